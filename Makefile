@@ -30,7 +30,7 @@ ALL     = README.md tests verify dprmt paper_figures
 
 test: $(VENV)/.dev lint  ## lint, types, tests and doctests, one process per core
 	@echo "tests: about six minutes on two cores"
-	HYPOTHESIS_PROFILE=quick $(PYTEST)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) --quick
 
 test-all: $(VENV)/.dev lint  ## every test that needs no GPU, once; half an hour and more
 	$(PYTEST) -m 'not gpu' $(ALL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -105,16 +104,10 @@ class _LongBias(_Faulty):
         self._output = output
 
     def accumulate(self, losses: torch.Tensor, **options: Any) -> None:
-        uses = getattr(self._private._first, "uses", None)
-        self._private.model.disable_hooks()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if uses is not None:  # the first look refuses gradients that no hook captures
-                uses.asks = True
-            (of_output,) = torch.autograd.grad(losses.sum(), self._output, retain_graph=True)
-            if uses is not None:
-                uses.asks = False
-        self._private.model.enable_hooks()
+        capture = self._private._capture
+        capture._asked = (torch.zeros(len(losses), dtype=torch.bool), losses)  # a backward pass that adds nothing
+        (of_output,) = torch.autograd.grad(losses.sum(), self._output, retain_graph=True)
+        capture._asked = None
         gradient = of_output.flatten(0, -2).sum(0)
         self.total = gradient if self.total is None else self.total + gradient
         self._private.accumulate(losses, **options)

@@ -20,7 +20,8 @@ from torch.nn import functional
 
 from audits.table import markdown
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 
 Batch = dict[str, torch.Tensor]
 Losses = Callable[[nn.Module, Batch], torch.Tensor]
@@ -440,9 +441,9 @@ def _sum(code: Code, model: nn.Module, batches: Sequence[Batch]) -> torch.Tensor
 
 
 def _unguarded(step: ClippedStep, losses: Losses, batch: Batch, number: int) -> None:
-    step._looked()  # a hook that mixes gradients is seen by the first look whatever is given: here, what if it were not
+    step._was_checked = True  # gradients that mix are seen in tensors too: here, what if they were not
     found = losses(step.model, batch)
-    step._samplers.uses._buffers = {}  # buffers that change are refused whatever is given: here, what if they were not
+    step._capture._buffers = {}  # buffers that change are refused whatever is given: here, what if they were not
     step.accumulate(found, samples=_names(batch), step=number)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from audits import coverage, false_ends, games, kills, mixing, mutations
+from audits import coverage, games, kills, mixing, mutations
 
 PAGE = Path(__file__).parents[1] / "docs" / "audits.md"
 
@@ -19,7 +19,6 @@ def parts() -> dict[str, Callable[[], str]]:
         "mixing": lambda: mixing.table(mixing.mixing()),
         "games": games.table,
         "bugs": mutations.table,
-        "false ends": false_ends.table,
         "kills": kills.table,
     }
 

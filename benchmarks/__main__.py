@@ -1,9 +1,27 @@
-"""``python -m benchmarks``: all of them, one after another."""
+"""``python -m benchmarks NAME``: one measurement with its options; without a name, the quick ones in a row."""
 
-from benchmarks import accounting, allocation, clipping, denoiser, grape, noise
+from __future__ import annotations
+
+import runpy
+import sys
+
+_COMMANDS = (
+    *("accounting", "compositions", "denoiser", "false_alarms", "frozen", "gpu", "grape", "relation_values"),
+    *("relations", "step", "sweep", "verified", "wide_layer"),
+)
+_QUICK = ("accounting", "denoiser", "grape")
+
+
+def main(arguments: list[str]) -> int:
+    """Run what is named, as ``python -m benchmarks.NAME`` does."""
+    if arguments and arguments[0] not in _COMMANDS:
+        print(f"benchmarks: NAME must be one of {', '.join(_COMMANDS)}, got {arguments[0]!r}", file=sys.stderr)
+        return 2
+    for name in arguments[:1] or _QUICK:
+        sys.argv = [f"benchmarks.{name}", *arguments[1:]]
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    return 0
+
 
 if __name__ == "__main__":
-    for module in (accounting, allocation, denoiser, clipping, grape, noise):
-        print(f"== {module.__name__}")
-        module.main()
-        print()
+    sys.exit(main(sys.argv[1:]))

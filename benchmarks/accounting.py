@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import fused_page, relations, spectra_page, step_page
+from benchmarks import relations, spectra_page, step_page
 from benchmarks.sweep import compared, misses, stored, table
 from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
 
@@ -291,7 +291,7 @@ def page(rows: dict[str, Any]) -> str:
         parts += [_AGAINST.format(found=compared(answers, stored(_EARLIER))), misses(answers)]
     notes = _SWEEP.with_name("notes.md")
     parts += [spectra_page.section(), notes.read_text().strip() if notes.exists() else ""]
-    parts += [fused_page.section(), step_page.section()]
+    parts.append(step_page.section())
     parts.append(relations.page(stored(relations.RESULTS)))
     return "\n\n".join(part for part in parts if part) + "\n"
 

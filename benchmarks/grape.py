@@ -100,7 +100,8 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
-    from dprmt.training.clipping import ClippedStep, make_private
+    from dprmt.training.clipping import ClippedStep
+    from dprmt.training.clipping._make_private import make_private
     from dprmt.training.optimizers import DPGrape
     from dprmt.training.subspaces import Subspaces, at_most
 
@@ -137,10 +138,14 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     assert isinstance(private, ClippedStep)  # no units were asked for
 
     def projected_step(losses: torch.Tensor) -> int:
-        losses.sum().backward()
-        formed = sum(map(kept_bytes, private._samplers.measured()[1]))
-        private.optimizer.step()
-        private.optimizer.zero_grad()
+        with private._capture.backward(step=0, samples=None, size=len(losses)):
+            losses.sum().backward()
+        squared, contributions = private._capture.measured()
+        formed, factors = sum(map(kept_bytes, contributions)), torch.ones_like(squared)
+        for contribution in contributions:
+            contribution.add_to_sums(factors, slice(None))
+        private.discard()
+        private.step()
         return formed
 
     return private.model, projected_step

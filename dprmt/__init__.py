@@ -1,10 +1,11 @@
 """The mathematics of noise in differentially private training.
 
-Rooms: :mod:`dprmt.accounting` (certified ε), :mod:`dprmt.spectra` (random matrix theory of noisy
+Subpackages: :mod:`dprmt.accounting` (certified ε), :mod:`dprmt.spectra` (random matrix theory of noisy
 gradients), :mod:`dprmt.training` (the torch harness), :mod:`dprmt.statements`, :mod:`dprmt.plots`,
 :mod:`dprmt.report` and :mod:`dprmt.cli`. They raise :class:`ParameterError`, a ``ValueError``, where an argument
 is out of its range, and :class:`TrainingStateError` where training code does what no guarantee covers.
-Importing this package imports none of them; ``dprmt.accounting`` does, when it is first used.
+Importing this package imports none of them; ``dprmt.accounting`` does, when it is first used. So do the names that
+most scripts need: ``from dprmt import DPSGD, compose, calibrate, make_private, denoise, spike_map``.
 """
 
 from dprmt._lazy import on_demand as _on_demand
@@ -13,13 +14,49 @@ from dprmt._validation import TrainingStateError as TrainingStateError
 
 __version__ = "0.1.0"
 
-__getattr__, _rooms = _on_demand(
-    __name__, ("accounting", "cli", "plots", "report", "spectra", "statements", "training")
-)
+_SUBPACKAGES = ("accounting", "cli", "plots", "report", "spectra", "statements", "training")
+_NAMES = {
+    "accounting": (
+        "DPSGD",
+        "AddRemove",
+        "ExactNorms",
+        "FixedOrder",
+        "GaussianRelease",
+        "Group",
+        "HutchPlusPlus",
+        "Hutchinson",
+        "LaplaceRelease",
+        "Poisson",
+        "PrivacyBounds",
+        "RandomAllocation",
+        "ReplaceOne",
+        "ZeroOut",
+        "calibrate",
+        "choose_probes",
+        "compose",
+    ),
+    "spectra": (
+        "MarchenkoPastur",
+        "bulk_edge",
+        "denoise",
+        "denoise_layers",
+        "detection_threshold",
+        "estimate_sigma",
+        "shrink",
+        "spike_map",
+        "vector_overlaps",
+    ),
+    "training.data": ("per_sample_losses",),
+    "training.private_run": ("PrivateRun", "make_private"),
+}
+"""Names that people meet first, by the subpackage that defines them."""
+
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+__getattr__, _listed = _on_demand(__name__, _SUBPACKAGES, **_HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_rooms()})
+    return sorted({*globals(), *_listed()})
 
 
 def show_versions() -> None:

@@ -1,4 +1,4 @@
-"""Sub-packages (and names) that are imported when they are first named: ``import dprmt; dprmt.accounting``."""
+"""Subpackages and names that are imported when they are first used: ``import dprmt; dprmt.accounting``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def on_demand(package: str, names: Iterable[str], **homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package that imports none of these sub-packages itself.
+    """Return ``__getattr__`` and ``__dir__`` of a package that imports none of these subpackages itself.
 
-    ``homes``: by its name, the sub-package that a function lives in which the package lends its own name to.
+    ``homes``: for each public name of the package, the subpackage that defines it.
 
     Examples
     --------
@@ -22,13 +22,13 @@ def on_demand(package: str, names: Iterable[str], **homes: str) -> tuple[Callabl
     ...
     AttributeError: module 'email' has no attribute 'massage'
     """
-    rooms = sorted({*names, *homes})
+    listed = sorted({*names, *homes})
 
     def get(name: str) -> Any:
         if name in homes:
             return getattr(import_module(f"{package}.{homes[name]}"), name)
-        if name not in rooms:
+        if name not in listed:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
         return import_module(f"{package}.{name}")
 
-    return get, rooms.copy
+    return get, listed.copy

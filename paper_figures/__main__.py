@@ -23,7 +23,7 @@ from paper_figures._sources import changed, module_of
 from paper_figures.forensics import CHECKS
 from paper_figures.forensics import run as run_checks
 from paper_figures.items import ITEMS
-from paper_figures.long_runs import STUDIES, study, summary
+from paper_figures.long_runs import CLOSED, LAST_COMMIT, STUDIES, study, summary
 
 _MOST_MINUTES = 525_600  # a year
 
@@ -31,6 +31,9 @@ _MOST_MINUTES = 525_600  # a year
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "study":
+        if options.name in CLOSED:
+            print(f"paper_figures: {options.name} is closed, its code is in commit {LAST_COMMIT}", file=sys.stderr)
+            return 2
         study(options.name)(options.arguments)
         return 0
     if options.command == "forensics":
@@ -109,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     replayer.add_argument("--seed", type=int, default=0, help="draws them (default: 0)")
     replayer.add_argument("--data", metavar="FOLDER", help="as for run")
     studies = commands.add_parser("study", help="a training with options of its own, longer than an item")
-    studies.add_argument("name", choices=list(STUDIES))
+    studies.add_argument("name", choices=[*STUDIES, *CLOSED])
     studies.add_argument("arguments", nargs=argparse.REMAINDER, help="--help names them")
     times = commands.add_parser("times", help="add up what a complete run took, and keep it for the page")
     stale = commands.add_parser("stale", help="stored results that are older than their items' own code (status 1)")

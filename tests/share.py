@@ -1,7 +1,9 @@
-"""Which tests run, and in which order: slowest first, and with ``--share SECONDS`` as many as take so long.
+"""Which tests run, and in which order: slowest first, with ``--quick`` or ``--share SECONDS`` fewer of them.
 
-What a test takes, in seconds of CPU, is in ``durations.json``, written by ``pytest --write-durations``. A share is
-drawn by the commit: each runs a part of the tests that no commit waits for, another commit another part.
+``make test`` is quick: it leaves out tests of over five seconds and files of over ten, except for those that see a
+planted bug of ``audits/mutations.toml`` or are listed here; ``make test-all`` has everything. What a test takes, in
+seconds of CPU, is in ``durations.json``, written by ``pytest --write-durations``; tests that nobody has measured run. A
+share is drawn by the commit: each runs a part of the tests that no commit waits for, another commit another part.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import functools
 import hashlib
 import json
 import os
+import re
 import subprocess
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +24,20 @@ import pytest
 DURATIONS = Path(__file__).with_name("durations.json")
 UNKNOWN = 1.0  # seconds of a test that nobody has measured, or that takes none
 _LEAST = 0.1  # seconds that starting any test takes
+_LONG_TEST, _LONG_FILE = 5.0, 10.0  # seconds
+_ORACLES = {
+    *("tests/accounting/test_balls.py", "tests/accounting/test_sketch_law.py", "tests/accounting/test_audit.py"),
+    *("tests/accounting/test_properties.py", "tests/accounting/test_pld.py", "tests/accounting/test_prv.py"),
+}
+"""Files that see bugs in adapters and questions, which the list of planted ones has none of."""
 _OF_PAGES = {Path("tests/docs"), Path("tests/paper_figures"), Path("paper_figures")}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The two options."""
+    """The options."""
     group = parser.getgroup("share")
     group.addoption("--share", type=float, metavar="SECONDS", help="a part of the tests, drawn by the commit")
+    group.addoption("--quick", action="store_true", help="leave out what is long and alone guards nothing")
     group.addoption("--write-durations", action="store_true", help=f"store what tests take in {DURATIONS.name}")
 
 
@@ -38,6 +49,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("docs")
     yield
     seconds, budget = known_durations(), config.getoption("--share", None)
+    if config.getoption("--quick", False):
+        kept = quick([item.nodeid for item in items], seconds, guards(config.rootpath))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]
     if budget is not None:
         drawn = draw([item.nodeid for item in items], seconds, budget, commit(config.rootpath))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
@@ -46,6 +61,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:  # tests of a file share what its fixtures made
         by_file[item.path] = by_file.get(item.path, 0.0) + seconds.get(item.nodeid, 0.0)
     items.sort(key=lambda item: -by_file[item.path])
+
+
+Guards = Mapping[str, Sequence[str]]
+"""Words of tests by file; an empty word is in every test's name."""
+
+
+def guards(root: Path) -> Guards:
+    """The tests that see a planted bug, and the oracles."""
+    found: dict[str, list[str]] = {file: [""] for file in _ORACLES}
+    for bug in tomllib.loads((root / "audits" / "mutations.toml").read_text(encoding="utf-8"))["mutation"]:
+        place, *_, words = [*bug["tests"], ""] if len(bug["tests"]) == 1 else bug["tests"]
+        file, _, test = place.partition("::")
+        found.setdefault(file, []).extend([test] if test else set(re.findall(r"\w+|^$", words)) - {"and", "or", "not"})
+    return found
+
+
+def quick(names: Sequence[str], durations: Mapping[str, float], guarding: Guards) -> set[str]:
+    """Short tests in short files, and those that guard something."""
+    of_file: dict[str, float] = {}
+    for name in names:
+        file = name.partition("::")[0]
+        of_file[file] = of_file.get(file, 0.0) + durations.get(name, 0.0)
+    kept = set()
+    for name in names:
+        file, _, test = name.partition("::")
+        is_short = durations.get(name, 0.0) <= _LONG_TEST and of_file[file] <= _LONG_FILE
+        if is_short or any(word in test for word in guarding.get(file, ())):
+            kept.add(name)
+    return kept
 
 
 def draw(names: Sequence[str], durations: Mapping[str, float], budget: float, key: str) -> set[str]:

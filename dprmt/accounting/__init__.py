@@ -7,7 +7,6 @@ from dprmt.accounting.basics import NoRenyiDivergenceError as NoRenyiDivergenceE
 from dprmt.accounting.basics import PrivacyBounds as PrivacyBounds
 from dprmt.accounting.basics import worst_of as worst_of
 from dprmt.accounting.laws import ExactNorms as ExactNorms
-from dprmt.accounting.laws import FlatSpectrum as FlatSpectrum
 from dprmt.accounting.laws import Hutchinson as Hutchinson
 from dprmt.accounting.laws import HutchPlusPlus as HutchPlusPlus
 from dprmt.accounting.laws import Norms as Norms
@@ -21,6 +20,7 @@ from dprmt.accounting.mechanisms import Composition as Composition
 from dprmt.accounting.mechanisms import FixedOrder as FixedOrder
 from dprmt.accounting.mechanisms import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms import LaplaceRelease as LaplaceRelease
+from dprmt.accounting.mechanisms import Parallel as Parallel
 from dprmt.accounting.mechanisms import Poisson as Poisson
 from dprmt.accounting.mechanisms import PrivateSelection as PrivateSelection
 from dprmt.accounting.mechanisms import ProbeChoice as ProbeChoice
@@ -31,8 +31,11 @@ from dprmt.accounting.mechanisms import calibrate as calibrate
 from dprmt.accounting.mechanisms import choose_probes as choose_probes
 from dprmt.accounting.mechanisms import clt_mu as clt_mu
 from dprmt.accounting.mechanisms import compose as compose
+from dprmt.accounting.mechanisms import fixed as fixed
 from dprmt.accounting.mechanisms import gdp_epsilon as gdp_epsilon
 from dprmt.accounting.mechanisms import gdp_trade_off as gdp_trade_off
+from dprmt.accounting.mechanisms import largest_steps as largest_steps
+from dprmt.accounting.mechanisms import parallel as parallel
 from dprmt.accounting.mechanisms import private_selection as private_selection
 from dprmt.accounting.mechanisms import release_from_dict as release_from_dict
 from dprmt.accounting.mechanisms import sampling_from_dict as sampling_from_dict
@@ -52,7 +55,6 @@ __all__ = [
     "Composition",
     "ExactNorms",
     "FixedOrder",
-    "FlatSpectrum",
     "GaussianRelease",
     "Group",
     "HutchPlusPlus",
@@ -61,6 +63,7 @@ __all__ = [
     "Neighbours",
     "NoRenyiDivergenceError",
     "Norms",
+    "Parallel",
     "Poisson",
     "PrivacyBounds",
     "PrivacyCurve",
@@ -79,10 +82,13 @@ __all__ = [
     "clt_mu",
     "compose",
     "envelope_cdf",
+    "fixed",
     "gdp_epsilon",
     "gdp_trade_off",
+    "largest_steps",
     "neighbours_from_dict",
     "norms_from_dict",
+    "parallel",
     "private_selection",
     "release_from_dict",
     "sampling_from_dict",

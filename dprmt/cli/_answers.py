@@ -56,7 +56,8 @@ class Answer:
         lines = [f"{self.symbol} <= {round_up(worst.upper)} at {at}  ({how})"]
         if math.isinf(worst.upper):
             lines = [f"no finite {self.symbol} could be certified at {at}  ({how})"]
-        for name, bounds in self.by_direction.items():
+        both = worst.direction is None  # samples are replaced: exchanging them changes nothing
+        for name, bounds in [("both", worst)] if both else self.by_direction.items():
             ends = f"{round_down(bounds.lower)} <= {self.symbol} <= {round_up(bounds.upper)}"
             lines.append(f"  {name:<7}{ends}{'  <- decides' if name == worst.direction else ''}")
         return lines

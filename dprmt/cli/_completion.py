@@ -33,8 +33,8 @@ class _Print(argparse.Action):
                     action.complete = _recipe_or_file()  # type: ignore[attr-defined]
                 if action.metavar == "NAME" and command.prog == "dprmt recipes":
                     action.choices = _recipes()
-                if str(action.metavar).startswith("{"):
-                    action.choices = str(action.metavar).strip("{}").split(",")
+                if words := getattr(action, "words", ()):
+                    action.choices = words
         sys.stdout.write(shtab.complete(parser, rest[1], preamble=_functions()) + "\n")
         raise SystemExit(0)
 

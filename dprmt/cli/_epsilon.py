@@ -12,24 +12,11 @@ from dprmt.cli._terminal import waiting
 
 _OPTIONS = (*RUN, DELTA)
 _EXAMPLES = """\
-a run.toml for --phases:
-  sample_rate = "2000/67349"
-  [[phases]]
-  noise_multiplier = 2
-  steps = 100
-  [[phases]]
-  noise_multiplier = 1
-  steps = 300
-  probes = 32
-  secret_probes = true
-
 examples:
   dprmt epsilon --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5
   dprmt epsilon --noise-multiplier 1 --sample-rate 0.03 --steps 400 --delta 1e-5 --probes 32 --public-probes
-  dprmt epsilon --noise-multiplier 1 --sample-rate 0.03 --steps 400 --delta 1e-5 --statement
   dprmt epsilon --phases run.toml --delta 1e-5
   dprmt epsilon --sample-rate .03 --phase noise-multiplier=2,steps=99 --phase noise-multiplier=1,steps=300 --delta 1e-5
-  dprmt epsilon --from-json answer.json --delta 1e-6
 """
 
 

@@ -16,6 +16,7 @@ from dprmt.cli._terminal import speak_any_encoding
 _EXTRAS = {
     "matplotlib": "plots",
     "rich": "cli",
+    "jinja2": "cli",
     "safetensors": "cli",
     "joblib": "sweep",
     "flint": "verify",

@@ -34,7 +34,8 @@ _OPTIONS = (*_TARGETS, *RUN_WITHOUT_NOISE, DELTA)
 _EXAMPLES = """\
 examples:
   dprmt noise --epsilon 2 --sample-rate 2000/67349 --steps 400 --delta 1e-5
-  dprmt noise --epsilon 2 --phases run.toml --delta 1e-5
+  dprmt noise --epsilon 2 --sample-rate .01 --phase noise-multiplier=1,steps=1000 --phase steps=500 --delta 1e-5
+  dprmt noise --epsilon 2 --sample-rate .01 --steps 500 --delta 1e-5 --spent runs/first --also gaussian:4
   dprmt noise --advantage 0.1 --sample-rate 2000/67349 --steps 400 --delta 1e-5
   dprmt noise --epsilon 2 --samples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --probes 32 --secret-probes
 """
@@ -47,7 +48,7 @@ def add_command(commands: Commands) -> None:
 
 def run_noise(namespace: argparse.Namespace) -> None:
     """The noise multiplier, and the ε that it gives at δ."""
-    asked, values = read_run(namespace, (DELTA,), noise_multiplier="1", targets=_TARGETS)
+    asked, values = read_run(namespace, (DELTA,), unknown={"noise_multiplier": "1"}, targets=_TARGETS)
     target = _target(values)
     with waiting("calibrating"):
         run = _calibrated(asked, target)
@@ -58,6 +59,8 @@ def run_noise(namespace: argparse.Namespace) -> None:
     found = {"noise_multipliers": noise} if run.in_phases else {"noise_multiplier": noise[0]}
     line = f"noise multiplier{'s' if run.in_phases else ''} = {', '.join(map(round_up, noise))}"
     given = {f"target_{option.dest}": values[option.dest] for option in _TARGETS if values[option.dest] is not None}
+    if len(noise) > 1 and not run.asked:
+        line += " (all scaled, in their ratios; phases are fixed where others leave noise-multiplier out)"
     print_bounds(namespace, answer, {**found, **given, **risk}, (line, *said))
 
 

@@ -8,8 +8,8 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
@@ -20,6 +20,7 @@ from dprmt.cli._summaries import SUMMARIES
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 AnyNumber = TypeVar("AnyNumber", float, int)
 _PICTURES = (".png", ".pdf", ".svg")
+_MANY = 8  # options that a usage line does not list
 _NEGATIVE = re.compile(r"-(\.?\d|inf|nan)")
 
 
@@ -29,6 +30,9 @@ class UsageError(Exception):
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help as it is written, except for prose under a heading: that is filled to the terminal's width."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         blocks = re.split(r"(?m)^(?=\S)", text)  # a heading and what is indented under it
@@ -89,6 +93,8 @@ class Option:
         Whether it takes no value; its text is "yes" where it is given.
     is_list : bool
         Whether it may be repeated; ``read`` then gets all texts.
+    group : str
+        Heading in the help; none by default.
     dest : str
         Its attribute in the parsed namespace.
     """
@@ -101,22 +107,30 @@ class Option:
     metavar: str = ""
     is_flag: bool = False
     is_list: bool = False
+    group: str = ""
     dest: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dest", self.flag.lstrip("-").replace("-", "_"))
 
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Declare it; its text is read later, by :func:`read_options`."""
         if self.is_flag:
             parser.add_argument(self.flag, dest=self.dest, action="store_const", const="yes", help=self.help)
             return
-        words = "{" + ",".join(self.read.words) + "}" if isinstance(self.read, Choice) else "X"
+        choices = self.read.words if isinstance(self.read, Choice) else ()
+        words = "{" + ",".join(choices) + "}" if choices else "X"
         metavar = self.metavar or words
         action = "append" if self.is_list else "store"
-        parser.add_argument(
+        made = parser.add_argument(
             self.flag, dest=self.dest, required=self.required, metavar=metavar, help=self.help, action=action
         )
+        made.words = choices  # type: ignore[attr-defined]  # what a shell completes
+
+
+def grouped(heading: str, *options: Option) -> tuple[Option, ...]:
+    """The options under a heading of the help."""
+    return tuple(replace(option, group=heading) for option in options)
 
 
 @dataclass(frozen=True)
@@ -141,9 +155,23 @@ class Number(Generic[AnyNumber]):
     def __call__(self, name: str, text: str) -> AnyNumber:
         """The number, checked."""
         try:
-            return self.check(name, self.kind(text), **self.limits)
-        except ValueError as error:
+            return self.check(name, _number(self.kind, text), **self.limits)
+        except (ValueError, ArithmeticError) as error:
             raise ParameterError(name, text, _allowed(error, self.check, **self.limits)) from None
+
+
+def _number(kind: type[AnyNumber], text: str) -> AnyNumber:
+    """A number from its text: 1e5 is an integer, too; 1/60000 is rounded down, the safe side of δ and σ."""
+    if kind is float and "/" in text:
+        exact = Fraction(text)
+        value = float(exact)
+        return kind(value if Fraction(value) <= exact else math.nextafter(value, -math.inf))
+    if kind is int and "e" in text.lower():
+        value = float(text)
+        if not value.is_integer() or abs(value) > 2.0**53:
+            raise ValueError(text)
+        return kind(value)
+    return kind(text)
 
 
 def real(**limits: Any) -> Number[float]:
@@ -199,7 +227,7 @@ def yes_or_no(name: str, text: str) -> bool:
     return check_choice(name, text, ("yes", "no")) == "yes"
 
 
-def _allowed(error: ValueError, check: Callable[..., Any], **limits: Any) -> str:
+def _allowed(error: Exception, check: Callable[..., Any], **limits: Any) -> str:
     """The allowed range in words, also where the text was not even a number."""
     if isinstance(error, ParameterError):
         return error.allowed
@@ -219,12 +247,22 @@ def read_options(namespace: argparse.Namespace, options: tuple[Option, ...]) -> 
     return values
 
 
-def leave_out(values: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
-    """Refuse options that mean nothing beside another one."""
-    for name in names:
-        if values.get(name):  # no option means anything at 0
-            value = "given" if values[name] is True else values[name]
-            raise ParameterError(name, value, f"left out where {where}")
+def leave_out(values: Mapping[str, Any], names: tuple[str, ...], where: str, needed: tuple[str, ...] = ()) -> None:
+    """Refuse all options at once that mean nothing beside another one, and name those that it needs."""
+    given = [name for name in names if values.get(name)]  # no option means anything at 0
+    missing = [name for name in needed if values[name] is None]
+    also = f", and so must {_flags(given[1:])}" if given[1:] else ""
+    if given:
+        value = "given" if values[given[0]] is True else values[given[0]]
+        instead = f"; give {_flags(missing)} instead" if missing else ""
+        raise ParameterError(given[0], value, f"left out where {where}{also}{instead}")
+    if missing:
+        more = f" with {_flags(missing[1:])}" if missing[1:] else ""
+        raise ParameterError(missing[0], None, f"given{more} where {where}")
+
+
+def _flags(names: Sequence[str]) -> str:
+    return " and ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def add_command_with(
@@ -237,8 +275,13 @@ def add_command_with(
     """Declare a command with its options and ``--json``."""
     summary = SUMMARIES[name]
     parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
+    if len(options) > _MANY:
+        parser.usage = f"{parser.prog} [options]"
+    headings = {
+        heading: parser.add_argument_group(heading) for heading in dict.fromkeys(o.group for o in options if o.group)
+    }
     for option in options:
-        option.add_to(parser)
+        option.add_to(headings.get(option.group, parser))
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
     parser.set_defaults(run=run)
     return parser

@@ -20,15 +20,13 @@ def phase_options(known: tuple[Option, ...]) -> tuple[Option, Option]:
     of_file = Option(
         "--phases",
         partial(_from_file, known),
-        "a TOML file of [[phases]], in place of the run's options: their names are its keys, those above the first"
-        " [[phases]] are for all",
+        "a TOML file of [[phases]]; what stands above the first is for all",
         metavar="FILE",
     )
     inline = Option(
         "--phase",
         partial(_from_texts, known),
-        "one phase, repeated for the next: options without their dashes, such as noise-multiplier=2,steps=100; those"
-        " given as options are for all",
+        "one phase, repeated for the next: noise-multiplier=2,steps=100, say; options beside are for all",
         metavar="KEY=VALUE,…",
         is_list=True,
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dprmt._files import parse_json
-from dprmt._validation import ParameterError, check_count
-from dprmt.accounting import DPSGD, Release, release_from_dict
+from dprmt._validation import ParameterError, check_count, needing
+from dprmt.accounting import DPSGD, Composition, Release, compose, release_from_dict
 from dprmt.cli._options import Option
 from dprmt.statements import mechanism_from_dict
 
@@ -38,12 +38,12 @@ def of_record(command: str, *keys: str) -> Option:
     )
 
 
+_RUN_KEYS = ("mechanism", "phases")
+_OF_A_RUN = "of a run: one with a mechanism and steps, or with phases"
 FROM_JSON = Option(
     "--from-json",
-    lambda name, text: read_record(
-        name, text, "of a run: one with a mechanism and steps, or with phases", ("mechanism", "phases")
-    ),
-    "a run that --json printed before, in place of the run's options; what else it states need not be given again",
+    lambda name, text: read_record(name, text, _OF_A_RUN, _RUN_KEYS),
+    "a run that --json printed before, in place of these options",
     metavar="FILE",
 )
 
@@ -63,6 +63,38 @@ def releases_of(record: Mapping[str, Any]) -> tuple[Release, ...]:
         return tuple(release_from_dict(release) for release in record.get("also", ()))
     except (TypeError, ValueError) as error:
         raise _incomplete(error) from None
+
+
+def composition_of(record: Mapping[str, Any]) -> Composition:
+    """The whole run of a record."""
+    before = [composition_of(record["spent"])] if isinstance(record.get("spent"), Mapping) else []
+    return compose([*phases_of(record), *releases_of(record), *before])
+
+
+def document_of(run: Composition) -> dict[str, Any]:
+    """A record of a whole run, which :func:`composition_of` reads."""
+    also = [release.as_dict() for release, times in run.phases if isinstance(release, Release) for _ in range(times)]
+    phases = [{"mechanism": one.as_dict(), "steps": steps} for one, steps in run.phases if isinstance(one, DPSGD)]
+    return {"phases": phases, "also": also}
+
+
+def _spent(name: str, text: str) -> Composition:
+    if Path(text).is_dir():
+        with needing("train"):
+            from dprmt.training.harness import read_card
+
+        return read_card(text).run
+    return composition_of(read_record(name, text, _OF_A_RUN, _RUN_KEYS))
+
+
+SPENT = Option(
+    "--spent",
+    _spent,
+    "what was spent before on the same samples: the folder of a run of dprmt train, or a file with its privacy card or"
+    " with what --json printed",
+    metavar="PLACE",
+)
+"""What stays as it is, in addition to the run that is described."""
 
 
 def stated(record: Mapping[str, Any], option: Option) -> str | None:

@@ -23,14 +23,14 @@ SAMPLING = (
     Option(
         "--sampling",
         choice("poisson", "allocation", "fixed-order"),
-        "poisson (default), allocation: once in every epoch, in a random step, or fixed-order: a loader that shuffles"
-        " and cuts; --epochs says how often",
+        "poisson (default), allocation (a random step of each epoch), fixed-order",
+        metavar="KIND",
     ),
     Option("--steps-per-epoch", count(high=10**7), "t of random allocation, an integer in [1, 1e7]", metavar="T"),
     Option(
         "--participations",
         count(high=10**7),
-        "r of random allocation, at most t (default 1): the epoch is r blocks, each sample in one step of each",
+        "r of random allocation, at most t: r blocks an epoch (default 1)",
         metavar="R",
     ),
 )
@@ -48,8 +48,8 @@ def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
 
 
 def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
-    leave_out(values, ("sample_rate", "steps", "samples", "batch_size"), "--sampling is allocation")
-    _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")
+    beside, needed = ("sample_rate", "steps", "samples", "batch_size"), ("steps_per_epoch", "epochs")
+    leave_out(values, beside, "--sampling is allocation", needed)
     sampling = RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
     epochs = _whole(values["epochs"], "allocation")
     return sampling, sampling.run_length(None, epochs)
@@ -57,8 +57,7 @@ def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
 
 def _in_order(values: dict[str, Any]) -> tuple[FixedOrder, int]:
     beside = ("sample_rate", "steps", "samples", "batch_size", "steps_per_epoch", "participations")
-    leave_out(values, beside, "--sampling is fixed-order, whatever the batches are")
-    _need(values, ("epochs",), "--sampling is fixed-order")
+    leave_out(values, beside, "--sampling is fixed-order, whatever the batches are", ("epochs",))
     sampling = FixedOrder()
     return sampling, sampling.run_length(None, _whole(values["epochs"], "fixed-order"))
 

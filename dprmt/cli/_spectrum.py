@@ -5,39 +5,34 @@ from __future__ import annotations
 import argparse
 import csv
 import difflib
+import html
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli._matrix_spectrum import (
-    FALSE_ALARM,
-    LARGEST_ENTRY,
-    MatrixSpectrum,
-    as_matrix,
-    is_usable,
-    matrix_spectrum,
-    recorded_spectrum,
-    why_not,
-)
+from dprmt.cli._matrix_spectrum import FALSE_ALARM, MatrixSpectrum, named, recorded_spectrum
 from dprmt.cli._options import (
     Commands,
     Option,
     UsageError,
     add_command_with,
     check_picture_name,
+    count,
     name_of,
     read_options,
     real,
 )
 from dprmt.cli._records import of_record
 from dprmt.cli._spectrum_noise import OPTIONS, NoiseLevel, read_noise
-from dprmt.cli._spectrum_tables import csv_rows, details, overview, printable, verdict
-from dprmt.cli._tensor_files import Reader, UnreadableFileError, open_tensors
+from dprmt.cli._spectrum_tables import csv_rows, details, doubts, overview, printable, verdict
+from dprmt.spectra import spectra_of
+from dprmt.spectra._checkpoint import summary_row
+from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 _COMMAND = "dprmt spectrum"
 _MATRIX = "a matrix of real floating-point numbers"
@@ -50,6 +45,18 @@ _GATE = Option(
     metavar="P",
 )
 _FROM_JSON = of_record(_COMMAND, "matrices")
+_SORTED: dict[str, Callable[[MatrixSpectrum], float]] = {
+    "energy": lambda spectrum: spectrum.energy_above_edge,
+    "sigma": lambda spectrum: spectrum.fit.sigma,
+    "spikes": lambda spectrum: len(spectrum.spikes),
+    "stable-rank": lambda spectrum: spectrum.stable_rank,
+    "top/edge": lambda spectrum: spectrum.top_over_edge,
+}
+_READ = {
+    "kernel": "kernels, taken as matrices, their first axis against all others",
+    "stack": "stacks, taken as one matrix for each place on their first axis",
+    "product": "adapters, taken as the products B·A",
+}
 _TITLE = 100  # characters of a name that fit on a picture
 _EXAMPLES = """\
 examples:
@@ -57,6 +64,7 @@ examples:
   dprmt spectrum gradients.safetensors --noise-multiplier 1 --clipping-norm 0.5 --batch-size 2000 --csv
   dprmt spectrum runs/first/model --sigma auto
   dprmt spectrum gradients.npz --sigma 0.01 --param layers.0.query --plot query.png
+  dprmt spectrum after.safetensors --minus before.safetensors --sigma auto --sort top/edge --top 10
 """
 
 
@@ -66,12 +74,19 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        nargs="?",
+        nargs="*",
         type=name_of("a file"),
-        help="a .npy, .npz, .safetensors, .pt, .pth, .ckpt or .bin file of matrices, or the folder of a model",
+        help="a .npy, .npz, .safetensors, .pt, .pth, .ckpt or .bin file of matrices, an index of shards, or the folder"
+        " of a model; several are analysed one after another",
     )
+    parser.add_argument("--minus", metavar="BEFORE", type=name_of("a file"), help="a file that is subtracted by name")
+    parser.add_argument("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
+    parser.add_argument("--top", metavar="N", help="show the first N matrices only")
+    parser.add_argument("--html", metavar="OUT", type=name_of("a file"), help="write the table of all matrices as HTML")
     parser.add_argument("--csv", action="store_true", help="one line a singular value, as csv")
-    parser.add_argument("--param", metavar="NAME", help="one matrix only, value by value")
+    parser.add_argument(
+        "--param", metavar="NAME", help="the matrices of this name, with * and ?; one is shown value by value"
+    )
     parser.add_argument(
         "--plot", metavar="OUT", type=name_of("a file"), help="write a picture (png, pdf or svg) of one matrix"
     )
@@ -80,10 +95,11 @@ def add_command(commands: Commands) -> None:
 def run_spectrum(namespace: argparse.Namespace) -> None:
     """``dprmt spectrum``: one row per matrix of the file, or one row per singular value of a single matrix.
 
-    Biases and other arrays that are no matrices of real floating-point numbers are skipped. Convolution kernels
-    (out, in, …) are taken as matrices of shape (out, in·…), and the answer says of which. The noise level is asked
-    for: in differentially private training it is known, and an estimate (``--sigma auto``) from a spectrum with much
-    signal in it is too large (see ``dprmt.spectra.estimate_sigma``).
+    Two axes are a matrix. Four or five, and three whose last is at most 7, are the kernel (out, in, …) of a
+    convolution, read as out × in·…; three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``
+    are one matrix, their product. The answer says how each was read, and why an array has no spectrum. The noise level
+    is asked for: in differentially private training it is known; ``--sigma auto`` estimates it. The estimate stands
+    beside it in any case, with a test of whether white noise of the stated level explains the values below the gate.
 
     A singular value is called a spike if noise alone, at the given level, has its largest one that high with a chance
     of ``--false-alarm`` at most, 1 % by default. The answer says of how many matrices that is to be expected.
@@ -110,30 +126,34 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
         raise UsageError(f"{_COMMAND}: --csv must be left out where --json is given")
     if namespace.plot is not None:
         check_picture_name(_COMMAND, namespace.plot)
-    try:
-        if record is None:
-            tensors = _chosen(open_tensors(Path(namespace.file)), namespace.file, namespace.param)
-            spectra, skipped = _analysed(tensors, noise, alarm, namespace.file)
-        else:
-            spectra, skipped = _recorded(record, alarm, namespace)
-    except UnreadableFileError as error:
-        _refuse("FILE", error.allowed, namespace.file, error.reason)
+    shown = None if namespace.top is None else count()("top", namespace.top)
+    if record is None:
+        spectra, skipped = _analysed(namespace, noise, alarm)
+    else:
+        spectra, skipped = _recorded(record, alarm, namespace)
     if not spectra:
         _refuse_all(namespace, skipped)
+    if namespace.sort is not None:
+        spectra.sort(key=_SORTED[namespace.sort], reverse=True)
+    called, spectra = spectra, spectra[:shown]
     widest = max(spectra, key=lambda spectrum: spectrum.top_over_edge)
     if namespace.plot is not None:
         _draw(namespace.plot, widest, len(spectra), alarm)
+    if namespace.html is not None:
+        Path(namespace.html).write_text(_page(spectra, skipped), encoding="utf-8")
     if namespace.json:
         matrices = [spectrum.as_dict() for spectrum in spectra]
         asked = {"version": __version__, "sigma": noise.sigma, "false_alarm": alarm}
-        document = {**asked, "matrices": matrices, "skipped": list(skipped)}
+        document = {**asked, "matrices": matrices, "skipped": list(skipped), "reasons": skipped}
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     elif namespace.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(spectra))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         sys.stdout.write(details(spectra[0], width) if len(spectra) == 1 else overview(spectra, width))
-        sys.stdout.writelines((verdict(spectra, estimated=noise.sigma is None), *_notes(spectra, skipped)))
+        sys.stdout.writelines(
+            (verdict(called, estimated=noise.sigma is None), *doubts(called), *_notes(spectra, skipped))
+        )
         if namespace.plot is not None:
             sys.stdout.write(f"wrote {namespace.plot}: {printable(widest.name)}\n")
 
@@ -142,12 +162,12 @@ def _levels(namespace: argparse.Namespace, record: dict[str, Any] | None) -> tup
     """The noise, and how often noise alone may be called: as asked for, or as a record says."""
     given = [option.dest for option in OPTIONS if getattr(namespace, option.dest) is not None]
     if record is None:
-        if namespace.file is None:
+        if not namespace.file:
             raise UsageError(f"{_COMMAND}: FILE must be given, or --from-json")
         return read_noise(namespace), read_options(namespace, (_GATE,))[_GATE.dest]
-    for name in [*given, *(["file"] if namespace.file is not None else [])]:
+    for name in [*given, *(["file"] if namespace.file else [])]:
         shown = "FILE" if name == "file" else "--" + name.replace("_", "-")
-        _refuse(shown, "left out where --from-json is given", getattr(namespace, name))
+        _refuse(shown, "left out where --from-json is given", _given(getattr(namespace, name)))
     if namespace.false_alarm is None and "false_alarm" in record:
         namespace.false_alarm = repr(record["false_alarm"])
     return NoiseLevel(record.get("sigma")), read_options(namespace, (_GATE,))[_GATE.dest]
@@ -168,41 +188,57 @@ def _recorded(
     return [found[namespace.param]], {}
 
 
-def _chosen(tensors: dict[str, Reader], file: str, param: str | None) -> dict[str, Reader]:
-    if not tensors:
-        _refuse("FILE", f"a file with {_MATRIX}", file, "it holds no arrays")
-    if param is None:
-        return tensors
-    if param not in tensors:
-        _refuse("--param", f"one of {_some_names(tensors, param)}", param)
-    return {param: tensors[param]}
+def _given(value: Any) -> Any:
+    return value[0] if isinstance(value, list) else value
 
 
 def _analysed(
-    tensors: dict[str, Reader], noise: NoiseLevel, alarm: float, file: str
+    namespace: argparse.Namespace, noise: NoiseLevel, alarm: float
 ) -> tuple[list[MatrixSpectrum], dict[str, str]]:
-    # The spectra of the matrices, and what keeps the other arrays from having one.
-    spectra, skipped = [], {}
-    for name, read in _with_progress(tensors.items(), len(tensors)):
-        array = read()
-        reason = why_not(array)
-        if reason is not None:
-            skipped[name] = reason
-            continue
-        if not is_usable(array):
-            allowed = f"a file of finite matrices with entries up to {LARGEST_ENTRY:g}"
-            _refuse("FILE", allowed, file, f"not so {name!r}")
-        sigma = noise.of(as_matrix(array))
-        if sigma > 0:
-            spectra.append(matrix_spectrum(name, array, sigma, alarm))
-        else:
-            skipped[name] = "has an estimated noise level of 0"
+    # The spectra of the matrices of all files, and what keeps the other arrays from having one.
+    spectra: list[MatrixSpectrum] = []
+    skipped: dict[str, str] = {}
+    names: dict[str, None] = {}
+    wanted = "*" if namespace.param is None else namespace.param
+    for file in namespace.file:
+        prefix = f"{Path(file).name}:" if len(namespace.file) > 1 else ""
+        try:
+            arrays = open_tensors(Path(file))
+            before = None if namespace.minus is None else open_tensors(Path(namespace.minus))
+            reading = None if before is None else {name: read() for name, read in before.items()}
+            found = spectra_of(
+                file, noise.sigma, minus=reading, param=wanted, false_alarm=alarm, progress=_with_progress
+            )
+        except UnreadableFileError as error:
+            _refuse("FILE", error.allowed, file, error.reason)
+        names |= dict.fromkeys(arrays)
+        spectra += named(found, prefix)
+        skipped |= {prefix + name: reason for name, reason in found.skipped.items()}
+    if not names:
+        _refuse("FILE", f"a file with {_MATRIX}", _given(namespace.file), "it holds no arrays")
+    if namespace.param is not None and not spectra and not skipped:
+        _refuse("--param", f"one of {_some_names(names, namespace.param)}", namespace.param)
     return spectra, skipped
 
 
-def _with_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
+def _page(spectra: list[MatrixSpectrum], skipped: dict[str, str]) -> str:
+    rows = [summary_row(spectrum.name, spectrum) for spectrum in spectra]
+    rows += [{"matrix": name, "verdict": reason} for name, reason in skipped.items()]
+    heads = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    cells = ("".join(f"<td>{html.escape(_cell(row.get(name, '')))}</td>" for name in rows[0]) for row in rows)
+    lines = "\n".join(f"<tr>{line}</tr>" for line in cells)
+    style = "td,th{padding:2px 8px;text-align:right}body{font-family:sans-serif;color-scheme:light dark}"
+    head = f"<!doctype html><meta charset=utf-8><title>Spectra</title><style>{style}</style>"
+    return f"{head}<table><tr>{heads}</tr>\n{lines}</table>\n"
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+
+
+def _with_progress(items: list[str]) -> Iterable[str]:
     # A bar on stderr, where a terminal is attached and there is more than one step.
-    if total < 2 or not sys.stderr.isatty():
+    if len(items) < 2 or not sys.stderr.isatty():
         return items
     try:
         from rich.console import Console
@@ -210,7 +246,7 @@ def _with_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
     except ModuleNotFoundError:
         return items
 
-    return track(items, "spectra", total, console=Console(stderr=True), transient=True)
+    return track(items, "spectra", len(items), console=Console(stderr=True), transient=True)
 
 
 def _draw(place: str, spectrum: MatrixSpectrum, among: int, alarm: float) -> None:
@@ -237,15 +273,16 @@ def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoRet
     if namespace.param is not None:
         _refuse("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
     others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
-    _refuse("FILE", f"a file with {_MATRIX}", namespace.file, f"{name!r} {reason}{others}")
+    _refuse("FILE", f"a file with {_MATRIX}", _given(namespace.file), f"{name!r} {reason}{others}")
 
 
 def _notes(spectra: list[MatrixSpectrum], skipped: dict[str, str]) -> Iterable[str]:
-    reshaped = [spectrum.name for spectrum in spectra if spectrum.array_shape != spectrum.shape]
-    if reshaped:
-        yield f"taken as matrices, their first axis against all others: {_listed(reshaped)}\n"
-    if skipped:
-        yield f"skipped, no matrices of real floating-point numbers: {_listed(list(skipped))}\n"
+    for kind, words in _READ.items():
+        names = [spectrum.name for spectrum in spectra if spectrum.kind == kind]
+        if names:
+            yield f"{words}: {_listed(names)}\n"
+    for reason in dict.fromkeys(skipped.values()):
+        yield f"skipped, {reason}: {_listed([name for name, why in skipped.items() if why == reason])}\n"
 
 
 def _listed(names: list[str]) -> str:
@@ -254,7 +291,7 @@ def _listed(names: list[str]) -> str:
     return f"{len(names)} ({shown}{more})"
 
 
-def _some_names(tensors: Mapping[str, object], wanted: str) -> str:
+def _some_names(tensors: dict[str, None], wanted: str) -> str:
     # A few that are like the one that was asked for, if any are.
     like = [name for name in tensors if wanted in name] or difflib.get_close_matches(wanted, tensors)
     listed = (like or list(tensors))[:_NAMES_LISTED]

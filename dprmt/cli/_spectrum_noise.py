@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError
 from dprmt.cli._options import Option, read_options, real
-from dprmt.spectra import estimate_sigma
 
 _AUTO = "auto"
 _LOW, _HIGH = 1e-100, 1e100
@@ -34,7 +28,7 @@ OPTIONS = (
         "--sigma",
         _sigma,
         "standard deviation of one entry of the noise, σ_DP·C/|B|, in [1e-100, 1e100]; not the noise multiplier; auto"
-        " estimates it, matrix by matrix, from the median singular value",
+        " estimates it, matrix by matrix",
         metavar="SIGMA|auto",
     ),
     *_PARTS,
@@ -52,14 +46,6 @@ class NoiseLevel:
     """
 
     sigma: float | None
-
-    @property
-    def of(self) -> Callable[[NDArray[Any]], float]:
-        """Of a matrix; an estimate may be 0."""
-        if self.sigma is not None:
-            value = self.sigma
-            return lambda matrix: value
-        return lambda matrix: float(np.asarray(estimate_sigma(matrix.astype(np.float64))))
 
 
 def read_noise(namespace: argparse.Namespace) -> NoiseLevel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from dprmt.cli._matrix_spectrum import MatrixSpectrum
@@ -11,6 +12,7 @@ _SPIKES_NAMED = 3  # predicted clean values in a row of the overview
 _SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
 _NARROW = 72  # columns of a terminal under which only what decides is shown
 _VERY_NARROW = 56  # the same, with long names cut
+_DOUBTS = 5  # verdicts under the table
 _SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
 
 
@@ -28,18 +30,19 @@ def printable(name: str) -> str:
 def overview(spectra: Sequence[MatrixSpectrum], width: int | None = None) -> str:
     """One line per matrix, names last: a narrow terminal cuts nothing but them, a very narrow one leaves scales out."""
     levels = sorted({spectrum.sigma for spectrum in spectra})
-    scales = ["edge", "gate", "threshold"] if width is None or width >= _NARROW else []
+    scales = ["edge", "gate", "visible"] if width is None or width >= _NARROW else []
     sizes = width is None or width >= _VERY_NARROW
     top = ["top", "top/edge"] if sizes else ["top/edge"]
     clean = ["clean"] if sizes else []
-    headings = ["shape", *(["σ"] if len(levels) > 1 else []), *scales, *top, "spikes", *clean, "matrix"]
+    headings = ["shape", *(["σ"] if len(levels) > 1 else []), "σ̂", *scales, *top, "spikes", *clean, "matrix"]
     rows = [_row(spectrum, headings) for spectrum in spectra]
     lines = [
         f"Singular values in noise of standard deviation {_level(levels)} per entry\n\n",
         text_table(headings, rows, width=width),
         "\nedge: bulk edge, which the largest value of noise alone is near, above or below;\n" if scales else "\n",
         f"gate: noise alone has a value above it in {_rate(spectra)} of such matrices;\n" if scales else "",
-        "threshold: the smallest clean value that shows;\n" if scales else "",
+        "visible: the smallest clean value that is called in 95 % of draws;\n" if scales else "",
+        "σ̂: the noise level estimated from the matrix;\n",
         "spikes: values above the gate",
         "; clean: predicted clean values of the top spikes\n" if sizes else "\n",
     ]
@@ -55,7 +58,8 @@ def _row(spectrum: MatrixSpectrum, headings: Sequence[str]) -> list[str]:
         "σ": f"{spectrum.sigma:.4g}",
         "edge": f"{spectrum.bulk_edge:.4g}",
         "gate": f"{spectrum.gate:.4g}",
-        "threshold": f"{spectrum.detection_threshold:.4g}",
+        "σ̂": f"{spectrum.fit.sigma:.3g}",
+        "visible": f"{spectrum.visible:.4g}",
         "top": f"{float(spectrum.singular_values[0]):.4g}",
         "top/edge": f"{spectrum.top_over_edge:.3f}",
         "spikes": str(len(spectrum.spikes)),
@@ -78,6 +82,19 @@ def verdict(spectra: Sequence[MatrixSpectrum], *, estimated: bool) -> str:
     return f"{words}{caution}.{nothing}"
 
 
+def doubts(spectra: Sequence[MatrixSpectrum]) -> Iterator[str]:
+    """What speaks against the stated noise, one line for each verdict."""
+    by_verdict: dict[str, list[str]] = {}
+    for spectrum in spectra:
+        if not spectrum.fit.fits:
+            by_verdict.setdefault(spectrum.fit.verdict, []).append(printable(spectrum.name))
+    for said, names in list(by_verdict.items())[:_DOUBTS]:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield f"noise of {names[0]}{more}: {said}\n"
+    if len(by_verdict) > _DOUBTS:
+        yield f"and {len(by_verdict) - _DOUBTS} more verdicts; --json has all\n"
+
+
 def _rate(spectra: Sequence[MatrixSpectrum]) -> str:
     rates = sorted({round(100 * spectrum.false_alarm, 4) for spectrum in spectra})
     return f"{rates[0]:.3g} %" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g} %"
@@ -90,7 +107,8 @@ def csv_rows(spectra: Sequence[MatrixSpectrum]) -> Iterator[list[str]]:
         for place, value in enumerate(spectrum.singular_values.tolist()):
             spike = spectrum.spikes[place] if place < len(spectrum.spikes) else None
             known = ["" if spike is None else repr(getattr(spike, name)) for name in _SPIKE_COLUMNS]
-            numbers = map(repr, (*spectrum.shape, spectrum.sigma, place + 1, value, value / spectrum.bulk_edge))
+            over = value / spectrum.bulk_edge if spectrum.bulk_edge > 0 else math.inf
+            numbers = map(repr, (*spectrum.shape, spectrum.sigma, place + 1, value, over))
             yield [spectrum.name, *numbers, *known]
 
 
@@ -104,7 +122,8 @@ def details(spectrum: MatrixSpectrum, width: int | None = None) -> str:
         if i > before + 1:
             table.append(["…"])
         observed = float(spectrum.singular_values[i])
-        cells = [str(i + 1), f"{observed:.4g}", f"{observed / spectrum.bulk_edge:.4f}"]
+        over = observed / spectrum.bulk_edge if spectrum.bulk_edge > 0 else math.inf
+        cells = [str(i + 1), f"{observed:.4g}", f"{over:.4f}"]
         if i < len(spectrum.spikes):
             spike = spectrum.spikes[i]
             overlaps = spike.left_overlap, spike.right_overlap
@@ -122,7 +141,8 @@ def details(spectrum: MatrixSpectrum, width: int | None = None) -> str:
         [
             f"{printable(spectrum.name)}, {_shape(spectrum)}, σ = {spectrum.sigma:g}: ",
             f"bulk edge {spectrum.bulk_edge:.4g}, gate {spectrum.gate:.4g},",
-            f" detection threshold {spectrum.detection_threshold:.4g}\n\n",
+            f" detection threshold {spectrum.detection_threshold:.4g},",
+            f" called in 95 % of draws from {spectrum.visible:.4g} on, estimated σ {spectrum.fit.sigma:.4g}\n\n",
             text_table(headings, table),
             "\nnoise: predicted by the Marchenko–Pastur law",
             "; clean: the value that causes the spike" if spectrum.spikes else "",

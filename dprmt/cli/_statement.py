@@ -24,8 +24,6 @@ _UNIT = Option("--unit", _words, "what one sample is, in words (one row of the t
 _OPTIONS = (*RUN, DELTA, _UNIT)
 _COMMAND = "dprmt statement"
 _EXAMPLES = """\
-what --json prints is a file that `dprmt verify` proves.
-
 examples:
   dprmt statement --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5
   dprmt statement --noise-multiplier 1 --sample-rate 0.03 --steps 400 --delta 1e-5 --json > card.json

@@ -5,6 +5,7 @@ from __future__ import annotations
 SUMMARIES = {
     "epsilon": "ε of a training run at δ",
     "noise": "the smallest noise multiplier for a target (ε, δ), or for what an attacker may reach",
+    "steps": "the largest number of steps for a budget (ε, δ), all of it or what is left of it",
     "delta": "δ of a training run at ε",
     "probes": "how to spend a budget of products per layer on sketch and probes, with the ε of each choice",
     "tradeoff": "the trade-off curve of a training run (f-DP), as csv, JSON or picture",
@@ -18,11 +19,9 @@ SUMMARIES = {
 }
 MEANING = """\
 what the answer means:
-  Whoever sees all that training releases can tell a run with any one sample from the same run in which it has no
-  gradient only as well as (ε, δ) allows: zero-out neighbours, the number of samples being public; --neighbours and
-  --group ask about others. The larger of both directions counts. It holds if every batch is drawn by
-  Poisson sampling (each sample enters with probability q, by coins of its own) or, where --sampling says so, by
-  random allocation (each sample in one step of every epoch, drawn anew and uniformly); if gradients are clipped as
-  said; and if sums are divided by the expected batch size. Batches from a shuffled or any other order are answered by
-  --sampling fixed-order, without credit for the shuffle.
+  An attacker who sees everything that training releases can tell a run with any one sample from the same run in which
+  it has no gradient only as well as (ε, δ) allows: zero-out neighbours, the number of samples being public;
+  --neighbours and --group ask about others. The larger of both directions counts. It holds for Poisson sampling, or
+  for random allocation where --sampling says so, if gradients are clipped as stated and sums are divided by the
+  expected batch size. For batches from a shuffled order use --sampling fixed-order: it gives no credit for the shuffle.
 """

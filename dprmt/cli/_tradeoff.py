@@ -15,7 +15,7 @@ from dprmt.cli._options import Commands, Option, add_command_with, check_picture
 from dprmt.cli._run_options import RUN, Run, read_run
 from dprmt.cli._summaries import MEANING
 from dprmt.cli._terminal import waiting
-from dprmt.statements import relation_label
+from dprmt.statements import relation_label, round_down, round_up
 
 _POINTS = Option(
     "--points", count(low=2, high=100_001), "number of false positive rates (default 101)", default=101, metavar="N"
@@ -63,7 +63,9 @@ def _draw(place: str, band: TradeOff, run: Run) -> None:
 def _csv(columns: dict[str, np.ndarray], run: Run) -> list[str]:
     """Every line says whose privacy it is about, as lines of several curves may come into one table."""
     relation = relation_label(run.composition().neighbours)
-    rows = [[f"{number:.9g}" for number in row] + [relation] for row in zip(*columns.values(), strict=True)]
+    outward = {"lower": lambda end: round_down(end, 9), "upper": lambda end: round_up(end, 9)}
+    shown = [[outward.get(name, "{:.9g}".format)(end) for end in column] for name, column in columns.items()]
+    rows = [[*row, relation] for row in zip(*shown, strict=True)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[*columns, "neighbours"], *rows])
     return text.getvalue().splitlines()

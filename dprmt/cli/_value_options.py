@@ -20,9 +20,10 @@ from dprmt.accounting import (
     ReplaceOne,
     ZeroOut,
 )
-from dprmt.cli._options import Option, choice, count, leave_out, yes_or_no
+from dprmt.cli._options import Option, choice, count, grouped, leave_out, yes_or_no
 
-NORMS = (
+NORMS = grouped(
+    "how norms are taken",
     Option(
         "--probes",
         count(low=2, high=10**5),
@@ -39,7 +40,9 @@ NORMS = (
     Option("--secret-probes", yes_or_no, "every sample has separate probes, which no one ever sees", is_flag=True),
     Option("--public-probes", yes_or_no, "one matrix of probes per layer and step, which may be known", is_flag=True),
     Option("--rank", count(), "d, only if every parameter's norm is estimated; used by the envelope", metavar="D"),
-    Option("--analysis", choice("tight", "envelope"), "tight (default) or envelope (the published one)"),
+    Option(
+        "--analysis", choice("tight", "envelope"), "tight (default) or envelope (the published one)", metavar="KIND"
+    ),
 )
 
 
@@ -88,17 +91,19 @@ _RELATIONS = {relation.kind: relation for relation in (ZeroOut(), AddRemove(), R
 _RELEASES = {"gaussian": (GaussianRelease, 1), "laplace": (LaplaceRelease, 1), "approximate": (ApproximateRelease, 2)}
 _FORM = "gaussian:SIGMA, laplace:SCALE or approximate:EPSILON:DELTA, in units of what neighbours can change"
 
-NEIGHBOURS = (
+NEIGHBOURS = grouped(
+    "whose privacy",
     Option(
         "--neighbours",
         choice(*_RELATIONS),
-        "whose privacy: zero-out (default; one sample present, or without a gradient), add-remove (the same numbers,"
-        " if rate and divisor do not depend on the number of samples) or replace-one",
+        "zero-out (default: one sample has no gradient), add-remove (if rate and divisor are chosen without the number"
+        " of samples) or replace-one",
+        metavar="KIND",
     ),
     Option(
         "--group",
         count(high=1000),
-        "up to M samples of one person, each with a coin of its own, change at once; in [1, 1000]",
+        "up to M samples of one person change at once; in [1, 1000]",
         metavar="M",
     ),
 )
@@ -139,6 +144,10 @@ def _read_release(name: str, text: str) -> Release:
 
 
 ALSO = Option(
-    "--also", _read_releases, f"released beside training, may be repeated: {_FORM}", metavar="R", is_list=True
+    "--also",
+    _read_releases,
+    "also released, repeatable: gaussian:SIGMA, laplace:SCALE, approximate:EPSILON:DELTA",
+    metavar="R",
+    is_list=True,
 )
 """Releases beside the run."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dprmt.report._page import Picture, Section, Slider, Table
+from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import (
     by_columns,
     counted,
@@ -139,7 +139,6 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
         ["κ", "matrices that pass", "of these improved", "mean Improvement of the gradient"],
         kappa_rows(points),
     )
-    said = [", ".join(map("{}: {}".format, table.header, row)) for row in table.rows]
     alt = (
         "Left: share of the matrices that pass the gate, and of those that gain, against κ. Right: gain of each matrix"
         " above the bulk edge against its top singular value, by shape."
@@ -149,7 +148,6 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
         sentences=[kappa_sentence(points)],
         tables=[table],
         pictures=[Picture(draw, alt, panels=2)],
-        sliders=[Slider("gate κ", said)],
         numbers={
             "private_sweep": by_columns(points, ("kappa", "passing", "improved", "improvement", "by_step", "matrices"))
         },

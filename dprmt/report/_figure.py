@@ -1,18 +1,14 @@
-"""Pictures as SVG inside the page: in the page's own colours, one drawing a panel, with the values of its points."""
+"""Pictures as SVG inside the page: in the page's own colours, one drawing a panel."""
 
 from __future__ import annotations
 
 import io
-import json
-import math
 import re
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 _SIZE = (6.0, 4.1)  # inches of a panel
 _POINTS = 72  # units of SVG in an inch
-_MOST = 1500  # points of a panel that answer to the pointer
 _GREY = re.compile(r"#([0-9a-f]{2})\1\1\b")
 _COLOURS = {
     "#0072b2": "blue",
@@ -60,9 +56,8 @@ def _svg(figure: Any, alt: str, prefix: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL).replace("xlink:href", "href")
     body = _NAMES.sub(rf"\g<1>{prefix}", _themed(body))
     width, height = (side * _POINTS for side in figure.get_size_inches())
-    points = escape(json.dumps(_series(figure, height), allow_nan=False), quote=True)
     label = f'role="img" aria-label="{escape(alt, quote=True)}"'
-    return f'<svg {label} viewBox="0 0 {width:g} {height:g}" data-points="{points}">{body}'
+    return f'<svg {label} viewBox="0 0 {width:g} {height:g}">{body}'
 
 
 def _themed(body: str) -> str:
@@ -75,21 +70,3 @@ def _themed(body: str) -> str:
 
 def _mixed(lightness: float) -> str:
     return f"color-mix(in srgb, var(--text) {round(100 * (1 - lightness))}%, var(--back))"
-
-
-def _series(figure: Any, height: float) -> list[dict[str, Any]]:
-    # What the script needs of every labelled line: places on the drawing, and values.
-    series = []
-    for ax in figure.axes:
-        for line in ax.lines:
-            if not str(line.get_label()).startswith("_") and line.get_transform() == ax.transData:
-                series.append({"label": str(line.get_label()), "points": _points(ax, line, height)})
-    return series
-
-
-def _points(ax: Any, line: Any, height: float) -> list[Sequence[float]]:
-    pairs = line.get_xydata()
-    pairs = pairs[:: max(1, math.ceil(len(pairs) / _MOST))]
-    places = ax.transData.transform(pairs)
-    rows = zip(places[:, 0], height - places[:, 1], pairs[:, 0], pairs[:, 1], strict=True)
-    return [[float(f"{number:.5g}") for number in row] for row in rows if all(map(math.isfinite, row))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from dprmt._validation import needing
 from dprmt.report._figure import drawn_panels
 
 _PAPER = re.compile(r"arXiv:(\d{4}\.\d{5})(?:v\d+)?")
@@ -70,22 +70,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Slider:
-    """A number to be chosen by hand, and what is said of each choice.
-
-    Attributes
-    ----------
-    label : str
-        What is chosen.
-    texts : sequence of str
-        One for each place of the slider.
-    """
-
-    label: str
-    texts: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Section:
     """One part of the page.
 
@@ -95,7 +79,7 @@ class Section:
         Heading.
     sentences : sequence of str
         Paragraphs.
-    tables, pictures, sliders : sequence
+    tables, pictures : sequence
         What follows them.
     numbers : mapping
         What the section rests on, as JSON values; NaN and infinity become null.
@@ -105,7 +89,6 @@ class Section:
     sentences: Sequence[str]
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
-    sliders: Sequence[Slider] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -113,36 +96,39 @@ def render_page(
     title: str, introduction: Sequence[str], sections: Sequence[Section], *, warning: str | None = None
 ) -> str:
     """The page, with its pictures inside and nothing to be fetched."""
-    body = [f"<h1>{escape(title)}</h1>", *(f"<p>{_text(text)}</p>" for text in introduction)]
-    if warning:
-        body.append(f'<p class="warning" role="note">{escape(warning)}</p>')
-    body.append(_contents(sections))
-    body += [_section(section, f"s{number}") for number, section in enumerate(sections)]
-    body.append(_glossary())
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_part('page.css')}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(body)
-        + f"\n</main>\n<script>{_part('page.js')}</script>\n</body>\n</html>\n"
-    )
+    parts = [
+        {
+            "section": section,
+            "pictures": [
+                drawn_panels(picture.draw, picture.panels, picture.alt, f"s{place}-{number}")
+                for number, picture in enumerate(section.pictures)
+            ],
+        }
+        for place, section in enumerate(sections)
+    ]
+    said = {"title": title, "introduction": introduction, "warning": warning}
+    return _template().render(**said, parts=parts, glossary=_GLOSSARY, style=_file("page.css"))
 
 
 @cache
-def _part(name: str) -> str:
+def _template() -> Any:
+    with needing("cli"):
+        from jinja2 import Environment, StrictUndefined
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["prose"] = _prose
+    return environment.from_string(_file("page.html"))
+
+
+def _file(name: str) -> str:
     return files("dprmt.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _contents(sections: Sequence[Section]) -> str:
-    entries = [(f"s{number}", section.title) for number, section in enumerate(sections)]
-    items = "".join(f'<li><a href="#{place}">{escape(title)}</a></li>' for place, title in entries)
-    items += '<li><a href="#glossary">Glossary</a></li><li><a href="numbers.json">All numbers, as JSON</a></li>'
-    return f'<nav aria-label="Contents"><ol>{items}</ol></nav>'
+def _prose(text: str) -> Any:
+    """A number and its unit stay on one line; papers are links."""
+    from markupsafe import Markup
 
-
-def _glossary() -> str:
-    entries = "\n".join(f"<dt>{escape(word)}</dt><dd>{_text(meaning)}</dd>" for word, meaning in _GLOSSARY.items())
-    return f'<section id="glossary">\n<h2>Glossary</h2>\n<dl>\n{entries}\n</dl>\n</section>'
+    text = escape(text).replace(" %", "&nbsp;%").replace(" = ", "&nbsp;=&nbsp;").replace(" × ", "&nbsp;×&nbsp;")
+    return Markup(_PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', text))
 
 
 def plain_numbers(value: Any) -> Any:
@@ -154,45 +140,3 @@ def plain_numbers(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain_numbers(entry) for entry in value]
     return value
-
-
-def _text(text: str) -> str:
-    # A number and its unit stay on one line; papers are links.
-    text = escape(text).replace(" %", "&nbsp;%").replace(" = ", "&nbsp;=&nbsp;").replace(" × ", "&nbsp;×&nbsp;")
-    return _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', text)
-
-
-def _section(section: Section, place: str) -> str:
-    parts = [f'<section id="{place}">\n<h2>{escape(section.title)}</h2>']
-    for number, text in enumerate(section.sentences):
-        kind = "" if number else ' class="finding"'
-        parts.append(f"<p{kind}>{_text(text)}</p>")
-    parts += [_table(table) for table in section.tables]
-    parts += [_slider(slider) for slider in section.sliders]
-    parts += [_picture(picture, f"{place}-{number}") for number, picture in enumerate(section.pictures)]
-    return "\n".join([*parts, "</section>"])
-
-
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
-    rows = [
-        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{_text(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in table.rows
-    ]
-    return (
-        f'<div class="scroll"><table>\n<caption><span>{_text(table.caption)}</span></caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>\n</table></div>"
-    )
-
-
-def _slider(slider: Slider) -> str:
-    # Shown by the script, without which it could do nothing.
-    texts, last = escape(json.dumps(slider.texts), quote=True), len(slider.texts) - 1
-    return (
-        f'<div class="slider" hidden data-texts="{texts}"><label>{escape(slider.label)}'
-        f' <input type="range" min="0" max="{last}" value="0"></label> <output></output></div>'
-    )
-
-
-def _picture(picture: Picture, place: str) -> str:
-    return f"<figure>{drawn_panels(picture.draw, picture.panels, picture.alt, place)}</figure>"

@@ -11,6 +11,8 @@ from dprmt.spectra._alignment import improvement as improvement
 from dprmt.spectra._alignment import layer_improvements as layer_improvements
 from dprmt.spectra._block_cosine import BlockCosine as BlockCosine
 from dprmt.spectra._block_cosine import block_cosine as block_cosine
+from dprmt.spectra._checkpoint import CheckpointSpectra as CheckpointSpectra
+from dprmt.spectra._checkpoint import spectra_of as spectra_of
 from dprmt.spectra._denoise import LayerDenoiser as LayerDenoiser
 from dprmt.spectra._denoise import LayerReport as LayerReport
 from dprmt.spectra._denoise import denoise as denoise
@@ -20,11 +22,15 @@ from dprmt.spectra._displacement import DisplacementSpectrum as DisplacementSpec
 from dprmt.spectra._displacement import displacement_spectrum as displacement_spectrum
 from dprmt.spectra._displacement import steps_until_visible as steps_until_visible
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur as MarchenkoPastur
+from dprmt.spectra._noise_level import NoiseFit as NoiseFit
 from dprmt.spectra._noise_level import estimate_sigma as estimate_sigma
+from dprmt.spectra._noise_level import screenot_threshold as screenot_threshold
+from dprmt.spectra._noise_level import whiten as whiten
 from dprmt.spectra._noisy_spectrum import NoisySpectrum as NoisySpectrum
 from dprmt.spectra._noisy_spectrum import Spike as Spike
 from dprmt.spectra._noisy_spectrum import noisy_spectrum as noisy_spectrum
 from dprmt.spectra._noisy_spectrum import noisy_spectrum_from_dict as noisy_spectrum_from_dict
+from dprmt.spectra._noisy_spectrum import visible_signal as visible_signal
 from dprmt.spectra._phase_transition import bulk_edge as bulk_edge
 from dprmt.spectra._phase_transition import detection_threshold as detection_threshold
 from dprmt.spectra._phase_transition import hard_threshold as hard_threshold
@@ -54,12 +60,14 @@ from dprmt.spectra._tracy_widom import tracy_widom_edge as tracy_widom_edge
 __all__ = [
     "AdamImprovement",
     "BlockCosine",
+    "CheckpointSpectra",
     "DisplacementNoise",
     "DisplacementSpectrum",
     "Estimate",
     "LayerDenoiser",
     "LayerReport",
     "MarchenkoPastur",
+    "NoiseFit",
     "NoisySpectrum",
     "Spike",
     "TopSingularValue",
@@ -88,10 +96,12 @@ __all__ = [
     "noisy_spectrum_from_dict",
     "objective_change",
     "predicted_spectrum",
+    "screenot_threshold",
     "shrink",
     "signal_energy",
     "signal_energy_over_steps",
     "slope_before",
+    "spectra_of",
     "spike_map",
     "spike_map_inverse",
     "steps_until_visible",
@@ -99,4 +109,6 @@ __all__ = [
     "update_curvature",
     "update_products",
     "vector_overlaps",
+    "visible_signal",
+    "whiten",
 ]

@@ -67,20 +67,27 @@ def is_tensor(x: object) -> bool:
 def as_array(name: str, x: object) -> Array:
     """``x`` as an array of real floating dtype: tensors and arrays as they are, numbers and lists as float64.
 
-    Python numbers count as floating point, whole or not; integer, boolean and complex *arrays* do not, since
-    casting them back would truncate the answer.
+    Python numbers, also in lists, count as floating point, whole or not; integer, boolean and complex *arrays* do not,
+    since casting them back would truncate the answer. Sparse matrices become dense, 8-bit floats float32.
     """
     if is_tensor(x):
-        if not x.is_floating_point():  # type: ignore[attr-defined]
-            raise ParameterError(name, x.dtype, _FLOATING)  # type: ignore[attr-defined]
-        return x
+        tensor: Any = x
+        if not tensor.is_floating_point():
+            raise ParameterError(name, tensor.dtype, _FLOATING)
+        tensor = tensor if str(tensor.layout) == "torch.strided" else tensor.to_dense()
+        return tensor.float() if tensor.dtype.itemsize == 1 else tensor
+    if np.ma.is_masked(x):
+        raise ParameterError(name, "one with masked entries", "an array without masked entries: fill or drop them")
+    if hasattr(x, "toarray"):  # scipy's sparse matrices
+        x = x.toarray()
     if _is_python_number(x):
         return np.asarray(float(x))  # type: ignore[arg-type]
     try:
         values = np.asarray(x)
     except ValueError:  # ragged nesting
         raise ParameterError(name, x, "an array " + _FLOATING) from None
-    if values.size == 0 and not isinstance(x, np.ndarray):
+    whole = values.size == 0 or values.dtype.kind in "iu"
+    if whole and isinstance(x, (list, tuple)) and not _holds_arrays(x):
         values = values.astype(float)
     if not np.issubdtype(values.dtype, np.floating):
         raise ParameterError(name, values.dtype, _FLOATING)
@@ -110,13 +117,14 @@ def check_matrices(name: str, x: object) -> Array:
     if values.ndim < 2:
         raise ParameterError(name, tuple(values.shape), "a matrix or a stack of matrices, shape (..., m, n)")
     check_nonempty(name, values)
+    refuse_kernels(name, values)
     check_finite(name, values)
     return values
 
 
 def refuse_kernels(name: str, values: Array) -> None:
-    """Raise for what can only be the kernel (out, in, h, w) of a convolution, not a batch of matrices."""
-    if values.ndim == 4 and max(values.shape[-2:]) <= _LARGEST_WINDOW < max(values.shape[:2]):
+    """Raise for what can only be the kernel (out, in, h, w, …) of a convolution, not a batch of matrices."""
+    if values.ndim in (4, 5) and max(values.shape[2:]) <= _LARGEST_WINDOW < max(values.shape[:2]):
         allowed = "a matrix or a stack of matrices; a convolution's kernel as a matrix, such as x.reshape(len(x), -1)"
         raise ParameterError(name, tuple(values.shape), allowed)
 
@@ -186,6 +194,29 @@ def cast_like(result: Array, original: object) -> Array:
         return float(result)
     dtype = original.dtype if isinstance(original, (np.ndarray, np.generic)) else np.float64
     return np.asarray(result).astype(dtype, copy=False)[()]
+
+
+def matrices_of(array: Array) -> tuple[Array, str] | None:
+    """An array of a checkpoint as matrices, by the one rule for files; None if it holds none.
+
+    Two axes are a matrix. Four or five, and three whose last is a window of at most 7, are the kernel (out, in, …) of a
+    convolution: its outputs are the rows. Three others are a stack of matrices, such as experts.
+
+    Returns: the matrix or the stack, and "matrix", "kernel" or "stack".
+    """
+    shape = tuple(array.shape)
+    if not 2 <= len(shape) <= 5 or 0 in shape:
+        return None
+    if len(shape) == 2:
+        return array, "matrix"
+    if len(shape) > 3 or shape[2] <= _LARGEST_WINDOW < min(shape[:2]):
+        return array.reshape(shape[0], -1), "kernel"
+    return array, "stack"
+
+
+def _holds_arrays(values: Sequence[Any]) -> bool:
+    nested = (value for value in values if isinstance(value, (list, tuple)))
+    return any(isinstance(value, np.ndarray) for value in values) or any(map(_holds_arrays, nested))
 
 
 def _is_python_number(x: object) -> bool:

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 from dprmt import __version__
+from dprmt._rounding import round_up
 from dprmt._validation import check_real
 from dprmt.accounting import AddRemove, Composition, Group, PrivacyBounds, worst_of
 from dprmt.statements._claim import claim
 from dprmt.statements._markdown import markdown
-from dprmt.statements._rounding import round_up
 from dprmt.statements._sentences import releases, statement, trainings
 
 FALSE_POSITIVE_RATE = 0.01
@@ -178,8 +178,8 @@ def privacy_card(
     --------
     >>> from dprmt.accounting import DPSGD, compose
     >>> card = privacy_card(compose([(DPSGD(1.0, 2000 / 67349), 400)]), 1e-5)
-    >>> round(card.worst.upper, 2), round(card.gdp_mu.upper, 2), round(card.true_positive_rate.upper, 3)
-    (3.81, 0.99, 0.063)
+    >>> print(f"ε {card.worst:.2f}, μ {card.gdp_mu:.2f}, true positive rate {card.true_positive_rate:.3f}")
+    ε 3.82, μ 0.99, true positive rate 0.064
     >>> card.as_markdown().splitlines()[0]
     '# Privacy card'
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from dprmt._rounding import round_down, round_up
 from dprmt.accounting import Composition, PrivacyBounds
-from dprmt.statements._rounding import round_down, round_up
 from dprmt.statements._sentences import (
     norms_sentence,
     relation_sentence,
@@ -53,7 +53,10 @@ def markdown(card: Card, verify: str | None) -> str:
         ("relation", f"{card.run.neighbours.kind}: {relation_sentence(card.run)}"),
         ("one sample", card.unit),
         *_mechanisms(card),
-        ("(ε, δ)", f"{_between(card.worst, 'ε')} at δ = {card.delta:g}; {card.worst.direction} decides"),
+        (
+            "(ε, δ)",
+            f"{_between(card.worst, 'ε')} at δ = {card.delta:g}; {card.worst.direction or 'neither direction'} decides",
+        ),
         *((f"ε to {way}", _between(bounds, "ε")) for way, bounds in card.epsilon.items()),
         ("μ of Gaussian DP, where δ > 1e-10", _between(card.gdp_mu, "μ")),
         ("attacker's advantage", _between(card.advantage, "A")),

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from dprmt import __version__
+from dprmt._rounding import round_down
 from dprmt.accounting import (
     DPSGD,
     AddRemove,
@@ -26,7 +27,6 @@ from dprmt.accounting import (
     ReplaceOne,
     Sampling,
 )
-from dprmt.statements._rounding import round_down
 
 
 def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: str) -> str:
@@ -58,7 +58,7 @@ def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: st
     return (
         f"Training runs DP-SGD {_run(run)}.{_beside(run)}"
         f" The released model is (ε, δ)-differentially private with {epsilon} and {delta} {relation_sentence(run)}"
-        f" (both directions; the one that decides: {worst.direction}). The bound was computed"
+        f" ({_directions(worst)}). The bound was computed"
         f" with dprmt {__version__}, which charges discretization, truncation and rounding to it; the exact value for"
         f" {_whose(run)} is at least {round_down(worst.lower)}."
     )
@@ -91,7 +91,9 @@ def relation_sentence(run: Composition) -> str:
     """Against which neighbour, and with which condition."""
     relation = run.neighbours
     size, one = (relation.size, relation.of) if isinstance(relation, Group) else (1, relation)
-    who = "one sample" if size == 1 else f"up to {size} samples of one person, drawn independently of each other,"
+    drawn = any(not isinstance(one.sampling, FixedOrder) for one, _ in trainings(run))
+    how = "drawn independently of each other" if drawn else "in whichever batches they are"
+    who = "one sample" if size == 1 else f"up to {size} samples of one person, {how},"
     each = " each" if size > 1 else ""
     if isinstance(one, ReplaceOne):
         return f"when {who} may{each} be replaced by any other"
@@ -162,6 +164,12 @@ def _beside(run: Composition) -> str:
     said = [release_sentence(release, times) for release, times in releases(run)]
     where = "in units of what neighbours can change"
     return f" Released beside the model, {where}: {'; '.join(said)}." if said else ""
+
+
+def _directions(worst: PrivacyBounds) -> str:
+    if worst.direction is None:
+        return "in either direction"
+    return f"both directions; the one that decides: {worst.direction}"
 
 
 def _whose(run: Composition) -> str:

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from paper_figures._measured import ABOVE_ZERO, mean_row
-from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures._verdict import Reason
 from paper_figures.items._paired_runs import PairedRuns
-from paper_figures.items.speedup import runs_at, why
+from paper_figures.items.speedup import head_and_rate, runs_at
 
 PAPER = published("steps-to-reference")
 SHARES = (0.9, 0.95)
@@ -42,7 +41,7 @@ def measure(scale: Scale, folder: Path) -> Found:
         f" {task['denoised_steps_90']} against {task['baseline_steps_90']} steps to 90 %.",
         reasons=[
             replace(reason, text="as in `speedup`, whose runs these are.")
-            for reason in _one_of_a_kind(why(scale, Pieces(folder, "speedup", scale).known()))
+            for reason in _one_of_a_kind(head_and_rate(scale)[1])
         ],
         model="all-MiniLM-L6-v2 with LoRA",
         data=runs.length,

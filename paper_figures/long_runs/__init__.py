@@ -5,22 +5,18 @@ from importlib import import_module
 
 STUDIES = {
     "heavy-tail": "heavy_tail",
-    "effective-step": "effective_step",
-    "under-noise": "under_noise",
     "next-token": "next_token",
     "public-model": "public_model",
-    "denoising": "denoising",
     "denoising-speedup": "denoising_speedup",
-    "digits": "digits",
-    "gate-map": "gate_map",
-    "last-matrix": "last_matrix",
-    "layer-gains": "layer_gains",
-    "pretrained-head": "pretrained_head",
-    "sampling-accuracy": "sampling_accuracy",
-    "telemetry": "telemetry",
-    "automatic-rate": "automatic_rate",
 }
 """Modules of this folder by the name after ``python -m paper_figures study``."""
+
+CLOSED = (
+    *("automatic-rate", "denoising", "digits", "effective-step", "gate-map", "last-matrix", "layer-gains"),
+    *("pretrained-head", "sampling-accuracy", "telemetry", "under-noise"),
+)
+"""Studies whose question is answered: results and pages stay, their code is in the history, last in `LAST_COMMIT`."""
+LAST_COMMIT = "da72f65"
 
 
 def study(name: str) -> Callable[[Sequence[str]], None]:

@@ -17,11 +17,6 @@ from paper_figures._tuner import LABELS, Train, Tuned, tuned
 from paper_figures.studies import private_settings
 
 
-def study_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Of a study, described by the first line of its module."""
-    return argparse.ArgumentParser(prog=f"python -m paper_figures study {name}", description=summary(description))
-
-
 def summary(description: str | None) -> str:
     """The first line."""
     return (description or "").splitlines()[0]

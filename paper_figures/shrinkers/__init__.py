@@ -18,7 +18,6 @@ from paper_figures.shrinkers._divergence import spectral_divergence as spectral_
 from paper_figures.shrinkers._layer_gains import layer_noise_gains as layer_noise_gains
 from paper_figures.shrinkers._noise_gain import NoiseGain as NoiseGain
 from paper_figures.shrinkers._noise_gain import noise_gain as noise_gain
-from paper_figures.shrinkers._spiked_polar import spiked_polar as spiked_polar
 
 
 def blended(options: Any) -> Any:

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from benchmarks.allocation import PEER_SETTINGS, compare, with_peer
+from dprmt.accounting import DPSGD, RandomAllocation
 
-QUICK = [setting for setting in PEER_SETTINGS if setting[0] > 2.0 and setting[2] <= 4][:4]
-"""The peer takes a second for these, and up to half a minute for others: ``python -m benchmarks.allocation --peer``."""
+SETTINGS = [(2.341, 32, 2, 9.999999999999999e-06), (3.836, 28, 1, 1e-07), (3.297, 7, 4, 0.0001), (3.103, 8, 4, 1e-07)]
+"""σ, steps of an epoch, epochs and δ; others take the peer half a minute."""
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("setting", QUICK)
-def test_the_peer_s_interval_holds_ours(setting):
+@pytest.mark.parametrize(("sigma", "steps", "epochs", "delta"), SETTINGS)
+def test_the_peer_s_interval_holds_ours(sigma: float, steps: int, epochs: int, delta: float) -> None:
     """Both intervals are bounds of the same ε, and ours is the narrower."""
-    pytest.importorskip("PLD_accounting")
-    found = with_peer(setting)
-    (low, high), (lower, upper) = found["peer"], found["ours"]
-    assert low <= lower <= upper <= high
-    assert upper - lower < high - low
-
-
-def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
-    """One line a setting; a wrong interval is not counted as inside."""
-    asked = []
-
-    def fake(setting):
-        asked.append(setting)
-        ours = [0.1, 0.2] if len(asked) == 1 else [5.0, 5.1]
-        return {"setting": setting, "peer": [0.0, 1.0], "ours": ours, "peer_seconds": 1.0, "seconds": 0.1}
-
-    monkeypatch.setattr("benchmarks.allocation.with_peer", fake)
-    for _ in range(2):
-        compare(tmp_path / "peer.jsonl", 1)
-    assert asked == list(PEER_SETTINGS[:2])
-    assert len([json.loads(line) for line in (tmp_path / "peer.jsonl").read_text().splitlines()]) == 2
-    assert "2 settings: the intervals meet in 1, ours lies inside theirs in 1" in capsys.readouterr().out
+    peer = pytest.importorskip("PLD_accounting")
+    high, low = peer.gaussian_allocation_epsilon_range(
+        delta=delta, sigma=sigma, num_steps=steps, num_epochs=epochs, epsilon_accuracy=0.1
+    )
+    ours = DPSGD(sigma, RandomAllocation(steps)).epsilon(epochs=epochs, delta=delta)
+    assert low <= ours.lower <= ours.upper <= high
+    assert ours.upper - ours.lower < high - low

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD, ExactNorms, FixedOrder, Hutchinson, Poisson, RandomAllocation, calibrate, compose
+from dprmt.accounting import (
+    DPSGD,
+    ExactNorms,
+    FixedOrder,
+    GaussianRelease,
+    Hutchinson,
+    Poisson,
+    RandomAllocation,
+    calibrate,
+    compose,
+    fixed,
+    largest_steps,
+)
 
 
 @settings(max_examples=8)
@@ -144,3 +156,47 @@ def test_bad_or_unreachable_input(change: dict[str, Any], name: str) -> None:
     with pytest.raises(ParameterError) as caught:
         calibrate(**setting)
     assert caught.value.name == name
+
+
+def test_what_is_spent_does_not_move() -> None:
+    """The rest of a run gets the noise that it needs, not a share of the past's: σ = 1.312; both would get 1.06."""
+    done, rest = (DPSGD(1.0, 0.01), 1000), (DPSGD(1.0, 0.01), 500)
+    found = calibrate(compose([fixed(done), rest]), target_epsilon=2.0, delta=1e-5)
+    ((noisier, steps),) = found.free_phases()
+    assert (found.fixed, steps) == ((done,), 500)
+    assert noisier.noise_multiplier == pytest.approx(1.312, abs=2e-3)
+    assert found.epsilon(1e-5).upper <= 2.0
+    louder = replace(noisier, noise_multiplier=noisier.noise_multiplier / 1.01)
+    assert compose([done, (louder, 500)]).epsilon(1e-5).lower > 2.0
+    assert calibrate(compose([fixed(compose([done])), rest]), target_epsilon=2.0, delta=1e-5) == found
+    for options in ({"target_epsilon": 1.5, "delta": 1e-5}, {"target_advantage": 0.05}):
+        with pytest.raises(ParameterError, match="must be above what releases and fixed phases alone cost"):
+            calibrate(compose([fixed(done), rest]), **options)
+    with pytest.raises(ParameterError, match="a phase of DPSGD that is not fixed"):
+        calibrate(compose([fixed(done)]), target_epsilon=2.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("sampling", [Poisson(0.01), RandomAllocation(100)])
+def test_the_steps_that_are_left(sampling: Poisson | RandomAllocation) -> None:
+    mechanism = DPSGD(1.0, sampling)
+    unit = mechanism.steps_per_epoch or 1
+    steps = largest_steps(mechanism, 2.0, 1e-5)
+    assert (
+        mechanism.epsilon(steps=steps, delta=1e-5).upper
+        <= 2.0
+        < mechanism.epsilon(steps=steps + unit, delta=1e-5).upper
+    )
+    done = fixed((mechanism, 5 * unit))
+    left = largest_steps(compose([done, (mechanism, unit)]), 2.0, 1e-5)
+    assert left == steps - 5 * unit
+    assert largest_steps(mechanism, 1e-6, 1e-5) == 0
+    with pytest.raises(ParameterError, match="epsilon must be above what releases and fixed"):
+        largest_steps(compose([GaussianRelease(1.0), (mechanism, unit)]), 2.0, 1e-5)
+    with pytest.raises(ParameterError, match="one phase of DPSGD that is not fixed"):
+        largest_steps(compose([done]), 2.0, 1e-5)
+
+
+def test_the_error_names_the_target_that_was_asked_for() -> None:
+    """Not the excess over the false positive rate, which is what the search compares."""
+    with pytest.raises(ParameterError, match=r"target_true_positive_rate must be .*, got 0\.99999$"):
+        calibrate(DPSGD(1.0, 1e-6), steps=1, target_true_positive_rate=0.99999, false_positive_rate=0.01)

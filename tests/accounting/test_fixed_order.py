@@ -17,10 +17,12 @@ from dprmt.accounting import (
     AddRemove,
     ExactNorms,
     FixedOrder,
+    GaussianRelease,
     Group,
     Hutchinson,
     Poisson,
     ReplaceOne,
+    ZeroOut,
     calibrate,
     compose,
 )
@@ -127,7 +129,7 @@ def test_lengths_that_are_none() -> None:
     for options, message in (
         ({}, "epochs must be an integer"),
         ({"steps": 2, "epochs": 2}, "epochs must be left out"),
-        ({"epochs": 0}, "epochs must be an integer"),
+        ({"epochs": -1}, "epochs must be an integer"),
     ):
         with pytest.raises(ParameterError, match=message):
             run.epsilon(delta=1e-5, **options)
@@ -153,3 +155,23 @@ def test_the_command_line_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+@pytest.mark.parametrize("relation", [ZeroOut(), ReplaceOne()])
+def test_groups_in_a_fixed_order_are_one_batch_at_worst(size: int, relation: ZeroOut | ReplaceOne) -> None:
+    """All samples of a person in one batch: a Gaussian of m times the shift, twice that where samples are replaced."""
+    shift = size * (2 if relation.is_replacement else 1)
+    run = DPSGD(5.0, FixedOrder(), neighbours=Group(size, relation) if size > 1 else relation)
+    exact = compose([(GaussianRelease(5.0 / shift), 3)])
+    found = run.epsilon(epochs=3, delta=1e-5)
+    assert tuple(found) == pytest.approx(tuple(exact.epsilon(1e-5)), rel=1e-12)
+    assert found.is_narrow
+    spread = compose([(GaussianRelease(5.0 / shift * math.sqrt(size)), 3)])  # in as many batches
+    assert spread.epsilon(1e-5).lower <= found.upper
+
+
+def test_groups_of_three_have_an_epsilon() -> None:
+    """Both ends against the closed form of a Gaussian mechanism with μ = 3·√E/σ."""
+    mu, found = 3 * math.sqrt(4), DPSGD(1.0, FixedOrder(), neighbours=Group(3)).epsilon(epochs=4, delta=1e-5)
+    assert found.lower <= gaussian_epsilon(mu, 1e-5) <= found.upper < found.lower * 1.002

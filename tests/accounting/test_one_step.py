@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.composition._one_step_curve import OneStepCurve
-from dprmt.accounting.composition._split_curve import _place_in_cell, _share_of_cell
+from dprmt.accounting.composition._curve import OneStepCurve
 from dprmt.accounting.pairs import LossPMF
 
 
@@ -45,15 +44,6 @@ def test_a_heavy_node_does_not_swallow_a_light_tail(side) -> None:
     assert (high if side == "upper" else low) == pytest.approx(exact, rel=1e-9)
     crossing = curve.epsilon_above(exact) if side == "upper" else curve.epsilon_below(exact)
     assert crossing == pytest.approx(1.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("mesh", [1e-6, 1.0, 499.0, 501.0, 1e4])
-def test_places_in_cells_of_any_width(mesh: float) -> None:
-    for place in (0.0, 0.3 * mesh, mesh):
-        share = _share_of_cell(place, mesh)
-        assert 0.0 <= share <= 1.0
-        if share > 0.0:
-            assert _place_in_cell(share, mesh) == pytest.approx(place, rel=1e-6, abs=1e-9)
 
 
 def test_an_epsilon_beyond_all_losses_is_answered() -> None:

@@ -16,9 +16,11 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import (
     DPSGD,
     ExactNorms,
+    Group,
     Hutchinson,
     HutchPlusPlus,
     RandomAllocation,
+    ReplaceOne,
     calibrate,
     compose,
     gdp_epsilon,
@@ -419,6 +421,21 @@ def test_random_allocation_is_charged_in_whole_epochs() -> None:
         run.get_epsilon(DELTA, norms=Hutchinson(16, secret=False), sampling="allocation")
         == estimated.epsilon(steps=10, delta=DELTA).upper
     )
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "exact"), [(ReplaceOne(), 1.2), (Group(2), 1.2)], ids=["replace-one", "groups of two"]
+)
+def test_random_allocation_is_charged_for_the_neighbours_that_were_named(
+    neighbours: ReplaceOne | Group, exact: float
+) -> None:
+    """As the mechanism itself says, and certainly more than one sample's presence costs."""
+    run = after(RandomizedClippingAccountant(), (2.0, 0.2, 5))
+    stated = {"norms": ExactNorms(), "sampling": "allocation", "neighbours": neighbours}
+    mechanism = DPSGD(2.0, RandomAllocation(5), neighbours=neighbours)
+    assert run.get_epsilon(DELTA, **stated) == mechanism.epsilon(epochs=1, delta=DELTA).upper
+    one = DPSGD(2.0, RandomAllocation(5)).epsilon(epochs=1, delta=DELTA)
+    assert mechanism.epsilon(epochs=1, delta=DELTA).upper > exact * one.upper
 
 
 # ------------------------------------------------------------------------------- the loader of random allocation

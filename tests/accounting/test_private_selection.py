@@ -15,6 +15,7 @@ from scipy import stats
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ApproximateRelease, FixedOrder, GaussianRelease, compose, private_selection
+from dprmt.accounting.mechanisms import _private_selection
 
 RUN = (DPSGD(1.0, 2000 / 67349), 400)
 _Y = np.linspace(-14.0, 15.0, 60001)
@@ -107,3 +108,12 @@ def test_bad_input(change: dict[str, Any], name: str) -> None:
     for question, value in ((best.epsilon, 0.0), (best.epsilon, 1.0), (best.delta, -1.0)):
         with pytest.raises(ParameterError):
             question(value)
+
+
+@pytest.mark.parametrize("cells", [3, 40])
+def test_both_ends_of_every_cell_bound_the_excess(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However coarse the levels are, never below the supremum on a fine grid of the same lines (N8)."""
+    run = compose([GaussianRelease(1.0)])
+    fine = _private_selection._geometric_excess(run, 10.0)
+    monkeypatch.setattr(_private_selection, "_CELLS", cells)
+    assert _private_selection._geometric_excess(run, 10.0) >= fine * (1 - 1e-3)

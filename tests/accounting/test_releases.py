@@ -17,12 +17,19 @@ from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     ApproximateRelease,
+    FixedOrder,
     GaussianRelease,
     Group,
+    Hutchinson,
     LaplaceRelease,
+    Poisson,
+    PrivacyBounds,
     RandomAllocation,
     ReplaceOne,
+    calibrate,
     compose,
+    gdp_epsilon,
+    parallel,
 )
 
 Q = 2000 / 67349
@@ -147,3 +154,136 @@ def test_a_smaller_mu_would_be_false() -> None:
 def test_bad_input_is_named(make: Any, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("phases", "epsilon", "delta"),
+    [
+        ([(ApproximateRelease(0.0, 1e-7), 10)], 0.0, -math.expm1(10 * math.log1p(-1e-7))),
+        ([ApproximateRelease(1.0, 1e-6)], 1.0, 1e-6),
+        ([ApproximateRelease(1.0, 1e-6)], 7.0, 1e-6),
+        ([LaplaceRelease(2.0), ApproximateRelease(0.25, 1e-9)], 0.75, 1e-9),
+        ([(ApproximateRelease(0.0, 1e-7), 10**6)], 0.5, -math.expm1(1e6 * math.log1p(-1e-7))),
+    ],
+)
+def test_what_is_disclosed_comes_out_as_it_was_put_in(phases: Any, epsilon: float, delta: float) -> None:
+    inside(compose(phases).delta(epsilon), delta, 1e-12)
+    inside(compose(phases).delta([epsilon])[0], delta, 1e-12)
+
+
+def test_pure_privacy_is_never_above_its_plain_sum() -> None:
+    """Of Laplace and randomized response: at every δ, and exactly at δ = 0."""
+    run = compose([(LaplaceRelease(2.0), 3), ApproximateRelease(0.25, 0.0)])
+    assert tuple(run.epsilon(0.0)) == (1.75, 1.75, 1.75)
+    assert run.epsilon(1e-290).upper <= 1.75
+    assert run.epsilon(1e-9).upper <= 1.75
+    assert run.delta(1.75).upper == 0.0
+    two = compose([ApproximateRelease(1.0, 0.1), ApproximateRelease(2.0, 0.2)])
+    assert two.epsilon(0.28).upper == 3.0  # .28 as a float is a little more than what is disclosed
+    assert two.epsilon(0.2799).upper == two.epsilon(0.2799).lower == math.inf
+    with pytest.raises(ParameterError, match=r"delta must be a finite number in \[1e-290, 1\), got 0"):
+        compose([LaplaceRelease(2.0), GaussianRelease(2.0)]).epsilon(0.0)
+
+
+def test_disclosure_in_a_trade_off_function() -> None:
+    """With probability d told apart for certain; else randomized response, β = 1 - e^ε α down to the diagonal."""
+    d, epsilon, alpha = 0.1, 1.0, np.array([0.0, 0.1, 0.5, 0.95, 1.0])
+    inner = np.minimum(alpha / (1 - d), 1.0)
+    exact = (1 - d) * np.maximum(0.0, np.maximum(1 - math.exp(epsilon) * inner, math.exp(-epsilon) * (1 - inner)))
+    band = compose([ApproximateRelease(epsilon, d)]).trade_off(alpha)
+    assert np.all(band.lower <= exact + 1e-12)
+    assert np.all(exact <= band.upper + 1e-12)
+    assert np.all(band.upper - band.lower < 5e-3)
+    assert compose([ApproximateRelease(0.0, d)]).trade_off([0.0, 0.45]).lower == pytest.approx([0.9, 0.45])
+
+
+def test_what_is_no_phase_is_refused_by_name() -> None:
+    for phases in (LaplaceRelease(2.0), [(DPSGD, 100)], [DPSGD(1.0, 0.1)], 5, None):
+        with pytest.raises(ParameterError, match=r"phases must be a list of \(mechanism, steps\)"):
+            compose(phases)  # type: ignore[arg-type]
+
+
+def test_before_the_first_step_nothing_is_spent() -> None:
+    mechanism = DPSGD(1.0, 0.01)
+    assert tuple(mechanism.epsilon(steps=0, delta=1e-5)) == tuple(mechanism.delta(steps=0, epsilon=0.0)) == (0, 0, 0)
+    assert tuple(DPSGD(1.0, RandomAllocation(10)).epsilon(epochs=0, delta=1e-5)) == (0, 0, 0)
+    assert mechanism.trade_off(steps=0, alpha=[0.25]).lower == [0.75]
+    assert compose([(mechanism, 0), (DPSGD(2.0, 0.01), 9)]) == compose([(DPSGD(2.0, 0.01), 9)])
+
+
+def test_the_safe_end_of_an_error_is_the_lower_one() -> None:
+    run = compose([(DPSGD(1.0, Q), 400)])
+    risk = run.bayes_risk()
+    assert float(risk) == risk.lower
+    assert f"{risk:.2f}" == "0.35"  # .3554…, which .36 would hide
+    assert float(run.advantage()) == run.advantage().upper
+
+
+def test_wide_answers_say_so() -> None:
+    """At σ = .01 and few probes no answer is narrow; of exact norms every one is."""
+    narrow, wide = compose([(DPSGD(1.0, Q), 400)]), compose([(DPSGD(0.3, 1e-3, Hutchinson(3, secret=False)), 1000)])
+    for name, options in (("advantage", {}), ("true_positive_rate", {"false_positive_rate": 1e-4}), ("bayes_risk", {})):
+        for run in (narrow, wide):
+            found = getattr(run, name)(**options)
+            assert found.is_narrow == (found.upper - found.lower <= 1e-2 * found.upper), name
+    assert not PrivacyBounds(0.1, 0.5, 0.9, is_narrow=False).is_narrow
+
+
+def test_two_relations_that_are_the_same_name_no_direction() -> None:
+    run = DPSGD(1.0, 0.03, neighbours=ReplaceOne())
+    for bounds in (run.epsilon(steps=10, delta=1e-5), run.epsilon(steps=[10, 20], delta=1e-5)[1]):
+        assert bounds.direction is None
+        assert "a sample decides" not in str(bounds)
+    both = run.epsilon_by_direction(steps=10, delta=1e-5)
+    assert both["remove"] == both["add"]
+
+
+def test_disjoint_parts_cost_as_much_as_the_dearest() -> None:
+    one, other = compose([(DPSGD(1.0, 0.01), 1000)]), compose([(DPSGD(0.8, 0.001), 10)])
+    run = parallel(one, other)
+    assert run.epsilon(1e-5).upper == one.epsilon(1e-5).upper
+    assert run.epsilon(1e-12).upper == max(one.epsilon(1e-12).upper, other.epsilon(1e-12).upper)
+    alpha = [0.0, 1e-6, 0.1]
+    each = [part.trade_off(alpha).lower for part in (one, other)]
+    assert run.trade_off(alpha).lower.tolist() == np.minimum(*each).tolist()
+    assert run.delta([1.0])[0].upper == max(part.delta([1.0])[0].upper for part in (one, other))
+    for relation in (ReplaceOne(), Group(2)):
+        with pytest.raises(ParameterError, match="runs must be for the same neighbours, ZeroOut"):
+            parallel(compose([(DPSGD(1.0, 0.01, neighbours=relation), 9)]))
+
+
+@pytest.mark.parametrize(
+    ("phases", "delta", "epsilon"),
+    [
+        ([GaussianRelease(0.5), GaussianRelease(3.0)], 1e-5, 10.1675),
+        ([(DPSGD(3.0, FixedOrder()), 10), GaussianRelease(50.0)], 1e-4, 4.0513),
+        ([(DPSGD(5.0, 1.0), 1), (DPSGD(0.5, 1.0), 2)], 1e-5, None),
+        ([(DPSGD(1.0, FixedOrder()), 2), GaussianRelease(5.0)], 1e-5, None),
+    ],
+)
+def test_gaussian_mechanisms_without_sampling_compose_to_one(phases, delta: float, epsilon: float | None) -> None:
+    """An interval around the closed form, as narrow as a single step's."""
+    run = compose(phases)
+    precision = math.fsum(steps * part.noise_multiplier**-2 for part, steps in run.phases)
+    exact = gdp_epsilon(math.sqrt(precision), delta)
+    if epsilon is not None:
+        assert exact == pytest.approx(epsilon, abs=1e-4)
+    for bounds in run.epsilon_by_direction(delta).values():
+        assert bounds.lower <= exact <= bounds.upper <= exact * (1.0 + 1e-3)
+
+
+@pytest.mark.parametrize("sampling", [RandomAllocation(100), Poisson(0.5)])
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_steps_without_sampling_beside_others_are_answered(sampling, direction: str) -> None:
+    """Losses of a Gaussian mechanism have no lower end (O1): no more than both apart."""
+    alone = DPSGD(3.0, sampling)
+    both = compose([(alone, 100), GaussianRelease(2.0)]).epsilon_by_direction(1e-5)[direction]
+    assert both.is_narrow
+    assert compose([GaussianRelease(2.0)]).epsilon(1e-5).lower <= both.upper
+    apart = alone.epsilon(steps=100, delta=5e-6).upper + compose([GaussianRelease(2.0)]).epsilon(5e-6).upper
+    assert both.lower <= apart
+
+
+def test_calibration_of_full_batches_at_a_large_delta_is_answered() -> None:
+    noise = calibrate(DPSGD(1.0, 1.0), steps=25, target_epsilon=1, delta=0.78760074)
+    assert noise.epsilon(steps=25, delta=0.78760074).upper <= 1.0

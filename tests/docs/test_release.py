@@ -76,7 +76,12 @@ def test_metadata_and_readme_are_as_an_index_wants_them(packed: tuple[Path, Path
 def test_the_wheel_has_what_the_report_and_the_recipes_read(packed: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(packed[1]) as archive:
         names = set(archive.namelist())
-    for needed in ("py.typed", "report/page.css", "report/page.js", "training/recipes/library/minilm-docstrings.toml"):
+    for needed in (
+        "py.typed",
+        "report/page.css",
+        "report/page.html",
+        "training/recipes/library/minilm-docstrings.toml",
+    ):
         assert f"dprmt/{needed}" in names
     assert not any(name.startswith(("tests/", "docs/", "notebooks/")) for name in names)
 

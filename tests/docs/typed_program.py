@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from dprmt.spectra import (
     MarchenkoPastur,
-    NoiseGain,
     TopSingularValue,
-    blend,
     bulk_edge,
     denoise,
     denoise_layers,
@@ -21,7 +19,6 @@ from dprmt.spectra import (
     hard_threshold,
     kappa_for,
     momentum_noise_scale,
-    noise_gain,
     shrink,
     spike_map,
     spike_map_inverse,
@@ -47,13 +44,11 @@ assert_type(MarchenkoPastur(matrix.shape, 1.0).cdf(values), Floats)
 assert_type(MarchenkoPastur((4, 9), 1.0).ppf(0.5), float)
 assert_type(TopSingularValue(matrix.shape).sf(5.0), float)
 assert_type(denoise(matrix, 1.0), Floats)
-assert_type(blend(matrix, 1.0), Floats)
 assert_type(estimate_sigma(np.stack([matrix, matrix])), Floats)
 layers, report = denoise_layers({"w": matrix}, 1.0, kappa=lambda shape: kappa_for(shape, 0.01))
 assert_type(layers, dict[str, Floats])
 assert_type(report["w"].spikes, int)
 single = matrix.astype(np.float32)
 assert_type(denoise(single, 1.0), NDArray[np.float32])
-assert_type(noise_gain(values, np.eye(2), 1.0), NoiseGain)
 anything: Any = matrix
 denoise(anything, 1.0)

@@ -19,12 +19,11 @@ from dprmt.accounting import (
     calibrate,
     compose,
 )
-from dprmt.spectra import blend, bulk_edge, denoise, denoise_layers, estimate_sigma, shrink, spike_map, vector_overlaps
+from dprmt.spectra import bulk_edge, denoise, denoise_layers, estimate_sigma, shrink, spike_map, vector_overlaps
 
 tensor = torch.eye(3)
 assert_type(bulk_edge(tensor.shape, 1.0), float)
 assert_type(denoise(tensor, 1.0), torch.Tensor)
-assert_type(blend(tensor, 1.0), torch.Tensor)
 assert_type(estimate_sigma(tensor), torch.Tensor)
 assert_type(spike_map(tensor, tensor.shape, 1.0), torch.Tensor)
 assert_type(shrink(tensor, list(tensor.shape), 1.0), torch.Tensor)

@@ -51,6 +51,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_sixty_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(COMMANDS[name].format_help().splitlines()) <= 60
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_json_and_examples_that_parse(name: str) -> None:
     text = COMMANDS[name].format_help()
     assert "--json" in text

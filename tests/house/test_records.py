@@ -67,6 +67,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
         ("tradeoff", [*RUN, "--points", "5"]),
         ("statement", [*RUN, "--delta", "1e-6", "--unit", "one patient"]),
         ("noise", ["--advantage", ".3", *RUN[2:], "--delta", "1e-5"]),
+        ("steps", ["--epsilon", "2", *RUN[:4], "--delta", "1e-5"]),
         ("probes", [*RUN, "--delta", "1e-5", "--budget", "9", "--layers", "64x32x16,8x8x8"]),
         ("probes", [*EPOCHS, "--delta", "1e-5", "--budget", "3", "--neighbours", "add-remove"]),
         ("recipes", ["minilm-docstrings-hutchpp"]),

@@ -20,19 +20,21 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
 from dprmt import plots
-from dprmt.cli import _tensor_files, main
-from dprmt.cli._matrix_spectrum import matrix_spectrum
+from dprmt.cli import main
 from dprmt.cli._spectrum_tables import printable
 from dprmt.spectra import (
     MarchenkoPastur,
     bulk_edge,
     detection_threshold,
     kappa_for,
+    noisy_spectrum,
     shrink,
     spike_map,
     spike_map_inverse,
     vector_overlaps,
+    visible_signal,
 )
+from dprmt.spectra._tensor_files import open_tensors
 
 SIGMA = 0.25
 RNG = np.random.default_rng(5)
@@ -89,7 +91,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
 def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
     document = run_json(capsys, save_arrays(tmp_path / f"gradients{suffix}", ARRAYS))
-    assert set(document) == {"version", "sigma", "false_alarm", "matrices", "skipped"}
+    assert set(document) == {"version", "sigma", "false_alarm", "matrices", "skipped", "reasons"}
     assert document["sigma"] == SIGMA
     assert sorted(document["skipped"]) == OTHERS
     matrices = {matrix["name"]: matrix for matrix in document["matrices"]}
@@ -139,7 +141,7 @@ def test_every_floating_type_is_read_exactly(tmp_path: Path, suffix: str, dtype:
     path = tmp_path / f"tensors{suffix}"
     save = torch.save if suffix == ".pt" else save_torch_file
     save({"first": torch.ones(3), "x": tensor}, path)
-    array = _tensor_files.open_tensors(path)["x"]()
+    array = open_tensors(path)["x"]()
     np.testing.assert_array_equal(array.astype(np.float64), tensor.double().numpy())
 
 
@@ -147,15 +149,19 @@ def test_types_without_counterpart_are_skipped(capsys: pytest.CaptureFixture[str
     tensors = {"x": torch.ones(4, 3), "eight": torch.ones(4, 3).to(torch.float8_e4m3fn), "flag": torch.ones(4, 3) > 0}
     save_torch_file(tensors, tmp_path / "tensors.safetensors")
     document = run_json(capsys, tmp_path / "tensors.safetensors")
-    assert [matrix["name"] for matrix in document["matrices"]] == ["x"]
-    assert sorted(document["skipped"]) == ["eight", "flag"]
+    assert [matrix["name"] for matrix in document["matrices"]] == ["x", "eight"]
+    assert document["matrices"][1]["singular_values"][0] == pytest.approx(12**0.5)
+    assert document["reasons"] == {"flag": "holds bool numbers"}
 
 
 def test_nested_checkpoints_have_dotted_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     parameter = torch.nn.Parameter(torch.ones(3, 2))
     torch.save({"epoch": 3, "state": {0: {"exp_avg": parameter}}, "rest": [torch.eye(2)]}, tmp_path / "optimizer.pt")
     document = run_json(capsys, tmp_path / "optimizer.pt")
-    assert [matrix["name"] for matrix in document["matrices"]] == ["state.0.exp_avg", "rest.0"]
+    assert [matrix["name"] for matrix in document["matrices"]] == ["rest.0"]
+    assert document["reasons"] == {"state.0.exp_avg": "is an optimizer's state"}
+    asked = run_json(capsys, tmp_path / "optimizer.pt", "--param", "state.0.exp_avg")
+    assert [matrix["name"] for matrix in asked["matrices"]] == ["state.0.exp_avg"]
 
 
 def test_lone_tensor_goes_by_the_name_of_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -171,8 +177,8 @@ def test_lone_tensor_goes_by_the_name_of_the_file(capsys: pytest.CaptureFixture[
 def test_units_and_orientation(seed: int, shape: tuple[int, int], scale: float) -> None:
     """In other units everything scales but the overlaps; in the transpose these swap sides."""
     matrix = 3 * np.random.default_rng(seed).standard_normal(shape)
-    one = matrix_spectrum("x", matrix, 1.0)
-    other = matrix_spectrum("x", scale * matrix.T, scale)
+    one = noisy_spectrum(matrix, 1.0)
+    other = noisy_spectrum(scale * matrix.T, scale)
     np.testing.assert_allclose(other.singular_values, scale * one.singular_values, rtol=1e-9, atol=1e-12 * scale)
     assert other.top_over_edge == pytest.approx(one.top_over_edge)
     for spike, turned in zip(one.spikes, other.spikes, strict=True):
@@ -189,17 +195,18 @@ def test_overview_has_a_line_per_matrix(capsys: pytest.CaptureFixture[str], tmp_
     found = [line.split() for line in captured.out.splitlines() if line.endswith((".query", ".kernel"))]
     lines = {words[-1]: words for words in found}
     assert sorted(lines) == MATRICES
-    for name, (rows, _, columns, edge, gate, threshold, top, ratio, spikes, *clean, _) in lines.items():
-        expected = matrix_spectrum(name, ARRAYS[name], SIGMA)
+    for name, (rows, _, columns, estimate, edge, gate, visible, top, ratio, spikes, *clean, _) in lines.items():
+        expected = noisy_spectrum(ARRAYS[name].reshape(len(ARRAYS[name]), -1), SIGMA)
         assert (int(rows), int(columns)) == expected.shape
         assert float(edge) == pytest.approx(expected.bulk_edge, rel=1e-3)
         assert float(gate) == pytest.approx(expected.gate, rel=1e-3)
-        assert float(threshold) == pytest.approx(expected.detection_threshold, rel=1e-3)
+        assert float(visible) == pytest.approx(visible_signal(expected.shape, SIGMA), rel=1e-3)
+        assert float(estimate) == pytest.approx(expected.fit.sigma, rel=1e-2)
         assert float(top) == pytest.approx(expected.singular_values[0], rel=1e-3)
         assert float(ratio) == pytest.approx(expected.top_over_edge, abs=1e-3)
         assert int(spikes) == len(expected.spikes)
         assert list(map(float, clean)) == pytest.approx([spike.signal for spike in expected.spikes], rel=1e-3)
-    assert "2 (layers.0.bias, positions)" in captured.out
+    assert "has shape (40,): 1 (layers.0.bias)" in captured.out
 
 
 def test_one_matrix_is_listed_value_by_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -208,7 +215,7 @@ def test_one_matrix_is_listed_value_by_value(capsys: pytest.CaptureFixture[str],
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = {int(line[0]): list(map(float, line[1:])) for line in lines if line and line[0].isdigit()}
     assert list(rows) == [1, 2, 3, 4, 5, 6, 24]
-    expected = matrix_spectrum("x", ARRAYS["layers.0.query"], SIGMA)
+    expected = noisy_spectrum(ARRAYS["layers.0.query"], SIGMA)
     (spike,) = expected.spikes
     over = spike.observed / expected.bulk_edge
     numbers = [spike.observed, over, spike.signal, spike.shrunk, spike.left_overlap, spike.right_overlap]
@@ -437,15 +444,19 @@ def test_empty_files_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 @pytest.mark.parametrize("entry", [np.nan, np.inf, -np.inf, 1e101])
-def test_entries_that_are_not_finite_are_refused(
+def test_a_matrix_that_is_not_finite_is_a_line_and_hides_no_other(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, entry: float
 ) -> None:
     bad = np.eye(3)
     bad[1, 2] = entry
     path = save_arrays(tmp_path / "x.npz", {"good": np.eye(2), "bad": bad})
-    allowed = "a file of finite matrices with entries up to 1e+100"
-    assert refusal(capsys, path, "--sigma", 1) == f"FILE must be {allowed}, got {str(path)!r} (not so 'bad')"
-    assert run_json(capsys, path, "--param", "good")["matrices"][0]["name"] == "good"
+    document = run_json(capsys, path)
+    assert [matrix["name"] for matrix in document["matrices"]] == ["good"]
+    reason = "has entries above 1e+100" if entry == 1e101 else "has entries that are not finite"
+    assert document["reasons"] == {"bad": reason}
+    assert main(["spectrum", str(path), "--sigma", "1"]) == 0
+    assert f"skipped, {reason}: 1 (bad)" in capsys.readouterr().out
+    assert refusal(capsys, path, "--sigma", 1, "--param", "bad").endswith(f"got 'bad' (it {reason})")
 
 
 def test_unknown_name_is_refused_with_those_like_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from dprmt.accounting import (
     Composition,
     ExactNorms,
     FixedOrder,
-    FlatSpectrum,
     GaussianRelease,
     Group,
     Hutchinson,
@@ -136,7 +135,6 @@ MECHANISMS = st.builds(
             *(
                 HutchPlusPlus(8, 3, secret=False),
                 HutchPlusPlus(8, 3, power_iteration=True, secret=True),
-                FlatSpectrum(8, 3),
             ),
         ]
     ),

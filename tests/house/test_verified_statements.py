@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dprmt.accounting import DPSGD, FlatSpectrum
 from dprmt.cli import main
 from dprmt_verify import read_statement, verify
 
@@ -59,15 +58,11 @@ def test_allocation_with_probes_is_proved_with_a_thousandth_to_spare(capsys: pyt
 
 
 @pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
-def test_of_a_sketch_the_upper_end_and_what_a_flat_spectrum_attains_are_proved(
-    secret: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_a_sketch_the_upper_end_is_proved(secret: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """The charged law's lower end is of no gradient, and not covered."""
     options = f"--noise-multiplier 2 {STEPS} --probes 8 --public-probes --sketch 6 --power-iteration"
     document = said(options + " --secret-probes" * secret, capsys)
     assert words(document) == ["proved", "not covered"]
-    attained = DPSGD(2.0, 0.03, FlatSpectrum(8, 6, secret=secret)).epsilon(steps=100, delta=1e-5).lower
-    assert words(document | {"epsilon": {"lower": attained * (1 - 1e-3)}}) == ["proved"]
 
 
 def test_ends_moved_by_a_hundredth_are_refuted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from dprmt.accounting import DPSGD
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
+from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from paper_figures._reproduction import load, run  # noqa: E402
 from paper_figures._tuner import Tuned  # noqa: E402
 from paper_figures.barcode import (  # noqa: E402

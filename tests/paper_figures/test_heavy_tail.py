@@ -23,8 +23,8 @@ torch = pytest.importorskip("torch")
 
 from dprmt.training.harness import load_parameters  # noqa: E402
 from dprmt.training.harness._checkpoint import load_checkpoint  # noqa: E402
-from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC, make_optimizer  # noqa: E402
+from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from paper_figures._rates import half_power_grid, lowest  # noqa: E402
 from paper_figures.heavy_tail import (  # noqa: E402
     ClippedSum,

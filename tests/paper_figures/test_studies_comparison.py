@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +18,9 @@ from paper_figures.__main__ import main
 from paper_figures._pieces import Pieces, raw_file
 from paper_figures._rates import lowest
 from paper_figures._tuner import LABELS, tuned
-from paper_figures.heavy_tail import Trial, load_results, read_trial, run_trials
+from paper_figures.heavy_tail import Trial, load_results, read_trial
 from paper_figures.items import ITEMS
 from paper_figures.items.barcode import EXTENTS, MOMENTUM, SIGMA, STABILITY, rate_of
-from paper_figures.long_runs import effective_step
 from paper_figures.studies import GroupRecord, private_settings
 
 
@@ -168,29 +166,3 @@ def test_heavy_tail_runs_are_tuned_on_the_first_seed_and_exported(
     assert best["gd"].loss[-1] == pytest.approx(min(curve.loss[-1] for curve in tried), abs=1e-4)
     with pytest.raises(SystemExit, match="--rates sgd=1: the optimizer must be one of gd, gdm, adam, adambc"):
         main(["study", "heavy-tail", "unused", "--rates", "sgd=1"])
-
-
-def test_effective_steps_are_the_same_for_every_optimizer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    picture = tmp_path / "figure.png"
-    stored = tmp_path / "results.json"
-    options = ["--steps", "2", "--seeds", "2", "--exponents", "0", "1", "--export", str(stored)]
-    for optimizer in ("gd", "gdm", "adam", "adambc"):
-        trials = effective_step.trials(optimizer, [1.0, 2**0.5], 2)
-        assert [trial.effective_step for trial in trials] == pytest.approx([1.0, 2**0.5] * 2)
-        assert [trial.seed for trial in trials] == [0, 0, 1, 1]
-    assert main(["study", "effective-step", str(tmp_path / "runs"), str(picture), *options]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    found = effective_step.sweeps(load_results(stored)[::-1])
-    assert [(sweep.steps, sweep.losses.shape) for sweep in found.values()] == [([1.0, 1.41421], (2, 2))] * 4
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:5]] == ["DP-GD", "DP-GDM", "DP-Adam", "DP-AdamBC"]
-    adam = [run_trials(effective_step.trials(name, [1.0, 2**0.5], 2), tmp_path / "runs", 2) for name in ("adam", "gdm")]
-    losses = np.array([[run.loss[-1] for run in runs] for runs in adam]).reshape(2, 2, 2)  # optimizer, seed, step
-    best = losses.mean(1).argmin(1)
-    paired = losses[0, :, best[0]] - losses[1, :, best[1]]
-    error = abs(paired[1] - paired[0]) / 2  # of two seeds
-    assert f"DP-Adam less DP-GDM, paired by seed: {paired.mean():+.3f}, standard error {error:.3f}" in lines[5]
-    assert found["adam"].losses == pytest.approx(losses[0], rel=1e-4)
-    assert [found[name].best for name in ("adam", "gdm")] == best.tolist()

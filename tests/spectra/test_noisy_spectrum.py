@@ -41,7 +41,7 @@ def test_what_is_no_matrix_is_refused(matrix: np.ndarray) -> None:
     with pytest.raises(ParameterError, match="matrix must be"):
         noisy_spectrum(matrix, 1.0)
     with pytest.raises(ParameterError, match="sigma must be"):
-        noisy_spectrum(np.eye(2), 0.0)
+        noisy_spectrum(np.eye(2), -1.0)
 
 
 def test_it_reads_as_a_sentence_and_shows_itself() -> None:

@@ -14,9 +14,9 @@ from dprmt.accounting import DPSGD, RandomAllocation, calibrate
 from dprmt.training.harness import Run, read_metrics, read_summary, train
 from dprmt.training.harness._allocation import AllocatedBatches, allocation, epoch_length
 from dprmt.training.harness._checkpoint import load_checkpoint
-from dprmt.training.harness._ledger import SpentEpsilon
 from dprmt.training.harness._observer import MetricsFile
-from dprmt.training.harness._randomness import Randomness
+from dprmt.training.private_run._ledger import SpentEpsilon
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom
 from tests.training.tiny_recipe import recipe_in, write_data
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
-from opacus.optimizers import DPOptimizerFastGradientClipping
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from peft import LoraConfig, get_peft_model
 from scipy import stats
 from torch import nn
@@ -22,8 +20,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, chi2_mixture_cdf, envelope_cdf
-from dprmt.training.clipping import NormSamplers, make_private, register_norm_samplers
+from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.clipping._layer_kinds import plan_layers
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.norms import (
     HutchinsonEstimator,
@@ -67,15 +66,21 @@ def losses(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(input_ids=x).logits.square().sum(1)
 
 
-def hooked(model: nn.Module) -> GradSampleModuleFastGradientClipping:
-    return GradSampleModuleFastGradientClipping(model, loss_reduction="sum", max_grad_norm=1.0)
+def private(model: nn.Module, norms: Any, **options: Any) -> ClippedStep:
+    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
+    settings: dict[str, Any] = {"clipping_norm": 1.0, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
+    return make_private(model, optimizer, norms=norms, **settings, **options)  # type: ignore[return-value]
 
 
-def squared_norms(hooks: nn.Module, samplers: NormSamplers, x: torch.Tensor, step: int = 0) -> torch.Tensor:
-    total = losses(hooks, x).sum()
-    with samplers.at(step=step, samples=range(len(x))):
+def squared_norms(private: ClippedStep, x: torch.Tensor, samples: Sequence[int], step: int = 0) -> torch.Tensor:
+    """Of the norms' own estimates, before anything is clipped."""
+    total, capture = losses(private.model, x).sum(), private._capture
+    with capture.backward(step=step, samples=samples, size=len(x)):
         total.backward()
-        return hooks.get_norm_sample().double() ** 2
+    squared, _ = capture.measured()
+    capture.finish()
+    assert squared is not None
+    return squared
 
 
 def gradients(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -105,20 +110,15 @@ def ratios(trainable: str, probes: int, count: int, *, batches: int = 1) -> tupl
     """Independent values of n̂/n of one sample with everything estimated, and the sample's λ."""
     model, x = bert(trainable), tokens(1)
     λ, norm = spectrum(model, x), sum(float(value.square().sum()) for value in gradients(model, x).values())
-    hooks = hooked(model)
-    samplers = register_norm_samplers(
-        hooks,
-        HutchinsonEstimator(probes, everything=True, generator=ProbeGenerator(3)),
-        tokens=T,
-        accountant="mine",
-    )
+    step = private(model, HutchinsonEstimator(probes, everything=True, generator=ProbeGenerator(3)), tokens=T)
     many = x.expand(count // batches, -1)
-    values = torch.cat([squared_norms(hooks, samplers, many, step) for step in range(batches)])
+    values = torch.cat([squared_norms(step, many, range(len(many)), number) for number in range(batches)])
     return (values / norm).numpy(), λ
 
 
 def claimed(norms: Any, model: nn.Module, **options: Any) -> NormRecord:
-    return register_norm_samplers(hooked(model), norms, **options).record
+    settings: dict[str, Any] = {"clipping_norm": 1.0, "expected_batch_size": 1.0}
+    return plan_private(model, norms=norms, **settings, **options).record
 
 
 @pytest.mark.parametrize("trainable", [QUERY, "classifier", "LayerNorm", "word_embeddings", ""])
@@ -179,24 +179,16 @@ ESTIMATORS = [
 @pytest.mark.parametrize("norms", ESTIMATORS)
 def test_norms_do_not_depend_on_the_micro_batch(norms: Any) -> None:
     """Every sample alone, B = 1, has the norm that it has in a batch, by its identity."""
-    hooks, x = hooked(bert()), tokens(5)
-    samplers = register_norm_samplers(hooks, norms(K, generator=ProbeGenerator(1)), tokens=T, accountant="mine")
-    together = squared_norms(hooks, samplers, x)
+    step, x = private(bert(), norms(K, generator=ProbeGenerator(1)), tokens=T), tokens(5)
+    together = squared_norms(step, x, range(5))
     changes = []
     for i in range(5):
-        total = losses(hooks, x[i : i + 1]).sum()
-        with samplers.at(step=1 + i, samples=[i]):
-            total.backward()
-            changes.append(abs(float(hooks.get_norm_sample()) ** 2 / float(together[i]) - 1))
+        changes.append(abs(float(squared_norms(step, x[i : i + 1], [i], 1 + i)) / float(together[i]) - 1))
     if norms is not ESTIMATORS[-1]:  # this model's gradients are nearly of rank one, for Hutch++ nearly exact
         assert min(changes) > 1e-4
-    again, y = hooked(bert()), tokens(5)
-    samplers = register_norm_samplers(again, norms(K, generator=ProbeGenerator(1)), tokens=T)
+    again = private(bert(), norms(K, generator=ProbeGenerator(1)), tokens=T)
     for i in (3, 0, 4, 1, 2):
-        total = losses(again, y[i : i + 1]).sum()
-        with samplers.at(step=0, samples=[i]):
-            total.backward()
-            assert float(again.get_norm_sample()) ** 2 == pytest.approx(float(together[i]), rel=1e-9)
+        assert float(squared_norms(again, x[i : i + 1], [i])) == pytest.approx(float(together[i]), rel=1e-9)
 
 
 def test_the_record_says_what_may_be_claimed() -> None:
@@ -225,51 +217,6 @@ def test_a_value_with_a_rank_estimates_everything_and_may_not_claim_less() -> No
     assert claimed(Hutchinson(K, rank=whole.rank + 5, secret=False), bert(), tokens=T).norms == whole
     with pytest.raises(ParameterError, match=f"norms.rank must be at least {whole.rank}"):
         claimed(Hutchinson(K, rank=whole.rank - 1, secret=False), bert(), tokens=T)
-
-
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # of Opacus' loop without the samplers
-@pytest.mark.parametrize("norms", [HutchinsonEstimator, HutchPlusPlusEstimator])
-def test_an_opacus_loop_of_ones_own(norms: type[Any]) -> None:
-    """DPLossFastGradientClipping with the samplers: Σ c_i g_i / B with factors at most C/√n̂; others keep theirs."""
-    model, x = bert("query"), tokens(4)
-    one_by_one = [gradients(model, x[i : i + 1]) for i in range(4)]
-    hooks, other = hooked(model), hooked(bert("query"))
-    samplers = register_norm_samplers(hooks, norms(K, generator=ProbeGenerator(2)), tokens=T)
-    assert list(other.NORM_SAMPLERS) == [nn.Embedding, nn.Linear]
-    assert other.NORM_SAMPLERS is GradSampleModuleFastGradientClipping.NORM_SAMPLERS
-    optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0),
-        noise_multiplier=0.0,
-        max_grad_norm=1.0,
-        expected_batch_size=1,
-        loss_reduction="sum",
-    )
-
-    class SquaredSum(nn.Module):
-        reduction = "sum"
-
-        def forward(self, output: torch.Tensor) -> torch.Tensor:
-            return output.square().sum(1)
-
-    criterion = DPLossFastGradientClipping(hooks, optimizer, SquaredSum(), loss_reduction="sum")
-    hooks.max_grad_norm = 1e-3
-    loss = criterion(hooks(input_ids=x).logits)
-    with samplers.at(step=0, samples=[5, 6, 7, 8]):
-        loss.backward()
-        norm = hooks.get_norm_sample()
-    expected = {
-        name: sum(g[name] * min(1.0, 1e-3 / float(n)) for g, n in zip(one_by_one, norm, strict=True))
-        for name in one_by_one[0]
-    }
-    for name, value in expected.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, value, rtol=1e-6, atol=1e-12)
-    samplers.remove()
-    assert hooks.NORM_SAMPLERS is GradSampleModuleFastGradientClipping.NORM_SAMPLERS
-    assert hooks.get_clipping_coef.__func__ is GradSampleModuleFastGradientClipping.get_clipping_coef
-    exact = losses(hooks, x).sum()
-    exact.backward()
-    truth = [math.sqrt(sum(float(v.square().sum()) for v in g.values())) for g in one_by_one]
-    torch.testing.assert_close(hooks.get_norm_sample(), torch.tensor(truth, dtype=torch.float64))
 
 
 class LargestTensor(TorchDispatchMode):

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 from tests.training.norms_by_word import by_word
 
 CLIPPINGS = ["exact", "ghost", "hutchinson", "hutch++"]
@@ -60,17 +59,12 @@ def tied() -> nn.Module:
     return model
 
 
-def tied_gpt2() -> nn.Module:
-    return GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=8, vocab_size=11))
-
-
 def frozen() -> nn.Module:
     return network().requires_grad_(False)
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "tied": (tied, "first.weight = second.weight"),
-    "tied language model": (tied_gpt2, "tie_word_embeddings=False"),
     "parameters without a forward pass": (
         lambda: nn.ParameterDict({"a": nn.Parameter(torch.ones(2))}),
         "model: ParameterDict",
@@ -235,59 +229,3 @@ def test_no_trainable_parameter() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ParameterError, match="a trainable parameter"):
         make_private(model, optimizer, norms="exact", **DEFAULTS)
-
-
-def test_registration_names_bad_input() -> None:
-    hooks = GradSampleModuleFastGradientClipping(network(), max_grad_norm=1.0)
-    plain = GradSampleModuleFastGradientClipping(network(), use_ghost_clipping=False)
-    cases: list[tuple[str, Callable[[], object]]] = [
-        ("hooks", lambda: register_norm_samplers(network(), Hutchinson(4, secret=False))),
-        ("hooks", lambda: register_norm_samplers(plain, Hutchinson(4, secret=False))),
-        ("norms", lambda: register_norm_samplers(hooks, "ghost")),
-        ("tokens", lambda: register_norm_samplers(hooks, Hutchinson(4, secret=False), tokens=0)),
-        (
-            "model",
-            lambda: register_norm_samplers(GradSampleModuleFastGradientClipping(tied()), Hutchinson(4, secret=False)),
-        ),
-    ]
-    for name, call in cases:
-        with pytest.raises(ParameterError) as error:
-            call()
-        assert error.value.name == name
-    samplers = register_norm_samplers(hooks, Hutchinson(4, secret=False))
-    with pytest.raises(ParameterError, match="no norm samplers yet"):
-        register_norm_samplers(hooks, Hutchinson(4, secret=False))
-    samplers.remove()
-    samplers = register_norm_samplers(hooks, Hutchinson(4, secret=True))
-    with pytest.raises(ParameterError, match="identities"), samplers.at(step=0):
-        pass
-    losses = hooks(torch.ones(2, 8, requires_grad=True)).sum(1)
-    with pytest.raises(TrainingStateError, match="a backward pass without its step"):
-        losses.sum().backward()
-    samplers.forget()
-    total = hooks(torch.full((2, 8), math.inf)).sum(1)
-    with samplers.at(step=0, samples=[0, 1]):
-        total.sum().backward()
-        with pytest.raises(TrainingStateError, match="not finite"):
-            hooks.get_clipping_coef()
-
-
-def test_opacus_own_loop_refuses_a_use_that_no_loss_depends_on() -> None:
-    """Its second backward pass would add the other use's gradient, whose norm nobody has taken."""
-
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.out = nn.Linear(6, 6), nn.Linear(6, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.inner(2 * x)
-            return self.out(self.inner(x))
-
-    hooks = GradSampleModuleFastGradientClipping(Twice(), max_grad_norm=1.0)
-    samplers = register_norm_samplers(hooks, Hutchinson(4, secret=False))
-    loss = hooks(torch.ones(2, 6, requires_grad=True)).square().sum()
-    with samplers.at(step=0, samples=[0, 1]):
-        loss.backward()
-        with pytest.raises(TrainingStateError, match="do not depend on all uses of inner"):
-            hooks.get_clipping_coef()

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dprmt import ParameterError
-from dprmt.training.clipping import ClippedStep, make_private
-from dprmt.training.clipping._plain_gradients import spares_plain_gradients
+from dprmt import ParameterError, TrainingStateError
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
+from dprmt.training.clipping._trainable_modules import is_torch_layer
 from tests.training.test_planted_bugs import literal_sum
 
 
@@ -55,32 +56,52 @@ def inputs_changed(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     return out + x.mul_(2.0)
 
 
-def inputs_exchanged(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    out = layer(x) + 3.0 * layer(2.0 * x)
-    layer.activations.reverse()  # of Opacus' hooks
-    return out
-
-
-@pytest.mark.parametrize("use", [without_hooks, once_without_hooks, functionally, inputs_changed, inputs_exchanged])
+@pytest.mark.parametrize("use", [without_hooks, once_without_hooks, functionally])
 def test_what_is_not_captured_as_it_was_used_is_refused_by_name(use: Any) -> None:
     step = private(Net(use))
-    with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'second\.weight'"):
+    with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'second\.(weight|bias)'"):
         step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
     assert all(getattr(value, "summed_grad", None) is None for value in step.model.parameters())
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_hook_that_changes_a_layers_output_is_refused(when: str) -> None:
-    """Between the layer and what its output gradient is captured of; after all hooks it is the layer's user's."""
-    model = Net(lambda layer, x: layer(x))
-    if when == "before":
-        model.second.register_forward_hook(lambda module, inputs, output: 2.0 * output)
-    step = private(model)
-    if when == "after":
-        model.second.register_forward_hook(lambda module, inputs, output: 2.0 * output)
-    losses = step.model(torch.randn(3, 5))
+def test_an_input_that_is_changed_in_place_afterwards_is_an_error_of_autograd() -> None:
+    """The layer's sum would be of the changed input."""
+    step = private(Net(inputs_changed))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
+
+
+def test_a_single_use_beside_a_layer_is_refused_in_any_micro_batch() -> None:
+    """Of one sample, and after the first micro-batch."""
+    step = private(Net(lambda layer, x: functionally(layer, x) if len(x) == 1 else layer(x)))
+    step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
     with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'second\.weight'"):
-        step.accumulate(losses, samples=range(3), step=0)
+        step.accumulate(step.model(torch.randn(1, 5)), samples=[3], step=0)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "prepended"])
+def test_a_hook_that_changes_a_layers_output_comes_after_what_is_captured(when: str) -> None:
+    torch.manual_seed(0)
+    model, inputs = Net(lambda layer, x: layer(x)).double(), torch.randn(3, 5).double()
+
+    def double(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return 2.0 * output
+
+    if when == "before":
+        model.second.register_forward_hook(double)
+    step = private(model)
+    if when != "before":
+        model.second.register_forward_hook(double, prepend=when == "prepended")
+    if when == "prepended":
+        with pytest.raises(TrainingStateError, match="a hook was put before those of second"):
+            step.model(inputs)
+        return
+    step.accumulate(step.model(inputs), samples=range(3), step=0)
+    found = [value.summed_grad.clone() for value in model.parameters()]
+    step.close()
+    expected = literal_sum(model, [model(row[None]).sum() for row in inputs], 1.0)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
 
 
 def twice(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
@@ -104,17 +125,35 @@ def test_what_is_right_is_summed(use: Any) -> None:
     before = [value.detach().clone() for value in model.parameters()]
     step = private(model)
     step.accumulate(step.model(inputs), samples=range(3), step=0)
-    assert step._first is None
     step.step()
     for old, value, total in zip(before, model.parameters(), expected, strict=True):
         torch.testing.assert_close(old - value.detach(), total, rtol=1e-6, atol=1e-9)
 
 
-def test_a_class_whose_forward_pass_somebody_has_replaced_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = nn.Linear(5, 4)
-    assert spares_plain_gradients(layer)
-    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: functional.linear(2.0 * x, self.weight, self.bias))
-    assert not spares_plain_gradients(layer)
-    step = private(Net(lambda layer, x: layer(x)))
-    with pytest.raises(ParameterError, match=r"used through its own layer only"):
-        step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
+@pytest.mark.parametrize("where", ["class", "instance", "later"])
+def test_a_forward_pass_that_was_replaced_is_run_sample_by_sample(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes into it is no factor of its gradient; once hooks are on, it may not be replaced."""
+    torch.manual_seed(0)
+    model, inputs = Net(lambda layer, x: layer(x)).double(), torch.randn(3, 5).double()
+    assert is_torch_layer(model.second)
+
+    def forward(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(2.0 * x, self.weight, self.bias)
+
+    if where == "class":
+        monkeypatch.setattr(nn.Linear, "forward", forward)
+    elif where == "instance":
+        model.second.forward = forward.__get__(model.second)
+    step = private(model)
+    if where == "later":
+        model.second.forward = forward.__get__(model.second)
+        with pytest.raises(TrainingStateError, match="forward pass of a Linear was replaced"):
+            step.model(inputs)
+        return
+    assert not is_torch_layer(model.second)
+    step.accumulate(step.model(inputs), samples=range(3), step=0)
+    found = [value.summed_grad.clone() for value in model.parameters()]
+    step.close()
+    expected = literal_sum(model, [model(row[None]).sum() for row in inputs], 1.0)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)

@@ -17,7 +17,7 @@ from dprmt.training.clipping._formed_layers import FormedAgain, PerSampleGradien
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._matrix_layers import Factors
 from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.norms import embedding_squared_norms, exact_squared_norms, sum_of_squares
+from dprmt.training.norms import embedding_rows, exact_squared_norms, sum_of_squares
 
 PEAK = """
 import resource, torch
@@ -85,7 +85,9 @@ def test_blocks_of_embedding_rows() -> None:
     table = torch.zeros(4, 9, 900, dtype=torch.float64)
     for i in range(4):
         table[i].index_add_(0, tokens[i], gradients[i].double())
-    torch.testing.assert_close(embedding_squared_norms(tokens, gradients), table.square().sum((1, 2)))
+    owners, words, rows = embedding_rows(tokens, gradients)
+    torch.testing.assert_close(rows.double(), table[owners, words], rtol=1e-5, atol=1e-5)
+    assert len(rows) == sum(len(row.unique()) for row in tokens)
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ from dprmt.training.harness import ItemTask, SilentParameterError, read_metrics
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._guard import check_gradients_arrive, check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
-from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, charged_steps
 from dprmt.training.harness._loop import learning_rate_factor
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches
+from dprmt.training.private_run._ledger import PrivacyLedger, SpentEpsilon, charged_steps
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.randomness import secret_generator
 from dprmt.training.recipes import load_recipe
 
@@ -134,7 +134,7 @@ def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monk
         return answer(self, steps, *options, **named)
 
     monkeypatch.setattr(DPSGD, "epsilon", counted)
-    monkeypatch.setattr("dprmt.training.harness._ledger._EXACT_FOR", math.inf)  # however busy the machine
+    monkeypatch.setattr("dprmt.training.private_run._ledger._EXACT_FOR", math.inf)  # however busy the machine
     spent, resumed = SpentEpsilon(mechanism, 1e-5, 100), SpentEpsilon(mechanism, 1e-5, 100)
     found = [spent.after(steps) for steps in range(1, 101)]
     assert len(asked) == 3

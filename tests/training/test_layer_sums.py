@@ -13,13 +13,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dprmt.training.clipping import make_private
 from dprmt.training.clipping._layer_kinds import plan_layers
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,
     ProbeGenerator,
+    exact_squared_norms,
     ghost_squared_norms,
     rounding_margin,
 )
@@ -198,7 +199,7 @@ def test_a_step_of_a_convolutional_network_is_the_literal_sum(norms: str, layout
     }
     step = make_private(
         model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
+        torch.optim.SGD(model.parameters(), lr=0.0),
         norms=estimators.get(norms, norms),
         clipping_norm=bound,
         noise_multiplier=0.0,
@@ -208,8 +209,7 @@ def test_a_step_of_a_convolutional_network_is_the_literal_sum(norms: str, layout
     def moved(rows: slice, number: int) -> torch.Tensor:
         step.accumulate(step.model(x[rows]).square().sum(1), samples=list(IDS[rows]), step=number)
         total = torch.cat([value.summed_grad.flatten() for value in model.parameters()])
-        step.optimizer.zero_grad(set_to_none=True)
-        step._log.current = None
+        step.step()
         return total
 
     together, one_by_one = moved(slice(0, B), 0), [moved(slice(i, i + 1), i + 1) for i in range(B)]
@@ -312,3 +312,37 @@ def test_ghost_norms_of_rows_of_any_length(bias: bool) -> None:
             whole = torch.cat([one.double(), torch.full_like(one[..., :1], bias).double()], 2)
             truth = (whole.transpose(1, 2) @ other.double()).square().sum((1, 2))
             torch.testing.assert_close(ghost_squared_norms(one, other, bias=bias), truth, rtol=2e-5, atol=1e-30)
+
+
+def test_a_bias_norm_is_of_all_tokens() -> None:
+    """Of 9 MiB in float64, where the last tokens have the largest gradients."""
+    generator = torch.Generator().manual_seed(0)
+    g = torch.linspace(0.0, 2.0, 6000)[:, None] * (1.0 + torch.rand(1, 6000, 200, generator=generator))
+    truth = float(g.double().sum(1).square().sum())
+    for norm in (exact_squared_norms, ghost_squared_norms):
+        assert float(norm(torch.zeros(1, 6000, 3), g, bias=True)) == pytest.approx(truth, rel=1e-5)
+
+
+@pytest.mark.parametrize("norms", ESTIMATORS)
+def test_no_factor_is_rounded_up_where_numbers_are_coarse(norms: str) -> None:
+    """Below 2⁻¹²⁶ float32 has few digits: of factors, and of clipped gradients beside huge activations."""
+    layer = nn.Linear(96, 96, bias=False)
+    for large, small in ((1e15, 4.86e26), (3e38, 1e-8), (1e38, 1e-6), (1e-6, 1e38), (1e20, 1e23)):
+        for tokens in (3, 40):
+            x, weights = torch.full((1, tokens, 96), large), torch.full((1, tokens, 96), small)
+            total = weighted_sum(norms, layer, x, weights, 0.1)
+            assert float(total.norm()) <= 0.1 * (2.0 if norms.startswith("hutch") else 1.0)
+
+
+def test_an_estimated_table_is_measured_by_the_rows_that_are_summed() -> None:
+    """A word's gradients cancel up to rounding: what is left is stored, and its estimate is of that."""
+    table = nn.Embedding(7, 40)
+    (layer,) = plan_layers({"table": table}, POLICIES["hutchinson, all"])
+    g = torch.randn(B, 6, 40, generator=torch.Generator().manual_seed(0))
+    g[:, 3] = -1e8 * g[:, 0]
+    g[:, 0] *= 1e8
+    words = torch.tensor([1, 2, 3, 1, 2, 1]).repeat(B, 1)
+    squared, (contribution,) = layer.measure([([words], g)], 0, IDS)
+    contribution.add_to_sums(torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64), slice(None))
+    (P,) = ProbeGenerator(3).per_sample([0], step=0, layer="table", rows=40, probes=2)
+    assert float(squared[0]) == pytest.approx(float((table.weight.summed_grad @ P).double().square().sum()), rel=1e-5)

@@ -19,8 +19,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.training.harness import Run, _ledger, read_metrics, train_task
-from dprmt.training.harness._ledger import PrivacyLedger, charged_steps
+from dprmt.training.harness import Run, read_metrics, train_task
+from dprmt.training.private_run import _ledger
+from dprmt.training.private_run._ledger import PrivacyLedger, charged_steps
 from tests.training.test_planted_bugs import network, settings, task
 
 

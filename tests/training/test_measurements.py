@@ -35,8 +35,8 @@ from dprmt.report.measurements import (  # noqa: E402
 )
 from dprmt.training.data import per_sample_losses  # noqa: E402
 from dprmt.training.harness import ItemTask  # noqa: E402
-from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
 from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches  # noqa: E402
+from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from dprmt.training.recipes import Settings, recipe_from_dict  # noqa: E402
 
 

@@ -24,7 +24,7 @@ from scipy import stats
 from dprmt.training.denoising import DenoisingStep, _methods
 from dprmt.training.harness import ItemTask, Observer, Run
 from dprmt.training.harness._prepare import prepare
-from dprmt.training.harness._randomness import Randomness
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, Settings
 from paper_figures.studies import plan_sums
 from tests.training.projected import projected_step

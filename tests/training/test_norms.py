@@ -25,11 +25,10 @@ from dprmt.training.norms import (
     LayerRecord,
     NormRecord,
     ProbeGenerator,
-    bias_squared_norms,
     cancellation_allowance,
     cheaper_side,
     clip_factors,
-    embedding_squared_norms,
+    embedding_rows,
     exact_squared_norms,
     ghost_squared_norms,
     hutchinson_squared_norms,
@@ -115,21 +114,6 @@ def test_extra_axes_are_tokens() -> None:
     a, g = factors(2, 12, 5, 3)
     folded = a.reshape(2, 3, 4, 5), g.reshape(2, 3, 4, 3)
     torch.testing.assert_close(exact_squared_norms(*folded), exact_squared_norms(a, g))
-    torch.testing.assert_close(bias_squared_norms(folded[1]), g.sum(1).square().sum(1))
-
-
-@pytest.mark.parametrize("padding_idx", [None, 1])
-def test_embedding_norms_equal_autograd_one_sample_at_a_time(padding_idx: int | None) -> None:
-    """Repeated tokens add before they are squared, the same token of two samples does not."""
-    tokens = torch.tensor([[1, 1, 2, 3], [3, 3, 3, 1], [0, 1, 2, 3]])
-    _, g = factors(3, 4, 1, 6)
-    literal = []
-    for sample in range(3):
-        table = torch.nn.Embedding(4, 6, padding_idx=padding_idx, dtype=torch.float64)
-        (table(tokens[sample]) * g[sample]).sum().backward()
-        literal.append(table.weight.grad.square().sum().item())
-    norms = embedding_squared_norms(tokens, g, padding_idx=padding_idx)
-    torch.testing.assert_close(norms, torch.tensor(literal, dtype=torch.float64))
 
 
 def test_a_layer_used_twice_is_its_uses_concatenated() -> None:
@@ -405,7 +389,7 @@ def test_an_empty_micro_batch_has_no_norms(sharing: str) -> None:
         assert norms.squared_norms(a, g, layer="l", step=0, samples=[]).shape == (0,)
     for norm in EXACT:
         assert norm(a, g).shape == (0,)
-    assert embedding_squared_norms(torch.zeros(0, 4, dtype=torch.long), g).shape == (0,)
+    assert embedding_rows(torch.zeros(0, 4, dtype=torch.long), g)[2].shape == (0, g.shape[-1])
     assert clip_factors(torch.zeros(0), 1.0).shape == (0,)
 
 
@@ -551,7 +535,7 @@ def test_half_precision_inputs_are_accumulated_in_float32(dtype: torch.dtype, au
     calls = [
         lambda a, g: exact_squared_norms(a, g, bias=True),
         ghost_squared_norms,
-        lambda _, g: bias_squared_norms(g),
+        lambda a, g: exact_squared_norms(0.0 * a, g, bias=True),
         lambda a, g: hutchinson_squared_norms(a, g, probes.to(g.dtype if g.dtype == torch.float64 else torch.float32)),
         lambda a, g: hutchpp_squared_norms(a, g, sketch, probes),
         lambda a, g: HutchinsonEstimator(K, secret=False, generator=ProbeGenerator(0)).squared_norms(
@@ -576,7 +560,7 @@ def test_norms_beyond_the_range_of_half_and_single_precision() -> None:
         a, g = torch.ones(1, 2, 3), torch.full((1, 2, 3), scale)
         assert exact_squared_norms(a, g).item() == pytest.approx(9 * 4 * scale**2, rel=1e-5)
         assert hutchinson_squared_norms(a, g, probes).item() == pytest.approx(6 * 36 * scale**2, rel=1e-5)
-        assert bias_squared_norms(g).item() == pytest.approx(12 * scale**2, rel=1e-5)
+        assert exact_squared_norms(0 * a, g, bias=True).item() == pytest.approx(12 * scale**2, rel=1e-5)
 
 
 def test_results_are_detached() -> None:
@@ -782,7 +766,6 @@ A, G, P = torch.ones(2, 3, 5), torch.ones(2, 3, 4), torch.ones(4, K)
         ("gradients", lambda: exact_squared_norms(A, G.to(torch.complex64))),
         ("gradients", lambda: ghost_squared_norms(A, G[:1])),
         ("gradients", lambda: hutchinson_squared_norms(A, G[:, 0], P)),
-        ("gradients", lambda: bias_squared_norms(G[0, 0])),
         ("probes", lambda: hutchinson_squared_norms(A, G, P[:3])),
         ("probes", lambda: hutchinson_squared_norms(A, G, P, side="activations")),
         ("probes", lambda: hutchinson_squared_norms(A, G, P.expand(3, -1, -1))),
@@ -790,9 +773,9 @@ A, G, P = torch.ones(2, 3, 5), torch.ones(2, 3, 4), torch.ones(4, K)
         ("side", lambda: hutchinson_squared_norms(A, G, P, side="both")),
         ("sketch", lambda: hutchpp_squared_norms(A, G, P[:3], P)),
         ("probes", lambda: hutchpp_squared_norms(A, G, P, P[:3])),
-        ("tokens", lambda: embedding_squared_norms(torch.ones(2, 3), G)),
-        ("tokens", lambda: embedding_squared_norms(torch.ones(2, 2, dtype=torch.long), G)),
-        ("tokens", lambda: embedding_squared_norms(-torch.ones(2, 3, dtype=torch.long), G)),
+        ("tokens", lambda: embedding_rows(torch.ones(2, 3), G)),
+        ("tokens", lambda: embedding_rows(torch.ones(2, 2, dtype=torch.long), G)),
+        ("tokens", lambda: embedding_rows(-torch.ones(2, 3, dtype=torch.long), G)),
         ("in_features", lambda: cheaper_side(0, 4)),
         ("out_features", lambda: cheaper_side(4, 1.5)),
         ("probes", lambda: HutchinsonEstimator(1)),

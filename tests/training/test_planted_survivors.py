@@ -67,6 +67,46 @@ def test_everything_released_is_noisy() -> None:
     assert float(parameters[2].detach()) != 0.0
 
 
+GENERATORS = {
+    "default": lambda: None,
+    "torch": lambda: torch.Generator().manual_seed(0),
+    "secure": lambda: SecureRandom(bytes(32)),
+}
+
+
+def with_generator(source: str, keeps_sums: bool, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    parameter = torch.nn.Parameter(torch.zeros(200, 100, dtype=dtype))
+    optimizer = noisy([parameter], generator=GENERATORS[source]())
+    optimizer.keeps_sums = keeps_sums
+    return parameter, optimizer
+
+
+@pytest.mark.parametrize("keeps_sums", [True, False])
+@pytest.mark.parametrize("source", GENERATORS)
+def test_noise_of_a_bfloat16_parameter_has_all_digits_of_its_sum(source: str, keeps_sums: bool) -> None:
+    """Of noise that is itself of 8 bits, sums of small numbers show the bits of what is added."""
+    parameter, optimizer = with_generator(source, keeps_sums, torch.bfloat16)
+    total = sum_of(parameter)
+    assert total.dtype == torch.float32
+    noise = optimizer._noisy_sum(total.clone())
+    assert noise.dtype == torch.float32
+    short = noise.to(torch.bfloat16).float() == noise
+    assert float(short.float().mean()) < 0.01
+    assert abs(float(noise.std()) / 6.0 - 1) < 0.03
+
+
+@pytest.mark.parametrize("keeps_sums", [True, False])
+@pytest.mark.parametrize("source", GENERATORS)
+def test_noise_follows_schedules_of_sigma_and_of_the_clipping_norm(source: str, keeps_sums: bool) -> None:
+    parameter, optimizer = with_generator(source, keeps_sums)
+    for sigma, bound in ((3.0, 2.0), (1.0, 2.0), (1.0, 5.0), (0.25, 0.5), (3.0, 2.0)):
+        optimizer.noise_multiplier, optimizer.max_grad_norm = sigma, bound
+        optimizer.accumulate()
+        optimizer.add_noise()
+        assert abs(float(parameter.grad.std()) / (sigma * bound) - 1) < 0.03, (sigma, bound)
+        optimizer.forget()
+
+
 class Known(SecureRandom):
     """Always the same noise."""
 

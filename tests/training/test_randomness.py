@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import math
 import pickle
 import sys
@@ -20,9 +19,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dprmt import ParameterError
-from dprmt.training.randomness import SecureRandom, _cipher, _secure
+from dprmt.accounting import Poisson
+from dprmt.training.harness._sampling import poisson_batches
+from dprmt.training.private_run._batches import Draws
+from dprmt.training.private_run._randomness import Randomness
+from dprmt.training.randomness import SecureRandom, _cipher, _secure, allocation
 
 KEY = bytes(range(32))
 SIZE = 200_000
@@ -241,8 +245,28 @@ def test_words_of_zeros_and_of_the_ends_give_finite_noise() -> None:
     assert stats.norm.logsf(18.8) + math.log(2) < -77 * math.log(10)
 
 
-def test_the_page_has_the_stored_costs() -> None:
-    from benchmarks.noise import STORED, table
+class NoDraws(TorchDispatchMode):
+    """Nothing is drawn from a generator of torch's, of whatever operation."""
 
-    page = (STORED.parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    assert table(json.loads(STORED.read_text(encoding="utf-8"))) in page
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert torch.Tag.nondeterministic_seeded not in func.tags, func
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_is_drawn_securely_comes_from_the_cipher_alone() -> None:
+    """Batches, allocations and noise, at any seed of torch's and numpy's; torch's own batches are noticed."""
+    scheme, secure = Poisson(0.08), Randomness(bytes(32), True, secure=True)
+    batches, state = Draws(500, scheme, secure), torch.get_rng_state()
+    with NoDraws():
+        drawn = [batches.at(step) for step in range(2)]
+        assert drawn[0] != drawn[1]
+        key = secure.derive("Poisson sampling after 0 steps")
+        assert drawn[0] == SecureRandom(key).poisson_sample(500, 0.08)
+        assert list(poisson_batches(500, 0.1, 3, SecureRandom(KEY))) == list(
+            poisson_batches(500, 0.1, 3, SecureRandom(KEY))
+        )
+        assert allocation(500, 7, SecureRandom(KEY)) == allocation(500, 7, SecureRandom(KEY))
+        SecureRandom(KEY).add_normal(torch.zeros(100))
+    assert torch.equal(state, torch.get_rng_state())
+    with NoDraws(), pytest.raises(AssertionError):
+        Draws(500, scheme, Randomness(bytes(32), True, False)).at(0)

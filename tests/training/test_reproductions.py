@@ -17,17 +17,14 @@ pytest.importorskip("torch")
 pytest.importorskip("datasets")
 
 import torch
-from opacus.accountants import RDPAccountant
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from peft import PeftModel
 from torch import nn
 from transformers import BertConfig, BertModel
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.accounting import Hutchinson
-from dprmt.accounting.opacus import register
 from dprmt.cli import main
-from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer, load_model, save_adapter
@@ -36,7 +33,6 @@ from paper_figures.shrinkers import blend
 from tests.spectra.simulation import denoise, denoise_layers
 from tests.training.norms_by_word import by_word
 from tests.training.test_first_pass import SequenceFirst, TiedByHand
-from tests.training.test_planted_bugs import literal_sum
 from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data
 
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
@@ -94,25 +90,6 @@ def test_a_a_limit_of_rows_changes_by_one_row_at_most(tmp_path: Path, gone: int)
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_b_a_loop_without_accumulate_sums_what_it_should_or_is_refused(clipping: str) -> None:
-    """``loss.backward(); private.optimizer.step()``."""
-    torch.manual_seed(0)
-    model, inputs = nn.Linear(9, 9).double(), torch.randn(4, 9).double()
-    expected = literal_sum(model, [10 * model(row[None]).square().sum() for row in inputs], 1.0)
-    before = [value.detach().clone() for value in model.parameters()]
-    step = private(model, clipping)
-    loss = 10 * step.model(inputs.requires_grad_()).square().sum()  # torch warns of inputs that need no gradient
-    if clipping.startswith("hutch"):
-        with pytest.raises(TrainingStateError, match=r"put it into `with samplers\.at"):
-            loss.backward()
-        return
-    loss.backward()
-    step.optimizer.step()
-    for old, value, total in zip(before, model.parameters(), expected, strict=True):
-        torch.testing.assert_close(old - value.detach(), total, rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_c_an_embedding_that_is_the_output_matrix_too_is_refused_by_name(clipping: str) -> None:
     step = private(TiedByHand(), clipping)
     losses = step.model(torch.tensor([[1, 2], [3, 4]])).square().sum((1, 2))
@@ -126,14 +103,6 @@ def test_d_a_sequence_first_layer_is_refused_where_batch_and_text_are_as_long(cl
     step = private(SequenceFirst(), clipping)
     with pytest.raises(ParameterError, match=r"samples must be the first axis of every trainable layer.*'inner'"):
         step.accumulate(step.model(torch.randn(32, 32, 4)).sum(1), samples=range(32), step=0)
-
-
-def test_e_accountant_and_samplers_agree_on_the_probes() -> None:
-    """256 probes accounted for, 4 used; Opacus' own accountant, which knows nothing of probes."""
-    for accountant in (register(Hutchinson(256, secret=False), name="reproduction256")(), RDPAccountant()):
-        model = GradSampleModuleFastGradientClipping(nn.Linear(40, 40), max_grad_norm=1.0)
-        with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(Hutchinson\(4"):
-            register_norm_samplers(model, Hutchinson(4, secret=False), accountant=accountant)
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
@@ -252,14 +221,6 @@ def test_j_options_are_refused_in_one_line_before_anything_runs(
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
-
-
-def test_k_a_forward_pass_inside_the_block_is_told_where_it_belongs() -> None:
-    model = GradSampleModuleFastGradientClipping(nn.Linear(40, 40), max_grad_norm=1.0)
-    samplers = register_norm_samplers(model, Hutchinson(8, secret=True))
-    words = r"before this call, or before `with samplers\.at"
-    with pytest.raises(TrainingStateError, match=words), samplers.at(step=0, samples=[1]):
-        model(torch.ones(1, 40)).sum().backward()
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")

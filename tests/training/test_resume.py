@@ -16,10 +16,11 @@ import torch
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.cli import main
-from dprmt.training.harness import Run, SilentParameterError, _ledger, load_trained, read_metrics, read_summary, train
+from dprmt.training.harness import Run, SilentParameterError, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness
-from dprmt.training.harness._ledger import charged_steps
 from dprmt.training.harness._recipe_task import RecipeTask
+from dprmt.training.private_run import _ledger
+from dprmt.training.private_run._ledger import charged_steps
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data, write_rows
 
 GRAPE = {

@@ -17,12 +17,12 @@ from scipy import stats
 from dprmt import ParameterError
 from dprmt._files import read_lines
 from dprmt.cli import main
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import Observer, Run, read_metrics, run_in_memory, train, train_task
 from dprmt.training.harness._checkpoint import load_checkpoint
-from dprmt.training.harness._ledger import charged_steps
-from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._sampling import poisson_batches
+from dprmt.training.private_run._ledger import charged_steps
+from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.randomness import SecureRandom
 from tests.training.test_planted_bugs import network, settings, task
 from tests.training.tiny_recipe import recipe_in, write_data

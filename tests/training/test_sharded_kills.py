@@ -22,9 +22,10 @@ pytest.importorskip("torch")
 import torch
 
 from dprmt.training.clipping._optimizer import NoisySum
-from dprmt.training.harness import _ledger, _shard_files
+from dprmt.training.harness import _shard_files
 from dprmt.training.harness._checkpoint import load_checkpoint
-from dprmt.training.harness._ledger import charged_steps
+from dprmt.training.private_run import _ledger
+from dprmt.training.private_run._ledger import charged_steps
 from tests.training.sharded import in_processes
 from tests.training.test_sharded_runs import settings, start
 

@@ -21,10 +21,10 @@ from dprmt.cli import main
 from dprmt.training.harness import SilentParameterError, dry_run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._dry_run import _saved_bytes, activation_bytes
-from dprmt.training.harness._ledger import charged_steps
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load
 from dprmt.training.harness._recipe_task import prepare_recipe as build
+from dprmt.training.private_run._ledger import charged_steps
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import load_recipe
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data
 

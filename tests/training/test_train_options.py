@@ -15,8 +15,8 @@ from dprmt.training.denoising import Denoising
 from dprmt.training.harness import load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._prepare import Prepared
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load, prepare_recipe
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe
 from tests.training.tiny_recipe import recipe_in, write_data
 

@@ -12,10 +12,10 @@ import torch
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.data import load_data, per_sample_losses
 from dprmt.training.harness import dry_run, train
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load, prepare_recipe
 from dprmt.training.harness._units import UnitTable, unit_table
 from dprmt.training.models import byte_tokenizer
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import DataRecipe, Recipe, builtin_recipes, load_recipe
 from tests.training.tiny_recipe import recipe_in
 

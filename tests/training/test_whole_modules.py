@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from opacus.layers import DPGRU, DPLSTM
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
@@ -18,8 +17,9 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.accounting import ExactNorms, Hutchinson
-from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
+from dprmt.accounting import ExactNorms
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
@@ -409,9 +409,6 @@ def test_projections_and_the_loop_of_opacus_refuse_them_by_name() -> None:
             expected_batch_size=1.0,
             lr=0.1,
         )
-    hooks = GradSampleModuleFastGradientClipping(Through(nn.LSTM(D, D), first), max_grad_norm=1.0)
-    with pytest.raises(ParameterError, match=r"Opacus' hooks can follow.*layer: LSTM"):
-        register_norm_samplers(hooks, Hutchinson(4, secret=False))
 
 
 def test_a_scalar_parameter_of_a_layer_is_summed() -> None:

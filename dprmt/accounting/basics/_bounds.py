@@ -1,15 +1,97 @@
-"""The answer to a privacy question: an interval and a best guess inside it."""
+"""The answer to a privacy question: an interval and a best guess inside it; answers as text and in a notebook."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from decimal import ROUND_CEILING, ROUND_FLOOR
+from typing import Any, Literal
 
-from dprmt.accounting.basics._notebook import bounds_html
-from dprmt.accounting.basics._outward import outward
+import numpy as np
+
+from dprmt import _html
+from dprmt._rounding import fixed, round_down, round_up
+
+_ROWS = 6  # of a table beside a picture
+
+
+def bounds_html(bounds: Any) -> str:
+    """The sentence, and the numbers, rounded so that the ends stay bounds."""
+    numbers = [
+        ["lower", round_down(bounds.lower)],
+        ["estimate", f"{bounds.estimate:.6g}"],
+        ["upper", round_up(bounds.upper)],
+    ]
+    return _html.block(_html.sentence(str(bounds)), _html.table(["", _symbol(bounds)], numbers))
+
+
+def curve_html(curve: Any) -> str:
+    """A picture of the upper bounds, and some rows."""
+    symbol, over = ("ε", "steps") if curve.at_delta is not None else ("δ", "ε")
+    at = "" if curve.at_delta is None else f" at δ = {curve.at_delta:g}"
+    upper = {"upper": (curve.at.tolist(), curve.upper.tolist())}
+    picture = _html.picture(upper, axes=(over, f"{symbol} ≤"), title=f"{symbol} against {over}")
+    rows = [[f"{curve.at[i]:g}", round_down(curve.lower[i]), round_up(curve.upper[i])] for i in _spread(len(curve))]
+    said = f"{len(curve)} certified bounds on {symbol}{at}, upper ones drawn"
+    return _html.block(_html.sentence(said), picture, _html.table([over, f"{symbol} ≥", f"{symbol} ≤"], rows))
+
+
+def band_html(band: Any) -> str:
+    """A picture of the lower bound, which is the safe one, and some rows."""
+    alpha, lower = np.ravel(band.alpha), np.ravel(band.lower)
+    order = np.argsort(alpha)
+    below = {"lower": (alpha[order].tolist(), lower[order].tolist())}
+    picture = _html.picture(below, axes=("α", "β ≥"), title="β against α")
+    upper = np.ravel(band.upper)
+    rows = [[f"{alpha[i]:g}", round_down(lower[i]), round_up(upper[i])] for i in order[_spread(alpha.size)]]
+    said = "Smallest false negative rate β of any test with false positive rate α: certified from below"
+    return _html.block(_html.sentence(said), picture, _html.table(["α", "β ≥", "β ≤"], rows))
+
+
+def curve_text(curve: Any) -> str:
+    """Its first and last bound, as a sentence in letters that every terminal has."""
+    symbol, over = ("epsilon", "steps") if curve.at_delta is not None else ("delta", "epsilon")
+    at = "" if curve.at_delta is None else f" at delta = {curve.at_delta:g}"
+    ends = sorted({0, len(curve) - 1}) if len(curve) else []
+    said = [f"at most {round_up(curve.upper[i])} at {over} = {curve.at[i]:g}" for i in ends]
+    bounds = "bound" if len(curve) == 1 else "bounds"
+    return f"{len(curve)} certified {bounds} on {symbol}{at}{': ' if said else ''}{', '.join(said)}"
+
+
+def band_text(band: Any) -> str:
+    """The band where it is in the middle, as a sentence in letters that every terminal has."""
+    alpha, lower, upper = np.ravel(band.alpha), np.ravel(band.lower), np.ravel(band.upper)
+    rates = "rate" if alpha.size == 1 else "rates"
+    said = f"trade-off function at {alpha.size} false positive {rates}"
+    if not alpha.size:
+        return said
+    i = int(np.argsort(alpha)[alpha.size // 2])
+    between = f"between {round_down(lower[i])} and {round_up(upper[i])}"
+    return f"{said}: at {alpha[i]:g} the smallest false negative rate is {between}"
+
+
+def value_html(value: Any) -> str:
+    """A value that describes a run: its parts by name."""
+    rows = [[field.name.replace("_", " "), repr(getattr(value, field.name))] for field in fields(value)]
+    return _html.block(_html.table([type(value).__name__, ""], rows))
+
+
+def phases_html(phases: Sequence[tuple[Any, int]]) -> str:
+    """Phases of a composition and their steps."""
+    rows = [[repr(mechanism), str(steps)] for mechanism, steps in phases]
+    return _html.block(_html.table(["phase", "steps"], rows))
+
+
+def _symbol(bounds: Any) -> str:
+    if bounds.at_delta is not None:
+        return "ε"
+    return "δ" if bounds.at_epsilon is not None else ""
+
+
+def _spread(count: int) -> list[int]:
+    # Places that are spread evenly, the last one among them.
+    return sorted({round((place + 1) * count / _ROWS) - 1 for place in range(_ROWS)} - {-1}) if count else []
+
 
 Direction = Literal["remove", "add"]
 Side = Literal["upper", "lower"]
@@ -20,8 +102,9 @@ _DECIDES = {"remove": "removing", "add": "adding"}
 class PrivacyBounds:
     """A certified interval around a privacy quantity (ε or δ). Unpacks as ``lower, estimate, upper``.
 
-    It prints as a sentence whose numbers are rounded outward; ``float(bounds)`` is ``upper``, and ``f"{bounds:.2f}"``
-    is ``upper`` rounded *up*, so that what is printed holds. ``pandas.DataFrame([bounds])`` has named columns.
+    It prints as a sentence whose numbers are rounded outward. ``float(bounds)`` is the end that is safe to report, and
+    ``f"{bounds:.2f}"`` is this end rounded outward, so that what is printed holds. The safe end is ``upper``, but
+    ``lower`` for an attacker's error. ``pandas.DataFrame([bounds])`` has named columns.
 
     Attributes
     ----------
@@ -30,14 +113,16 @@ class PrivacyBounds:
     estimate : float
         A guess between the bounds; carries no guarantee.
     upper : float
-        The quantity is at most this. Report this one.
+        The quantity is at most this. Report this one, unless ``safe`` says "lower".
     direction : {"remove", "add"} or None
-        The adjacency direction that decides, where that is known.
+        The adjacency direction that decides; None where it is unknown, or where both are the same (replacement).
     is_narrow : bool
         Whether the interval is as narrow as was asked. Where it is not, the bounds hold all the same, and
         ``estimate`` is kept near ``upper``.
     at_delta, at_epsilon : float or None
         The δ at which ε was asked for, or the ε at which δ was. None in bounds that were made by hand.
+    safe : {"upper", "lower"}
+        The end to report: "lower" of an attacker's error, which more privacy makes larger.
 
     Examples
     --------
@@ -58,6 +143,7 @@ class PrivacyBounds:
     is_narrow: bool = field(default=True, compare=False)
     at_delta: float | None = field(default=None, compare=False, repr=False)
     at_epsilon: float | None = field(default=None, compare=False, repr=False)
+    safe: Side = field(default="upper", compare=False, repr=False)
 
     @property
     def ndim(self) -> int:
@@ -65,11 +151,11 @@ class PrivacyBounds:
         return 0
 
     def __float__(self) -> float:
-        return self.upper
+        return self.upper if self.safe == "upper" else self.lower
 
     def __str__(self) -> str:
         # In letters that every terminal has: a program that prints its answer must not end on an encoding.
-        interval = f"between {outward(self.lower, ROUND_FLOOR)} and {outward(self.upper, ROUND_CEILING)}"
+        interval = f"between {round_down(self.lower)} and {round_up(self.upper)}"
         if self.at_delta is not None:
             interval = f"epsilon is {interval} at delta = {self.at_delta:g}"
         elif self.at_epsilon is not None:
@@ -82,10 +168,7 @@ class PrivacyBounds:
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        if not math.isfinite(self.upper):
-            return format(self.upper, spec)
-        with localcontext(rounding=ROUND_CEILING):
-            return format(Decimal(repr(float(self.upper))), spec)
+        return fixed(float(self), spec, ROUND_CEILING if self.safe == "upper" else ROUND_FLOOR)
 
     def __iter__(self) -> Iterator[float]:
         return iter((self.lower, self.estimate, self.upper))
@@ -125,11 +208,12 @@ def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
     """
     name = max(by_direction, key=lambda direction: by_direction[direction].upper)
     lower = max(bounds.lower for bounds in by_direction.values())
+    alike = len(set(by_direction.values())) == 1 and by_direction[name].direction is None  # samples are replaced
     return PrivacyBounds(
         lower=lower,
         estimate=max(bounds.estimate for bounds in by_direction.values()),
         upper=by_direction[name].upper,
-        direction=name,
+        direction=None if alike else name,
         is_narrow=by_direction[name].is_narrow or all(b.is_narrow or b.upper <= lower for b in by_direction.values()),
         at_delta=by_direction[name].at_delta,
         at_epsilon=by_direction[name].at_epsilon,

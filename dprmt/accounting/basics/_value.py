@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any, ClassVar
 
 from dprmt._validation import ParameterError, check_choice
-from dprmt.accounting.basics._notebook import value_html
+from dprmt.accounting.basics._bounds import value_html
 
 
 class Value:
@@ -49,6 +49,8 @@ class Value:
 
 def value_from_dict(what: str, kinds: tuple[Any, ...], record: Mapping[str, Any]) -> Any:
     """The value that :meth:`Value.as_dict` described; ``what`` names the kinds in errors."""
+    if not isinstance(record, Mapping):
+        raise ParameterError(what, record, "a mapping with its kind and fields")
     stated = dict(record)
     words = tuple(value.kind for value in kinds)
     chosen = kinds[words.index(check_choice(f"{what}.kind", stated.pop("kind", ""), words))]

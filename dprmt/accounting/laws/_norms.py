@@ -10,14 +10,8 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.accounting.basics import Value, value_from_dict
-from dprmt.accounting.laws._envelope_law import EnvelopeLaw
-from dprmt.accounting.laws._exact_law import ExactLaw
-from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
-from dprmt.accounting.laws._half_exact_law import HalfExactLaw
-from dprmt.accounting.laws._law import NormLaw
-from dprmt.accounting.laws._rank_one_law import RankOneLaw
-from dprmt.accounting.laws._residual_tail import Head
-from dprmt.accounting.laws._sketched_law import SketchedLaw
+from dprmt.accounting.laws._laws import EnvelopeLaw, ExactLaw, NormLaw, RankOneLaw, SketchedLaw
+from dprmt.accounting.laws._sketch import Head
 
 Analysis = Literal["tight", "envelope"]
 
@@ -151,7 +145,7 @@ class Hutchinson(Norms):
     def alternatives(self) -> tuple[Norms, ...]:
         """See :meth:`Norms.alternatives`: the envelope with its rank, and probes as if they were public."""
         public = replace(self, secret=False)
-        if self.analysis == "tight" and self.rank is None:  # (M2), (C9) know the envelope
+        if self.analysis == "tight" and self.rank is None:  # (M2) knows the envelope
             return (public,) if self.secret else ()
         return tuple(other for other in (replace(self, analysis="envelope"), public) if other != self)
 
@@ -178,7 +172,7 @@ class HutchPlusPlus(Norms):
     As for :class:`Hutchinson`, with Hutch++'s head and tail in place of ‖A_lᵀ(G_l P_l)‖_F. The sketch is Gaussian,
     independent of the probes, fresh at each step and independent between layers like them; the probes are applied to
     what the head leaves, M(I - QQᵀ). The bound holds for every spectrum (§9 of the theory), so nothing is asked of the
-    gradients. ``lower`` bounds the law that is charged, which no gradient need attain: see :class:`FlatSpectrum`.
+    gradients. ``lower`` bounds the law that is charged, which no gradient need attain.
 
     Raises
     ------
@@ -216,55 +210,6 @@ class HutchPlusPlus(Norms):
         """See :meth:`Norms.alternatives`: the envelope, which holds for every head, and probes as if public."""
         envelope = Hutchinson(self.probes, secret=self.secret, analysis="envelope")
         return (envelope, replace(self, secret=False)) if self.secret else (envelope,)
-
-
-@dataclass(frozen=True, repr=False)
-class FlatSpectrum(Norms):
-    """Hutch++ on a gradient of one layer with 2s equal singular values: a real case, to hold an upper bound against.
-
-    Parameters
-    ----------
-    probes, sketch, secret
-        As in :class:`HutchPlusPlus`; the sketch may be of either kind.
-
-    Formal guarantees
-    -----------------
-    ``lower`` bounds what this gradient attains from below, so that no analysis that holds for every spectrum can answer
-    less. ``upper`` is *no* privacy guarantee: it bounds the same gradient, and others may attain more. Whatever the
-    sketch, the head holds half of the norm and s equal shares are estimated: X = ½ + ½ χ²(sk)/(sk).
-
-    Raises
-    ------
-    ParameterError
-        If an argument lies outside its range.
-
-    References
-    ----------
-    ``docs/theory/randomized_clipping.md``, §9.
-
-    Examples
-    --------
-    >>> from dprmt.accounting import DPSGD
-    >>> attained = DPSGD(2.0, 0.03, FlatSpectrum(16, 16)).epsilon(steps=400, delta=1e-5)
-    >>> charged = DPSGD(2.0, 0.03, HutchPlusPlus(16, 16, secret=False)).epsilon(steps=400, delta=1e-5)
-    >>> 0.97 * charged.upper < attained.lower < charged.upper
-    True
-    """
-
-    kind: ClassVar[str] = "flat spectrum"
-
-    probes: int
-    sketch: int
-    secret: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        self._keep(probes=_checked_probes(self.probes), sketch=_checked_sketch(self.sketch))
-        self._keep(secret=_checked_flag("secret", self.secret))
-        check_count("sketch", self.sketch, high=LARGEST_DOF // self.probes)
-
-    def law(self) -> NormLaw:
-        """See :meth:`Norms.law`."""
-        return HalfExactLaw(self.probes, self.sketch)
 
 
 _KINDS = (ExactNorms, Hutchinson, HutchPlusPlus)

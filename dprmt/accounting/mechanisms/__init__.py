@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dprmt.accounting.mechanisms._calibrate import calibrate
+from dprmt.accounting.mechanisms._calibrate import calibrate, largest_steps
 from dprmt.accounting.mechanisms._choose_probes import ProbeChoice, choose_probes
-from dprmt.accounting.mechanisms._composition import Composition, compose
+from dprmt.accounting.mechanisms._composition import Composition, Fixed, Parallel, compose, fixed, parallel
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._gaussian_dp import clt_mu, gdp_epsilon, gdp_trade_off
 from dprmt.accounting.mechanisms._private_selection import PrivateSelection, private_selection
@@ -21,9 +21,11 @@ __all__ = [
     "DPSGD",
     "ApproximateRelease",
     "Composition",
+    "Fixed",
     "FixedOrder",
     "GaussianRelease",
     "LaplaceRelease",
+    "Parallel",
     "Poisson",
     "PrivateSelection",
     "ProbeChoice",
@@ -34,8 +36,11 @@ __all__ = [
     "choose_probes",
     "clt_mu",
     "compose",
+    "fixed",
     "gdp_epsilon",
     "gdp_trade_off",
+    "largest_steps",
+    "parallel",
     "private_selection",
     "release_from_dict",
     "sampling_from_dict",

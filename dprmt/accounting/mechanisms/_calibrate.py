@@ -10,7 +10,7 @@ from typing import Any, cast, overload
 from scipy.special import ndtri
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.accounting.mechanisms._composition import Composition, compose
+from dprmt.accounting.mechanisms._composition import Composition, Fixed, compose
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._releases import Release
 
@@ -66,8 +66,8 @@ def calibrate(
     Parameters
     ----------
     run : DPSGD or Composition
-        A mechanism, whose length is given beside it, or phases with theirs. The noise multipliers that it has are where
-        nothing but their ratios counts: those of phases keep theirs. What is released beside training stays as it is.
+        A mechanism, whose length is given as well, or phases with theirs. Of the noise multipliers only the ratios
+        count, which phases keep. Releases stay as they are, and so do phases that :func:`fixed` marks as spent.
     target_epsilon, delta : float, optional
         Wanted ε, > 0, and its δ, in [1e-290, 1).
     target_advantage : float, optional
@@ -123,8 +123,8 @@ def calibrate(
         for mechanism, _ in run.phases:
             if not isinstance(mechanism, DPSGD | Release):
                 raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD, and releases")
-        if all(isinstance(mechanism, Release) for mechanism, _ in run.phases):
-            raise ParameterError("run", run, "a composition with a phase of DPSGD, whose noise can be chosen")
+        if all(isinstance(mechanism, Release) for mechanism, _ in run.free_phases()):
+            raise ParameterError("run", run, "a composition with a phase of DPSGD that is not fixed")
         return _calibrated(run, target, tolerance)
     if not isinstance(run, DPSGD):
         raise ParameterError("run", run, "a DPSGD with steps or epochs beside it, or a composition of such")
@@ -142,6 +142,7 @@ class _Target:
     """
 
     name: str
+    wanted: float
     value: float
     measure: Callable[[Composition, float], float]
     shift: float
@@ -166,11 +167,13 @@ def _wanted(
         at = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
         log = -math.log(at)
         shift = math.sqrt(2 * (wanted + log)) - math.sqrt(2 * log)
-        return _Target("target_epsilon", wanted, lambda run, within: run.epsilon(at, tolerance=within).upper, shift)
+        return _Target(
+            "target_epsilon", wanted, wanted, lambda run, within: run.epsilon(at, tolerance=within).upper, shift
+        )
     if advantage is not None:
         wanted = check_real("target_advantage", advantage, low=0.0, high=1.0, low_open=True, high_open=True)
         shift = 2.0 * float(ndtri((1.0 + wanted) / 2.0))
-        return _Target("target_advantage", wanted, lambda run, _: run.advantage().upper, shift)
+        return _Target("target_advantage", wanted, wanted, lambda run, _: run.advantage().upper, shift)
     at = check_real("false_positive_rate", level, low=0.0, high=1.0, low_open=True, high_open=True)
     assert power is not None
     wanted = check_real("target_true_positive_rate", power, low=at, high=1.0, low_open=True, high_open=True)
@@ -180,12 +183,11 @@ def _wanted(
         found = run.true_positive_rate(at).upper
         return min(found - at, wanted - at) if found <= wanted else max(found - at, math.nextafter(wanted - at, 1.0))
 
-    return _Target("target_true_positive_rate", wanted - at, excess, shift)
+    return _Target("target_true_positive_rate", wanted, wanted - at, excess, shift)
 
 
 def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composition:
-    phases: list[tuple[Any, int]] = [phase for phase in run.phases if not isinstance(phase[0], Release)]
-    releases: list[tuple[Any, int]] = [phase for phase in run.phases if isinstance(phase[0], Release)]
+    phases, others = _apart(run)
     least = min(mechanism.noise_multiplier for mechanism, _ in phases)
 
     def at(noise_multiplier: float) -> Composition:
@@ -194,18 +196,98 @@ def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composit
                 (replace(mechanism, noise_multiplier=mechanism.noise_multiplier / least * noise_multiplier), steps)
                 for mechanism, steps in phases
             ]
-            + releases
+            + others
         )
 
     def measured(noise_multiplier: float, within: float = 1e-3) -> float:
         return target.measure(at(noise_multiplier), within)
 
-    search = _Search(target.value, tolerance, target.name)
+    search = _Search(target.value, tolerance, target.name, target.wanted)
+    if others and not target.measure(Composition(others), 1e-3) <= target.value:
+        raise ParameterError(target.name, target.wanted, "above what releases and fixed phases alone cost")
     strength = sum(
         steps * (mechanism.sampling.rate * least / mechanism.noise_multiplier) ** 2 for mechanism, steps in phases
     )
     near = search.approach(lambda sigma: measured(sigma, _COARSE), _gaussian_guess(target.shift, strength))
     return at(search.smallest_sufficient(measured, near))
+
+
+def _apart(run: Composition) -> tuple[list[tuple[Any, int]], list[Any]]:
+    """Phases that may change, and what stays."""
+    free = run.free_phases()
+    releases = [phase for phase in free if isinstance(phase[0], Release)]
+    return [phase for phase in free if phase not in releases], [*([Fixed(run.fixed)] if run.fixed else []), *releases]
+
+
+def largest_steps(run: DPSGD | Composition, epsilon: float, delta: float) -> int:
+    """Find how many steps a budget allows.
+
+    Parameters
+    ----------
+    run : DPSGD or Composition
+        A mechanism, or phases of which one is a DPSGD that is not marked by :func:`fixed`: its steps are asked for, and
+        the number that it has does not count.
+    epsilon, delta : float
+        The budget of all phases together.
+
+    Returns
+    -------
+    int
+        A number of steps, in whole epochs where the sampling has epochs, whose certified ε is at most ``epsilon``; at
+        most 1e9. Within 0.01 % of the largest such number; 0 if not even one step is allowed.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range, or what is fixed or released costs more than ``epsilon``.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import fixed
+    >>> largest_steps(DPSGD(1.0, 0.01), 2.0, 1e-5)
+    1201
+    >>> done = fixed((DPSGD(1.0, 0.01), 1000))
+    >>> largest_steps(compose([done, (DPSGD(1.0, 0.01), 1)]), 2.0, 1e-5)
+    201
+    """
+    epsilon = check_real("epsilon", epsilon, low=0.0, low_open=True)
+    delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+    free, others = ([(run, 1)], []) if isinstance(run, DPSGD) else _apart(run)
+    if len(free) != 1 or not isinstance(free[0][0], DPSGD):
+        raise ParameterError("run", run, "a DPSGD, or a composition with one phase of DPSGD that is not fixed")
+    if others and compose(others).epsilon(delta).upper > epsilon:
+        raise ParameterError("epsilon", epsilon, "above what releases and fixed phases alone cost")
+    mechanism: DPSGD = free[0][0]
+    unit = mechanism.steps_per_epoch or 1
+
+    def spent(count: int) -> float:
+        return compose([*others, (mechanism, count * unit)]).epsilon(delta).upper
+
+    most, few, many, at = 10**9 // unit, 0, 0, 1
+    known = 0.0
+    while not many or many - few > max(1, few // 10_000):  # few is allowed, many is not
+        now = spent(at)
+        if now <= epsilon:
+            few = at
+            if at == most:
+                return most * unit
+        else:
+            many = at
+        # ε grows at least like its root, at most in proportion, but for a first part that costs nothing.
+        slope = 0.6 if not known or now <= known else 0.8
+        guess = round(at * min(max((epsilon / now) ** (1 / slope) if 0.0 < now < math.inf else 8.0, 0.125), 8.0))
+        known = now
+        if many:
+            at = guess if few < guess < many else (few + many) // 2
+            if guess <= few:
+                at = min(few + max(1, (many - few) // 8), many - 1)
+            elif guess >= many:
+                at = max(many - max(1, (many - few) // 8), few + 1)
+            if many - few <= 1:
+                break
+        else:
+            at = min(max(guess, 2 * few), most)
+    return few * unit
 
 
 def _gaussian_guess(shift: float, strength: float) -> float:
@@ -220,8 +302,8 @@ def _gaussian_guess(shift: float, strength: float) -> float:
 class _Search:
     """The smallest noise multiplier that suffices, up to a relative ``tolerance``."""
 
-    def __init__(self, target: float, tolerance: float, name: str = "target_epsilon") -> None:
-        self.target, self.tolerance, self.name = target, tolerance, name
+    def __init__(self, target: float, tolerance: float, name: str = "target_epsilon", said: float = 0.0) -> None:
+        self.target, self.tolerance, self.name, self.said = target, tolerance, name, said or target
         self.slope = 1.0  # -d log ε / d log σ
         self.low = self.high = 0.0  # 0: not known yet
         self.at_low = self.at_high = math.nan
@@ -286,10 +368,10 @@ class _Search:
 
     def _check_range(self, at: float) -> None:
         if at > _LARGEST and not self.high:
-            raise ParameterError(self.name, self.target, f"reachable with a noise multiplier <= {_LARGEST:g}")
+            raise ParameterError(self.name, self.said, f"reachable with a noise multiplier <= {_LARGEST:g}")
         if at < _SMALLEST and not self.low:
             allowed = f"so small that it needs a noise multiplier >= {_SMALLEST}"
-            raise ParameterError(self.name, self.target, allowed)
+            raise ParameterError(self.name, self.said, allowed)
 
     def _inside(self, bisect: bool) -> float:
         """A point inside the bracket, a little to the private side of the interpolated root."""

@@ -1,29 +1,39 @@
-"""Sequences of mechanisms: a noise schedule, a warm-up, a change of clipping."""
+"""Sequences of mechanisms and of releases, and the questions that a run answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, cast, overload
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._validation import ParameterError, check_real
+from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, phases_html, worst_of
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, improve, interval, solve
-from dprmt.accounting.mechanisms._releases import Release
+from dprmt.accounting.composition import (
+    DeltaAtEpsilon,
+    EpsilonAtDelta,
+    Progress,
+    Question,
+    improve,
+    interval,
+    is_hopeless,
+    solve,
+)
+from dprmt.accounting.mechanisms._releases import Disclosure, Release
 from dprmt.accounting.mechanisms._sampling import Sampling
-from dprmt.accounting.mechanisms._sketch_choice import settled
 from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
 from dprmt.accounting.questions import (
     Numbers,
     PrivacyCurve,
-    advantage,
     bayes_risk,
     bounds_by_curves,
     delta_curve,
     gdp_mu,
+    mu_grid,
     true_positive_rate,
 )
 
@@ -31,6 +41,8 @@ if TYPE_CHECKING:
     from dprmt.accounting.questions import TradeOff
 
 _BOTH: tuple[Direction, Direction] = ("remove", "add")
+_LEAST_DELTA = 1e-290
+_LOOSE = 1.25  # an upper end over the lower one, beyond which composed curves may be the smaller
 
 
 class Composable(Protocol):
@@ -64,54 +76,20 @@ class Composable(Protocol):
         ...
 
 
-class Composition:
-    """Adaptive composition of mechanisms; made by :func:`compose`.
+class Questions:
+    """The questions that a run answers, all from its ε, its δ and its trade-off function."""
 
-    Parameters
-    ----------
-    phases : sequence of (mechanism, steps) and releases
-        In any order: it does not matter for the result. Steps of random allocation come in whole epochs.
+    def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
+        """ε for removing and for adding one sample; both the same where samples are replaced."""
+        raise NotImplementedError
 
-    Raises
-    ------
-    ParameterError
-        If there is no phase, a phase is not a pair, or a number of steps is not a positive integer.
+    def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
+        """δ for removing and for adding one sample; both the same where samples are replaced."""
+        raise NotImplementedError
 
-    Examples
-    --------
-    >>> from dprmt.accounting import DPSGD
-    >>> run = Composition([(DPSGD(4.0, 0.01), 100), (DPSGD(2.0, 0.01), 100)])
-    >>> run.epsilon(delta=1e-5).upper < 0.5
-    True
-    >>> run
-    Composition([(DPSGD(4.0, Poisson(0.01)), 100), (DPSGD(2.0, Poisson(0.01)), 100)])
-    """
-
-    def __init__(self, phases: Sequence[tuple[Composable, int] | Release]) -> None:
-        merged: dict[Composable, int] = {}
-        for phase in phases:
-            mechanism, steps = _checked_phase(phase)
-            merged[mechanism] = merged.get(mechanism, 0) + steps
-        if not merged:
-            raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
-        self.phases = tuple(merged.items())
-        relations = {mechanism.neighbours for mechanism, _ in self.phases if mechanism.neighbours is not None}
-        if len(relations) > 1:
-            raise ParameterError("phases", sorted(map(repr, relations)), "mechanisms with the same neighbours")
-        self.neighbours: Neighbours = relations.pop() if relations else ZeroOut()
-        """Whose privacy, the same in all phases."""
-
-    def __eq__(self, other: object) -> bool:
-        return dict(self.phases) == dict(other.phases) if isinstance(other, Composition) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self.phases))
-
-    def __repr__(self) -> str:
-        return f"Composition({list(self.phases)!r})"
-
-    def _repr_html_(self) -> str:
-        return phases_html(self.phases)
+    def trade_off(self, alpha: ArrayLike) -> TradeOff:
+        """The trade-off function α ↦ β: the smaller of both adjacency directions."""
+        raise NotImplementedError
 
     def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
         """ε at ``delta``, the larger of both adjacency directions.
@@ -119,7 +97,7 @@ class Composition:
         Parameters
         ----------
         delta : float
-            In [1e-290, 1).
+            In [1e-290, 1); 0 is allowed where all phases are Laplace and approximate releases.
         tolerance : float
             Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
 
@@ -128,20 +106,7 @@ class Composition:
         PrivacyBounds
             With the deciding direction's name.
         """
-        delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-        return replace(self._worst(EpsilonAtDelta(delta), tolerance), at_delta=delta)
-
-    def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample.
-
-        Returns
-        -------
-        dict
-            Keys ``"remove"`` and ``"add"``.
-        """
-        delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-        found = self._ask(EpsilonAtDelta(delta), tolerance)
-        return {direction: replace(bounds, at_delta=delta) for direction, bounds in found.items()}
+        return worst_of(self.epsilon_by_direction(delta, tolerance=tolerance))
 
     @overload
     def delta(self, epsilon: float, *, tolerance: float = ...) -> PrivacyBounds: ...
@@ -165,45 +130,8 @@ class Composition:
             With the deciding direction's name; the latter, in the order of what was asked, for a sequence.
         """
         if np.ndim(epsilon):
-            return delta_curve(self.schedule() if self.has_pairs else None, self._solve, epsilon, tolerance)
-        epsilon = check_real("epsilon", cast("float", epsilon), low=0.0, high=LARGEST_EPSILON)
-        return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
-
-    def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """δ for removing and for adding one sample.
-
-        Returns
-        -------
-        dict
-            Keys ``"remove"`` and ``"add"``.
-        """
-        epsilon = check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON)
-        found = self._ask(DeltaAtEpsilon(epsilon), tolerance)
-        return {direction: replace(bounds, at_epsilon=epsilon) for direction, bounds in found.items()}
-
-    def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """The trade-off function α ↦ β: the smaller of both adjacency directions.
-
-        Returns
-        -------
-        TradeOff
-            Bounds on the smallest false negative rate; the safe side is the lower one.
-        """
-        from dprmt.accounting.questions import trade_off, trade_off_by_curves
-
-        if not self.has_pairs:
-            return trade_off_by_curves(self._one_sample(), alpha, self.neighbours)
-        return trade_off(self.schedule(), alpha)
-
-    def delta_at(self, epsilon: Numbers) -> PrivacyCurve:
-        """δ at several ε, the larger of both adjacency directions.
-
-        Returns
-        -------
-        PrivacyCurve
-            In the order of what was asked.
-        """
-        return self.delta(epsilon)
+            return self._delta_curve(cast("Numbers", epsilon), tolerance)
+        return worst_of(self.delta_by_direction(cast("float", epsilon), tolerance=tolerance))
 
     def advantage(self) -> PrivacyBounds:
         """The most by which an attacker's true positive rate can exceed the false positive rate.
@@ -220,7 +148,7 @@ class Composition:
         >>> 0.2889 < run.advantage().lower < run.advantage().upper < 0.2891
         True
         """
-        return advantage(self)
+        return replace(self.delta(0.0), at_epsilon=None)
 
     def true_positive_rate(self, false_positive_rate: float) -> PrivacyBounds:
         """The largest true positive rate of an attacker with this false positive rate, in [0, 1].
@@ -241,7 +169,8 @@ class Composition:
         >>> f"{Composition([(DPSGD(1.0, 2000 / 67349), 400)]).true_positive_rate(0.01):.3f}"
         '0.064'
         """
-        return true_positive_rate(self, false_positive_rate)
+        alpha = check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
+        return true_positive_rate(self.trade_off([alpha]))
 
     def bayes_risk(self, prior: float = 0.5) -> PrivacyBounds:
         """The least probability of error of an attacker who believes in one neighbour with probability ``prior``.
@@ -249,7 +178,8 @@ class Composition:
         Returns
         -------
         PrivacyBounds
-            In [0, min(prior, 1 - prior)], the error of guessing without looking; the safe side is the lower one.
+            In [0, min(prior, 1 - prior)], the error of guessing without looking. The safe end is the lower one, which
+            ``float`` and formats give.
 
         Raises
         ------
@@ -259,10 +189,13 @@ class Composition:
         Examples
         --------
         >>> from dprmt.accounting import DPSGD
-        >>> 0.355 < Composition([(DPSGD(1.0, 2000 / 67349), 400)]).bayes_risk().lower < 0.356
-        True
+        >>> f"{Composition([(DPSGD(1.0, 2000 / 67349), 400)]).bayes_risk():.3f}"
+        '0.355'
         """
-        return bayes_risk(self, prior)
+        prior = check_real("prior", prior, low=0.0, high=1.0)
+        if prior in (0.0, 1.0):
+            return PrivacyBounds(0.0, 0.0, 0.0, safe="lower")
+        return bayes_risk(self.delta(abs(math.log1p(-prior) - math.log(prior))), min(prior, 1.0 - prior))
 
     def gdp_mu(self, *, least_delta: float = 1e-10) -> PrivacyBounds:
         """The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
@@ -284,7 +217,163 @@ class Composition:
         >>> 1.99 < mu.lower <= 2.0 <= mu.upper < 2.01
         True
         """
-        return gdp_mu(self, least_delta)
+        least_delta = check_real("least_delta", least_delta, low=1e-200, high=1.0, low_open=True, high_open=True)
+        last = self.epsilon(least_delta).upper
+        if not math.isfinite(last):
+            return PrivacyBounds(0.0, math.inf, math.inf, is_narrow=False)
+        return gdp_mu(self._delta_curve(mu_grid(last), 1e-2), least_delta)
+
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Phases that calibration leaves as they are; made by :func:`fixed`."""
+
+    phases: tuple[tuple[Composable, int], ...]
+
+    def __repr__(self) -> str:
+        return f"fixed({list(self.phases)!r})"
+
+
+class Composition(Questions):
+    """Adaptive composition of mechanisms; made by :func:`compose`.
+
+    Parameters
+    ----------
+    phases : sequence of (mechanism, steps), releases, compositions and fixed phases
+        In any order: it does not matter for the result. Steps of random allocation come in whole epochs; phases of 0
+        steps are left out.
+
+    Raises
+    ------
+    ParameterError
+        If there is no phase, a phase is not a pair, or a number of steps is not a positive integer.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> run = Composition([(DPSGD(4.0, 0.01), 100), (DPSGD(2.0, 0.01), 100)])
+    >>> run.epsilon(delta=1e-5).upper < 0.5
+    True
+    >>> run
+    Composition([(DPSGD(4.0, Poisson(0.01)), 100), (DPSGD(2.0, Poisson(0.01)), 100)])
+    """
+
+    def __init__(self, phases: Sequence[Phase]) -> None:
+        if isinstance(phases, Release | Fixed) or not isinstance(phases, Sequence):
+            raise ParameterError("phases", phases, _LIST)
+        merged: dict[Composable, int] = {}
+        done: dict[Composable, int] = {}
+        relations = set()
+        for mechanism, steps, is_fixed in _flat(phases):
+            if mechanism.neighbours is not None:
+                relations.add(mechanism.neighbours)
+            if steps:
+                merged[mechanism] = merged.get(mechanism, 0) + steps
+            if steps and is_fixed:
+                done[mechanism] = done.get(mechanism, 0) + steps
+        if not len(phases):
+            raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
+        self.phases = tuple(merged.items())
+        """Mechanisms and their steps; those of equal mechanisms are added."""
+        self.fixed = tuple(done.items())
+        """What :func:`calibrate` leaves as it is, of all phases."""
+        if len(relations) > 1:
+            raise ParameterError("phases", sorted(map(repr, relations)), "mechanisms with the same neighbours")
+        self.neighbours: Neighbours = relations.pop() if relations else ZeroOut()
+        """Whose privacy, the same in all phases."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Composition):
+            return NotImplemented
+        return dict(self.phases) == dict(other.phases) and dict(self.fixed) == dict(other.fixed)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.phases))
+
+    def __repr__(self) -> str:
+        parts = [*([Fixed(self.fixed)] if self.fixed else []), *self.free_phases()]
+        return f"Composition({parts!r})"
+
+    def _repr_html_(self) -> str:
+        return phases_html(self.phases)
+
+    def free_phases(self) -> tuple[tuple[Composable, int], ...]:
+        """The phases that are not fixed.
+
+        Returns
+        -------
+        tuple of (mechanism, steps)
+            In the order in which they were given.
+        """
+        done = dict(self.fixed)
+        left = ((mechanism, steps - done.get(mechanism, 0)) for mechanism, steps in self.phases)
+        return tuple((mechanism, steps) for mechanism, steps in left if steps)
+
+    def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
+        """See :meth:`Questions.epsilon`; the direction that does not decide is refined only until it cannot."""
+        delta = self._checked_delta(delta)
+        return replace(self._worst(EpsilonAtDelta(delta), tolerance), at_delta=delta)
+
+    def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
+        """ε for removing and for adding one sample; both the same where samples are replaced.
+
+        Returns
+        -------
+        dict
+            Keys ``"remove"`` and ``"add"``.
+        """
+        delta = self._checked_delta(delta)
+        found = self._ask(EpsilonAtDelta(delta), tolerance)
+        return {direction: replace(bounds, at_delta=delta) for direction, bounds in found.items()}
+
+    @overload
+    def delta(self, epsilon: float, *, tolerance: float = ...) -> PrivacyBounds: ...
+
+    @overload
+    def delta(self, epsilon: Numbers, *, tolerance: float = ...) -> PrivacyCurve: ...
+
+    def delta(self, epsilon: float | Numbers, *, tolerance: float = 1e-2) -> PrivacyBounds | PrivacyCurve:
+        """See :meth:`Questions.delta`; the direction that does not decide is refined only until it cannot."""
+        if np.ndim(epsilon):
+            return self._delta_curve(cast("Numbers", epsilon), tolerance)
+        epsilon = check_real("epsilon", cast("float", epsilon), low=0.0, high=LARGEST_EPSILON)
+        return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
+
+    def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
+        """δ for removing and for adding one sample; both the same where samples are replaced.
+
+        Returns
+        -------
+        dict
+            Keys ``"remove"`` and ``"add"``.
+        """
+        epsilon = check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON)
+        found = self._ask(DeltaAtEpsilon(epsilon), tolerance)
+        return {direction: replace(bounds, at_epsilon=epsilon) for direction, bounds in found.items()}
+
+    def trade_off(self, alpha: ArrayLike) -> TradeOff:
+        """The trade-off function α ↦ β: the smaller of both adjacency directions.
+
+        Returns
+        -------
+        TradeOff
+            Bounds on the smallest false negative rate; the safe side is the lower one.
+        """
+        from dprmt.accounting.questions import checked_rates, perfect_trade_off, trade_off, trade_off_by_curves
+
+        rates = checked_rates(alpha)
+        # What is disclosed is told apart for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
+        inner = np.minimum(rates / self._disclosure.kept, 1.0) if self._disclosure.kept else np.ones(rates.shape)
+        if not self._engine_phases:
+            band = perfect_trade_off(inner)
+        elif self.has_pairs:
+            band = trade_off(self.schedule(), inner)
+        else:
+            band = trade_off_by_curves(self._one_sample(), inner, self.neighbours)
+        return self._disclosure.of_trade_off(band, rates)
 
     def schedule(self) -> Schedule:
         """The steps that are composed, for the engine.
@@ -304,9 +393,43 @@ class Composition:
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
         return all(mechanism.has_pairs for mechanism, _ in self.phases)
 
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+        apart, schedule = self._disclosure, self.schedule() if self.has_pairs and self._engine_phases else None
+
+        def ask(question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
+            if self._engine_phases:
+                return self._solve_rest(question, direction, tolerance, 0.0)
+            return PrivacyBounds(0.0, 0.0, 0.0, direction)
+
+        curve = delta_curve(schedule, ask, epsilon, tolerance)
+        if apart:
+            rest = zip(curve.at, curve.lower, curve.estimate, curve.upper, strict=True)
+            known = [(0.0, 0.0, 0.0) if apart.ends_by(at) else tuple(map(float, ends)) for at, *ends in rest]
+            joined = np.array(
+                [[*apart.joined_ends(low, high), apart.joined_ends(guess, guess)[1]] for low, guess, high in known]
+            )
+            curve = replace(curve, lower=joined[:, 0], estimate=joined[:, 2], upper=joined[:, 1])
+        return replace(curve, direction=np.full(len(curve), "")) if self.neighbours.is_replacement else curve
+
+    def _checked_delta(self, delta: float) -> float:
+        if self._disclosure.loss is not None:
+            return check_real("delta", delta, low=0.0, high=1.0, high_open=True)
+        return check_real("delta", delta, low=_LEAST_DELTA, high=1.0, high_open=True)
+
+    @cached_property
+    def _disclosure(self) -> Disclosure:
+        return Disclosure.of(self.phases)
+
+    @property
+    def _engine_phases(self) -> bool:
+        """Whether anything is left to compose beside what is disclosed outright."""
+        return any(not isinstance(one, Release) or one.largest_loss != 0 for one, _ in self.phases)
+
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        return {direction: self._solve(question, direction, tolerance, settle=True) for direction in _BOTH}
+        if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
+            return dict.fromkeys(_BOTH, replace(self._solve(question, "remove", tolerance), direction=None))
+        return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
 
     def _one_sample(self) -> Schedule:
         """The steps as one sample that is present, or without a gradient, sees them."""
@@ -316,26 +439,32 @@ class Composition:
     def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
         """Bounds of the larger of both directions; the other one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        removed = self._solve(question, "remove", tolerance, settle=True)
+        removed = self._solve(question, "remove", tolerance)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
-            return removed
+            return replace(removed, direction=None)
         enough = removed.upper if removed.is_narrow else removed.lower
-        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough, settle=True)})
+        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
 
-    def _solve(
-        self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0, settle: bool = False
-    ) -> PrivacyBounds:
-        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one.
+    def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
+        """Bounds for one direction: what is disclosed outright in closed form, and the rest composed."""
+        apart = self._disclosure
+        if not self._engine_phases:
+            return apart.alone(question, direction)
+        if not apart:
+            return self._solve_rest(question, direction, tolerance, enough)
 
-        ``settle``: whether the law of a sketch may be chosen for this question; many are answered by the same one.
-        """
+        def rest(asked: Question) -> PrivacyBounds:
+            return self._solve_rest(asked, direction, tolerance, 0.0)
+
+        return apart.joined(question, direction, tolerance, rest)
+
+    def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
+        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
-        schedules = _laws(self.schedule(), question) if settle else [self.schedule()]
-        each = [Progress(enough) for _ in schedules]
-        found = [solve(one, question, direction, tolerance, got) for one, got in zip(schedules, each, strict=True)]
-        bounds, progress = min(zip(found, each, strict=True), key=lambda pair: pair[0].upper)
-        if bounds.is_narrow or bounds.upper <= enough:
+        progress, schedule = Progress(enough), self.schedule()
+        bounds = solve(schedule, question, direction, tolerance, progress)
+        if bounds.is_narrow or bounds.upper <= enough or is_hopeless(schedule, question, bounds):
             return bounds
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
             if bounds.is_narrow or bounds.upper <= enough:
@@ -346,7 +475,7 @@ class Composition:
                 for unit in mechanism.sampling.schedule(_fallback(mechanism, choice), steps)
             ]
             bounds = improve(bounds, schedule, question, tolerance, progress)
-        if self.neighbours.is_replacement and not bounds.is_narrow and bounds.upper > enough:
+        if self.neighbours.is_replacement and bounds.upper > max(enough, _LOOSE * bounds.lower):
             return self._smaller_by_curves(bounds, question, direction, tolerance)
         return bounds
 
@@ -360,19 +489,22 @@ class Composition:
         return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)
 
 
-def solved(run: Composition, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
-    """Bounds for one adjacency direction."""
-    return run._solve(question, direction, tolerance)
+Phase: TypeAlias = tuple[Composable, int] | Release | Composition | Fixed
+_LIST = "a list of (mechanism, steps), as in (DPSGD(1.0, 0.01), 100), of releases, and of compositions"
 
 
-def compose(phases: Sequence[tuple[Composable, int] | Release]) -> Composition:
+def compose(phases: Sequence[Phase]) -> Composition:
     """Compose mechanisms, each run for a number of steps.
+
+    Each phase is one that draws its own batches. Two things that are released from *the same* batch, such as a sum and
+    a count, are not two phases: sampling hides a sample from both or from none, so ε is larger (2.352 instead of 1.948
+    in one example). Release what shares a batch as one vector with one noise multiplier.
 
     Parameters
     ----------
-    phases : sequence of (mechanism, steps) and releases
-        A release is one of what is given out beside training: a noisy score, say. For instance a noise schedule,
-        or a warm-up without sampling followed by randomized clipping.
+    phases : sequence of (mechanism, steps), releases, compositions and fixed phases
+        A release is one of what is given out in addition to training: a noisy score, say. A composition stands for its
+        phases. For instance a noise schedule, or a warm-up without sampling followed by randomized clipping.
 
     Returns
     -------
@@ -397,20 +529,126 @@ def compose(phases: Sequence[tuple[Composable, int] | Release]) -> Composition:
     return Composition(phases)
 
 
-def _laws(schedule: Schedule, question: Question) -> list[Schedule]:
-    """The steps under the law of a sketch that suits the question; where that is not known beforehand, under both."""
-    if all(step.is_exact for step, _ in schedule):
-        return [schedule]
-    total = sum(count for _, count in schedule)
-    chosen: Schedule = [(settled(step, question, total), count) for step, count in schedule]
-    if chosen == schedule or isinstance(question, EpsilonAtDelta):
-        return [chosen]
-    return [schedule, chosen]
+def fixed(phase: Phase) -> Fixed:
+    """Mark what has been spent already: :func:`calibrate` and :func:`largest_steps` leave it as it is.
+
+    Parameters
+    ----------
+    phase : (mechanism, steps), Release or Composition
+        What is over.
+
+    Returns
+    -------
+    Fixed
+        To be composed with what is still to come.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD, calibrate
+    >>> run = compose([fixed((DPSGD(1.0, 0.03), 1000)), (DPSGD(1.0, 0.03), 500)])
+    >>> calibrated = calibrate(run, target_epsilon=8.0, delta=1e-5)
+    >>> calibrated.fixed == run.fixed, calibrated.epsilon(1e-5).upper <= 8.0
+    (True, True)
+    """
+    return Fixed(compose([phase]).phases)
+
+
+class Parallel(Questions):
+    """Runs on disjoint parts of the data; made by :func:`parallel`.
+
+    Attributes
+    ----------
+    runs : tuple of Composition
+        One for each part.
+    """
+
+    def __init__(self, runs: Sequence[Composition]) -> None:
+        self.runs = tuple(runs)
+
+    def __repr__(self) -> str:
+        return f"Parallel({list(self.runs)!r})"
+
+    def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
+        """See :meth:`Composition.epsilon_by_direction`."""
+        return _largest([run.epsilon_by_direction(delta, tolerance=tolerance) for run in self.runs])
+
+    def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
+        """See :meth:`Composition.delta_by_direction`."""
+        return _largest([run.delta_by_direction(epsilon, tolerance=tolerance) for run in self.runs])
+
+    def trade_off(self, alpha: ArrayLike) -> TradeOff:
+        """See :meth:`Composition.trade_off`: the smallest of all."""
+        bands = [run.trade_off(alpha) for run in self.runs]
+        ends = {
+            name: np.min([getattr(band, name) for band in bands], axis=0) for name in ("lower", "estimate", "upper")
+        }
+        return replace(bands[0], **ends)
+
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+        curves = [run._delta_curve(epsilon, tolerance) for run in self.runs]
+        top = np.argmax([curve.upper for curve in curves], axis=0)
+        ends = {name: np.max([getattr(c, name) for c in curves], axis=0) for name in ("lower", "estimate", "upper")}
+        kept = {name: np.choose(top, [getattr(c, name) for c in curves]) for name in ("direction", "is_narrow")}
+        return replace(curves[0], **ends, **kept)
+
+
+def parallel(*runs: Composition) -> Parallel:
+    """Account for runs on disjoint parts of the data: each sample is in one of them, so the largest ε counts.
+
+    Parameters
+    ----------
+    *runs : Composition
+        One or more, for the same neighbours.
+
+    Returns
+    -------
+    Parallel
+        Answers the questions of a composition.
+
+    Raises
+    ------
+    ParameterError
+        If there is none, or their neighbours differ or replace samples or change several at once.
+
+    Formal guarantees
+    -----------------
+    Which sample belongs to which part must not depend on other samples. A sample that is replaced may move to another
+    part, and the samples of one person may lie in several: compose the runs then.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> one, other = compose([(DPSGD(1.0, 0.01), 1000)]), compose([(DPSGD(1.5, 0.01), 1000)])
+    >>> parallel(one, other).epsilon(1e-5).upper == one.epsilon(1e-5).upper
+    True
+    """
+    if not runs or not all(isinstance(run, Composition) for run in runs):
+        raise ParameterError("runs", runs, "compositions, one for each part of the data")
+    relations = {run.neighbours for run in runs}
+    if len(relations) > 1 or any(one.is_replacement or one.group_size > 1 for one in relations):
+        raise ParameterError("runs", sorted(map(repr, relations)), "for the same neighbours, ZeroOut() or AddRemove()")
+    return Parallel(runs)
+
+
+def _largest(each: Sequence[dict[Direction, PrivacyBounds]]) -> dict[Direction, PrivacyBounds]:
+    return {way: replace(worst_of({str(i): one[way] for i, one in enumerate(each)}), direction=way) for way in _BOTH}  # type: ignore[misc]
 
 
 def _fallback(mechanism: Composable, choice: int) -> Step:
     steps = mechanism.fallback_steps()
     return steps[min(choice, len(steps) - 1)] if steps else mechanism.step()
+
+
+def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Composable, int, bool]]:
+    """All phases, checked, and whether each is fixed."""
+    for phase in phases:
+        if isinstance(phase, Fixed):
+            yield from _flat(phase.phases, True)
+        elif isinstance(phase, Composition):
+            yield from ((mechanism, steps, True) for mechanism, steps in phase.fixed)
+            yield from ((mechanism, steps, is_fixed) for mechanism, steps in phase.free_phases())
+        else:
+            yield *_checked_phase(phase), is_fixed
 
 
 def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable, int]:
@@ -419,7 +657,15 @@ def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable,
     try:
         mechanism, steps = phase
     except (TypeError, ValueError):
-        raise ParameterError("phases", phase, "a list of (mechanism, steps) and of releases") from None
-    if not hasattr(mechanism, "fallback_steps"):
-        raise ParameterError("phases", mechanism, "a list of (mechanism, steps), as in (DPSGD(1.0, 0.01), 100)")
-    return mechanism, mechanism.sampling.run_length(steps, None)
+        raise ParameterError("phases", phase, _LIST) from None
+    if isinstance(mechanism, type) or not hasattr(mechanism, "fallback_steps"):
+        raise ParameterError("phases", mechanism, _LIST)
+    return mechanism, run_length(mechanism.sampling, steps)
+
+
+def run_length(sampling: Sampling, steps: int | None = None, epochs: int | None = None) -> int:
+    """The number of steps of a run, which may be 0: nothing is released yet."""
+    given = steps if epochs is None else epochs
+    if given == 0 and None in (steps, epochs):
+        return check_count("steps" if epochs is None else "epochs", given, low=0)
+    return sampling.run_length(steps, epochs)

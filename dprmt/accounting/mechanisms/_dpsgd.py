@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NoReturn, SupportsFloat
+from typing import ClassVar, SupportsFloat
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.accounting.basics import NoRenyiDivergenceError, Value
+from dprmt.accounting.basics import Value
 from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._mechanism import Mechanism
 from dprmt.accounting.mechanisms._sampling import FixedOrder, Poisson, Sampling, checked_sampling
@@ -152,30 +152,15 @@ class DPSGD(Value, Mechanism):
             return step, True
         is_poisson = isinstance(self.sampling, Poisson)
         if isinstance(self.sampling, FixedOrder):
+            if step.is_exact:
+                # Batches with a_1 + a_2 + … = m of a person's samples are Gaussian mechanisms of these shifts, so all
+                # in one batch is the worst; what replaces a sample may point the other way: twice the shift.
+                shift = relation.group_size * (2 if relation.is_replacement else 1)
+                return ClippingStep(math.nextafter(self.noise_multiplier / shift, 0.0), 1.0), True
             # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
-            is_public = relation.is_replacement and not (step.is_exact or step.secret)
-            is_poisson = relation.group_size == 1 and not is_public
+            is_poisson = relation.group_size == 1 and step.secret
         has_pair = has_pairs(step, relation, is_poisson)
         return (related(step, relation) if has_pair else step), has_pair
-
-    def rdp(self, orders: float | Sequence[float]) -> NoReturn:
-        """Refuse: no Rényi divergence is finite with estimated norms, and none is computed here with exact ones.
-
-        Raises
-        ------
-        NoRenyiDivergenceError
-            With estimated norms. P(Z > z) falls like z^{-k}, so E exp(cZ²) is infinite for every c > 0.
-        NotImplementedError
-            With exact norms.
-        """
-        del orders
-        if isinstance(self.norms, ExactNorms):
-            raise NotImplementedError("ask epsilon() or delta(), which compose exactly; dp-accounting has RDP")
-        raise NoRenyiDivergenceError(
-            f"DP-SGD with {self.norms!r} has no finite Rényi divergence of any order > 1: its sensitivity Z has a "
-            "polynomial tail, P(Z > z) ~ z^-k with k probes, so E exp(c Z^2) is infinite; "
-            "use epsilon(), delta() or to_pld() instead of RDP or moments accounting"
-        )
 
 
 def check_noise(noise_multiplier: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 from dprmt._validation import ParameterError, check_real, needing
 from dprmt.accounting.basics import Direction, PrivacyBounds
 from dprmt.accounting.composition import Question
-from dprmt.accounting.mechanisms._composition import Composition, compose, solved
+from dprmt.accounting.mechanisms._composition import Composition, compose, run_length
 from dprmt.accounting.mechanisms._sampling import Sampling
 from dprmt.accounting.pairs import AllocationEpoch, AnyStep, Neighbours, Schedule, ZeroOut
 from dprmt.accounting.questions import Counts, Numbers, PrivacyCurve, checked_counts, epsilon_curve
@@ -46,26 +47,36 @@ class Mechanism:
         """The same for one sample that is present, or without a gradient."""
         return self
 
+    def run(self, *, steps: int | None = None, epochs: int | None = None) -> Composition:
+        """Run it for a number of steps, which may be 0, or of epochs where the sampling has epochs.
+
+        Returns
+        -------
+        Composition
+            Answers the same questions.
+        """
+        return compose([(self, run_length(self.sampling, steps, epochs))])
+
     @overload
     def epsilon(
-        self, *, steps: int | None = ..., delta: float | None = ..., epochs: int | None = ..., tolerance: float = ...
+        self, *, delta: float | None = ..., steps: int | None = ..., epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyBounds: ...
 
     @overload
     def epsilon(
-        self, *, steps: Counts, delta: float | None = ..., epochs: None = ..., tolerance: float = ...
+        self, *, delta: float | None = ..., steps: Counts, epochs: None = ..., tolerance: float = ...
     ) -> PrivacyCurve: ...
 
     @overload
     def epsilon(
-        self, *, steps: None = ..., delta: float | None = ..., epochs: Counts, tolerance: float = ...
+        self, *, delta: float | None = ..., steps: None = ..., epochs: Counts, tolerance: float = ...
     ) -> PrivacyCurve: ...
 
     def epsilon(
         self,
         *,
-        steps: int | Counts | None = None,
         delta: float | None = None,
+        steps: int | Counts | None = None,
         epochs: int | Counts | None = None,
         tolerance: float = 1e-3,
     ) -> PrivacyBounds | PrivacyCurve:
@@ -73,13 +84,13 @@ class Mechanism:
 
         Parameters
         ----------
-        steps : int, sequence of int or None
-            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``. Of many numbers, ε
-            after each costs a small part of what single questions would.
         delta : float
             In [1e-290, 1).
+        steps : int, sequence of int or None
+            Number of steps, in [0, 1e9]; for random allocation a multiple of ``steps_per_epoch``. Of many numbers, ε
+            after each costs a small part of what single questions would.
         epochs : int, sequence of int or None
-            For random allocation, instead of ``steps``.
+            Where the sampling has epochs, instead of ``steps``.
         tolerance : float
             Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
 
@@ -95,139 +106,64 @@ class Mechanism:
             If an argument lies outside its range.
         """
         delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-        length: Any = steps if epochs is None else epochs
-        if np.ndim(length):
-            return self._epsilon_curve(steps, epochs, delta, tolerance)
-        return self._run(cast("int | None", steps), cast("int | None", epochs)).epsilon(delta, tolerance=tolerance)
+        if np.ndim(cast("Any", steps if epochs is None else epochs)):
+            curve = self._epsilon_curve(steps, epochs, delta, tolerance)
+            both_alike = self.neighbours.is_replacement
+            return replace(curve, direction=np.full(len(curve), "")) if both_alike else curve
+        run = self.run(steps=cast("int | None", steps), epochs=cast("int | None", epochs))
+        return run.epsilon(delta, tolerance=tolerance)
 
     def epsilon_by_direction(
-        self,
-        *,
-        steps: int | None = None,
-        delta: float | None = None,
-        epochs: int | None = None,
-        tolerance: float = 1e-3,
+        self, *, delta: float, steps: int | None = None, epochs: int | None = None, tolerance: float = 1e-3
     ) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample. Arguments as in :meth:`epsilon`.
-
-        Returns
-        -------
-        dict
-            Keys ``"remove"`` and ``"add"``.
-        """
+        """See :meth:`Composition.epsilon_by_direction`."""
         delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-        return self._run(steps, epochs).epsilon_by_direction(delta, tolerance=tolerance)
+        return self.run(steps=steps, epochs=epochs).epsilon_by_direction(delta, tolerance=tolerance)
 
     @overload
     def delta(
-        self, *, steps: int | None = ..., epsilon: float | None = ..., epochs: int | None = ..., tolerance: float = ...
+        self, *, epsilon: float, steps: int | None = ..., epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyBounds: ...
 
     @overload
     def delta(
-        self, *, steps: int | None = ..., epsilon: Numbers, epochs: int | None = ..., tolerance: float = ...
+        self, *, epsilon: Numbers, steps: int | None = ..., epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyCurve: ...
 
     def delta(
         self,
         *,
+        epsilon: float | Numbers,
         steps: int | None = None,
-        epsilon: float | Numbers | None = None,
         epochs: int | None = None,
         tolerance: float = 1e-2,
     ) -> PrivacyBounds | PrivacyCurve:
-        """δ of ``steps`` steps at ``epsilon``, the larger of both adjacency directions.
+        """See :meth:`Composition.delta`."""
+        return self.run(steps=steps, epochs=epochs).delta(cast("float", epsilon), tolerance=tolerance)
 
-        Parameters
-        ----------
-        steps : int or None
-            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
-        epsilon : float or sequence of float
-            In [0, 1e17]. Of many numbers, δ at each costs a small part of what single questions would.
-        epochs : int or None
-            For random allocation, instead of ``steps``.
-        tolerance : float
-            Wanted relative width of the interval; δ below 1e-290 is told from 0 no further.
-
-        Returns
-        -------
-        PrivacyBounds or PrivacyCurve
-            With the deciding direction's name; the latter, in the order of what was asked, for a sequence.
-        """
-        run = self._run(steps, epochs)
-        return run.delta(cast("float", epsilon), tolerance=tolerance)
-
-    def trade_off(
-        self, *, steps: int | None = None, alpha: ArrayLike | None = None, epochs: int | None = None
-    ) -> TradeOff:
-        """The trade-off function α ↦ β of ``steps`` steps: the smaller of both adjacency directions.
-
-        Parameters
-        ----------
-        steps : int or None
-            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
-        alpha : array_like
-            False positive rates in [0, 1].
-        epochs : int or None
-            For random allocation, instead of ``steps``.
-
-        Returns
-        -------
-        TradeOff
-            Bounds on the smallest false negative rate; the safe side is the lower one.
-
-        Raises
-        ------
-        ParameterError
-            If an argument is missing or lies outside its range.
-        """
-        if alpha is None:
-            raise ParameterError("alpha", None, "given: false positive rates in [0, 1]")
-        return self._run(steps, epochs).trade_off(alpha)
+    def trade_off(self, *, alpha: ArrayLike, steps: int | None = None, epochs: int | None = None) -> TradeOff:
+        """See :meth:`Composition.trade_off`."""
+        return self.run(steps=steps, epochs=epochs).trade_off(alpha)
 
     def advantage(self, *, steps: int | None = None, epochs: int | None = None) -> PrivacyBounds:
-        """The most by which an attacker's true positive rate can exceed the false positive rate.
-
-        Returns
-        -------
-        PrivacyBounds
-            See :meth:`Composition.advantage`.
-        """
-        return self._run(steps, epochs).advantage()
+        """See :meth:`Composition.advantage`."""
+        return self.run(steps=steps, epochs=epochs).advantage()
 
     def true_positive_rate(
-        self, *, steps: int | None = None, false_positive_rate: float = 0.01, epochs: int | None = None
+        self, *, false_positive_rate: float = 0.01, steps: int | None = None, epochs: int | None = None
     ) -> PrivacyBounds:
-        """The largest true positive rate of an attacker with this false positive rate.
+        """See :meth:`Composition.true_positive_rate`."""
+        return self.run(steps=steps, epochs=epochs).true_positive_rate(false_positive_rate)
 
-        Returns
-        -------
-        PrivacyBounds
-            See :meth:`Composition.true_positive_rate`.
-        """
-        return self._run(steps, epochs).true_positive_rate(false_positive_rate)
-
-    def bayes_risk(self, *, steps: int | None = None, prior: float = 0.5, epochs: int | None = None) -> PrivacyBounds:
-        """The least probability of error of an attacker who believes in one neighbour with probability ``prior``.
-
-        Returns
-        -------
-        PrivacyBounds
-            See :meth:`Composition.bayes_risk`; the safe side is the lower one.
-        """
-        return self._run(steps, epochs).bayes_risk(prior)
+    def bayes_risk(self, *, prior: float = 0.5, steps: int | None = None, epochs: int | None = None) -> PrivacyBounds:
+        """See :meth:`Composition.bayes_risk`; the safe end is the lower one."""
+        return self.run(steps=steps, epochs=epochs).bayes_risk(prior)
 
     def gdp_mu(
-        self, *, steps: int | None = None, epochs: int | None = None, least_delta: float = 1e-10
+        self, *, least_delta: float = 1e-10, steps: int | None = None, epochs: int | None = None
     ) -> PrivacyBounds:
-        """The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
-
-        Returns
-        -------
-        PrivacyBounds
-            See :meth:`Composition.gdp_mu`.
-        """
-        return self._run(steps, epochs).gdp_mu(least_delta=least_delta)
+        """See :meth:`Composition.gdp_mu`."""
+        return self.run(steps=steps, epochs=epochs).gdp_mu(least_delta=least_delta)
 
     def _epsilon_curve(self, steps: Any, epochs: Any, delta: float, tolerance: float) -> PrivacyCurve:
         length = self.sampling.steps_per_epoch
@@ -243,10 +179,7 @@ class Mechanism:
         return self.sampling.schedule(self.step(), steps)
 
     def _solved_after(self, steps: int, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
-        return solved(compose([(self, steps)]), question, direction, tolerance)
-
-    def _run(self, steps: int | None, epochs: int | None) -> Composition:
-        return compose([(self, self.sampling.run_length(steps, epochs))])
+        return compose([(self, steps)])._solve(question, direction, tolerance)
 
     def _unit(self) -> AnyStep | AllocationEpoch:
         """One step, or one epoch of random allocation: what other packages' accountants compose."""

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from dprmt._validation import check_real
-from dprmt.accounting.basics import Array, Value, value_from_dict
+from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Value, value_from_dict
+from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Question, interval
 from dprmt.accounting.mechanisms._sampling import Poisson
 from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair
 
+if TYPE_CHECKING:
+    from dprmt.accounting.questions import TradeOff
+
 _LARGEST_EPSILON = 300.0
-_DISCLOSED, _LEAST_REACH = 40.0, 1e-3
+_LEAST_REACH = 1e-3
+_EXACT_POWERS = 1000  # releases whose probabilities are multiplied as fractions
+_ROUNDING = 1e-13  # relative error of a sum of logarithms beyond
+_LEAST_DELTA = 1e-290
 
 
 class Release(Value):
@@ -33,8 +41,19 @@ class Release(Value):
     """Everybody is in it, as in a step without sampling."""
     has_pairs: ClassVar[bool] = True
 
+    @property
+    def largest_loss(self) -> Fraction | None:
+        """The largest privacy loss but for what is disclosed outright; None where there is none.
+
+        Returns
+        -------
+        Fraction or None
+            Exactly.
+        """
+        return None
+
     def step(self) -> Step:
-        """One release, as the engine composes it.
+        """One release, but for what is disclosed outright, as the engine composes it.
 
         Returns
         -------
@@ -139,6 +158,11 @@ class LaplaceRelease(Release):
     def __post_init__(self) -> None:
         self._keep(scale=check_real("scale", self.scale, low=1.0 / _LARGEST_EPSILON, high=1e6))
 
+    @property
+    def largest_loss(self) -> Fraction:
+        """See :meth:`Release.largest_loss`: 1/b."""
+        return 1 / Fraction(self.scale)
+
     def step(self) -> Step:
         """See :meth:`Release.step`."""
         pair = LaplacePair(self.scale)
@@ -183,21 +207,125 @@ class ApproximateRelease(Release):
             delta=check_real("delta", self.delta, low=0.0, high=1.0, high_open=True),
         )
 
+    @property
+    def largest_loss(self) -> Fraction:
+        """See :meth:`Release.largest_loss`: ε."""
+        return Fraction(self.epsilon)
+
     def step(self) -> Step:
-        """See :meth:`Release.step`."""
+        """See :meth:`Release.step`: randomized response."""
         more = 1.0 / (1.0 + math.exp(-self.epsilon))
         losses, p = np.array([-self.epsilon, self.epsilon]), np.array([math.exp(-self.epsilon) * more, more])
         if self.epsilon == 0.0:
             losses, p = np.zeros(1), np.ones(1)
-        p *= 1.0 - self.delta
-        above = AtomicPair(losses, p, self.delta, reach=_DISCLOSED if self.delta else _LEAST_REACH)
-        if self.delta == 0.0:
-            return _ReleaseStep(above, above)
-        # From below a disclosure is certain except with probability e^{-D}: a finite loss.
-        disclosed = self.delta * np.array([math.exp(-_DISCLOSED), -math.expm1(-_DISCLOSED)])
-        ends = np.array([-_DISCLOSED, _DISCLOSED])
-        below = AtomicPair(np.insert(ends, 1, losses), np.insert(disclosed, 1, p), 0.0)
-        return _ReleaseStep(above, below)
+        pair = AtomicPair(losses, p, 0.0, reach=_LEAST_REACH)
+        return _ReleaseStep(pair, pair)
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What approximate releases disclose outright, with probability d, apart from the rest.
+
+    Everything is disclosed with probability d = 1 - Π(1 - δ_i), and else the rest decides: δ(ε) = d + (1-d)·δ'(ε).
+
+    Attributes
+    ----------
+    low, high : Fraction
+        Bounds on d; equal unless releases are very many.
+    loss : Fraction or None
+        The sum of the largest losses of all other parts; None where one of them has no largest.
+    """
+
+    low: Fraction
+    high: Fraction
+    loss: Fraction | None
+
+    @classmethod
+    def of(cls, phases: Sequence[tuple[Any, int]]) -> Disclosure:
+        """Of all phases of a composition."""
+        losses = [one.largest_loss if isinstance(one, Release) else None for one, _ in phases]
+        total = sum(
+            (loss * times for loss, (_, times) in zip(losses, phases, strict=True) if loss is not None), Fraction(0)
+        )
+        open_ended = any(loss is None for loss in losses)
+        parts = [(one.delta, times) for one, times in phases if isinstance(one, ApproximateRelease) and one.delta]
+        if sum(times for _, times in parts) <= _EXACT_POWERS:
+            kept = math.prod(((1 - Fraction(delta)) ** times for delta, times in parts), start=Fraction(1))
+            low = high = 1 - kept
+        else:
+            d = -math.expm1(sum(times * math.log1p(-delta) for delta, times in parts))
+            low, high = (min(Fraction(d) * Fraction(1 + sign * _ROUNDING), Fraction(1)) for sign in (-1, 1))
+        return cls(low, high, None if open_ended else total)
+
+    def __bool__(self) -> bool:
+        return bool(self.high) or self.loss is not None
+
+    @property
+    def kept(self) -> float:
+        """1 - d, rounded to the safe side of a trade-off function: down."""
+        return _down(1 - self.high)
+
+    def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
+        """The answer where nothing else is released."""
+        if isinstance(question, DeltaAtEpsilon):
+            low, high = _down(self.low), _up(self.high)
+        else:
+            low, high = (0.0 if Fraction(question.delta) >= d else math.inf for d in (self.low, self.high))
+        return PrivacyBounds(low, high, high, direction)
+
+    def joined(
+        self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
+    ) -> PrivacyBounds:
+        """The answer from that for the rest, whose losses end at ``loss``."""
+        if isinstance(question, DeltaAtEpsilon):
+            none = self.ends_by(question.epsilon)
+            found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
+            return interval(*self.joined_ends(found.lower, found.upper), direction, question, tolerance)
+        assert isinstance(question, EpsilonAtDelta)
+        left = [(Fraction(question.delta) - d) / (1 - d) if d < 1 else Fraction(-1) for d in (self.low, self.high)]
+        most = math.inf if self.loss is None else _up(self.loss)
+        least, safe = _up(left[0]), _down(left[1])
+        answer = rest(EpsilonAtDelta(safe)) if safe >= _LEAST_DELTA else None
+        high = math.inf if left[1] < 0 else min(most, math.inf if answer is None else answer.upper)
+        if left[0] < 0:
+            low = math.inf
+        elif left[0] == 0 and self.loss is not None:
+            low = _down(self.loss)
+        elif answer is not None and least == safe:
+            low = answer.lower
+        else:
+            low = rest(EpsilonAtDelta(max(least, _LEAST_DELTA))).lower
+        return interval(min(low, high), high, direction, question, tolerance)
+
+    def ends_by(self, epsilon: float) -> bool:
+        """Whether no loss of the rest lies beyond."""
+        return self.loss is not None and Fraction(epsilon) >= self.loss
+
+    def joined_ends(self, low: float, high: float) -> tuple[float, float]:
+        """Bounds on δ(ε), from those for the rest."""
+        below = _down(self.low + (1 - self.low) * Fraction(low))
+        return below, min(_up(self.high + (1 - self.high) * Fraction(high)), 1.0)
+
+    def of_trade_off(self, band: TradeOff, alpha: Array) -> TradeOff:
+        """β from that of the rest, at α/(1 - d)."""
+        if not self.high:
+            return band
+        reached = alpha < self.kept
+        ends = (np.where(reached, self.kept * end, 0.0) for end in (band.lower, band.estimate, band.upper))
+        lower, estimate, upper = ends
+        return replace(band, alpha=alpha, lower=lower, estimate=estimate, upper=upper + _ROUNDING)
+
+
+def _down(exact: Fraction) -> float:
+    """The largest float that is not above."""
+    value = float(exact)
+    return value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
+
+
+def _up(exact: Fraction) -> float:
+    """The smallest float that is not below."""
+    value = float(exact)
+    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
 @dataclass(frozen=True)
@@ -267,6 +395,6 @@ class _ReleaseStep:
     steps: int = 1
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._schedule.Step`."""
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
         del bins, tail
         return self.above, self.below

@@ -203,8 +203,8 @@ class FixedOrder(Value):
     --------
     >>> from dprmt.accounting import DPSGD
     >>> bounds = DPSGD(4.0, FixedOrder()).epsilon(epochs=3, delta=1e-5)
-    >>> f"{bounds.upper:.3f}"
-    '1.698'
+    >>> f"{bounds:.3f}"
+    '1.699'
     """
 
     kind: ClassVar[str] = "fixed-order"

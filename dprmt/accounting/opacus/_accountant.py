@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -224,29 +224,6 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         history = configuration.charged(history)
         phases = [(configuration.mechanism(min(sigma, _LARGEST_NOISE), rate), steps) for sigma, rate, steps in history]
         return compose(phases).epsilon(delta, tolerance=tolerance)
-
-    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """Hook that Opacus has the optimizer call before every step: count it, if this accountant knows of its norms.
-
-        Parameters
-        ----------
-        sample_rate : float
-            q of a batch.
-
-        Returns
-        -------
-        callable
-            Of the optimizer. Raises `ParameterError` if norms of its parameters are estimated otherwise than stated
-            here, which `dprmt.training.clipping.register_norm_samplers` notes on them; nothing has moved then.
-        """
-        count = super().get_optimizer_hook_fn(sample_rate)
-
-        def check_and_count(optimizer: Any) -> None:
-            for link in {p.accountant_link for p in optimizer.params if hasattr(p, "accountant_link")}:
-                link.check(self)
-            count(optimizer)
-
-        return check_and_count
 
     def __len__(self) -> int:
         """Number of optimization steps taken so far."""

@@ -14,7 +14,9 @@ from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, 
 from dprmt.accounting.questions._delta_curve_solver import DeltaCurveSolver
 
 _POINTS = 401
-_TOLERANCE = 1e-2  # of each δ
+_TOLERANCE = 4e-2  # of each δ
+_ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
+_NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
 _NEGLIGIBLE = 1e-2  # share of δ
 _LEAST = 1e-250
 _FLOOR = 1e-30
@@ -29,7 +31,8 @@ def bounds_by_curves(
 
     Returns: the upper one by (N6); the lower one is that of the one sample.
     """
-    one = {side: solve(schedule, question, side, tolerance) for side in (direction, _OTHER[direction])}
+    rough = max(tolerance, _ROUGH)
+    one = {side: solve(schedule, question, side, rough) for side in (direction, _OTHER[direction])}
     lower = one[direction].lower
     if neighbours.is_replacement:
         lower = max(bounds.lower for bounds in one.values())
@@ -49,7 +52,8 @@ def _upper(
         lines = _related(schedule, direction, neighbours, max(question.epsilon, 1.0), _FLOOR)
         return min(float(lines.at(np.array([question.epsilon]))[0]), 1.0)
     times = neighbours.group_size * (2 if neighbours.is_replacement else 1)
-    if not math.isfinite(one):
+    is_exact = all(step.is_exact for step, _ in schedule)
+    if not math.isfinite(one) or (one > _NO_END and not is_exact):
         return math.inf
     least = max(_NEGLIGIBLE * question.delta * math.exp(-min((times - 1) * one, 600.0)), _LEAST)
     ends = [solve(schedule, EpsilonAtDelta(least), side, 1e-2, Progress(enough=math.inf)).upper for side in _OTHER]

@@ -62,7 +62,8 @@ def delta_curve(schedule: Schedule | None, ask: Ask, epsilon: Any, tolerance: fl
     ``ask``: a single question.
     """
     tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-    asked = np.asarray(epsilon, dtype=np.float64)
+    given = np.asarray(epsilon)
+    asked = given.astype(np.float64) if given.dtype.kind in "fiu" else np.full(1, np.nan)  # no words, no booleans
     if asked.ndim != 1 or not asked.size or not np.all((asked >= 0.0) & (asked <= LARGEST_EPSILON)):
         raise ParameterError("epsilon", epsilon, "a number in [0, 1e17], or a sequence of such numbers")
     ordered, place = np.unique(asked, return_inverse=True)

@@ -26,7 +26,7 @@ class PrivacyCurve:
     lower, estimate, upper : ndarray, shape (n,)
         The quantity at each point is between ``lower`` and ``upper``. Report ``upper``.
     direction : ndarray of str, shape (n,)
-        The adjacency direction whose upper bound is the larger.
+        The adjacency direction whose upper bound is the larger; "" where both are the same (replacement).
     is_narrow : ndarray of bool, shape (n,)
         Where the interval is as narrow as was asked.
 
@@ -59,12 +59,12 @@ class PrivacyCurve:
         return int(self.at.size)
 
     def __getitem__(self, index: int) -> PrivacyBounds:
-        direction: Direction = "remove" if self.direction[index] == "remove" else "add"
+        names: dict[str, Direction] = {"remove": "remove", "add": "add"}
         return PrivacyBounds(
             float(self.lower[index]),
             float(self.estimate[index]),
             float(self.upper[index]),
-            direction,
+            names.get(str(self.direction[index])),
             bool(self.is_narrow[index]),
             at_delta=self.at_delta,
             at_epsilon=float(self.at[index]) if self.at_delta is None else None,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from dprmt._validation import check_real
 from dprmt.accounting.basics import Array, PrivacyBounds
-from dprmt.accounting.questions._privacy_curve import Numbers, PrivacyCurve
+from dprmt.accounting.questions._privacy_curve import PrivacyCurve
 
 if TYPE_CHECKING:
     from dprmt.accounting.questions._trade_off import TradeOff
@@ -18,60 +17,33 @@ if TYPE_CHECKING:
 _POINTS = 201
 _HALVINGS = 60
 _LARGEST_MU = 1e6
+_NARROW = 1e-2  # relative width of an interval that is called narrow
 
 
-class Run(Protocol):
-    """A composition."""
-
-    def epsilon(self, delta: float, *, tolerance: float = ...) -> PrivacyBounds:
-        """ε at a δ."""
-        ...
-
-    def delta_at(self, epsilon: Numbers) -> PrivacyCurve:
-        """δ at several ε."""
-        ...
-
-    def trade_off(self, alpha: list[float]) -> TradeOff:
-        """The trade-off function."""
-        ...
+def true_positive_rate(band: TradeOff) -> PrivacyBounds:
+    """1 - β at the band's one α."""
+    lower, estimate, upper = (1.0 - float(end[0]) for end in (band.upper, band.estimate, band.lower))
+    return PrivacyBounds(lower, estimate, upper, is_narrow=upper - lower <= _NARROW * upper)
 
 
-def advantage(run: Run) -> PrivacyBounds:
-    """The most by which a true positive rate can exceed the false positive rate: δ at ε = 0."""
-    curve = run.delta_at([0.0])
-    return PrivacyBounds(float(curve.lower[0]), float(curve.estimate[0]), float(curve.upper[0]))
-
-
-def true_positive_rate(run: Run, false_positive_rate: float) -> PrivacyBounds:
-    """1 - β at α."""
-    alpha = check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
-    band = run.trade_off([alpha])
-    return PrivacyBounds(1.0 - float(band.upper[0]), 1.0 - float(band.estimate[0]), 1.0 - float(band.lower[0]))
-
-
-def bayes_risk(run: Run, prior: float) -> PrivacyBounds:
+def bayes_risk(delta: PrivacyBounds, least: float) -> PrivacyBounds:
     """Min over tests of π·β + (1-π)·α = min(π, 1-π)·(1 - δ(|log((1-π)/π)|)): the larger of both directions decides."""
-    prior = check_real("prior", prior, low=0.0, high=1.0)
-    least = min(prior, 1.0 - prior)
-    if least == 0.0:
-        return PrivacyBounds(0.0, 0.0, 0.0)
-    curve = run.delta_at([abs(math.log1p(-prior) - math.log(prior))])
-    upper, estimate, lower = (least * (1.0 - float(end[0])) for end in (curve.lower, curve.estimate, curve.upper))
-    return PrivacyBounds(lower, estimate, upper)
+    lower, estimate, upper = (least * (1.0 - end) for end in (delta.upper, delta.estimate, delta.lower))
+    narrow = upper - lower <= _NARROW * upper
+    return PrivacyBounds(lower, estimate, upper, delta.direction, is_narrow=narrow, safe="lower")
 
 
-def gdp_mu(run: Run, least_delta: float) -> PrivacyBounds:
+def mu_grid(last: float) -> Array:
+    """Where δ is asked for to tell μ, up to an ε."""
+    return np.linspace(0.0, max(last, 1e-6), _POINTS)
+
+
+def gdp_mu(curve: PrivacyCurve, least_delta: float) -> PrivacyBounds:
     """The smallest μ with δ(ε) ≤ δ_μ(ε) wherever δ(ε) > ``least_delta``."""
-    least_delta = check_real("least_delta", least_delta, low=1e-200, high=1.0, low_open=True, high_open=True)
-    last = run.epsilon(least_delta).upper
-    if not math.isfinite(last):
-        return PrivacyBounds(0.0, math.inf, math.inf, is_narrow=False)
-    epsilon = np.linspace(0.0, max(last, 1e-6), _POINTS)
-    curve = run.delta_at(epsilon.tolist())
-    seen = curve.lower > least_delta
+    epsilon, seen = curve.at, curve.lower > least_delta
     lower = float(np.max(_mu_of(epsilon[seen], curve.lower[seen]), initial=0.0))
     upper = max(_mu_of_chords(epsilon, np.maximum(curve.upper, least_delta)), lower)
-    return PrivacyBounds(lower, (lower + upper) / 2, upper, is_narrow=upper - lower <= 0.01 * upper)
+    return PrivacyBounds(lower, (lower + upper) / 2, upper, is_narrow=upper - lower <= _NARROW * upper)
 
 
 def _delta_of(mu: Array, epsilon: Array) -> Array:

@@ -69,6 +69,11 @@ def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
 
 
+def perfect_trade_off(alpha: Array) -> TradeOff:
+    """1 - α: nothing is released."""
+    return TradeOff(alpha, 1.0 - alpha, 1.0 - alpha, 1.0 - alpha)
+
+
 def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighbours) -> TradeOff:
     """The same for a relation without a pair, from curves of one sample composed (N6).
 

@@ -1,9 +1,8 @@
-"""Clipping of per-sample gradients on Opacus' hooks: exact, ghost, and with estimated norms; whole or projected.
+"""Clipping of per-sample gradients: exact, ghost, and with estimated norms; whole or projected.
 
-:func:`plan_private` decides how norms are obtained, and knows what the accountant must be told; with the noise
-multiplier that this leads to, the plan makes model and optimizer private. :func:`make_private` does both at once,
-for any optimizer, DP-GRAPE's included. Who runs Opacus' own ghost clipping loop registers the estimators with
-:func:`register_norm_samplers`; :func:`allocation_loader` gives any Opacus loop random allocation.
+:func:`plan_private` decides how norms are computed, and records what the accountant composes; with the noise
+multiplier that this leads to, the plan makes model and optimizer private. :func:`dprmt.make_private` stands on it.
+:func:`allocation_loader` gives a loop on Opacus' engine random allocation.
 """
 
 import dprmt.training._needs_train  # noqa: F401
@@ -12,11 +11,8 @@ from dprmt.training.clipping._allocation_loader import allocation_loader as allo
 from dprmt.training.clipping._costs import StepCosts as StepCosts
 from dprmt.training.clipping._costs import WayCost as WayCost
 from dprmt.training.clipping._layer_cost import LayerCost as LayerCost
-from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
 from dprmt.training.clipping._memory import saved_for_backward as saved_for_backward
-from dprmt.training.clipping._opacus_engine import estimate_norms as estimate_norms
-from dprmt.training.clipping._opacus_engine import register_norm_samplers as register_norm_samplers
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
 from dprmt.training.clipping._optimizer import NoisySumOptimizer as NoisySumOptimizer
 from dprmt.training.clipping._optimizer import sum_of as sum_of
@@ -25,7 +21,6 @@ from dprmt.training.clipping._plan import plan_private as plan_private
 from dprmt.training.clipping._private_step import PrivateStep as PrivateStep
 from dprmt.training.clipping._rates import Rates as Rates
 from dprmt.training.clipping._rates import measured_rates as measured_rates
-from dprmt.training.clipping._samplers import NormSamplers as NormSamplers
 from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer as ShardedNoisySumOptimizer
 from dprmt.training.clipping._sharded_step import ShardedStep as ShardedStep
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
@@ -39,7 +34,6 @@ __all__ = [
     "DistributedNoisySumOptimizer",
     "LayerCost",
     "NoisySumOptimizer",
-    "NormSamplers",
     "PrivateStep",
     "Rates",
     "ShardedNoisySumOptimizer",
@@ -50,11 +44,8 @@ __all__ = [
     "Units",
     "WayCost",
     "allocation_loader",
-    "estimate_norms",
-    "make_private",
     "measured_rates",
     "plan_private",
-    "register_norm_samplers",
     "saved_for_backward",
     "sum_of",
 ]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 from typing import SupportsFloat
 
 from torch import nn
 
 from dprmt import _html
+from dprmt._rounding import round_up
 from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
 from dprmt.training.clipping._layer_cost import LayerCost
 from dprmt.training.clipping._matrix_layers import FactoredLayer
@@ -94,7 +95,7 @@ class StepCosts:
         pace = f"{pace} {other.way}"
         if taken.epsilon is None or other.epsilon is None:
             return f"{taken.way}: {pace}"
-        return f"{taken.way}: {pace}, ε {_up(taken.epsilon)} against {_up(other.epsilon)}"
+        return f"{taken.way}: {pace}, ε {round_up(taken.epsilon, 3)} against {round_up(other.epsilon, 3)}"
 
     def _exact(self) -> WayCost:
         return min((one for one in self.ways if one.way in ("exact", "ghost")), key=lambda one: one.time)
@@ -112,7 +113,7 @@ class StepCosts:
                 f"{one.time:.2f}",
                 f"{one.flops / 1e9:.3g}",
                 f"{one.peak / 2**20:.0f}",
-                "–" if one.epsilon is None else _up(one.epsilon),
+                "–" if one.epsilon is None else round_up(one.epsilon, 3),
             ]
             for one in self.ways
         ]
@@ -129,10 +130,6 @@ class StepCosts:
 
 def _costs_little(one: WayCost, exact: WayCost) -> bool:
     return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= (1 + _MORE_EPSILON) * exact.epsilon
-
-
-def _up(epsilon: float) -> str:
-    return f"{ceil(100 * epsilon) / 100:.2f}"
 
 
 def way_cost(

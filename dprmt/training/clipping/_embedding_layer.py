@@ -10,6 +10,7 @@ from torch import nn
 
 from dprmt.training.clipping._optimizer import sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
+from dprmt.training.clipping._trainable_modules import embedding_scale
 from dprmt.training.norms import LayerRecord, embedding_rows, layer_record, sum_of_squares
 
 
@@ -39,6 +40,7 @@ class EmbeddingLayer:
 
     def __init__(self, name: str, module: nn.Embedding, policy: NormPolicy) -> None:
         self.name, self.module, self._tokens = name, module, policy.tokens
+        self._scale = embedding_scale(module)
         self._estimator = policy.everything
 
     def records(self) -> list[LayerRecord]:
@@ -55,6 +57,8 @@ class EmbeddingLayer:
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """See `Layer`."""
         (tokens, *_), gradients = uses[0]
+        if self._scale != 1.0:
+            gradients = gradients * self._scale
         padding = self.module.padding_idx
         owners, words, rows = embedding_rows(tokens, gradients, padding_idx=padding)
         contribution = EmbeddingRows(self.module.weight, owners, words, rows)

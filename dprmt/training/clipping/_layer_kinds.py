@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import nn
 
@@ -11,7 +12,8 @@ from dprmt.training.clipping._embedding_layer import EmbeddingLayer
 from dprmt.training.clipping._formed_layers import FormedLayer, WholeModule, bias_alone, formed_layer
 from dprmt.training.clipping._matrix_layers import LinearLayer, ProjectedLayer
 from dprmt.training.clipping._policy import Layer, NormPolicy
-from dprmt.training.clipping._trainable_modules import is_matrix, is_whole
+from dprmt.training.clipping._tied_weights import tied_tables
+from dprmt.training.clipping._trainable_modules import embedding_scale, is_matrix, is_whole
 from dprmt.training.subspaces import Subspaces
 
 
@@ -19,13 +21,26 @@ def plan_layers(
     modules: Mapping[str, nn.Module], policy: NormPolicy, subspaces: Subspaces | None = None
 ) -> list[Layer]:
     """How each trainable module's norms are obtained."""
-    return [_layer(name, module, policy, subspaces) for name, module in modules.items()]
+    tied = tied_tables(modules.values())
+    layers = []
+    for name, module in modules.items():
+        if getattr(module, "weight", None) not in tied:
+            layers.append(_layer(name, module, policy, subspaces))
+            continue
+        # An estimate of one part and another of the other have no law together.
+        if policy.everything is not None:
+            allowed = f"without a rank: the norm of {name}.weight, which several layers share, is exact"
+            raise ParameterError("norms", policy.everything.norms, allowed)
+        if subspaces is not None and module.weight in subspaces:
+            raise ParameterError("subspaces", f"{name}.weight", "of weights that no other layer shares")
+        layers.append(_layer(name, module, replace(policy, estimator=None), None))
+    return layers
 
 
 def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
     if is_whole(name, module, policy.whole):
         return _whole(name, module, policy, subspaces)
-    if isinstance(module, nn.Embedding):
+    if embedding_scale(module) is not None:
         return EmbeddingLayer(name, module, policy)
     if not is_matrix(module):
         return formed_layer(name, module, policy)

@@ -13,10 +13,12 @@ from opacus.optimizers import DPOptimizerFastGradientClipping
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
 
+from dprmt._validation import TrainingStateError
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.subspaces import Subspaces
 
+ONLY_STEP = "private.step(...) alone, which adds the noise, moves the optimizer and clears the sum"
 _NOISE_PIECE = 1 << 16
 _DRAWN_TOGETHER = 16  # by torch, whose last sixteen overlap those before; fewer come from another method
 
@@ -87,6 +89,8 @@ class NoisySum:
     """
 
     params: list[torch.nn.Parameter]
+    original_optimizer: torch.optim.Optimizer
+    step: Callable[..., Any]
     noise_multiplier: float
     max_grad_norm: float
     generator: torch.Generator | SecureRandom | None
@@ -94,13 +98,25 @@ class NoisySum:
     keeps_sums: bool = True
     is_shared: bool = False
     """Whether a process group shares each logical batch."""
-    collect: Callable[[], None] | None = None
-    """Adds what a backward pass outside of ``ClippedStep.accumulate`` left: Opacus' own loop has no other call."""
+    may_step: bool = True
+    """False outside of the private step that owns this optimizer: then ``step`` and ``zero_grad`` raise."""
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Clear the sum, unless a private step has not finished it.
+
+        Raises
+        ------
+        TrainingStateError
+            If a private step has added samples to the sum and not stepped.
+        """
+        if not self.may_step and any(getattr(value, "summed_grad", None) is not None for value in self.params):
+            raise TrainingStateError(f"zero_grad() between accumulate() and step() drops samples.\nFix: {ONLY_STEP}")
+        super().zero_grad(set_to_none)  # type: ignore[misc]
 
     def accumulate(self) -> None:
-        """Add what is left to add; without a sample the sum is zero."""
-        if self.collect is not None:
-            self.collect()
+        """Without a sample the sum is zero."""
+        if not self.may_step:
+            raise TrainingStateError(f"optimizer.step() outside of the private step.\nFix: {ONLY_STEP}")
         for parameter in self.params:
             if getattr(parameter, "summed_grad", None) is None:
                 sum_of(parameter, self.released_shape(parameter))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import Poisson, RandomAllocation
+from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._costs import FORMED, StepCosts, plain_flops, way_cost
-from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._norms import NormsWanted, check_rank, forms_gradients, wanted_estimator
 from dprmt.training.clipping._optimizer import (
@@ -28,7 +26,6 @@ from dprmt.training.clipping._plain_pass import plain_pass
 from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._rates import Rates
 from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
-from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer, ShardedStep
 from dprmt.training.clipping._shards import is_sharded
 from dprmt.training.clipping._step import REPLAY, ClippedStep
@@ -248,16 +245,13 @@ class ClippingPlan:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
         noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
-        bound = self.clipping_norm
-        with _without_gradients(layer.module for layer in layers if isinstance(layer, WholeModule)):
-            hooks = GradSampleModuleFastGradientClipping(self.model, loss_reduction="sum", max_grad_norm=bound)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
-        samplers = NormSamplers(hooks, layers, self.policy, floor=floor, keep=True)
+        capture = Capture(self.model, layers, self.policy, floor=floor)
         if isinstance(noisy, ShardedNoisySumOptimizer):
-            return ShardedStep(hooks, noisy, samplers)
+            return ShardedStep(noisy, capture)
         most = self.rows_per_unit if self.regime == "together" else None
-        return ClippedStep(hooks, noisy, samplers, replay=self.replay, most_rows=most)
+        return ClippedStep(noisy, capture, replay=self.replay, most_rows=most)
 
     def _alone(
         self,
@@ -272,7 +266,9 @@ class ClippingPlan:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
         noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
-        return UnitStep(self.model, noisy, self.record, most_rows=self.rows_per_unit, projected=self.subspaces)
+        return UnitStep(
+            self.model, noisy, self.record, most_rows=self.rows_per_unit, projected=self.subspaces, replay=self.replay
+        )
 
     def _check_subspaces(self, optimizer: torch.optim.Optimizer) -> None:
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
@@ -387,19 +383,6 @@ def _trained_names(model: torch.nn.Module) -> list[str]:
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:
     return plan_layers(trainable_modules(model, policy.whole), policy, subspaces)
-
-
-@contextmanager
-def _without_gradients(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """Opacus puts its hooks on what is trainable: not on modules whose samples are run one by one."""
-    trained = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
-    try:
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
 
 
 def _shared_generator() -> ProbeGenerator:

@@ -7,26 +7,27 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from opacus.grad_sample.gsm_base import AbstractGradSampleModule
-from opacus.layers.param_rename import RenameParamsMixin
 from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._shards import check_shards, is_sharded
-from dprmt.training.clipping._trainable_modules import is_container, is_whole, module_with, trainable_modules
+from dprmt.training.clipping._tied_weights import tied_tables
+from dprmt.training.clipping._trainable_modules import (
+    is_container,
+    is_renaming,
+    is_whole,
+    module_with,
+    trainable_modules,
+)
 
 _UNSHARDED = (
     "without FullyShardedDataParallel, whose flat parameters hide which layer they are of: shard with "
     "torch.distributed.fsdp.fully_shard, or hold the model in every process"
 )
 _ONE_PLACE = (
-    "without trainable parameters in several places: set tie_word_embeddings=False in the configuration, "
-    "freeze the parameter (LoRA does), or name the module around all places in whole=[...]"
-)
-_ONE_TABLE = (
-    "without a trainable table that several embeddings share, as encoder and decoder of T5 do whatever "
-    "tie_word_embeddings says: freeze it (model.shared.requires_grad_(False); LoRA does), or name the module around "
-    "all places in whole=[...]"
+    "without trainable parameters in several places, other than a table of torch.nn.Embedding layers that one "
+    "torch.nn.Linear may share: freeze the parameter (LoRA does), or run the model with regime='alone'"
 )
 
 
@@ -41,17 +42,11 @@ def check_any_model(model: nn.Module) -> None:
     _check_parameters(model)
 
 
-def check_model(model: nn.Module, *, hooked: bool = False, whole: Collection[str] = ()) -> None:
+def check_model(model: nn.Module, *, whole: Collection[str] = ()) -> None:
     """Raise unless every sample's gradient is its own and can be computed."""
-    if not isinstance(model, nn.Module):
-        raise ParameterError("model", type(model).__name__, "a torch.nn.Module")
-    if isinstance(model, AbstractGradSampleModule) or (hasattr(model, "autograd_grad_sample_hooks") and not hooked):
-        raise ParameterError("model", type(model).__name__, "a model without Opacus' hooks; remove them first")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
-    _check_parameters(model)
+    check_any_model(model)
     modules = trainable_modules(model, whole)
-    _check_shared(model, modules, whole)
+    _check_shared(model, modules, whole, set() if is_sharded(model) else tied_tables(modules.values()))
     for name, module in model.named_modules():
         check_samples_apart(name, module)
     for name, module in modules.items():
@@ -71,26 +66,41 @@ def _check_parameters(model: nn.Module) -> None:
             raise ParameterError("model", f"{name}: {parameter.dtype}", allowed)
 
 
-def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str]) -> None:
+def _check_shared(
+    model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str], tied: Collection[nn.Parameter]
+) -> None:
     apart = {module for name, module in modules.items() if is_whole(name, module, whole)}
     names, users = defaultdict(list), defaultdict(set)
     for prefix, module in model.named_modules(remove_duplicate=False):
-        if not isinstance(module, RenameParamsMixin):  # its parts have the same parameters under other names
+        if not is_renaming(module):  # its parts have the same parameters under other names
             for name, parameter in module.named_parameters(recurse=False):
                 names[parameter].append(f"{prefix}.{name}" if prefix else name)
                 users[parameter].add(module_with(modules, prefix))
     for parameter, shared in names.items():
         inside_one = len(users[parameter]) == 1 and users[parameter] <= apart
-        if parameter.requires_grad and len(shared) > 1 and not inside_one:
-            tables = sum(isinstance(model.get_submodule(place.rpartition(".")[0]), nn.Embedding) for place in shared)
-            raise ParameterError("model", " = ".join(shared), _ONE_TABLE if tables > 1 else _ONE_PLACE)
+        # A module around the layer may hold the parameter too: BERT's head has the bias of its last layer.
+        layers = users[parameter] - {None}
+        by_layers = not layers & apart and (len(layers) == 1 or parameter in tied)
+        if parameter.requires_grad and len(shared) > 1 and not inside_one and not by_layers:
+            raise ParameterError("model", " = ".join(shared), _ONE_PLACE)
+
+
+def is_frozen_batch_norm(module: nn.Module) -> bool:
+    """Whether nothing of the module is trained, and it has statistics for its evaluation mode."""
+    known = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
+    return known and not any(value.requires_grad for value in module.parameters())
 
 
 def check_samples_apart(name: str, module: nn.Module) -> None:
     """Raise if what a layer does to one sample depends on the others, trained or not."""
     kind = f"{name}: {type(module).__name__}"
+    if is_frozen_batch_norm(module) and not module.training:
+        return  # a fixed map: `Capture` sees to it that it stays one
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        allowed = "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it"
+        allowed = (
+            "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it; or "
+            "freeze it and call its eval()"
+        )
         raise ParameterError("model", kind, allowed)
     if getattr(module, "track_running_stats", False):
         allowed = "without running statistics, which are not private: set track_running_stats=False"

@@ -99,6 +99,7 @@ class BatchRows:
                 where = name if name == "batch" else f"batch[{name!r}]"
                 raise ParameterError(where, type(value).__name__, allowed)
         named = {name: value for name, value in entries if isinstance(value, torch.Tensor) and value.ndim == 2}
+        self.words = [value for name, value in named.items() if _holds_words(value) and not _is_target(name)]
         self._kept = _kept_columns(named, padding)
         self._target = _target_columns(named, padding, self._kept, translates=translates)
 
@@ -126,6 +127,55 @@ class BatchRows:
     def tells_padding(self) -> bool:
         """Whether columns are known that may be padding."""
         return self._kept is not None or self._target is not None
+
+
+def padding_number(words: Sequence[torch.Tensor]) -> tuple[int | None, int | None]:
+    """The number that fills up the shorter of some texts, and their width; None where nothing looks like it.
+
+    It ends at least two rows, one of them more than once, not all rows, and in different lengths.
+    """
+    text = next((value for value in words if value.shape[1] > 1), None)
+    if text is None:
+        return None, None
+    ends = text[:, -1]
+    for number in ends.unique().tolist():
+        tails = (text == number).flip(1).long().cumprod(1).sum(1)
+        lengths = tails[tails > 0].tolist()
+        if 1 < len(lengths) < len(text) and max(lengths) > 1 and len(set(lengths)) > 1:
+            return int(number), text.shape[1]
+    return None, text.shape[1]
+
+
+def two_rows(one: Any, other: Any) -> Any:
+    """A batch of one sample and another batch of one, one after the other; None if they are not alike."""
+    if isinstance(one, Mapping):
+        if not isinstance(other, Mapping) or one.keys() != other.keys():
+            return None
+        joined = {key: two_rows(one[key], other[key]) for key in one}
+        if any(joined[key] is None and one[key] is not None for key in one):
+            return None
+        if isinstance(one, MutableMapping) and type(one) is not dict:
+            both = copy.copy(one)
+            both.update(joined)
+            return both
+        return joined
+    if isinstance(one, tuple) or _columns(one, 1):
+        if type(one) is not type(other) or len(one) != len(other):
+            return None
+        entries = [two_rows(mine, others) for mine, others in zip(one, other, strict=True)]
+        if any(entry is None and mine is not None for entry, mine in zip(entries, one, strict=True)):
+            return None
+        if isinstance(one, tuple):
+            return type(one)(*entries) if hasattr(one, "_fields") else tuple(entries)
+        return entries
+    if isinstance(one, torch.Tensor):
+        alike = isinstance(other, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype
+        return torch.cat([one, other]) if alike else None
+    if isinstance(one, np.ndarray):
+        return np.concatenate([one, other]) if isinstance(other, np.ndarray) and one.shape == other.shape else None
+    if isinstance(one, _SHARED):
+        return one if one == other else None
+    return [one[0], other[0]]
 
 
 def _from_first_to_last(kept: torch.Tensor) -> tuple[int, int, int]:

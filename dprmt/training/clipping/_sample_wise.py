@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ class SampleWiseForward:
     ``batch_size``: of the present forward pass, for modules whose documentation does not say which axis is the
     sample's: there an input whose first axis is that long holds the samples, and all others are shared.
     ``take``: is called in the backward pass with a parameter and its per-sample gradients.
+    ``anchor``: to which the backward pass leads.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class SampleWiseForward:
         module: nn.Module,
         batch_size: Callable[[], int],
         take: Take,
+        anchor: torch.Tensor,
     ) -> None:
-        self._name, self._module = name, module
+        self._name, self._module, self._anchor = name, module, anchor
         self._parameters = {value: inside for inside, value in module.named_parameters() if value.requires_grad}
         self._batch_size, self._take = batch_size, take
         self._had_forward, self._forward = "forward" in vars(module), module.forward
@@ -73,6 +76,10 @@ class SampleWiseForward:
             self._refuse("has a buffer that the forward pass changes: freeze it")
         return output
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copied model has the plain forward pass."""
+        return types.MethodType(type(self._module).forward, memo[id(self._module)])
+
     def remove(self) -> None:
         """Give the module its own forward pass back."""
         if self._had_forward:
@@ -98,8 +105,7 @@ class SampleWiseForward:
     def _copies(self, size: int) -> dict[str, torch.Tensor]:
         copies = {}
         for parameter, name in self._parameters.items():
-            copies[name] = parameter.expand(size, *parameter.shape)
-            copies[name].register_hook(self._taker(parameter))
+            copies[name] = _Copies.apply(self._taker(parameter), parameter.detach(), size, self._anchor)
         return copies
 
     def _taker(self, parameter: nn.Parameter) -> Callable[[torch.Tensor], None]:
@@ -202,6 +208,20 @@ def checkpointing_by_name() -> Iterator[None]:
             raise TrainingStateError(f"gradient checkpointing is of the reentrant kind: {todo}") from error
         todo = "use it on layers that hooks follow, and not around modules that are run one sample at a time"
         raise TrainingStateError(f"gradient checkpointing cannot be followed here: {todo}") from error
+
+
+class _Copies(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
+    """A parameter for each sample, whose gradients are handed over and reach no parameter."""
+
+    @staticmethod
+    def forward(ctx: Any, take: Any, parameter: torch.Tensor, size: int, anchor: torch.Tensor) -> torch.Tensor:
+        ctx.take = take
+        return parameter.expand(size, *parameter.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: torch.Tensor) -> tuple[None, ...]:
+        ctx.take(gradients)
+        return None, None, None, None
 
 
 class _Body(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy

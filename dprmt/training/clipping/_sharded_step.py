@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from typing import Any, SupportsIndex
 
 import torch
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from opacus.optimizers import DPOptimizerFastGradientClipping
 from torch.distributed.tensor import DTensor
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._first_pass import Distance, FirstPass, sketched
+from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._optimizer import NoisySum
-from dprmt.training.clipping._policy import Layer
-from dprmt.training.clipping._samplers import NormSamplers
-from dprmt.training.clipping._shards import Shards, gathered_again, in_all, in_any, like_shard, over_processes
+from dprmt.training.clipping._shards import Shards, gathered_again, in_all, in_any, like_shard
 from dprmt.training.clipping._step import ClippedStep, Identities, Losses
 from dprmt.training.randomness import SecureRandom
 
@@ -88,12 +85,10 @@ class ShardedStep(ClippedStep):
 
     Parameters
     ----------
-    model : GradSampleModuleFastGradientClipping
-        The model with hooks.
     optimizer : ShardedNoisySumOptimizer
         It noises the sums.
-    samplers : NormSamplers
-        Of the model, keeping what norms are computed from.
+    capture : Capture
+        The hooks on the model.
 
     Formal guarantees
     -----------------
@@ -108,17 +103,11 @@ class ShardedStep(ClippedStep):
     True
     """
 
-    def __init__(
-        self,
-        model: GradSampleModuleFastGradientClipping,
-        optimizer: ShardedNoisySumOptimizer,
-        samplers: NormSamplers,
-    ) -> None:
-        super().__init__(model, optimizer, samplers, replay=0.0)
-        self._shards = Shards([layer.module for layer in samplers.layers])
-        if self._first is not None:
-            self._first.remove()
-        self._first = _ShardedFirstPass(model, samplers.layers, self._shards)
+    is_spread = True
+
+    def __init__(self, optimizer: ShardedNoisySumOptimizer, capture: Capture) -> None:
+        super().__init__(optimizer, capture, replay=0.0)
+        self._shards = Shards([layer.module for layer in capture.layers])
         self._stands_in, self._calls = False, 0
 
     @contextmanager
@@ -183,7 +172,7 @@ class ShardedStep(ClippedStep):
         ParameterError
             As there.
         """
-        gathered_again(self._model)  # else the next forward pass would be with what an evaluation gathered before
+        gathered_again(self.model)  # else the next forward pass would be with what an evaluation gathered before
         super().step()
 
     def discard(self) -> None:
@@ -200,7 +189,7 @@ class ShardedStep(ClippedStep):
             The model as it was given, with its trained weights, sharded.
         """
         self._shards.remove()
-        gathered_again(self._model)
+        gathered_again(self.model)
         return super().close()
 
     def _computed(self, losses: Any, batch: Any, size: int) -> torch.Tensor:
@@ -212,10 +201,10 @@ class ShardedStep(ClippedStep):
             raise
 
     def _measured(self) -> tuple[torch.Tensor | None, list[Any]]:
-        if self._samplers.uses.waiting:
-            layer = next(iter(self._samplers.uses.waiting)).name
+        if self._capture.waiting:
+            layer = next(iter(self._capture.waiting)).name
             raise TrainingStateError(f"the losses do not depend on all uses of {layer}, whose parameters are sharded")
-        squared, contributions = self._samplers.measured()
+        squared, contributions = self._capture.measured()
         if squared is None:
             return squared, contributions
         seen: list[Any] = [None] * torch.distributed.get_world_size()
@@ -235,40 +224,6 @@ class ShardedStep(ClippedStep):
 
     def _summed(self) -> None:
         self._shards.move()
-
-
-class _ShardedFirstPass(FirstPass):
-    """All processes look at as many samples, and find the same."""
-
-    least = 1
-
-    def __init__(self, model: GradSampleModuleFastGradientClipping, layers: Sequence[Layer], shards: Shards) -> None:
-        super().__init__(model, layers)
-        self._shards = shards
-
-    def spares(self, rows: int) -> bool:
-        """Never: gradients of shards are compared."""
-        return False
-
-    def keep_gradient(self, parameter: torch.Tensor) -> None:
-        """Of a shard; ``fully_shard`` has taken the mean over processes."""
-        if self._compares_sums:
-            mean = _shard(parameter.grad).to_local()
-            self._plain[parameter] = sketched(mean * torch.distributed.get_world_size())
-
-    def _captured(self, contribution: Any, ones: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return self._captured_sums(contribution, ones)  # of shards, which another process may have factors of
-
-    def _summed(self) -> None:
-        self._shards.move()
-
-    def _over_processes(self, distances: dict[torch.Tensor, Distance]) -> dict[torch.Tensor, Distance]:
-        squares = {value: (one.length**2, one.difference**2) for value, one in distances.items()}
-        sums = over_processes(squares)
-        return {
-            value: Distance(sums[value][0] ** 0.5, sums[value][1] ** 0.5, one.tolerance)
-            for value, one in distances.items()
-        }
 
 
 def _shard(value: Any) -> DTensor:

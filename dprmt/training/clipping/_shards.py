@@ -6,7 +6,7 @@ gradients. What stays of a parameter is a shard of rows: of the sum over samples
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,7 @@ class Shards:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._planned = {module: dict(module.named_parameters(recurse=False)) for module in modules}
         self._whole: dict[DTensor, nn.Parameter] = {}
-        self._handles = [module.register_forward_hook(self._note, prepend=True) for module in modules]
+        self._handles = [module.register_forward_hook(self._note) for module in modules]
 
     def move(self) -> None:
         """Add what was summed in whole parameters to the shards' sums; all processes at once, in the same order."""
@@ -95,7 +95,6 @@ class Shards:
             whole: Any = module._parameters[name]
             if shard.requires_grad and whole is not shard:
                 self._whole[shard] = whole
-                whole._forward_counter, whole.grad_sample = 0, None  # Opacus counts on the parameter that it finds
 
 
 def like_shard(parameter: DTensor, local: torch.Tensor) -> DTensor:
@@ -111,14 +110,6 @@ def gathered_again(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def over_processes(values: Mapping[Any, Sequence[float]]) -> dict[Any, list[float]]:
-    """Sums over all processes, which have the keys in the same order."""
-    total = torch.tensor([list(row) for row in values.values()], dtype=torch.float64)
-    if len(total):
-        torch.distributed.all_reduce(total)
-    return dict(zip(values, total.tolist(), strict=True))
 
 
 def in_all(value: bool) -> bool:

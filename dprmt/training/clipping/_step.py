@@ -2,32 +2,120 @@
 
 from __future__ import annotations
 
+import math
+import secrets
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, SupportsIndex, TypeAlias
 
 import torch
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
-from dprmt.training.clipping._first_pass import FirstPass
-from dprmt.training.clipping._formed_layers import WholeModule
-from dprmt.training.clipping._optimizer import NoisySum
-from dprmt.training.clipping._plain_gradients import WithoutPlainGradients, spares_plain_gradients
-from dprmt.training.clipping._policy import Contribution
+from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySum
+from dprmt.training.clipping._policy import Contribution, Samples
 from dprmt.training.clipping._refusals import parameters_added
 from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
-from dprmt.training.clipping._samplers import NormSamplers, StepLog
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, clip_factors
+from dprmt.training.norms import NormRecord, SampleId, clip_factors, sample_names
+from dprmt.training.randomness import draws_from, secret_generator
 from dprmt.training.subspaces import Subspaces
 
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
 Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
+_LEAST_SCALE = 128.0  # of a GradScaler, which halves and doubles 65536
 REPLAY = 0.02
 """How often a sample of a later micro-batch is run alone, by default."""
+
+
+class StepLog:
+    """Which logical steps and samples were used, so that no probe and no sample is used twice; nor a row of units.
+
+    ``current``: the step that is not finished yet.
+    """
+
+    def __init__(self) -> None:
+        self.current: int | None = None
+        self._begun: set[int] = set()
+        self._names: set[bytes] = set()
+        self._before: tuple[int | None, set[bytes]] | None = None
+
+    def check_ranks(self) -> None:
+        """Raise in all processes unless they are at one step, and no sample of it was in two of them."""
+        seen: list[tuple[int | None, set[bytes]]] = [(None, set())] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(seen, (self.current, self._names if self.current is not None else set()))
+        steps = sorted({step for step, _ in seen if step is not None})
+        if len(steps) > 1:
+            raise ParameterError("step", steps, "the same number in all processes: they share its probes")
+        repeated = sum(len(names) for _, names in seen) - len(set().union(*(names for _, names in seen)))
+        if repeated:
+            raise ParameterError("samples", repeated, "in one process only: each would be clipped and added twice")
+
+    def enter(self, step: int, samples: Samples, rows: Samples = None) -> None:
+        """Note a micro-batch; the first one of another step finishes the present one.
+
+        ``rows``: of which the samples, units then, are made.
+        """
+        names = set() if samples is None else set(sample_names(samples))
+        if step != self.current and step in self._begun:
+            raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
+        known = self._names if step == self.current else set()
+        if known & names:
+            kind, allowed = "samples", "samples that are not in this logical step yet"
+            if rows is not None:
+                kind, allowed = "units", allowed.replace("samples", "units")
+                allowed += ": all rows of one in one micro-batch, or plan to run units alone"
+            raise ParameterError(kind, len(known & names), allowed)
+        if rows is not None:
+            names |= _new_rows(rows, known)
+        self._before = (self.current, self._names if step != self.current else names)
+        known |= names
+        self._begun.add(step)
+        self.current, self._names = step, known
+
+    def extend(self, rows: Samples) -> None:
+        """Note more rows of the unit that was entered last."""
+        names = _new_rows(rows, self._names)
+        assert self._before is not None
+        if self._before[0] == self.current:
+            self._before[1].update(names)
+        self._names |= names
+
+    def undo(self) -> None:
+        """Forget the last micro-batch, of which nothing is in the sum: it may be tried again."""
+        assert self._before is not None
+        (current, names), step = self._before, self.current
+        if current == step:
+            self._names -= names
+        else:
+            self._begun -= {step}
+            self.current, self._names = current, names
+
+
+def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
+    """By names that no unit has."""
+    names = {b"row" + name for name in sample_names([] if rows is None else rows)}
+    if twice := known & names:
+        raise ParameterError("samples that come twice", len(twice), "0: rows are of one unit, once in a logical step")
+    return names
+
+
+def _is_scaled(losses: torch.Tensor) -> bool:
+    """Whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
+    factor = getattr(losses.grad_fn, "_saved_other", None)
+    if losses.grad_fn is None or losses.grad_fn.name() != "MulBackward0" or not isinstance(factor, torch.Tensor):
+        return False
+    if factor.ndim or factor.dtype != torch.float32 or factor.requires_grad:
+        return False
+    return float(factor) >= _LEAST_SCALE and math.log2(float(factor)).is_integer()
+
+
+def _only_when(private: NoisySum, *_: Any) -> None:
+    if not private.may_step:
+        raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
 
 class LogicalStep:
@@ -35,8 +123,12 @@ class LogicalStep:
 
     def __init__(self, model: torch.nn.Module, optimizer: NoisySum, log: StepLog) -> None:
         self.model, self._log = model, log
-        self.optimizer: torch.optim.Optimizer = optimizer
+        self.optimizer: NoisySum = optimizer
         self._moved = frozenset(optimizer.params)
+        optimizer.may_step = False
+        self._draw_key, self._draw_count = secrets.token_bytes(32), 0
+        self._devices = sorted({value.device for value in model.parameters()}, key=str)
+        self._guard = optimizer.original_optimizer.register_step_pre_hook(partial(_only_when, optimizer))
 
     @property
     def subspaces(self) -> Subspaces | None:
@@ -60,10 +152,41 @@ class LogicalStep:
             self._check_optimizer()
             if self.optimizer.is_shared:
                 self._log.check_ranks()
+            self.optimizer.may_step = True
             self.optimizer.step()
         finally:
+            self.optimizer.may_step = True
             self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.may_step = False
             self._log.current = None
+
+    def abandon(self) -> None:
+        """Forget everything that was added since the last step, which is neither charged nor used."""
+        self.discard()
+        self.optimizer.forget()
+        self._log.current = None
+
+    def discard(self) -> None:
+        """Forget a forward pass that is not to be trained on."""
+
+    def draw_from(self, secret: bytes) -> None:
+        """Draw dropout of the passes to come from this secret, never used before, instead of one of this process."""
+        self._draw_key, self._draw_count = secret, 0
+
+    def _give_back(self) -> None:
+        """Leave the optimizer as it was given."""
+        self._guard.remove()
+        self.optimizer.may_step = True
+        self.optimizer.forget()
+
+    def _draws(self) -> AbstractContextManager[None]:
+        """Secret draws of a forward and a backward pass.
+
+        Given the key, what dropout draws is independent from sample to sample and of the data, so that it can be the
+        same for each remaining sample when one is left out and the others move up.
+        """
+        self._draw_count += 1
+        return draws_from(self._draw_key + self._draw_count.to_bytes(8, "little"), self._devices)
 
     def _check_optimizer(self) -> None:
         later = [value for value in self.optimizer.params if value not in self._moved]
@@ -72,20 +195,18 @@ class LogicalStep:
 
 
 class ClippedStep(LogicalStep):
-    """A private step over Opacus' hooks; made by :func:`make_private`.
+    """A private step over hooks on a model's layers; made by :func:`make_private`.
 
-    A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew nobody) and one of
-    :meth:`step`. Where all norms are exact, Opacus' own loop works as well: a summed loss, its Poisson loader and
-    ``BatchMemoryManager`` with :attr:`optimizer`. Nothing then looks for samples that come twice in a logical step.
+    A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew no sample) and one of
+    :meth:`step`. A backward pass outside of :meth:`accumulate` and a step of the optimizer outside of :meth:`step`
+    raise an error.
 
     Parameters
     ----------
-    model : GradSampleModuleFastGradientClipping
-        The model with hooks.
     optimizer : NoisySumOptimizer or DistributedNoisySumOptimizer
         It noises the sums.
-    samplers : NormSamplers
-        Of the model, keeping what norms are computed from.
+    capture : Capture
+        The hooks on the model.
     replay : float
         Probability with which a sample of a later micro-batch is run alone; see :meth:`accumulate`.
     most_rows : int or None
@@ -94,7 +215,7 @@ class ClippedStep(LogicalStep):
     Attributes
     ----------
     model : Module
-        The model to call, with the hooks that the clipping needs.
+        The model as it was given, with the hooks that the clipping needs. A copy of it has none.
     optimizer : Optimizer
         The Opacus optimizer; its ``original_optimizer`` is the one that was given.
 
@@ -108,7 +229,7 @@ class ClippedStep(LogicalStep):
     --------
     Of the gradients 30 and ½ long, the first is cut to C = 1; the sum is divided by the expected batch size:
 
-    >>> from dprmt.training.clipping import make_private
+    >>> from dprmt.training.clipping._make_private import make_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
     >>> step = make_private(
@@ -134,37 +255,27 @@ class ClippedStep(LogicalStep):
 
     def __init__(
         self,
-        model: GradSampleModuleFastGradientClipping,
         optimizer: NoisySum,
-        samplers: NormSamplers,
+        capture: Capture,
         *,
         replay: float = REPLAY,
         most_rows: int | None = None,
     ) -> None:
-        super().__init__(model, optimizer, samplers.log)
+        super().__init__(capture.model, optimizer, StepLog())
         self._most_rows = most_rows
-        self._has_units: bool | None = None if most_rows is None else True  # None: nobody has said yet
-        self._replay = Replay(model, samplers, replay, float(optimizer.max_grad_norm))
-        self._model, self._samplers = model, samplers
-        self._first: FirstPass | None = FirstPass(model, samplers.layers)
-        self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
-        self._plainless = [
-            # A copied model would copy methods.
-            WithoutPlainGradients(layer.module, lambda: self._spares_plain_gradients(), lambda *use: self._note(*use))
-            for layer in samplers.layers
-            if not isinstance(layer, WholeModule) and spares_plain_gradients(layer.module)
-        ]
-        optimizer.collect, samplers.uses.watch = self._collect, self._watch
+        self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
+        self._replay = Replay(capture, replay, float(optimizer.max_grad_norm))
+        self._capture, self._was_checked = capture, False
 
     @property
     def record(self) -> NormRecord:
         """Record of how the norm of every trainable parameter is obtained: what the accountant is told."""
-        return self._samplers.record
+        return self._capture.record
 
     @property
     def rounding(self) -> float:
         """ρ of ``clip_factors``, the same for all samples whatever the batch."""
-        return self._samplers.rounding
+        return self._capture.rounding
 
     @property
     def replays(self) -> int:
@@ -240,6 +351,12 @@ class ClippedStep(LogicalStep):
         number, current = check_count("step", step, low=0), self._log.current
         if current not in (None, number):
             raise ParameterError("step", number, f"{current} until step() has finished it")
+        with self._draws():
+            return self._accumulate(losses, samples, number, batch, units)
+
+    def _accumulate(
+        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+    ) -> torch.Tensor:
         if not isinstance(losses, torch.Tensor) and callable(losses):
             losses = self._computed(losses, batch, len(samples))
         elif batch is not None:
@@ -251,6 +368,9 @@ class ClippedStep(LogicalStep):
             raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
         if not losses.requires_grad:
             raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
+        if _is_scaled(losses):
+            todo = "losses are in float32 and clipped, so that nothing underflows: leave the GradScaler out"
+            raise TrainingStateError(f"the losses were multiplied by a GradScaler's scale: {todo}")
         if len(samples) != len(losses):
             raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
         if len(losses) == 0:
@@ -258,18 +378,42 @@ class ClippedStep(LogicalStep):
             return losses.detach()
         whose = self._units_of(units, len(losses)) if self._has_units or units is not None else None
         try:
-            with checkpointing_by_name() if self._first is not None else nullcontext():
-                if self._first is not None:
-                    self._first.check_samples(losses)
-                with self._samplers.at(step=number, samples=samples, units=whose):
-                    losses.sum().backward()
-                    self._has_units = whose is not None
-                    if not self._add():
-                        raise TrainingStateError("the losses reach no trainable layer")
+            self._capture.check()
+            self._log.enter(number, samples if whose is None else list(whose.names), None if whose is None else samples)
         except BaseException:
             self.discard()
             raise
+        try:
+            with checkpointing_by_name():
+                self._backward(losses, number, samples if whose is None else list(whose.names), whose)
+            self._has_units = whose is not None
+        except BaseException:
+            if not self._capture.summing:
+                self._log.undo()
+            raise
+        finally:
+            self.discard()
         return losses.detach()
+
+    def _backward(self, losses: torch.Tensor, step: int, samples: Samples, units: UnitRows | None) -> None:
+        capture, several = self._capture, self._in_any(len(losses) > 1)
+        if not self._was_checked and several:
+            capture.check_apart(losses, always=self.is_spread)
+        with capture.backward(step=step, samples=samples, size=len(losses), units=units):
+            losses.sum().backward()
+        squared, contributions = self._measured()
+        if squared is None:
+            raise TrainingStateError("the losses reach no trainable layer")
+        finite = torch.isfinite(squared)
+        all_finite = several and self._in_all(bool(finite.all()))  # NaN shows nothing
+        factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=capture.rounding)
+        kept = self._kept(finite)
+        capture.summing = True
+        self._large_last(contributions)
+        while contributions:
+            contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one
+            self._summed()
+        self._was_checked = self._was_checked or all_finite
 
     def _units_of(self, units: Identities | None, rows: int) -> UnitRows:
         try:
@@ -286,20 +430,18 @@ class ClippedStep(LogicalStep):
 
     def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int) -> torch.Tensor:
         try:
-            with checkpointing_by_name() if self._first is not None else nullcontext():
+            with checkpointing_by_name():
                 self._replay.look(losses, batch, size)
-            if self._first is not None:
-                self._first.forget()
-            return losses(batch)
+                for generator in self._replay.generators:  # of the model's own: their seed may be known
+                    generator.set_state(secret_generator(generator.device).get_state())
+                return losses(batch)
         except BaseException:
             self.discard()
             raise
 
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on, for instance after an error."""
-        self._samplers.uses.finish()
-        if self._first is not None:
-            self._first.forget()
+        self._capture.finish()
 
     def close(self) -> torch.nn.Module:
         """Take all hooks away.
@@ -310,89 +452,25 @@ class ClippedStep(LogicalStep):
             The model as it was given, with its trained weights.
         """
         self.discard()
-        self.optimizer.forget()
-        self._samplers.remove()
-        self._looked()
-        for handle in self._handles:
-            handle.remove()
-        while self._plainless:
-            self._plainless.pop().remove()
-        return self._model.to_standard_module()
-
-    def _spares_plain_gradients(self) -> bool:
-        return self._first is None or self._first.spares(self._samplers.uses.batch_size)
-
-    def _note(self, module: torch.nn.Module, inputs: Sequence[Any], output: torch.Tensor) -> None:
-        if self._first is not None:
-            self._first.uses.note(module, inputs, output)
-
-    def _watch(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> None:
-        if self._first is not None:
-            self._first.uses.capture(module, inputs, gradients)
-
-    def _let_go(self, parameter: torch.Tensor) -> None:
-        if self._first is not None:
-            self._first.keep_gradient(parameter)
-        parameter.grad = None  # of the plain sum: not private, and nothing else uses it
-
-    def _looked(self) -> None:
-        if self._first is not None:
-            self._first.remove()
-        self._first = self._samplers.uses.watch = None
-
-    def _collect(self) -> None:
-        # In Opacus' own loop nobody calls accumulate.
-        try:
-            if self._samplers.measured()[0] is not None:
-                if self._has_units:
-                    raise TrainingStateError(
-                        "a backward pass names no units in a run that has them: give losses to accumulate(…, units=…)"
-                    )
-                self._samplers.uses.check()
-                self._has_units = False
-                self._add()
-        finally:
-            self._samplers.uses.finish()
-
-    def _add(self) -> bool:
-        squared, contributions = self._measured()
-        if squared is None:
-            return False
-        finite = torch.isfinite(squared)
-        seen = self._first is not None and self._look(self._first, contributions, squared, finite)
-        factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self._samplers.rounding)
-        kept = self._kept(finite)
-        if seen:
-            self._looked()
-        self._samplers.uses.summing = True
-        self._large_last(contributions)
-        while contributions:
-            contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one
-            self._summed()
-        return True
+        self._give_back()
+        self._capture.remove()
+        return self.model
 
     def _large_last(self, contributions: list[Contribution]) -> None:
         """Large sums come when most of what is kept for others is gone: they are first in the list, taken from behind.
 
         A layer's own contributions stay in their order.
         """
-        sizes = [sum(value.numel() for value in layer.module.parameters()) for layer in self._samplers.uses.sources]
+        sizes = [sum(value.numel() for value in layer.module.parameters()) for layer in self._capture.sources]
         order = sorted(range(len(contributions)), key=sizes.__getitem__, reverse=True)
         contributions[:] = [contributions[place] for place in order]
 
-    def _look(
-        self, first: FirstPass, contributions: Sequence[Contribution], squared: torch.Tensor, finite: torch.Tensor
-    ) -> bool:
-        """Whether all was seen that the first micro-batch has to show."""
-        # One row cannot show whether rows mix.
-        several = self._in_any((self._samplers.uses.size or len(finite)) > 1)
-        sources = self._samplers.uses.sources
-        return first.check_sums(contributions, sources, squared, finite=self._in_all(bool(finite.all()))) and several
-
     # What processes that share a model do together, see `ShardedStep`.
 
+    is_spread = False
+
     def _measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        return self._samplers.measured()
+        return self._capture.measured()
 
     def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
         return slice(None) if bool(finite.all()) else finite

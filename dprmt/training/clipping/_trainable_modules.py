@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+import torch
 from opacus.layers.dp_rnn import RNNLinear
 from opacus.layers.param_rename import RenameParamsMixin
 from torch import nn
@@ -49,8 +50,31 @@ def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | Non
 
 def is_followed(module: nn.Module) -> bool:
     """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
+    if type(module) is not nn.Embedding and embedding_scale(module) is not None:
+        return "forward" not in vars(module)
     known = type(module) in _FOLLOWED or is_conv1d(module)
-    return (known or _is_replayable(module)) and not list(module.buffers())
+    return (is_torch_layer(module) if known else _is_replayable(module)) and not list(module.buffers())
+
+
+def is_torch_layer(module: nn.Module) -> bool:
+    """Whether the forward pass is torch's own (or Transformers' Conv1D's), which nobody has replaced."""
+    if "forward" in vars(module) or not (type(module) in _FOLLOWED or is_conv1d(module)):
+        return False
+    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+    return bool(vars(owner)["forward"].__module__ == owner.__module__)
+
+
+def embedding_scale(module: nn.Module) -> float | None:
+    """By how much a table of embeddings multiplies the rows that it looks up; None where that is not all it does."""
+    if type(module) is nn.Embedding:
+        return 1.0
+    scale = getattr(module, "embed_scale", None)
+    if not isinstance(module, nn.Embedding) or scale is None or hasattr(module.weight, "device_mesh"):
+        return None
+    with torch.no_grad():
+        tokens = torch.arange(min(len(module.weight), 2), device=module.weight.device)
+        found, rows = module.forward(tokens), module.weight[tokens]
+    return float(scale) if found.shape == rows.shape and torch.allclose(found, rows * float(scale)) else None
 
 
 def is_matrix(module: nn.Module) -> bool:
@@ -64,10 +88,17 @@ def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Whether there are trainable parameters that no part has: Opacus' recurrent layers rename their parts'."""
-    if isinstance(module, RenameParamsMixin):
+    """Whether there are trainable parameters that no layer inside has too."""
+    if is_renaming(module):
         return False
-    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    own = {parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad}
+    parts = (part for part in module.modules() if own and part is not module and is_followed(part))
+    return bool(own.difference(*(part.parameters(recurse=False) for part in parts)))
+
+
+def is_renaming(module: nn.Module) -> bool:
+    """Whether the module holds its parts' parameters by other names, as Opacus' recurrent layers do."""
+    return isinstance(module, RenameParamsMixin)
 
 
 def is_container(module: nn.Module) -> bool:

@@ -214,7 +214,9 @@ def _check_whole_loss(network: torch.nn.Module) -> None:
         )
 
 
-def _output(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], **more: torch.Tensor) -> Any:
+def _output(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], **more: Any) -> Any:
+    if "use_cache" in signature(_transformers_model(model).forward).parameters:
+        more["use_cache"] = False  # of keys and values for a next token, which nobody asks for
     return model(**{key: value for key, value in batch.items() if key not in _NOT_INPUTS}, **more)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dprmt.training.harness._randomness import Randomness
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
 

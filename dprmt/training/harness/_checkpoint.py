@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor
 
 from dprmt._files import sync
 from dprmt._validation import ParameterError
-from dprmt.training.harness._processes import in_first
 from dprmt.training.harness._shard_files import SavedRows, check_seen, check_shards, write_shards
+from dprmt.training.private_run._processes import in_first
 
 _TENSORS, _DOCUMENT = "tensors.safetensors", "document.json"
 _FOLDERS = ("checkpoint", "checkpoint.previous")

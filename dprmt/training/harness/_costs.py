@@ -10,10 +10,10 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import ClippingPlan, Rates, StepCosts, measured_rates
 from dprmt.training.data import TaskData, per_sample_losses
-from dprmt.training.harness._ledger import whole_epochs
 from dprmt.training.harness._prepare import find_noise_multiplier, sampling
 from dprmt.training.harness._recipe_task import load, made_up_batch, recipe_task
 from dprmt.training.models import LoadedModel
+from dprmt.training.private_run._ledger import whole_epochs
 from dprmt.training.recipes import NormsRecipe, Recipe
 
 _UNNOISED = 1.0  # an ε to compare where a recipe adds no noise

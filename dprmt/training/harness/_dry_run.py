@@ -12,16 +12,16 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import saved_for_backward
 from dprmt.training.data import TaskData, per_sample_losses
-from dprmt.training.harness._clip_only import named_relation
 from dprmt.training.harness._costs import with_norms
-from dprmt.training.harness._ledger import SpentEpsilon, describe_mechanism
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, layer_norms, norms_sentence
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._private_score import wanted_releases
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.models import LoadedModel
+from dprmt.training.private_run._clip_only import named_relation
+from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe
 
 _CURVE = 5  # points of the ε curve that are reported

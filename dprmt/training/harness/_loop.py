@@ -16,17 +16,23 @@ from dprmt._validation import ParameterError
 from dprmt.training.clipping import ShardedStep
 from dprmt.training.harness._allocation import AllocatedBatches
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._clip_only import named_relation, no_privacy
-from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, mechanism_digest, spent_epsilon, whole_epochs
 from dprmt.training.harness._observer import Observer, StepRecord, listeners
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._private_score import charged_releases, release_score, wanted_releases
-from dprmt.training.harness._processes import from_first, in_first, most_in_any
-from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import poisson_batches
 from dprmt.training.harness._shard_files import check_shared, in_memory
 from dprmt.training.harness._sharding import like, optimizer_state_like
+from dprmt.training.private_run._clip_only import named_relation, no_privacy
+from dprmt.training.private_run._ledger import (
+    PrivacyLedger,
+    SpentEpsilon,
+    mechanism_digest,
+    spent_epsilon,
+    whole_epochs,
+)
+from dprmt.training.private_run._processes import from_first, in_first, most_in_any
+from dprmt.training.private_run._randomness import Randomness
 
 _MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
 
@@ -239,7 +245,7 @@ class Run:
             epsilon, charged = self._charge(step), True
         finally:
             if not charged:
-                private.optimizer.zero_grad(set_to_none=True)  # the sum, which was neither charged nor used
+                private.optimizer.forget()  # the sum, which was neither charged nor used
         self.released.step = step
         private.step()
         self.done = step

@@ -10,8 +10,8 @@ import torch
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._observer import Observer
 from dprmt.training.harness._prepare import prepare
-from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._task import Task
+from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.recipes import Settings
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dprmt.accounting import ExactNorms, GaussianRelease, Hutchinson, HutchPlusPlus, Norms
-from dprmt.training.harness._clip_only import ClippingOnly
-from dprmt.training.harness._ledger import Mechanism, spent_epsilon
 from dprmt.training.norms import LayerRecord, NormRecord
+from dprmt.training.private_run._clip_only import ClippingOnly
+from dprmt.training.private_run._ledger import Mechanism, spent_epsilon
 from dprmt.training.recipes import NORMS
 
 

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from dprmt._files import append_line
-from dprmt.training.harness._clip_only import said_of_every_step
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._run_folder import METRICS, SPECTRA, save_spectra
+from dprmt.training.private_run._clip_only import said_of_every_step
 
 
 class RunView(Protocol):

@@ -12,17 +12,17 @@ from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compos
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness._allocation import epoch_length
-from dprmt.training.harness._clip_only import ClippingOnly
-from dprmt.training.harness._ledger import Mechanism, whole_epochs
 from dprmt.training.harness._private_score import wanted_releases
-from dprmt.training.harness._processes import rank
-from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
 from dprmt.training.harness._sharding import check_spread, spread
 from dprmt.training.harness._task import Plan, Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
+from dprmt.training.private_run._clip_only import ClippingOnly
+from dprmt.training.private_run._ledger import Mechanism, whole_epochs
+from dprmt.training.private_run._processes import rank
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
 from dprmt.training.subspaces import RankRule, Subspaces
 from dprmt.training.telemetry import Telemetry

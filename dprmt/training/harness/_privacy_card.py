@@ -11,10 +11,10 @@ from dprmt._files import parse_toml, strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Release, compose, release_from_dict
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
-from dprmt.training.harness._ledger import FILE, charged_steps, whole_epochs
 from dprmt.training.harness._private_score import SCORE
 from dprmt.training.harness._run_folder import CONFIG
 from dprmt.training.harness._run_record import NOT_REPLAYED, read_run
+from dprmt.training.private_run._ledger import FILE, charged_steps, whole_epochs
 
 CARD = "privacy_card.json"
 FOR_READERS = "privacy_card.md"

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dprmt.statements import round_up
-from dprmt.training.harness._clip_only import named_relation
 from dprmt.training.harness._observer import Observer, RunView, StepRecord
+from dprmt.training.private_run._clip_only import named_relation
 
 
 class ProgressBar(Observer):

@@ -18,10 +18,10 @@ from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._guard import check_gradients_arrive
 from dprmt.training.harness._prepare import Prepared, prepare
-from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._task import Plan, Task
 from dprmt.training.harness._units import UnitBatches, UnitTable, unit_table
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import EvaluationRecipe, Recipe
 
 

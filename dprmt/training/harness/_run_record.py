@@ -9,8 +9,8 @@ from typing import Any
 
 from dprmt._files import parse_json, read_lines
 from dprmt._validation import ParameterError
-from dprmt.training.harness._clip_only import SENTENCE
 from dprmt.training.harness._run_folder import METRICS, RUN, SUMMARY
+from dprmt.training.private_run._clip_only import SENTENCE
 from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, Settings
 
 NOT_REPLAYED = (

@@ -10,9 +10,9 @@ from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.accounting import compose
 from dprmt.statements import PrivacyCard, privacy_card
-from dprmt.training.harness._ledger import FILE, charged_steps
 from dprmt.training.harness._privacy_card import CARD, CHOICE, FOR_READERS, SCORES, read_card
 from dprmt.training.harness._run_record import read_run
+from dprmt.training.private_run._ledger import FILE, charged_steps
 
 _RELEASED = "the choice of a run by any rule that reads what the runs released"
 _EXACT_SCORES = "a choice by exact scores, which are about the data they are taken on"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -208,6 +211,7 @@ class ItemTask(Task):
 
     def __post_init__(self) -> None:
         length = self.length
+        self._named: tuple[int, Counter[str]] = (-1, Counter())
         self._batches: UnitBatches | None = None
         if length is not None:
             self.length_at = lambda position: length(self.items[position])
@@ -236,8 +240,26 @@ class ItemTask(Task):
         """See `Task`."""
         if self._batches is not None:
             return torch.cat(list(self._of_units(self._batches, private, positions, step)))
-        batch = self.collate([self.items[i] for i in positions])
-        return private.accumulate(partial(self.losses, private.model), samples=positions, step=step, batch=batch)
+        items = [self.items[i] for i in positions]
+        names = self._names_of(items, step)
+        return private.accumulate(
+            partial(self.losses, private.model), samples=names, step=step, batch=self.collate(items)
+        )
+
+    def _names_of(self, items: Sequence[Any], step: int) -> list[SampleId]:
+        """Names by content: unlike positions they stay when another item is removed, and with them secret probes.
+
+        Equal items of a step are numbered.
+        """
+        if self._named[0] != step:
+            self._named = (step, Counter())
+        names: list[SampleId] = []
+        seen = self._named[1]
+        for item in items:
+            digest = hashlib.blake2b(_content(item), digest_size=16).hexdigest()
+            names.append(f"{digest} {seen[digest]}")
+            seen[digest] += 1
+        return names
 
     def _of_units(
         self, batches: UnitBatches, private: PrivateStep, positions: Sequence[int], step: int
@@ -246,3 +268,17 @@ class ItemTask(Task):
             places = [row for row, _ in rows]
             batch = self.collate([self.items[place] for place in places])
             yield batches.accumulate(private, self.losses, batch, rows, places, step)
+
+
+def _content(item: Any) -> bytes:
+    """Bytes that equal items share, in every process."""
+    if isinstance(item, torch.Tensor):
+        value = item.detach().cpu().contiguous()
+        return f"{value.dtype} {tuple(value.shape)} ".encode() + value.reshape(-1).view(torch.uint8).numpy().tobytes()
+    if isinstance(item, Mapping):
+        return b"".join(_content(part) for pair in sorted(item.items(), key=lambda pair: str(pair[0])) for part in pair)
+    if isinstance(item, (tuple, list)):
+        return f"{len(item)} ".encode() + b"".join(map(_content, item))
+    if isinstance(item, (str, int, float, bool, bytes, type(None))):
+        return f"{type(item).__name__} {item!r} ".encode()
+    return pickle.dumps(item, protocol=4)

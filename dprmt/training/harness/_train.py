@@ -14,21 +14,17 @@ import torch
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.harness._clip_only import named_relation, no_privacy
 from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._events import Events
 from dprmt.training.harness._guard import check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
-from dprmt.training.harness._ledger import describe_mechanism
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, norms_sentence
 from dprmt.training.harness._observer import MetricsFile, Observer, SpectraFile
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._privacy_card import write_card
 from dprmt.training.harness._private_score import charged_releases, wanted_releases
-from dprmt.training.harness._processes import from_first, in_first, process_group
 from dprmt.training.harness._progress import ProgressBar
-from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, check_draws_kept, load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, WEIGHTS, RunFolder
 from dprmt.training.harness._run_record import NOT_REPLAYED, other_packages, read_run, steps_seen
@@ -37,6 +33,10 @@ from dprmt.training.harness._sharding import check_spread
 from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
 from dprmt.training.harness._training_result import TrainingResult
+from dprmt.training.private_run._clip_only import named_relation, no_privacy
+from dprmt.training.private_run._ledger import describe_mechanism
+from dprmt.training.private_run._processes import from_first, in_first, process_group
+from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.recipes import Recipe, Settings
 
 _MOVED_AFTER = 10  # steps after which a parameter that has not moved since the first start stops the run
@@ -177,7 +177,7 @@ def train_task(
     ----------
     model : Module
         What is trained, on its device and in training mode; its layers must be those of
-        `dprmt.training.clipping.make_private`, or what the task's own private step takes.
+        `dprmt.make_private`, or what the task's own private step takes.
     task : Task
         On what. Each loss is of one sample alone: of a text, the mean over its own tokens. Means over the batch's
         tokens (``num_items_in_batch``) or over padding, and anything divided by a statistic of the batch, are refused;
@@ -397,6 +397,7 @@ class _FolderRun:
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],
+            "looks": getattr(run.prepared.private, "replays", 0),
             "evaluation": scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")

@@ -1,7 +1,7 @@
-"""Transformers' own `Trainer`, with private steps: a callback that takes over how it samples, clips and steps."""
+"""Private training in Transformers: `PrivateTrainer`, a `transformers.Trainer` whose steps are private."""
 
 import dprmt.training._needs_train  # noqa: F401
-from dprmt.training.hugging_face._callback import PrivateTraining as PrivateTraining
-from dprmt.training.hugging_face._sampling import PoissonBatches as PoissonBatches
+from dprmt.training.hugging_face._trainer import PrivacyArguments as PrivacyArguments
+from dprmt.training.hugging_face._trainer import PrivateTrainer as PrivateTrainer
 
-__all__ = ["PoissonBatches", "PrivateTraining"]
+__all__ = ["PrivacyArguments", "PrivateTrainer"]

@@ -7,6 +7,7 @@ from dprmt.training.models._load import LoadedModel as LoadedModel
 from dprmt.training.models._load import load_model as load_model
 from dprmt.training.models._tokenizer import byte_tokenizer as byte_tokenizer
 from dprmt.training.models._tokenizer import load_tokenizer as load_tokenizer
+from dprmt.training.models._trainable import whole_modules as whole_modules
 
 __all__ = [
     "LoadedModel",
@@ -15,4 +16,5 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "save_adapter",
+    "whole_modules",
 ]

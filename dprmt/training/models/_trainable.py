@@ -15,13 +15,55 @@ _HEADS = ("classifier", "score")
 _ADAPTED = (torch.nn.Linear, Conv1D)
 
 
+# Classes whose samples have to run one by one where one of these parts is trained (all: ""), and why.
+_APART = {
+    "DebertaEncoder": ("rel_embeddings", "_proj"),  # a table of relative positions that all samples share
+    "DebertaV2Encoder": ("rel_embeddings", "_proj"),
+    "LongformerSelfAttention": ("",),  # computes with the sequence first
+    "OPTDecoderLayer": ("fc1", "fc2", "final_layer_norm"),  # puts samples and tokens into one axis
+}
+
+
+def whole_modules(network: torch.nn.Module) -> list[str]:
+    """Find the modules of a Transformers model whose samples have to run one by one, as it is trained now.
+
+    Give them to `make_private` as ``whole``. Most architectures have none; those that have share something between
+    samples inside, such as T5's relative positions, or order the axes differently, as Longformer does.
+
+    Parameters
+    ----------
+    network : Module
+        Of Transformers, adapters included, with ``requires_grad`` set as it will be trained.
+
+    Returns
+    -------
+    list of str
+        Names of modules, none inside another.
+
+    Examples
+    --------
+    >>> from transformers import T5Config, T5ForConditionalGeneration
+    >>> sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
+    >>> whole_modules(T5ForConditionalGeneration(T5Config(**sizes)))
+    ['encoder.block.0.layer.0.SelfAttention', 'decoder.block.0.layer.0.SelfAttention']
+    """
+    found: list[str] = []
+    for name, module in network.named_modules():
+        kind = type(module).__name__
+        parts = ("relative_attention_bias",) if hasattr(module, "relative_attention_bias") else _APART.get(kind, ())
+        trained = [inside for inside, value in module.named_parameters() if value.requires_grad]
+        own = any(part in inside for part in parts for inside in trained)
+        if own and not any(name.startswith(f"{other}.") for other in found):
+            found.append(name)
+    return found
+
+
 def make_trainable(network: torch.nn.Module, model: ModelRecipe) -> torch.nn.Module:
     """Mark what is trained, and freeze the rest."""
     heads = [name for name in _HEADS if hasattr(network, name)] if model.task == "classification" else []
     if model.dtype != "float32" and (model.finetune != "lora" or heads or (model.lora and model.lora.also_train)):
         raise ParameterError("model.dtype", model.dtype, "'float32' unless LoRA adapters alone are trained")
     if model.finetune == "full":
-        _check_untied(network)
         return network.requires_grad_(True)
     if model.finetune == "head":
         network.requires_grad_(False)
@@ -72,11 +114,3 @@ def _tied_names(network: torch.nn.Module) -> set[str]:
     if outputs is None or outputs.weight is not inputs.weight:
         return set()
     return {name for name, module in network.named_modules() if module is inputs or module is outputs}
-
-
-def _check_untied(network: torch.nn.Module) -> None:
-    tied = _tied_names(network)
-    if tied:
-        raise ParameterError(
-            "model.untie", False, f"true for full fine-tuning: {' and '.join(sorted(tied))} share one parameter"
-        )

@@ -21,15 +21,12 @@ from dprmt.training.norms._clipping import UNIT_ROUNDOFF as UNIT_ROUNDOFF
 from dprmt.training.norms._clipping import cancellation_allowance as cancellation_allowance
 from dprmt.training.norms._clipping import clip_factors as clip_factors
 from dprmt.training.norms._clipping import rounding_margin as rounding_margin
-from dprmt.training.norms._conv1d import is_conv1d as is_conv1d
 from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
 from dprmt.training.norms._estimator import NormEstimator as NormEstimator
 from dprmt.training.norms._estimator import layer_record as layer_record
 from dprmt.training.norms._exact import CACHED_BYTES as CACHED_BYTES
 from dprmt.training.norms._exact import MEMORY_BUDGET as MEMORY_BUDGET
-from dprmt.training.norms._exact import bias_squared_norms as bias_squared_norms
 from dprmt.training.norms._exact import embedding_rows as embedding_rows
-from dprmt.training.norms._exact import embedding_squared_norms as embedding_squared_norms
 from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
 from dprmt.training.norms._ghost import ghost_squared_norms as ghost_squared_norms
 from dprmt.training.norms._ghost import gram_entries as gram_entries
@@ -39,6 +36,7 @@ from dprmt.training.norms._hutchpp import HutchPlusPlusEstimator as HutchPlusPlu
 from dprmt.training.norms._hutchpp import hutchpp_squared_norms as hutchpp_squared_norms
 from dprmt.training.norms._layer_gradient import cheaper_side as cheaper_side
 from dprmt.training.norms._layer_gradient import full_precision as full_precision
+from dprmt.training.norms._layer_gradient import is_conv1d as is_conv1d
 from dprmt.training.norms._layer_gradient import layer_gradient as layer_gradient
 from dprmt.training.norms._layer_gradient import sum_of_squares as sum_of_squares
 from dprmt.training.norms._layer_gradient import token_factors as token_factors
@@ -61,12 +59,10 @@ __all__ = [
     "NormRecord",
     "ProbeGenerator",
     "SampleId",
-    "bias_squared_norms",
     "cancellation_allowance",
     "cheaper_side",
     "clip_factors",
     "embedding_rows",
-    "embedding_squared_norms",
     "exact_squared_norms",
     "full_precision",
     "ghost_squared_norms",

@@ -14,6 +14,7 @@ FACTOR_ROUNDING = 2.0**-50  # of the square root, the products and the quotient,
 SUM_ROUNDING = 2.0**-30  # of sums of up to 4e6 squares in float64, in any order
 DEFAULT_ROUNDING = 2.0**-13
 _DEVIATIONS = 8.0
+_LEAST_FACTOR = 2.0**-126  # the smallest normal number of float32
 UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
 """Of products of float32, TF32 and bfloat16, by what torch calls their precision."""
 
@@ -37,8 +38,9 @@ def clip_factors(
     Returns
     -------
     Tensor, shape (B,)
-        float64, on the device of the norms. 1 where n̂ = 0. 0 where n̂ is infinite or NaN; such a sample's
-        gradient must be left out of the sum by other means too, since 0·∞ is NaN.
+        float64, on the device of the norms. 1 where n̂ = 0. 0 where it would be below 2⁻¹²⁶, as float32 rounds such
+        numbers coarsely, and where n̂ is infinite or NaN; such a sample's gradient must be left out of the sum by other
+        means too, since 0·∞ is NaN.
 
     Raises
     ------
@@ -73,7 +75,7 @@ def clip_factors(
     margin = check_real("rounding", rounding, low=0.0, high=1.0, high_open=True)
     norms = squared_norms.detach().double().sqrt()
     factors = ((1 - margin) * (1 - FACTOR_ROUNDING) * bound / norms).clamp_max(1.0)
-    return torch.where(torch.isfinite(norms), factors, 0.0)
+    return torch.where(torch.isfinite(norms) & (factors >= _LEAST_FACTOR), factors, 0.0)
 
 
 def cancellation_allowance(
@@ -102,7 +104,8 @@ def cancellation_allowance(
     Returns
     -------
     Tensor, shape (B,)
-        √2 ρ Σ_t ‖a_t‖²‖g_t‖², and the square of what numbers too small for the dtype may hide; float64.
+        √2 ρ Σ_t ‖a_t‖²‖g_t‖², and the square of what numbers too small for the dtype may hide; float64. Infinite where
+        rows are so long (2⁹⁶ in float32) that the other factor's clipped ones would be too small.
 
     Raises
     ------
@@ -126,17 +129,18 @@ def cancellation_allowance(
     tensor([True])
     """
     layer = layer_gradient(activations, gradients, bias)
-    least = torch.finfo(layer.left.dtype).smallest_normal
-    squares = []
+    numbers, squares, longest = torch.finfo(layer.left.dtype), [], []
     for factor in (layer.left, layer.right):
-        lengths = torch.linalg.vector_norm(factor, dim=2)
+        lengths = torch.linalg.vector_norm(factor, dim=2).double()
         if not bool(lengths.isfinite().all()):  # squares may overflow in the factor's dtype
             lengths = sum_of_squares(factor.flatten(0, 1)).sqrt().view(factor.shape[:2])
-        squares.append(lengths.double().square() + factor.shape[2] * least)  # or underflow
+        longest.append(lengths.sum(1))
+        squares.append(lengths.square() + factor.shape[2] * numbers.smallest_normal)  # or underflow
     a, g = squares[0] + bias, squares[1]
-    hidden = least * (layer.rows * g.sqrt().sum(1) + layer.columns * a.sqrt().sum(1))
+    hidden = numbers.smallest_normal * (layer.rows * g.sqrt().sum(1) + layer.columns * a.sqrt().sum(1))
     margin = _DEVIATIONS * math.sqrt(check_count("terms", terms) + 2) * _unit_roundoff(dtype or layer.left.dtype)
-    return math.sqrt(2) * margin * (a * g).sum(1) + hidden.square()
+    allowance = math.sqrt(2) * margin * (a * g).sum(1) + hidden.square()
+    return torch.where(torch.maximum(*longest) > numbers.max**0.75, math.inf, allowance)
 
 
 def rounding_margin(

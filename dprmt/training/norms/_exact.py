@@ -75,7 +75,10 @@ def exact_squared_norms(
     ]
     norms = torch.cat(parts) if parts else sum_of_squares(gradients)
     del block  # before the bias takes its own
-    return norms + bias_squared_norms(gradients) if bias else norms
+    if not bias:
+        return norms
+    (per_token,) = token_factors(gradients=gradients)
+    return norms + sum_of_squares(per_token.sum(1))
 
 
 def _block(rows: int, row: int, wanted: int, most: int) -> tuple[int, int]:
@@ -96,42 +99,10 @@ def _norms_by_rows(activations: torch.Tensor, gradients: torch.Tensor, block: to
     return torch.stack(squares).sum(0)
 
 
-def bias_squared_norms(gradients: torch.Tensor) -> torch.Tensor:
-    """‖Σ_t g_t‖² for every sample: the exact squared norm of a bias' gradient.
-
-    Parameters
-    ----------
-    gradients : Tensor, shape (B, p) or (B, T, p)
-        Gradients with respect to the layer's outputs. For other small parameters (a LayerNorm's weight) pass
-        their per-sample gradients, of shape (B, p).
-
-    Returns
-    -------
-    Tensor, shape (B,)
-        float64.
-
-    Raises
-    ------
-    ParameterError
-        If the input is not a real floating tensor of at least two axes.
-
-    Examples
-    --------
-    >>> bias_squared_norms(torch.tensor([[[1.0], [2.0]]]))
-    tensor([9.], dtype=torch.float64)
-    """
-    (per_token,) = token_factors(gradients=gradients)
-    size, tokens, p = per_token.shape
-    few = max(1, CACHED_BYTES // (8 * max(size, 1) * p))
-    copied = per_token.new_empty(size, min(few, tokens), p, dtype=torch.float64)  # torch's own would be new every time
-    sums = [copied[:, : part.shape[1]].copy_(part).sum(1) for part in per_token.split(few, 1)]
-    return sum_of_squares(torch.stack(sums).sum(0))
-
-
-def embedding_squared_norms(
+def embedding_rows(
     tokens: torch.Tensor, gradients: torch.Tensor, *, padding_idx: int | None = None
-) -> torch.Tensor:
-    """Exact squared per-sample gradient norms of an embedding table, in the memory of the gradients.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Find the rows of an embedding table in which samples have gradients, each sample's own.
 
     Row v of a sample's gradient is the sum of g_t over the positions t that hold token v.
 
@@ -146,36 +117,6 @@ def embedding_squared_norms(
 
     Returns
     -------
-    Tensor, shape (B,)
-        float64.
-
-    Raises
-    ------
-    ParameterError
-        If ``tokens`` is not a tensor of non-negative integers with the leading axes of ``gradients``.
-
-    Examples
-    --------
-    >>> embedding_squared_norms(torch.tensor([[7, 7, 2]]), torch.ones(1, 3, 1))  # rows 7 and 2: 2² + 1²
-    tensor([5.], dtype=torch.float64)
-    """
-    owners, _, rows = embedding_rows(tokens, gradients, padding_idx=padding_idx)
-    squares = torch.zeros(len(tokens), dtype=torch.float64, device=gradients.device)
-    return squares.index_add_(0, owners, sum_of_squares(rows))
-
-
-def embedding_rows(
-    tokens: torch.Tensor, gradients: torch.Tensor, *, padding_idx: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The rows of an embedding table in which samples have gradients, each sample's own.
-
-    Parameters
-    ----------
-    tokens, gradients, padding_idx
-        As in :func:`embedding_squared_norms`.
-
-    Returns
-    -------
     owners, words : Tensor of int64, shape (R,)
         Whose row it is, and of which token; R is at most B·T.
     rows : Tensor, shape (R, p)
@@ -184,7 +125,7 @@ def embedding_rows(
     Raises
     ------
     ParameterError
-        As :func:`embedding_squared_norms` does.
+        If ``tokens`` is not a tensor of non-negative integers with the leading axes of ``gradients``.
 
     Examples
     --------

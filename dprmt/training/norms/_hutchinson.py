@@ -10,7 +10,7 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import Hutchinson
-from dprmt.training.norms._exact import embedding_squared_norms
+from dprmt.training.norms._exact import embedding_rows
 from dprmt.training.norms._layer_gradient import (
     LayerGradient,
     Side,
@@ -215,12 +215,12 @@ class HutchinsonEstimator:
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         padding_idx: int | None = None,
     ) -> torch.Tensor:
-        """Estimates for an embedding table: ‖Aᵀ(GP)‖²_F with A the tokens' indicators, never formed.
+        """Estimates for an embedding table: ‖(AᵀG)P‖²_F with A the tokens' indicators, from the rows that are summed.
 
         Parameters
         ----------
         tokens, gradients, padding_idx
-            As in :func:`dprmt.training.norms.embedding_squared_norms`, which is exact and seldom more expensive.
+            As in :func:`dprmt.training.norms.embedding_rows`, whose exact norms are seldom more expensive.
         layer, step, samples
             As in :meth:`squared_norms`.
 
@@ -237,5 +237,9 @@ class HutchinsonEstimator:
         (values,) = token_factors(gradients=gradients)
         request = {"layer": layer, "step": step, "rows": values.shape[-1], "probes": self.probes}
         probes = draw_probes(self.generator, self.secret, samples, values, **request)
+        owners, _, rows = embedding_rows(tokens.reshape(len(values), -1), values, padding_idx=padding_idx)
+        each = rows.split(torch.bincount(owners, minlength=len(values)).tolist())  # rows are sorted by their owner
         with full_precision(values.device):
-            return embedding_squared_norms(tokens.reshape(len(values), -1), values @ probes, padding_idx=padding_idx)
+            products = [part @ own for part, own in zip(each, probes.expand(len(values), -1, -1), strict=True)]
+        squares = torch.zeros(len(values), dtype=torch.float64, device=values.device)
+        return squares.index_add_(0, owners, sum_of_squares(torch.cat([values.new_empty(0, self.probes), *products])))

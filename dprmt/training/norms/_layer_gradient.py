@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, SupportsIndex
 
 import torch
+from torch import nn
 
 from dprmt._validation import ParameterError, check_count
 
@@ -200,3 +201,25 @@ def full_precision(device: torch.device) -> torch.autocast:
     torch.float32
     """
     return torch.autocast(device.type, enabled=False)
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Tell the Conv1D of Transformers, a linear layer whose weight is (in, out) and its gradient AᵀG, by its name.
+
+    Parameters
+    ----------
+    module : Module
+        Any.
+
+    Returns
+    -------
+    bool
+        True if it is; subclasses are not. Transformers need not be installed.
+
+    Examples
+    --------
+    >>> is_conv1d(nn.Linear(2, 3))
+    False
+    """
+    kind = type(module)
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"

@@ -68,11 +68,12 @@ class DPAdamBC(NoiseAwareOptimizer):
         Learning rate η >= 0.
     betas : pair of float
         β₁, β₂ in [0, 1).
-    noise_variance : float
+    noise_variance : float, optional
         Φ = (σC/L)² >= 0, the variance of the noise in one entry of ``p.grad``: noise multiplier σ, clipping norm C,
-        and L what the sum of clipped gradients was divided by. Under Poisson sampling this is the expected batch
-        size (times the accumulated iterations, for an Opacus optimizer with ``loss_reduction="mean"``; 1 for
-        ``"sum"``). A schedule sets ``group["noise_variance"]`` before each step, as schedulers do with "lr".
+        and L what the sum of clipped gradients was divided by. `dprmt.make_private` sets it. Under Poisson sampling L
+        is the expected batch size (times the accumulated iterations, for an Opacus optimizer with
+        ``loss_reduction="mean"``; 1 for ``"sum"``). A schedule sets ``group["noise_variance"]`` before each step, as
+        schedulers do with "lr".
     floor : float
         γ' > 0, in the units of the squared gradient, like Φ: no entry moves by more than η|m̂|/√γ'. Values
         beyond the normal numbers of the dtype of the moments act as the nearest of these.
@@ -127,7 +128,7 @@ class DPAdamBC(NoiseAwareOptimizer):
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),
         *,
-        noise_variance: float,
+        noise_variance: float | None = None,
         floor: float,
         weight_decay: float = 0.0,
         foreach: bool | None = None,

@@ -79,7 +79,10 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
 
     def _take_noise_variance(self, p: Any, group: Mapping[str, Any]) -> float:
         announced = self.state[p].pop(_ANNOUNCED, None) if p in self.state else None
-        return float(group["noise_variance"] if announced is None else announced)
+        variance = group["noise_variance"] if announced is None else announced
+        if variance is None:
+            raise ParameterError("noise_variance", None, "given, or left to make_private, which sets it")
+        return float(variance)
 
     def _check_saved(self, state_dict: Mapping[str, Any]) -> None:
         for group in state_dict["param_groups"]:
@@ -122,8 +125,13 @@ def _checked_foreach(foreach: Any) -> bool | None:
     return foreach
 
 
+def _checked_variance(variance: Any) -> float | None:
+    return None if variance is None else check_real("noise_variance", variance, low=0.0)
+
+
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    **{name: partial(check_real, name, low=0.0) for name in ("lr", "eps", "weight_decay", "noise_variance")},
+    **{name: partial(check_real, name, low=0.0) for name in ("lr", "eps", "weight_decay")},
+    "noise_variance": _checked_variance,
     "betas": checked_betas,
     "floor": partial(check_real, "floor", low=0.0, low_open=True),
     "foreach": _checked_foreach,

@@ -2,7 +2,8 @@
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.randomness._allocation import allocation as allocation
+from dprmt.training.randomness._generators import draws_from as draws_from
 from dprmt.training.randomness._generators import secret_generator as secret_generator
 from dprmt.training.randomness._secure import SecureRandom as SecureRandom
 
-__all__ = ["SecureRandom", "allocation", "secret_generator"]
+__all__ = ["SecureRandom", "allocation", "draws_from", "secret_generator"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -43,6 +46,39 @@ def secret_generator(device: torch.device | str, secret: bytes | None = None) ->
         return generator.manual_seed(int.from_bytes(stream.digest(8), "little") & (2**63 - 1))
     generator.set_state(_twister_state(np.frombuffer(stream.digest(4 * _WORDS), dtype="<u4")))
     return generator
+
+
+@contextmanager
+def draws_from(secret: bytes, devices: Iterable[torch.device]) -> Iterator[None]:
+    """Seed the default generators of torch, NumPy and Python from a secret, and give them their states back.
+
+    Parameters
+    ----------
+    secret : bytes
+        At least 32, never used twice.
+    devices : iterable of device
+        Of the model; the CPU is always among them.
+
+    Yields
+    ------
+    None
+        For a forward and a backward pass: their dropout then does not depend on any seed that is known.
+    """
+    cuda = sorted({device for device in devices if device.type == "cuda"}, key=str)
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  (a model may draw from it)
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            torch.default_generator.set_state(secret_generator("cpu", secret).get_state())
+            words = np.frombuffer(hashlib.shake_256(b"numpy" + secret).digest(32), dtype="<u4")
+            for place, device in enumerate(cuda):
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(secret_generator(device, b"%d" % place + secret).initial_seed())
+            random.seed(b"python" + secret)
+            np.random.seed(words)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def _twister_state(words: np.ndarray) -> torch.Tensor:

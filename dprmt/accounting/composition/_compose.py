@@ -1,0 +1,471 @@
+"""Composition of discrete privacy losses by one exponentially tilted FFT, with every error charged.
+
+Tilting by e^{λL} centres the composed loss where δ is decided, so that rounding and truncation are small
+relative to δ itself, however small δ is: (F0) to (F3) of ``docs/theory/randomized_clipping.md``, §6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+
+from dprmt.accounting.basics import Array
+from dprmt.accounting.pairs import LossPMF
+
+_EPS = float(np.finfo(np.float64).eps)
+_LOG_NOTHING, _LOG_UNCHARGED = -80.0, -120.0
+_FFT_POINTS = 2**17
+"""Points that are transformed at a time: they fit into the cache."""
+
+
+class PowerProduct:
+    """The transform of a sum of independent losses on a window of ``size`` points, factor by factor.
+
+    Frequencies at which the product is too small to be seen are dropped on the way.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.unit = 8 * _EPS * float(np.log2(size))
+        self.frequency = np.arange(size // 2 + 1, dtype=np.int64)
+        self.value = np.ones(self.frequency.size, dtype=np.complex128)
+        self.log_bound = np.zeros(self.frequency.size)
+        self.relative = np.ones(self.frequency.size)
+
+    def multiply(self, index: Array, weights: Array, counts: Array) -> None:
+        """Multiply by transforms of laws with ``weights``, shape (laws, n), at grid indices, each to its own power."""
+        rows = max(_FFT_POINTS // self.size, 1)
+        for start in range(0, counts.size, rows):
+            part = slice(start, start + rows)
+            transforms = fft.rfft(folded(index, weights[part], self.size), axis=-1)
+            self.multiply_transforms(transforms[:, self.frequency], counts[part])
+
+    def multiply_transforms(self, transforms: Array, counts: Array) -> None:
+        """Multiply by transforms at the frequencies that are left, shape (laws, frequencies)."""
+        padded = np.abs(transforms) + self.unit
+        self.log_bound += counts @ np.log(padded)
+        self.relative += 2.0 * counts @ (1.0 / padded)
+        seen = self.log_bound > _LOG_UNCHARGED
+        if not np.all(seen):
+            transforms = transforms[:, seen]
+            self.frequency, self.value = self.frequency[seen], self.value[seen]
+            self.log_bound, self.relative = self.log_bound[seen], self.relative[seen]
+        for transform, count in zip(transforms, counts.tolist(), strict=True):
+            self.value *= power(transform, int(count))
+
+    def inverse(self) -> Array:
+        """The law of the sum, with negative masses where rounding left some."""
+        spectrum = np.zeros(self.size // 2 + 1, dtype=np.complex128)
+        spectrum[self.frequency] = self.value
+        mass: Array = fft.irfft(spectrum, self.size)
+        return mass
+
+    def rounding(self) -> float:
+        """Bound on the summed rounding error of transforms, powers and inverse (F2)."""
+        # What is left out adds less than e^{-120} · T / unit in all.
+        return 2 * self.unit * float(np.linalg.norm(np.exp(self.log_bound) * self.relative)) + 1e-25
+
+
+def folded(index: Array, weights: Array, size: int) -> Array:
+    """Weights at grid indices, shape (laws, n), wrapped around a window."""
+    place = (index % size).astype(np.intp)
+    if index[-1] - index[0] < size:
+        whole = np.zeros((weights.shape[0], size))
+        whole[:, place] = weights
+        return whole
+    return np.array([np.bincount(place, weights=row, minlength=size) for row in weights])
+
+
+def power(transform: Array, count: int) -> Array:
+    """Its power; 0 where that is below e^{-80}, as at most frequencies."""
+    with np.errstate(divide="ignore"):
+        seen = np.log(np.abs(transform)) * count > _LOG_NOTHING
+    result = np.zeros_like(transform)
+    result[seen] = transform[seen] ** count
+    return result
+
+
+Phases = Sequence[tuple[LossPMF, int]]
+Item = TypeVar("Item")
+
+_LOG_OUTSIDE = float(np.log(1e-10))  # tilted mass allowed outside the FFT window, on each side
+_STACKED = 2**16  # masses of many phases at a time
+_FAINT = 1e-250
+_MANY_PHASES = 16
+_LONGEST = 2**40  # points: no transform is this long, and whoever asked takes a coarser mesh
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """Phases whose laws live on the same nodes: one of them in each row."""
+
+    index: NDArray[np.int64]
+    losses: Array
+    mass: Array
+    counts: Array
+
+
+def _stacks(phases: Phases) -> Iterator[_Stack]:
+    """Phases that follow each other on the same nodes, some at a time so that they fit into the cache."""
+    if len(phases) == 1:
+        pmf, steps = phases[0]
+        yield _Stack(pmf.index, pmf.losses, pmf.mass[None], np.array([float(steps)]))
+        return
+    for _, group in groupby(phases, key=lambda phase: id(phase[0].index)):
+        laws = list(group)
+        index, losses = laws[0][0].index, laws[0][0].losses
+        rows = max(_STACKED // index.size, 1)
+        for start in range(0, len(laws), rows):
+            part = laws[start : start + rows]
+            mass = np.stack([pmf.mass for pmf, _ in part])
+            yield _Stack(index, losses, mass, np.array([steps for _, steps in part], dtype=np.float64))
+
+
+def log_mgf(phases: Phases, tilts: Array) -> Array:
+    """Log E e^{λS} of the finite part of the composed loss S, for each tilt λ."""
+    total = np.zeros(tilts.shape)
+    for stack in _stacks(phases):
+        each = _log_mgf_of_each(stack, tilts) * stack.counts
+        total = total + (each[:, 0] if stack.counts.size == 1 else each.sum(axis=1))
+    return total
+
+
+def _log_mgf_of_each(stack: _Stack, tilts: Array) -> Array:
+    """One step's log E e^{λL} for each tilt and each of the laws, shape (tilts, laws)."""
+    with np.errstate(divide="ignore"):
+        if stack.counts.size == 1:
+            support = stack.mass[0] > 0
+            exponent = np.multiply.outer(tilts, stack.losses[support]) + np.log(stack.mass[0, support])
+            return _log_sum_exp(exponent)[..., None]
+        exponent = np.multiply.outer(tilts, stack.losses)
+        peak = (exponent + np.log(stack.mass.max(axis=0))).max(axis=-1, keepdims=True)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = np.exp(exponent - peak) @ stack.mass.T
+        result = peak + np.log(sums)
+    # Laws that differ so much that one underflows beside the other.
+    for law in np.flatnonzero(~np.all((sums > _FAINT) & (sums < 1.0 / _FAINT), axis=0)):
+        alone = _Stack(stack.index, stack.losses, stack.mass[law : law + 1], stack.counts[law : law + 1])
+        result[:, law] = _log_mgf_of_each(alone, tilts)[:, 0]
+    value: Array = result
+    return value
+
+
+def _log_sum_exp(exponent: Array) -> Array:
+    """Over the last axis, -inf of nothing; scipy's own spends more on dispatch than on the sum."""
+    if exponent.shape[-1] == 0:
+        return np.full(exponent.shape[:-1], -np.inf)
+    peak = exponent.max(axis=-1, keepdims=True)
+    total: Array = peak[..., 0] + np.log(np.exp(exponent - peak).sum(axis=-1))
+    return total
+
+
+def log_kappa(tilt: Array) -> Array:
+    """Log of max_x e^{-λx}(1 - e^{-x}) = λ^λ / (1 + λ)^{1 + λ}."""
+    return np.where(tilt > 0, tilt * np.log(np.maximum(tilt, 1e-300)), 0.0) - (1 + tilt) * np.log1p(tilt)
+
+
+def tilt_for_delta(phases: Phases, delta: float) -> float:
+    """The tilt whose Chernoff bound on ε at this δ is smallest."""
+    return _minimize_on_log_grid(
+        lambda tilts: (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts, loss_deviation(phases)
+    )
+
+
+def tilt_for_epsilon(phases: Phases, epsilon: float) -> float:
+    """The tilt whose Chernoff bound on δ at this ε is smallest."""
+    return _minimize_on_log_grid(
+        lambda tilts: log_mgf(phases, tilts) + log_kappa(tilts) - tilts * epsilon, loss_deviation(phases)
+    )
+
+
+def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:
+    """Standard deviation of the finite part of the composed loss after tilting."""
+    variance = 0.0
+    for stack in _stacks(phases):
+        weights, losses = _tilted_mass(stack, tilt), stack.losses
+        distance = losses - (weights @ losses)[:, None]
+        variance += float(stack.counts @ np.sum(weights * distance**2, axis=1))
+    return max(float(np.sqrt(variance)), 1e-12)
+
+
+def step_scale(phases: Phases, tilt: float) -> float:
+    """Standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over steps."""
+    steps = sum(count for _, count in phases)
+    smallest = 4 * min(pmf.mesh for pmf, _ in phases)
+    if tilt == 0.0:
+        return max(loss_deviation(phases) / float(np.sqrt(steps)), smallest)
+    log_total = sum(count * float(np.log(max(float(pmf.mass.sum()), 1e-300))) for pmf, count in phases)
+    cumulant = float(log_mgf(phases, np.array([tilt]))[0]) - log_total
+    return max(float(np.sqrt(max(2 * cumulant / (tilt * (1 + tilt) * steps), 0.0))), smallest)
+
+
+def _minimize_on_log_grid(objective: Callable[[Array], Array], scale: float) -> float:
+    center, half_width = np.log(1.0 / scale), 14.0
+    for _ in range(4):
+        grid = center + np.linspace(-half_width, half_width, 21)
+        center = float(grid[int(np.argmin(objective(np.exp(grid))))])
+        half_width *= 0.15
+    return float(np.exp(center))
+
+
+def chernoff(pmf: LossPMF, steps: int, tilt: float) -> tuple[float, float]:
+    """A log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding charged."""
+    (stack,) = _stacks([(pmf, 1)])
+    rounding = float(_mass_rounding(stack.mass, _tilted_mass(stack, tilt))[0])
+    log_scale = steps * (float(log_mgf([(pmf, 1)], np.array([tilt]))[0]) + rounding)
+    infinite = -np.expm1(steps * np.log1p(-pmf.infinite)) if pmf.infinite < 1 else 1.0
+    return log_scale + float(log_kappa(np.array(tilt))), float(infinite)
+
+
+def log_chernoff(phases: Phases, tilt: float) -> float:
+    """Log c with δ(ε) ≲ c·e^{-tilt·ε} of finite losses: as :func:`chernoff`, rounding not charged."""
+    return float(log_mgf(phases, np.array([tilt]))[0]) + float(log_kappa(np.array(tilt)))
+
+
+@dataclass(frozen=True)
+class Window:
+    """FFT window and what it leaves out.
+
+    Attributes
+    ----------
+    first : int
+        Grid index of the first point.
+    size : int
+        Number of points.
+    """
+
+    first: int
+    size: int
+
+
+def window(phases: Phases, tilt: float) -> Window:
+    """Grid points outside which the tilted composed loss has mass at most 1e-10 on either side (Chernoff)."""
+    mesh, some = phases[0][0].mesh, some_of(phases)
+    scale = 1.0 / loss_deviation(phases, tilt)
+    # Every θ gives a bound; which is best, some phases tell.
+    up, down = _sharpest(lambda up, down: _chernoff_ends(some, tilt, up, down), scale)
+    highest, lowest = _chernoff_ends(phases, tilt, up, down)
+    first = int(np.floor(np.max(lowest) / mesh)) - 1
+    last = int(np.ceil(np.min(highest) / mesh)) + 1
+    size = max(last - first + 1, 16)
+    return Window(first, fft.next_fast_len(size, real=True) if size < _LONGEST else size)
+
+
+def _sharpest(ends: Callable[[Array, Array], tuple[Array, Array]], scale: float) -> tuple[Array, Array]:
+    """The θ at which the upper end is lowest, and that at which the lower one is highest: coarsely, then finely."""
+    up = down = scale * np.exp(np.linspace(-12.0, 6.0, 19))
+    near = np.exp(np.linspace(-0.75, 0.75, 7))
+    for fine in (near, np.ones(1)):
+        highest, lowest = ends(up, down)
+        up, down = up[[int(np.argmin(highest))]] * fine, down[[int(np.argmax(lowest))]] * fine
+    return up, down
+
+
+def _chernoff_ends(phases: Phases, tilt: float, up: Array, down: Array) -> tuple[Array, Array]:
+    """Losses beyond which there is so little, above by each θ of ``up`` and below by each of ``down``."""
+    log_mgfs = log_mgf(phases, np.concatenate([[tilt], tilt + up, tilt - down]))
+    base, above, below = log_mgfs[0], log_mgfs[1 : up.size + 1], log_mgfs[up.size + 1 :]
+    return (above - base - _LOG_OUTSIDE) / up, -(below - base - _LOG_OUTSIDE) / down
+
+
+def some_of(phases: Sequence[tuple[Item, int]]) -> Sequence[tuple[Item, int]]:
+    """Some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
+    if len(phases) <= _MANY_PHASES:
+        return phases
+    chosen = phases[:: len(phases) // _MANY_PHASES]
+    more = sum(count for _, count in phases) / sum(count for _, count in chosen)
+    return [(item, max(round(more * count), 1)) for item, count in chosen]
+
+
+def _tilted_mass(stack: _Stack, tilt: float) -> Array:
+    """Each law's masses, tilted and normalised; zeros where all of it counts as infinite."""
+    with np.errstate(divide="ignore"):
+        exponent = np.log(stack.mass) + tilt * stack.losses
+    peak = exponent.max(axis=1, keepdims=True)
+    weights = np.exp(exponent - np.where(peak > -np.inf, peak, 0.0))
+    total = weights.sum(axis=1, keepdims=True)
+    normalised: Array = weights / np.where(total > 0, total, 1.0)
+    return normalised
+
+
+@dataclass(frozen=True)
+class ComposedLoss:
+    """The composed loss around the point where it was asked for.
+
+    Attributes
+    ----------
+    losses, mass : ndarray
+        Grid and tilted masses, the latter relative to ``e^{log_scale - tilt·loss}``.
+    tilt, log_scale : float
+        P(S = l) = mass · e^{log_scale - tilt·l}.
+    infinite : float
+        Probability that some step has an infinite loss.
+    error : float
+        Bound on the tilted mass misplaced by truncation, aliasing and rounding.
+    """
+
+    losses: Array
+    mass: Array
+    tilt: float
+    log_scale: float
+    infinite: float
+    error: float
+
+
+def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
+    """Composition by FFT on the window."""
+    product, rounding = PowerProduct(win.size), 0.0
+    for stack in _stacks(phases):
+        weights = _tilted_mass(stack, tilt)
+        product.multiply(stack.index, weights, stack.counts)
+        rounding += float(stack.counts @ _mass_rounding(stack.mass, weights))
+    log_never_infinite = sum(
+        steps * (float(np.log1p(-pmf.infinite)) if pmf.infinite < 1 else -np.inf) for pmf, steps in phases
+    )
+    mass = np.roll(product.inverse(), -(win.first % win.size))
+    mesh = phases[0][0].mesh
+    return ComposedLoss(
+        losses=(win.first + np.arange(win.size, dtype=np.int64)) * mesh,
+        mass=np.maximum(mass, 0.0),
+        tilt=tilt,
+        log_scale=float(log_mgf(phases, np.array([tilt]))[0]),
+        infinite=float(-np.expm1(log_never_infinite)),
+        error=2 * np.exp(_LOG_OUTSIDE) + np.expm1(rounding) + product.rounding(),
+    )
+
+
+def moved(loss: ComposedLoss, shift: float) -> ComposedLoss:
+    """The law of a loss larger by ``shift``."""
+    return replace(loss, losses=loss.losses + shift, log_scale=loss.log_scale + loss.tilt * shift)
+
+
+def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, int]:
+    """First index and length of a window that serves any number of equal steps from ``fewest`` to ``most``.
+
+    Returns: chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
+    """
+
+    def ends(up: Array, down: Array) -> tuple[Array, Array]:
+        log_mgfs = log_mgf([(pmf, 1)], np.concatenate([[tilt], tilt + up, tilt - down]))
+        above, below = log_mgfs[1 : up.size + 1] - log_mgfs[0], log_mgfs[up.size + 1 :] - log_mgfs[0]
+        highest = (np.maximum(fewest * above, most * above) - _LOG_OUTSIDE) / up
+        return highest, (_LOG_OUTSIDE - np.maximum(fewest * below, most * below)) / down
+
+    highest, lowest = (float(end[0]) for end in ends(*_sharpest(ends, 1.0 / loss_deviation([(pmf, most)], tilt))))
+    first, last = int(np.floor(lowest / pmf.mesh)) - 1, int(np.ceil(highest / pmf.mesh)) + 1
+    return first, int(fft.next_fast_len(max(last - first + 1, 16), real=True))
+
+
+@dataclass(frozen=True)
+class TiltedLaw:
+    """One step's law, tilted and normalised.
+
+    Attributes
+    ----------
+    index : ndarray of int64, shape (n,)
+        Grid indices of the losses.
+    weights : ndarray, shape (n,)
+        Their masses, of sum 1.
+    log_scale : float
+        Logarithm of the tilted mass before it was normalised.
+    rounding : float
+        Relative tilted mass that rounding moved (F1).
+    """
+
+    index: NDArray[np.int64]
+    weights: Array
+    log_scale: float
+    rounding: float
+
+    def transform(self, size: int) -> Array:
+        """Its transform on a window of ``size`` points, shape (size // 2 + 1,)."""
+        values: Array = fft.rfft(folded(self.index, self.weights[None], size)[0])
+        return values
+
+    def misplaced(self, counts: Array | int) -> Array:
+        """Tilted mass outside the window, or moved by rounding, after so many steps."""
+        value: Array = 2 * np.exp(_LOG_OUTSIDE) + np.expm1(counts * np.float64(self.rounding))
+        return value
+
+
+def tilted_law(pmf: LossPMF, tilt: float) -> TiltedLaw:
+    """The law at a tilt."""
+    (stack,) = _stacks([(pmf, 1)])
+    weights = _tilted_mass(stack, tilt)
+    rounding = float(_mass_rounding(stack.mass, weights)[0])
+    return TiltedLaw(pmf.index, weights[0], float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), rounding)
+
+
+@dataclass(frozen=True)
+class ComposedRows:
+    """The finite part of one step's loss composed with itself, for several numbers of steps.
+
+    Attributes
+    ----------
+    mass : ndarray, shape (m, n)
+        One row for each number of steps, see :class:`ComposedLoss`.
+    log_scale, error : ndarray, shape (m,)
+        As there.
+    """
+
+    mass: Array
+    log_scale: Array
+    error: Array
+
+
+def composed_rows(
+    pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int, at_a_time: int
+) -> Iterator[ComposedRows]:
+    """Compositions of several lengths from one transform, some at a time, in the order of ``counts``."""
+    one = tilted_law(pmf, tilt)
+    values = one.transform(size)
+    magnitude = np.abs(values)
+    for start in range(0, len(counts), at_a_time):
+        steps = np.array(counts[start : start + at_a_time], dtype=np.float64)
+        mass = np.roll(fft.irfft(_powers(values, magnitude, steps), size), -(first % size), axis=1)
+        error = one.misplaced(steps) + _power_rounding(magnitude, steps, size)
+        yield ComposedRows(np.maximum(mass, 0.0), steps * one.log_scale, error)
+
+
+def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
+    """Compositions of several lengths, one loss each."""
+    losses = (first + np.arange(size, dtype=np.int64)) * pmf.mesh
+    rows = composed_rows(pmf, counts, tilt, first, size, 1)
+    return {
+        count: ComposedLoss(losses, row.mass[0], tilt, float(row.log_scale[0]), 0.0, float(row.error[0]))
+        for count, row in zip(counts, rows, strict=True)
+    }
+
+
+def _powers(transform: Array, magnitude: Array, counts: Array) -> Array:
+    """Its powers, one a row; 0 where that is below e^{-80}, as at most frequencies."""
+    with np.errstate(divide="ignore"):
+        seen = np.flatnonzero(np.log(magnitude) * counts.min() > -80.0)
+    result = np.zeros((counts.size, transform.size), dtype=np.complex128)
+    result[:, seen] = np.exp(counts[:, None] * np.log(transform[seen]))
+    return result
+
+
+def _mass_rounding(mass: Array, weights: Array) -> Array:
+    """Bound on the relative tilted mass that rounding moved, for each law: see (F1) of the theory document."""
+    tails = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(mass > 0, weights * tails / mass, 0.0)
+    value: Array = 64 * _EPS * np.sum(relative, axis=1) + 1e3 * _EPS
+    return value
+
+
+def _power_rounding(magnitude: Array, counts: Array, size: int) -> Array:
+    """As :func:`_fft_rounding`, for each of several powers of one transform."""
+    unit = 8 * _EPS * np.log2(size)
+    log = np.log(magnitude + unit)
+    log = log[counts.min() * log > -120.0]
+    power = np.exp(counts[:, None] * log) * (1.0 + 2 * counts[:, None] * np.exp(-log))
+    value: Array = 2 * unit * np.sqrt(np.sum(power**2, axis=1)) + 1e-25
+    return value

@@ -1,0 +1,167 @@
+r"""One step with exact norms in which several samples toss coins of their own, or samples are replaced.
+
+P: Σ_j Bin(m, q)(j) N(j/σ, 1) against Q: N(0, 1), or, where samples are replaced, the mirror image of P. The loss
+increases with the outcome: equations (N1) and (N4) of ``docs/theory/neighbours.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import ndtri
+
+from dprmt.accounting.basics import Array
+from dprmt.accounting.pairs._pairs import ROWS_AT_A_TIME, LossCells, interval_masses
+
+_BEYOND = 39.0  # standard deviations from the last mean: the normal law's tail is 0 there in double precision
+_SPACING = 0.05
+_MOST_NEWTON_STEPS = 12
+_CLOSE = 1e-12
+
+
+@dataclass(frozen=True)
+class CoinMixture:
+    """The pair of a step for ``size`` samples, absent or replaced in the neighbour.
+
+    ``is_charged``: whether what the inversion of the loss misses is charged to an infinite loss (C7): from above only.
+    """
+
+    noise_multiplier: float
+    sample_rate: float
+    size: int
+    is_replacement: bool
+    is_charged: bool = True
+    slack: float = 0.0
+
+    @cached_property
+    def _log_weights(self) -> Array:
+        return log_coin_weights(self.size, self.sample_rate)
+
+    @cached_property
+    def _means(self) -> Array:
+        return np.arange(self.size + 1, dtype=np.int64) / self.noise_multiplier
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        with np.errstate(divide="ignore", over="ignore"):
+            share = np.minimum(tail / (self._means.size * np.exp(self._log_weights)), 0.5)
+        last = float(np.max(self._means - ndtri(share)))
+        high = float(self._loss(np.array([last]))[0][0])
+        if self.is_replacement:
+            return -high, high
+        if self.sample_rate < 1.0:
+            return self.size * math.log1p(-self.sample_rate), high
+        return float(self._loss(ndtri(np.array([tail])))[0][0]), high
+
+    def _loss(self, x: Array) -> tuple[Array, Array]:
+        """The loss of an outcome, and its derivative."""
+        value, slope = self._log_ratio(x)
+        if self.is_replacement:
+            other, falling = self._log_ratio(-x)
+            value, slope = value - other, slope + falling
+        return value, slope
+
+    def _log_ratio(self, x: Array) -> tuple[Array, Array]:
+        """Log of P's density over N(0, 1)'s, and its derivative."""
+        value, slope = np.empty(x.size), np.empty(x.size)
+        for start in range(0, x.size, ROWS_AT_A_TIME):
+            rows = slice(start, start + ROWS_AT_A_TIME)
+            exponent = self._means * x[rows, None] - self._means**2 / 2 + self._log_weights
+            peak = exponent.max(axis=1)
+            each = np.exp(exponent - peak[:, None])
+            total = each.sum(axis=1)
+            value[rows], slope[rows] = np.log(total) + peak, each @ self._means / total
+        return value, slope
+
+    def thresholds(self, nodes: Array) -> tuple[Array, Array]:
+        """The outcome at which the loss reaches each node, and by how much the loss misses the node there."""
+        if self.is_replacement and self.size == 1:
+            mean = self._means[1:]
+            return replacement_thresholds(nodes, mean, self.sample_rate), np.zeros(nodes.size)
+        grid, table = self._table
+        inside = (nodes > table[0]) & (nodes < table[-1])
+        t = np.where(nodes <= table[0], -np.inf, np.inf)
+        miss = np.zeros(nodes.size)
+        t[inside], miss[inside] = self._solved(nodes[inside], grid, table)
+        return np.maximum.accumulate(t), miss
+
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        """Outcomes beyond which there is no mass, and their losses."""
+        last = float(self._means[-1]) + _BEYOND
+        first = -last if self.is_replacement else -_BEYOND
+        grid = np.linspace(first, last, math.ceil((last - first) / _SPACING) + 1)
+        return grid, np.maximum.accumulate(self._loss(grid)[0])
+
+    def _solved(self, target: Array, grid: Array, table: Array) -> tuple[Array, Array]:
+        """Newton's method inside the cells of a table."""
+        right = np.clip(np.searchsorted(table, target), 1, table.size - 1)
+        low, high = grid[right - 1], grid[right]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.nan_to_num((target - table[right - 1]) / (table[right] - table[right - 1]), nan=0.5)
+        t = low + share * (high - low)
+        miss, active = np.empty(t.size), np.arange(t.size, dtype=np.int64)
+        for again in range(_MOST_NEWTON_STEPS):
+            value, slope = self._loss(t[active])
+            error = value - target[active]
+            miss[active] = np.abs(error)
+            moving = miss[active] > _CLOSE * np.maximum(np.abs(target[active]), 1.0)
+            active, error, slope = active[moving], error[moving], slope[moving]
+            if active.size == 0 or again == _MOST_NEWTON_STEPS - 1:
+                break
+            with np.errstate(divide="ignore", invalid="ignore"):
+                step = np.nan_to_num(error / slope, nan=0.0, posinf=0.0, neginf=0.0)
+            t[active] = np.clip(t[active] - step, low[active], high[active])
+        return t, miss
+
+    def cells(self, nodes: Array) -> LossCells:
+        """Masses between increasing loss nodes."""
+        t, miss = self.thresholds(nodes)
+        ends = np.concatenate([[-np.inf], t, [np.inf]])
+        present = self._masses(ends)
+        absent = self._masses(-ends[::-1])[::-1] if self.is_replacement else interval_masses(ends)
+        missed = (
+            2.0 * (miss[1:] ** 2 + miss[:-1] ** 2) / np.diff(nodes) if self.is_charged else np.zeros(nodes.size - 1)
+        )
+        p, q = present[1:-1], absent[1:-1]
+        return LossCells(
+            p=p,
+            q=q,
+            p_below=float(present[0]),
+            q_below=float(absent[0] + q @ missed),
+            p_above=float(present[-1] + p @ missed),
+            q_above=float(absent[-1]),
+        )
+
+    def _masses(self, ends: Array) -> Array:
+        """P's masses between outcomes."""
+        weights, masses = np.exp(self._log_weights), np.empty(ends.size - 1)
+        for start in range(0, masses.size, ROWS_AT_A_TIME):
+            points = ends[start : start + ROWS_AT_A_TIME + 1, None] - self._means
+            masses[start : start + ROWS_AT_A_TIME] = interval_masses(points) @ weights
+        return masses
+
+
+def log_coin_weights(size: int, sample_rate: float) -> Array:
+    """Logarithms of Bin(m, q)(j)."""
+    m, q = size, sample_rate
+    log_coin = [j * math.log(q) + (m - j) * math.log1p(-q) if q < 1.0 else -math.inf for j in range(m)]
+    return np.array([math.log(math.comb(m, j)) + log_coin[j] for j in range(m)] + [m * math.log(q)])
+
+
+def replacement_thresholds(loss: Array, shift: Array, sample_rate: float) -> Array:
+    """Outcomes of a loss between (1-q)N(0,1) + qN(μ,1) and its mirror image.
+
+    Solved for e^{μx}, a quadratic equation: μx = l/2 + arsinh((1-q)/q · e^{μ²/2} · sinh(l/2)).
+    """
+    q, half = sample_rate, np.abs(loss) / 2
+    if q == 1.0:
+        return np.asarray(loss / 2 / shift)
+    with np.errstate(divide="ignore"):
+        log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2.0)
+    log_y = math.log1p(-q) - math.log(q) + shift**2 / 2 + log_sinh
+    arsinh = np.where(log_y > 20.0, log_y + math.log(2.0), np.arcsinh(np.exp(np.minimum(log_y, 20.0))))
+    return np.asarray(np.sign(loss) * (half + arsinh) / shift)

@@ -1,0 +1,387 @@
+r"""One step with public probes in which a sample is replaced: (N11) of ``docs/theory/neighbours.md``.
+
+Opposite gradients of rank one, whose squared-norm ratios X and X' are equal, are the worst: the more ratios differ, the
+less opposite gradients are, as E(X - X')² ≤ (4/k) sin²θ, and that takes away more than it adds. What the proof does not
+settle is charged, ratio by ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincc, ndtr
+
+from dprmt.accounting.basics import Array
+from dprmt.accounting.laws import GammaMixture, NormRatioBins
+from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
+from dprmt.accounting.pairs._pairs import AtomicPair, interval_masses
+from dprmt.accounting.pairs._public_pair import PublicPair, keep_the_envelope
+
+Places: TypeAlias = NDArray[np.int64]
+
+_ROUNDING = 1e-11  # of differences of distribution functions
+_BEND = 3.0  # the largest N at which a potential is convex
+_LARGEST_LOSS = 700.0  # e^709 is the last finite one
+_LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
+_INTERVALS, _DENSER = 44, 1.8  # of losses, each of which has one multiplier β, and how much denser from 0 on
+_FEW_CELLS, _CELLS, _HEIGHTS, _EVERY = 8, 48, 24, 3  # of rare ratios, of others, of y in each; cells to a window's step
+_RARE, _STRIDE, _FEWER = 1e-5, 3, 3
+_MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
+_ANGLES = (0.0, 0.3, 1.0)  # of 1 - cos θ
+_HALVINGS = 7
+_STEEPEST = 1.0 / math.sqrt(2 * math.pi)
+_LARGEST = math.exp(-0.5) * _STEEPEST  # yφ(y)
+
+
+@dataclass(frozen=True)
+class RatioLaw:
+    """χ²(k)/k, for expectations of convex functions that are 0 on one side."""
+
+    probes: int
+
+    def below(self, x: Array) -> Array:
+        """E(x - X)₊, which is ∫₀ˣ P(X ≤ y) dy."""
+        law = GammaMixture.single(self.probes)
+        value: Array = np.maximum(x * law.cdf(x) - law.partial_mean(x), 0.0)
+        return value
+
+    def above(self, x: Array) -> Array:
+        """E(X - x)₊."""
+        half = self.probes / 2
+        value: Array = np.maximum(gammaincc(half + 1.0, half * x) - x * gammaincc(half, half * x), 0.0)
+        return value
+
+
+def replaced_by_opposites(
+    law: NormRatioBins, probes: int, noise_multiplier: float, sample_rate: float, tail: float, number: int
+) -> AtomicPair:
+    """A pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
+
+    ``law``: χ²(k)/k in bins. ``tail``: P-mass at losses that need not be resolved; ``number``: of losses.
+    """
+    x, mass = law.spread(equal_ratios_convex_from(noise_multiplier))
+    losses = _losses(1.0 / (noise_multiplier * np.sqrt(x)), mass, noise_multiplier, sample_rate, tail, number)
+    curve, _ = opposite_curve(losses, x, mass, law.below, probes, noise_multiplier, sample_rate)
+    return symmetric_pair(losses, curve)
+
+
+def opposites_below(
+    law: NormRatioBins, noise_multiplier: float, sample_rate: float, tail: float, number: int
+) -> AtomicPair:
+    """A pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
+    x, mass = law.concentrate(equal_ratios_convex_from(noise_multiplier))
+    shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), _LEAST_SHIFT)
+    losses = _losses(shift, mass, noise_multiplier, sample_rate, tail, number)
+    threshold = replacement_thresholds(losses[:, None], shift, sample_rate)
+    ends = np.concatenate([threshold, np.full((1, shift.size), np.inf)])
+    plain = (1.0 - sample_rate) * interval_masses(ends)
+    p = (plain + sample_rate * interval_masses(ends - shift)) @ mass
+    q = (plain + sample_rate * interval_masses(ends + shift)) @ mass
+    seen = (p > _LEAST_MASS) & (q > _LEAST_MASS)
+    p, q = p[seen], q[seen]
+    both = np.log(p / q)
+    return AtomicPair(np.concatenate([-both[::-1], both]), np.concatenate([q[::-1], p]), 0.0)
+
+
+def _losses(shift: Array, mass: Array, noise_multiplier: float, sample_rate: float, tail: float, number: int) -> Array:
+    """From 0 on, denser where losses are small."""
+    high = min(largest_loss(shift, mass, sample_rate, tail), _LARGEST_LOSS)
+    scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
+    return np.asarray(scale * np.sinh(np.linspace(0.0, math.asinh(high / scale), number)))
+
+
+def equal_ratios_convex_from(noise_multiplier: float) -> float:
+    """1/(3σ²): right of it h of two equal ratios is convex in their value (N12)."""
+    return 1.0 / (3.0 * noise_multiplier**2)
+
+
+def opposite_curve(
+    losses: Array, x: Array, mass: Array, below: float, probes: int, noise_multiplier: float, sample_rate: float
+) -> tuple[Array, Array]:
+    """At least H_{e^l} of a replacement at increasing losses l ≥ 0, under every coupling and for all spectra.
+
+    ``x``, ``mass``: the law of ``probes``, spread outward for what is convex right of 1/(3σ²); ``below``: its
+    probability of ratios smaller than all of ``x``.
+    Returns: the curve, and what of it is charged beyond opposite gradients with equal ratios.
+    """
+    law = RatioLaw(probes)
+    bend_free = 3.0 / (4.0 * noise_multiplier**2)  # both potentials are convex right of it
+    if x[-1] < bend_free:
+        more = np.geomspace(x[-1], bend_free, _CELLS)[1:]
+        x, mass = np.append(x, more), np.append(mass, np.zeros(more.size))
+    shift = 1.0 / (noise_multiplier * np.sqrt(x))
+    equal = _EqualRatios.at(losses, shift, sample_rate)
+    some = np.append(np.arange(x.size - 1, dtype=np.int64)[::_FEWER], x.size - 1)
+    charged = equal.of(some).bent(x[some], shift[some], law, noise_multiplier) + below
+    start = np.unique(np.round(losses.size * np.linspace(0.0, 1.0, _INTERVALS + 1) ** _DENSER).astype(np.int64))[:-1]
+    parts = np.split(losses, start[1:])
+    ends = np.array([[part[0], part[-1]] for part in parts])
+    charged += np.repeat(
+        _coupling(ends, float(x[0]), law, noise_multiplier, sample_rate), [part.size for part in parts]
+    )
+    return sample_rate * (equal.height @ mass + charged), sample_rate * charged
+
+
+@dataclass(frozen=True)
+class _EqualRatios:
+    """The pair whose shifts are both a, by loss l (row) and shift (column), over the rate.
+
+    ``height``: h, rounded up; ``before``, ``after``: y = a - t and z = a + t, t the threshold; ``loss``: l.
+    """
+
+    height: Array
+    before: Array
+    after: Array
+    loss: Array
+
+    @classmethod
+    def at(cls, losses: Array, shift: Array, sample_rate: float) -> _EqualRatios:
+        t = replacement_thresholds(losses[:, None], shift, sample_rate)
+        before, after, weight = shift - t, shift + t, np.exp(losses)[:, None]
+        drawn = ndtr(before)
+        plain = np.expm1(losses)[:, None] * ((1.0 - sample_rate) / sample_rate) * ndtr(-t)
+        height = np.maximum(drawn - weight * ndtr(-after) - plain, 0.0) + _ROUNDING * drawn
+        return cls(height, before, after, losses[:, None])
+
+    def of(self, some: Places) -> _EqualRatios:
+        """The same of some shifts."""
+        return _EqualRatios(self.height[:, some], self.before[:, some], self.after[:, some], self.loss)
+
+    def tilt(self, shift: Array) -> Array:
+        """κ = tanh(at - l/2)."""
+        return np.asarray(np.tanh(shift * (self.after - self.before) / 2 - self.loss / 2))
+
+    def bent(self, x: Array, shift: Array, law: RatioLaw, noise_multiplier: float) -> Array:
+        """What convex functions above both potentials cost more than these: E of each one's excess."""
+        cells = np.diff(law.below(x))
+        tilt, total = self.tilt(shift), np.zeros(self.loss.size)
+        for density, (least, most) in (
+            (_density(self.before), self._bend_of_w(shift, tilt)),
+            (np.exp(self.loss) * _density(self.after), self._bend_of_v(shift, tilt)),
+        ):
+            slope = shift**3 * density
+            step = np.log(shift[:-1] / shift[1:]) / 2
+            turn = np.where(least >= _BEND, 0.0, np.maximum(np.abs(least - _BEND), np.abs(most - _BEND))) * step
+            turn = np.exp(np.minimum(turn, 50.0))
+            is_convex = np.logical_and.accumulate((most <= _BEND)[:, ::-1], axis=1)[:, ::-1]
+            high = np.where(is_convex, 0.0, np.maximum(slope[:, :-1], slope[:, 1:]) * turn)
+            low = np.minimum(slope[:, :-1], slope[:, 1:]) / turn
+            steepest = np.maximum.accumulate(high[:, ::-1], axis=1)[:, ::-1]
+            total += np.where(is_convex, 0.0, steepest - low) @ cells
+            total += np.maximum(steepest[:, 0], slope[:, 0]) * float(law.below(x[:1])[0])
+        value: Array = noise_multiplier**2 / 2 * total
+        return value
+
+    def _between(self, shift: Array) -> tuple[Array, Array]:
+        """The least and largest z between neighbours: z = 2a - y, and y grows with a."""
+        low = np.maximum(2 * shift[1:] - self.before[:, :-1], 0.0)
+        return low, 2 * shift[:-1] - self.before[:, 1:]
+
+    def _bend_of_v(self, shift: Array, tilt: Array) -> tuple[Array, Array]:
+        """Bounds of N = z(y + κa) between neighbours."""
+        (low, high), other = self._between(shift), self.before + tilt * shift
+        return _product(other[:, 1:], low, high)[0], _product(other[:, :-1], low, high)[1]
+
+    def _bend_of_w(self, shift: Array, tilt: Array) -> tuple[Array, Array]:
+        """Bounds of N = y(z - κa) between neighbours."""
+        (low, high), lean = self._between(shift), tilt * shift
+        low, high = np.maximum(low - lean[:, :-1], 0.0), np.maximum(high - lean[:, 1:], 0.0)
+        return _product(self.before[:, 1:], low, high)[0], _product(self.before[:, :-1], low, high)[1]
+
+
+def _product(factor: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """The least and the largest of a number times one between ``low`` ≥ 0 and ``high``."""
+    return np.where(factor >= 0.0, factor * low, factor * high), np.where(factor >= 0.0, factor * high, factor * low)
+
+
+def _density(y: Array) -> Array:
+    value: Array = _STEEPEST * np.exp(-(y**2) / 2)
+    return value
+
+
+def _coupling(ends: Array, smallest: float, law: RatioLaw, noise_multiplier: float, sample_rate: float) -> Array:
+    """What is charged for ratios that differ, over the rate, at all losses between ``ends`` (a row each).
+
+    ``smallest``: ratios below it are all charged.
+    """
+    x = _ratios(smallest, law.probes)
+    shift = 1.0 / (noise_multiplier * np.sqrt(x))
+    cross = _largest_cross_derivative(ends, shift, sample_rate)
+    window = _Windows.of(ends, x, shift, law, sample_rate)
+    largest = window.beta.max(axis=1)[:, None]
+    beta = np.concatenate(
+        [np.zeros_like(largest), largest * _SHARES ** -np.arange(_MULTIPLIERS, dtype=np.int64)], axis=1
+    )
+    need = _excess_of_cells(beta, cross, x, shift, noise_multiplier)
+    return _least_charge(beta, need, x, law, window)
+
+
+def _ratios(smallest: float, probes: int) -> Array:
+    """Ends of cells, more of them where most ratios are."""
+    law = GammaMixture.single(probes)
+    left = max(law.lower_quantile(_RARE), 1.02 * smallest)
+    right = max(law.upper_quantile(_RARE), 1.5 * left)
+    few = np.geomspace(smallest, left, _FEW_CELLS + 1)
+    return np.concatenate([few[:-1], np.geomspace(left, right, _CELLS + 1)])
+
+
+def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> Array:
+    """At least -∂²h/∂a∂b, over the rate, of all shifts a, b up to each of ``shift`` (columns), decreasing.
+
+    By boxes of (a, y), y = a - t: e^l φ(z) = u φ(y) with u = 1 - ρ e^{ay - a²/2}, and b = y + z - a.
+    """
+    low_loss, high_loss = ends[:, 0][:, None, None], ends[:, 1][:, None, None]
+    odds = (1.0 - sample_rate) / sample_rate
+    high, low = shift[None, :, None], np.append(shift[1:], 0.0)[None, :, None]
+    y = float(shift[0]) * np.linspace(0.0, 1.0, _HEIGHTS + 1) ** 1.5
+    y0, y1 = y[None, None, :-1], y[None, None, 1:]
+    least = np.minimum(low * (y0 - low / 2), high * (y0 - high / 2))
+    near = np.clip(y1, low, high)
+    with np.errstate(over="ignore"):
+        u1 = np.clip(1.0 - odds * np.expm1(low_loss) * np.exp(least), 0.0, 1.0)
+        u0 = np.clip(1.0 - odds * np.expm1(high_loss) * np.exp(near * (y1 - near / 2)), 1e-300, 1.0)
+    u1 = np.maximum(u1, 1e-300)
+    z0, farthest = np.sqrt(y0**2 + 2 * (low_loss - np.log(u1))), np.sqrt(y1**2 + 2 * (high_loss - np.log(u0)))
+    z1 = np.sqrt(y1**2 + 2 * (high_loss - np.log(u1)))
+    b0 = np.maximum(y0 + z0 - high, 0.0)
+    of_y = np.clip(1.0, y0, y1) * _density(np.clip(1.0, y0, y1))
+    grows = low * (z0**2 - 1.0) + u1 * np.minimum(low - y1, 0.0) >= 0.0  # with u, where z ≥ 1
+    of_u = z1 * u1 / np.maximum(low * (1.0 - u1) + (y0 + z0) * u1, 1e-300)
+    share = np.where(grows & (z0 >= 1.0), of_u, farthest / (y0 + farthest))
+    value = np.where((b0 <= shift[0]) & (u1 > 1e-300), of_y * share, 0.0)
+    reach = np.maximum(low, b0)  # the least bound of a and b that lets the box in
+    place = np.clip(np.searchsorted(-shift, -reach, side="right") - 1, 0, shift.size - 1)
+    found = np.zeros((ends.shape[0], shift.size))
+    row = np.broadcast_to(np.arange(ends.shape[0], dtype=np.int64)[:, None, None], value.shape)
+    np.maximum.at(found, (row.ravel(), place.ravel()), value.ravel())
+    largest: Array = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
+    return largest
+
+
+def _excess_of_cells(beta: Array, cross: Array, x: Array, shift: Array, noise_multiplier: float) -> Array:
+    """For each loss, β and cell of the smaller ratio: the most that h exceeds w + v + β(x - x')² by.
+
+    Returns: decreasing from cell to cell; the last one reaches to infinity.
+    """
+    left = x[:-1, None]
+    other = np.append(x[:-1:_STRIDE], x[-1])
+    start = np.maximum(other, left)  # of the other one's cell
+    ratio = 1.0 / (noise_multiplier**2 * left * start * (np.sqrt(left) + np.sqrt(start)) ** 2)
+    end = np.append(other[1:], np.inf)
+    farthest = np.maximum(end - left, 0.0) ** 2
+    apart = np.maximum(shift[:-1, None] - 1.0 / (noise_multiplier * np.sqrt(end)), 0.0) ** 2
+    half = cross[:, None, :-1, None] / 2
+    over = np.maximum(half * ratio - beta[:, :, None, None], 0.0)
+    with np.errstate(invalid="ignore"):
+        value = np.minimum(np.where(over > 0.0, over * farthest, 0.0), half * apart).max(axis=-1)
+    result: Array = np.maximum.accumulate(value[:, :, ::-1], axis=2)[:, :, ::-1]
+    return result
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The largest β for which all is settled between two ratios, by loss (row) and window (column).
+
+    ``left``, ``right``: places of these among ratios.
+    """
+
+    beta: Array
+    left: Places
+    right: Places
+
+    @classmethod
+    def of(cls, ends: Array, x: Array, shift: Array, law: RatioLaw, sample_rate: float) -> _Windows:
+        place = np.arange(_FEW_CELLS, x.size, _EVERY, dtype=np.int64)
+        allowed = _allowed_multiplier(ends, shift[place[:-1]], shift[place[1:]], law.probes, sample_rate)
+        cells = place.size - 1
+        middle = int(np.clip(np.searchsorted(x[place], 1.0) - 1, 0, cells - 1))
+        windows = [(i, j) for i in range(middle + 1) for j in range(middle, cells)]
+        beta = [allowed[:, i : j + 1, i : j + 1].min(axis=(1, 2)) for i, j in windows]
+        left, right = zip(*windows, strict=True)
+        return cls(np.stack(beta, axis=1), place[list(left)], place[1:][list(right)])
+
+
+def _allowed_multiplier(ends: Array, high: Array, low: Array, probes: int, sample_rate: float) -> Array:
+    """β such that 4β/k sin²θ is at most what misaligned gradients lose, by loss and cells of both shifts."""
+    a0, a1, b0, b1 = low[:, None], high[:, None], low[None, :], high[None, :]
+    weight, loss = np.exp(ends[:, 0])[:, None, None], ends[:, 1][:, None, None]
+    found = np.full((ends.shape[0], high.size, high.size), math.inf)
+    for before, after in pairwise(_ANGLES):
+        b = np.sqrt(a1**2 + b0**2 + 2 * a1 * b0 * (1.0 - after)) - a1
+        t = np.maximum(_threshold_above(a0, b, loss, sample_rate), _threshold_above(a1, b, loss, sample_rate))
+        lost = weight * _density(b1 + t) / (1.0 / a0 + 1.0 / b0)
+        found = np.minimum(found, lost * probes / (4.0 * (2.0 - before)))
+    return found
+
+
+def _threshold_above(a: Array, b: Array, loss: Array, sample_rate: float) -> Array:
+    """No smaller than the threshold of shifts a and -b."""
+    rho, gamma = np.expm1(loss) * ((1.0 - sample_rate) / sample_rate), np.exp(loss)
+    low = np.broadcast_to((a - b) / 2, np.broadcast_shapes(np.shape(a - b), loss.shape))
+    high = np.maximum(a / 2 + np.log(rho + gamma) / a, low)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        with np.errstate(over="ignore"):
+            is_below = np.exp(a * (middle - a / 2)) - gamma * np.exp(-b * (middle + b / 2)) < rho
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+    return high
+
+
+def _least_charge(beta: Array, need: Array, x: Array, law: RatioLaw, window: _Windows) -> Array:
+    """The smallest, over β, of what convex functions of one ratio cost that make up for all that is not settled."""
+    outside = law.below(x[window.left + 1]) / (x[window.left + 1] - x[window.left])
+    right = law.above(x[window.right - 1]) / (x[window.right] - x[window.right - 1])
+    fits = window.beta[:, None, :] >= beta[:, :, None]
+    best = np.where(fits, outside + right, math.inf).argmin(axis=2)
+    allowance = 4.0 * beta / law.probes
+    # Of the smaller ratio: at each node, for all to the left of it.
+    node = np.concatenate([np.ones((*beta.shape, 1)), need], axis=2)
+    node = node + np.where(
+        np.arange(x.size, dtype=np.int64) <= window.left[best][:, :, None], allowance[:, :, None], 0.0
+    )
+    charge = _expected_hinges(node, x, law) + allowance * right[best]
+    result: Array = 2.0 * np.where(fits.any(axis=2) | (beta == 0.0), charge, math.inf).min(axis=1)
+    return result
+
+
+def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
+    """E of a convex decreasing function that is at least ``node`` at the ratios ``x``, the last value from there on."""
+    places = np.append(x, 2 * x[-1] - x[-2])
+    hinge = law.below(places)
+    rest = node[..., -1]
+    value, slope, total = np.zeros(rest.shape), np.zeros(rest.shape), rest.copy()
+    for i in range(x.size - 1, -1, -1):
+        width = places[i + 1] - places[i]
+        steeper = np.maximum((node[..., i] - rest - value) / width - slope, 0.0)
+        slope = slope + steeper
+        total += steeper * hinge[i + 1]
+        value = value + slope * width
+    return total
+
+
+def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
+    """The pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same exchanged."""
+    curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
+    step = np.diff(losses)
+    mass = np.zeros(losses.size)
+    mass[1:] = -np.diff(curve) / -np.expm1(-step)
+    mass[1:-1] += np.diff(curve)[1:] / np.expm1(step[1:])
+    infinite = float(curve[-1])
+    mass[0] = 1.0 - infinite - float(mass[1:] @ (1.0 + np.exp(-losses[1:])))
+    nodes = np.concatenate([-losses[:0:-1], losses])
+    both = np.concatenate([mass[:0:-1], mass])
+    missing, beyond = keep_the_envelope(nodes, both)
+    return AtomicPair(
+        nodes, np.maximum(both, 0.0) * np.exp(np.minimum(nodes, 0.0)), infinite + max(missing, beyond, 0.0)
+    )
+
+
+def largest_loss(shift: Array, mass: Array, sample_rate: float, tail: float) -> float:
+    """No smaller than the loss that P exceeds with probability ``tail``."""
+    high = PublicPair(np.maximum(shift, _LEAST_SHIFT), mass, sample_rate).loss_range(tail)[1]
+    return high + min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)

@@ -1,0 +1,210 @@
+"""Named arrays from files and folders of tensors, none of which may run code."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+Reader: TypeAlias = Callable[[], Any]
+_T = TypeVar("_T")
+
+_SAFETENSORS = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "F8_E5M2": "u1",
+    "F8_E4M3": "u1",
+    "C64": "<c8",
+    "BOOL": "?",
+}
+_SAFETENSORS |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
+"""Types in NumPy's spelling; bfloat16, which NumPy lacks, is the upper half of a float32."""
+
+_CODES = np.arange(128)
+_EXPONENT, _FRACTION = _CODES >> 3, (_CODES & 7) / 8
+_HALF = np.where(_EXPONENT == 0, _FRACTION * 2.0**-6, (1 + _FRACTION) * 2.0 ** (_EXPONENT - 7))
+_HALF[127] = np.nan
+_E4M3 = np.concatenate([_HALF, -_HALF]).astype(np.float32)
+"""The values of 8-bit floats without infinities."""
+
+_TORCH = (".pt", ".pth", ".ckpt", ".bin")
+_PREFERRED = ((".safetensors",), _TORCH, (".npz", ".npy"))
+"""Of a folder: the same weights are often there in two formats."""
+_STATE = ("optimizer", "scheduler", "scaler", "training_args", "rng_state")
+"""Beginnings of the names of files in a folder that hold the state of a training, not weights."""
+
+_PICKLED = ("pickle", "Python objects", "weights_only")
+"""Words of NumPy's and torch's refusals to run code, which go on to advise how to run it."""
+
+
+class UnreadableFileError(ValueError):
+    """A file that cannot be read as named arrays."""
+
+    def __init__(self, allowed: str, reason: str = "") -> None:
+        self.allowed, self.reason = allowed, reason
+        super().__init__(f"must be {allowed} ({reason})")
+
+
+def open_tensors(path: Path) -> dict[str, Reader]:
+    """The arrays of a file or folder by name, each behind a function that reads it.
+
+    The array of a ``.npy`` file, and a lone tensor in a file of torch's, go by the file's name without suffix. Nested
+    mappings and lists in a file of torch's give dotted names, and what is no tensor is left out. Of a folder the files
+    of one format are read, .safetensors before torch's before NumPy's; names that come in two of them get the files'.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(Path(folder) / "gradients.npz", query=np.ones((2, 3)), bias=np.ones(3))
+    ...     tensors = open_tensors(Path(folder) / "gradients.npz")
+    ...     {name: read().shape for name, read in tensors.items()}
+    {'query': (2, 3), 'bias': (3,)}
+    """
+    if path.is_dir():
+        return _open_folder(path)
+    if path.name.endswith(".index.json"):
+        return _open_shards(path)
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
+        raise UnreadableFileError("a file that ends in " + ", ".join(_FORMATS) + ", or a folder of them")
+    if not os.path.isfile(path):
+        raise UnreadableFileError("a file", "no such file")
+    readers = _guarded(lambda: _FORMATS[suffix](path), suffix)
+    return {name: _guarded_reader(read, suffix) for name, read in readers.items()}
+
+
+def _open_folder(folder: Path) -> dict[str, Reader]:
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(_STATE)]
+    for suffixes in _PREFERRED:
+        chosen = {path: open_tensors(path) for path in files if path.suffix.lower() in suffixes}
+        if chosen:
+            return _joined(chosen)
+    raise UnreadableFileError("a folder with a file that ends in " + ", ".join(_FORMATS))
+
+
+def _open_shards(index: Path) -> dict[str, Reader]:
+    # The shards that an index file of Hugging Face names; none may lie elsewhere.
+    def shards() -> set[str]:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if any(Path(name).name != name for name in names):
+            raise UnreadableFileError("an index of files beside it")
+        return names
+
+    paths = [index.parent / name for name in sorted(_guarded(shards, ".json"))]
+    return _joined({path: open_tensors(path) for path in paths})
+
+
+def _joined(files: Mapping[Path, dict[str, Reader]]) -> dict[str, Reader]:
+    names = [name for tensors in files.values() for name in tensors]
+    if len(set(names)) == len(names):
+        return {name: read for tensors in files.values() for name, read in tensors.items()}
+    return {f"{path.name}:{name}": read for path, tensors in files.items() for name, read in tensors.items()}
+
+
+def _guarded_reader(read: Reader, suffix: str) -> Reader:
+    return lambda: _guarded(read, suffix)
+
+
+def _guarded(read: Callable[[], _T], suffix: str) -> _T:
+    # The parsers of four formats raise all sorts of exceptions for damaged files.
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return read()
+    except (UnreadableFileError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        reason = str(error).strip() or type(error).__name__
+        pickled = isinstance(error, pickle.UnpicklingError) or any(word in reason for word in _PICKLED)
+    allowed = f"a {suffix} file of arrays"
+    if pickled:
+        raise UnreadableFileError(allowed, "damaged, or with pickled objects in it, which could run code")
+    raise UnreadableFileError(allowed, reason.splitlines()[0])
+
+
+def _open_npy(path: Path) -> dict[str, Reader]:
+    array = np.lib.format.open_memmap(path, mode="r")  # refuses pickled objects
+    return {path.stem: lambda: array}
+
+
+def _open_npz(path: Path) -> dict[str, Reader]:
+    def reader(name: str) -> Reader:
+        return lambda: _with_archive(path, lambda archive: np.asarray(archive[name]))
+
+    return {name: reader(name) for name in _with_archive(path, list)}
+
+
+def _with_archive(path: Path, use: Callable[[Any], _T]) -> _T:
+    with path.open("rb") as file:  # which np.load, given a name, would leave open if the archive is damaged
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise UnreadableFileError("a .npz file of arrays", "a .npy file by another name")
+        return use(archive)
+
+
+def _open_safetensors(path: Path) -> dict[str, Reader]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np"), path.open("rb") as file:  # safe_open checks the header and the length
+        start = 8 + int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(start - 8))
+    header.pop("__metadata__", None)
+
+    def reader(entry: Mapping[str, Any]) -> Reader:
+        return lambda: _read_safetensor(path, start + entry["data_offsets"][0], entry["dtype"], entry["shape"])
+
+    return {name: reader(entry) for name, entry in header.items()}
+
+
+def _read_safetensor(path: Path, offset: int, dtype: str, shape: list[int]) -> Any:
+    if dtype not in _SAFETENSORS:
+        return np.broadcast_to(np.zeros((), "V1"), shape)
+    values = np.fromfile(path, _SAFETENSORS[dtype], math.prod(shape), offset=offset).reshape(shape)
+    if dtype == "BF16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "F8_E5M2":  # the upper half of a float16
+        return (values.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+    return _E4M3[values] if dtype == "F8_E4M3" else values
+
+
+def _open_torch(path: Path) -> dict[str, Reader]:
+    try:
+        import torch
+    except ImportError:
+        allowed = "a .npy, .npz or .safetensors file, as torch is not installed (extra train)"
+        raise UnreadableFileError(allowed) from None
+
+    def reader(tensor: Any) -> Reader:
+        narrow = tensor.is_floating_point() and tensor.dtype.itemsize < 4
+        return lambda: (tensor.float() if narrow else tensor).detach().to_dense().numpy()
+
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    named = {path.stem: content} if isinstance(content, torch.Tensor) else dict(_leaves(content))
+    return {name: reader(leaf) for name, leaf in named.items() if isinstance(leaf, torch.Tensor)}
+
+
+def _leaves(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(content, Mapping):
+        for name, value in content.items():
+            yield from _leaves(value, f"{prefix}{name}.")
+    elif isinstance(content, (list, tuple)):
+        yield from _leaves(dict(enumerate(content)), prefix)
+    else:
+        yield prefix.removesuffix("."), content
+
+
+_FORMATS = {
+    ".npy": _open_npy,
+    ".npz": _open_npz,
+    ".safetensors": _open_safetensors,
+    **dict.fromkeys(_TORCH, _open_torch),
+}

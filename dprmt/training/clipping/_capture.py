@@ -1,0 +1,440 @@
+"""What a backward pass shows of every trainable layer: its inputs and the gradients of its outputs.
+
+Two hooks on a layer's forward pass. Before it, the layer's parameters are exchanged for constants, so that autograd
+forms no gradient of them: that sum over samples is private and would be thrown away. After it, the output goes through
+:class:`_Tap`, which hands over inputs and output gradient in the backward pass. So whatever gradient a parameter still
+gets comes from a use outside of its layer, which no norm accounts for, and is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from opacus.layers.dp_rnn import DPRNNBase
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
+
+from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.training.clipping._formed_layers import WholeModule
+from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
+from dprmt.training.clipping._refusals import is_frozen_batch_norm
+from dprmt.training.clipping._sample_axes import output_axis
+from dprmt.training.clipping._sample_wise import SampleWiseForward
+from dprmt.training.clipping._tied_weights import add_inner_products, tied_tables
+from dprmt.training.clipping._trainable_modules import is_torch_layer
+from dprmt.training.clipping._unit_rows import UnitRows
+from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, rounding_margin
+
+UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
+_OUTSIDE = "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward()"
+_SEVERAL_CALLS = (
+    "a module whose one forward pass makes all calls, or units=Units(1, regime='alone'), which runs each row alone; "
+    "torch.no_grad() for calls that are not trained on"
+)
+_MIXED = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
+_ELSEWHERE = (
+    "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
+    "or name a module around all of it in whole=[...]"
+)
+
+
+class Capture:
+    """Hooks on one model, and what they have seen of the present micro-batch.
+
+    ``policy``: how norms are obtained. ``floor``: the least rounding margin.
+
+    Position embeddings get a batch axis. Some models look up those of one sample and let the sum broadcast them,
+    (1, T, d) to (B, T, d): their gradient would arrive summed over samples. Integers with a first axis of length 1 are
+    repeated to the batch size, the first axis of the model's first tensor; the model's output is the same.
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[Layer], policy: NormPolicy, *, floor: float = 0.0) -> None:
+        self.model, self.layers, self._policy = model, list(layers), policy
+        self.record = NormRecord([record for layer in self.layers for record in layer.records()])
+        double = all(p.dtype == torch.float64 for p in model.parameters() if p.requires_grad)
+        self._tied = tied_tables(layer.module for layer in self.layers)
+        self._terms = self._longest_chain()
+        self._most_tokens = dict.fromkeys(self.layers, 0)
+        self._margins = {
+            products: max(
+                rounding_margin(self._terms, dtype=torch.float64 if double else torch.float32, precision=products),
+                floor,
+            )
+            for products in UNIT_ROUNDOFF
+        }
+        self._parameters = dict(model.named_parameters())
+        self._frozen = {name: parameter.requires_grad for name, parameter in self._parameters.items()}
+        device = next(value.device for value in model.parameters() if value.requires_grad)
+        self._anchor = torch.zeros((), device=device, requires_grad=True)  # to which every tap leads
+        self.is_on, self._expected, self.summing = True, False, False
+        self._asked: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.batch_size = 1
+        self._restored: dict[nn.Module, Any] = {}
+        self._at: tuple[int, Samples] = (0, None)
+        self._size: int | None = None
+        self._units: UnitRows | None = None
+        self.finish()
+        self._handles: list[Any] = [model.register_forward_pre_hook(self._start(), with_kwargs=True, prepend=True)]
+        self._first_hooks: dict[nn.Module, int] = {}
+        self._apart: list[SampleWiseForward] = []
+        for layer in self.layers:
+            self._follow(layer)
+        for name, part in model.named_modules():
+            if is_frozen_batch_norm(part):
+                self._handles.append(part.register_forward_pre_hook(partial(_stays_fixed, name)))
+            if isinstance(part, DPRNNBase):
+                self._handles.append(part.register_forward_pre_hook(_refuse_packed))
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad:
+                self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._plain, name)))
+
+    @property
+    def rounding(self) -> float:
+        """ρ of ``clip_factors``: of the largest possible sums, the same for all samples whatever the batch."""
+        return self._margins[torch.get_float32_matmul_precision()]
+
+    def check(self) -> None:
+        """Raise unless a forward pass in training mode is waiting for its backward pass."""
+        for name, parameter in self.model.named_parameters():
+            if self._frozen.get(name) != parameter.requires_grad:
+                raise ParameterError("model", name, "trainable or frozen as it was when it was made private")
+        for layer in self.layers:
+            if not layer.module.training:
+                raise TrainingStateError(f"{layer.name} is in evaluation mode: call model.train()")
+        if self._buffers and (changed := buffer_versions(self.model).items() ^ self._buffers.items()):
+            raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other samples")
+        if not self._forward:
+            raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is captured, and modules that run sample by sample run on the batch, as they were given."""
+        self.is_on = False
+        for forward in self._apart:
+            forward.is_apart = False
+        try:
+            yield
+        finally:
+            self.is_on = True
+            for forward in self._apart:
+                forward.is_apart = True
+
+    def check_apart(self, losses: torch.Tensor, *, always: bool = False) -> None:
+        """Raise if the first or the last sample's loss depends on others' rows, or others' losses on theirs.
+
+        Exactly: by backward passes of these losses alone, and of all others, which must leave the other rows at zero.
+        ``always``: however few samples there are, so that all processes do the same.
+        """
+        size = len(losses)
+        if size < 2 and not always:
+            return
+        ends = torch.zeros(3, size, dtype=losses.dtype, device=losses.device)
+        ends[0, 0] = ends[1, -1] = 1.0
+        ends[2, 1:-1] = 1.0
+        for weights in ends:
+            self._asked = (weights == 0, weights)
+            try:
+                torch.autograd.grad(losses, [self._anchor], weights, retain_graph=True, allow_unused=True)
+            finally:
+                self._asked = None
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    @contextmanager
+    def backward(self, *, step: int, samples: Samples, size: int, units: UnitRows | None = None) -> Iterator[None]:
+        """Take what the one backward pass inside the ``with`` block shows, of a step's micro-batch.
+
+        ``samples``: identities of rows, or of units. ``size``: number of rows.
+        """
+        for parameter in self._parameters.values():
+            parameter.grad = None  # what was left there would be added to
+        self._at, self._units, self._size, self._expected = (step, samples), units, size, True
+        self._elsewhere.clear()
+        try:
+            yield
+        finally:
+            self._expected = False
+        if self._elsewhere:
+            raise ParameterError("model", self._elsewhere[0], _ELSEWHERE)
+
+    def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
+        """Squared norms over all layers after the backward pass, shape (B,), and what they are of."""
+        for layer in list(self.waiting):  # a use whose output the losses do not depend on has no gradient
+            self._measure(layer)
+        if self._tied and self.squared is not None:
+            squared = add_inner_products(self.squared, self.contributions, self._tied, rounding=self.rounding)
+            return squared, self.contributions
+        return self.squared, self.contributions
+
+    def finish(self) -> None:
+        """Forget the micro-batch."""
+        self._forward: Counter[Layer] = Counter()
+        self.waiting: dict[Layer, list[Use]] = {}
+        self.squared: torch.Tensor | None = None
+        self.contributions: list[Contribution] = []
+        self.sources: list[Layer] = []
+        self._at, self._size, self._units = (0, None), None, None
+        self._expected = self.summing = False
+        self._buffers: dict[str, tuple[int, int]] = {}
+        self._elsewhere: list[str] = []
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        self.finish()
+        while self._handles:
+            self._handles.pop().remove()
+        while self._apart:
+            self._apart.pop().remove()
+
+    # Hooks. They are closures, which a copied model shares: of a copy's modules they do nothing.
+
+    def _start(self) -> Callable[..., None]:
+        def start(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if model is self.model and self.is_on:
+                self._begin(args, kwargs)
+
+        return _uncompiled(start)
+
+    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        first = next((value for value in tree_leaves((args, kwargs)) if _has_rows(value)), None)
+        self.batch_size = 1 if first is None else len(first)
+        if not (self.model.training and torch.is_grad_enabled()) or self._expected:
+            return
+        self._buffers = buffer_versions(self.model)
+        for name, parameter in self.model.named_parameters():
+            known = self._parameters.get(name)
+            if known is not parameter and not _is_whole(parameter, known):
+                how = "replaced" if name in self._parameters else "added"
+                todo = "change parameters before that, or their .data alone"
+                raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
+        if self._forward:
+            raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
+
+    def _follow(self, layer: Layer) -> None:
+        module = layer.module
+        if isinstance(layer, WholeModule):
+            self._apart.append(self._sample_wise(layer))
+            self._handles.append(module.register_forward_hook(self._watch_whole(layer), prepend=True))
+            return
+        self._handles.append(module.register_forward_pre_hook(self._before(module), with_kwargs=True))
+        after = module.register_forward_hook(self._after(layer), prepend=True, with_kwargs=True, always_call=True)
+        self._handles.append(after)
+        self._first_hooks[module] = after.id
+
+    def _before(self, module: nn.Module) -> Callable[..., Any]:
+        patched = "forward" in vars(module)
+
+        def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if called is not module or not (self.is_on and module.training and torch.is_grad_enabled()):
+                return None
+            if ("forward" in vars(module)) != patched:
+                raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
+            own: dict[str, Any] = module._parameters
+            self._restored[module] = own
+            module.__dict__["_parameters"] = {name: _constant(value) for name, value in own.items()}
+            if isinstance(module, nn.Embedding) and args and args[0].ndim > 1 and len(args[0]) == 1:
+                return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:]), kwargs
+            return None
+
+        return _uncompiled(before)
+
+    def _after(self, layer: Layer) -> Callable[..., Any]:
+        module, owned = layer.module, is_torch_layer(layer.module)
+
+        def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            own = self._restored.pop(module, None) if called is module else None
+            if own is None:
+                return None
+            module.__dict__["_parameters"] = own
+            if output is None:  # the forward pass failed
+                return None
+            if next(iter(module._forward_hooks)) != self._first_hooks[module]:
+                raise TrainingStateError(f"a hook was put before those of {layer.name}: register it without prepend")
+            if not isinstance(output, torch.Tensor):
+                raise TrainingStateError(
+                    f"{layer.name} returns {type(output).__name__}, not a tensor: name it in whole"
+                )
+            if not self._expected:  # not what a checkpoint runs again
+                self._forward[layer] += 1
+            inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+            return _Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
+
+        return _uncompiled(after)
+
+    def _watch_whole(self, layer: WholeModule) -> Callable[..., None]:
+        def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if module is not layer.module or not (self.is_on and module.training and torch.is_grad_enabled()):
+                return
+            if not self._expected:
+                self._forward[layer] += 1
+            for place, value in enumerate(tree_leaves(output)):
+                if isinstance(value, torch.Tensor) and value.requires_grad:
+                    value.register_hook(partial(self._asks, layer.name, output_axis(module, place)))
+
+        return _uncompiled(watch)
+
+    def _sample_wise(self, layer: WholeModule) -> SampleWiseForward:
+        def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
+            if self._asked is None:
+                self._add(layer, [parameter], gradients, gradients)
+
+        return SampleWiseForward(layer.name, layer.module, lambda: self.batch_size, take, self._anchor)
+
+    # The backward pass.
+
+    def _arrives(self, layer: Layer, inputs: Sequence[torch.Tensor], gradient: torch.Tensor) -> None:
+        if self._asked is not None:
+            self._asks(layer.name, 0, gradient)
+        elif len(gradient):
+            self._add(layer, inputs, gradient, inputs[0])
+
+    def _asks(self, name: str, axis: int, gradient: torch.Tensor) -> None:
+        if self._asked is None:
+            return
+        others, _ = self._asked
+        by_sample = gradient.movedim(axis, 0) if gradient.ndim else gradient
+        # 0 times a gradient that is not finite is NaN: such a sample is left out later.
+        if len(by_sample) == len(others) and bool(by_sample[others].nan_to_num(0.0, 0.0, 0.0).any()):
+            raise ParameterError("samples", name, _MIXED)
+
+    def _plain(self, name: str, parameter: torch.Tensor) -> None:
+        gradient = parameter.grad
+        if self._expected and gradient is not None and bool(getattr(gradient, "_local_tensor", gradient).any()):
+            self._elsewhere.append(name)
+        parameter.grad = None
+
+    def _add(self, layer: Layer, inputs: Sequence[torch.Tensor], gradients: torch.Tensor, first: torch.Tensor) -> None:
+        """Note a use that the backward pass has come to. ``first``: has the samples as first axis."""
+        if not self._expected:
+            raise TrainingStateError(
+                f"a backward pass outside of accumulate().\nFix: {_OUTSIDE}, or model.eval() before the forward pass"
+            )
+        size = self._size
+        assert size is not None
+        if len(first) != size or len(gradients) != size:
+            raise TrainingStateError(_shapes(layer.name, first, gradients, size))
+        uses = self.waiting.setdefault(layer, [])
+        uses.append((list(inputs), gradients.detach()))
+        if isinstance(layer, WholeModule):
+            return  # each of its parameters comes by itself
+        if self._forward[layer] < 1:
+            raise TrainingStateError("gradient checkpointing is of the reentrant kind: use_reentrant=False")
+        if len(uses) >= self._forward[layer]:
+            self._measure(layer)
+            self._forward[layer] = 0
+
+    def _measure(self, layer: Layer) -> None:
+        uses, units = self.waiting.pop(layer), self._units
+        tokens = sum(max(math.prod(g.shape[1:-1]), 1) if layer.per_token else 1 for _, g in uses)
+        if units is not None and layer.per_token:
+            tokens *= units.most
+        if tokens > self._most_tokens[layer]:
+            self._check_tokens(layer, tokens)
+            self._most_tokens[layer] = tokens
+        if layer.per_token and len(uses) > 1:
+            uses = [joined(uses)]
+        if units is not None and layer.per_token:
+            uses, units = [units.joined(uses[0])], None
+        squared, contributions = layer.measure(uses, *self._at, units)
+        self.squared = squared if self.squared is None else self.squared + squared.to(self.squared.device)
+        self.contributions += contributions
+        self.sources += [layer] * len(contributions)
+
+    def _longest_chain(self) -> int:
+        if self._policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self.layers):
+            return UNKNOWN_TOKENS
+        return max(layer.terms(self._policy.tokens or 1) for layer in self.layers)
+
+    def _check_tokens(self, layer: Layer, tokens: int) -> None:
+        if self._policy.tokens is not None and tokens > self._policy.tokens:
+            raise ParameterError("tokens", self._policy.tokens, f"the largest number of tokens, at least {tokens}")
+        if layer.terms(tokens) > self._terms:
+            allowed = f"given, as {layer.name} adds more than {UNKNOWN_TOKENS} numbers"
+            raise ParameterError("tokens", self._policy.tokens, allowed)
+
+
+class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
+    """A layer's output, as a function of its inputs and of an anchor that get no gradient from it.
+
+    Autograd saves the inputs: changing them in place is an error, and a checkpoint drops them and computes them again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, take: Any, owned: bool, output: torch.Tensor, anchor: torch.Tensor, *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.take, ctx.count = take, len(inputs)
+        ctx.save_for_backward(*inputs)
+        # What torch's own layers return is saved by none of them: it may be changed in place, as no view may.
+        return output.data if owned else output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        ctx.take(ctx.saved_tensors, gradient)
+        return (None, None, gradient, None, *(None,) * ctx.count)
+
+
+def _uncompiled(hook: Any) -> Any:
+    """Let a compiled model's graph break at a hook, without importing torch's compiler where no model is compiled."""
+    wrapped: list[Any] = []
+
+    def run(*args: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return hook(*args)
+        if not wrapped:
+            wrapped.append(torch.compiler.disable(hook))
+        return wrapped[0](*args)
+
+    run._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return run
+
+
+def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """What changes when a buffer is written to or replaced."""
+    return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
+
+
+def _constant(parameter: torch.Tensor | None) -> torch.Tensor | None:
+    return parameter.detach() if parameter is not None and parameter.requires_grad else parameter
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim > 0
+
+
+def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
+    """Whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
+    if known is None or not hasattr(known, "device_mesh"):
+        return False
+    return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape
+
+
+def _stays_fixed(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+    if module.training and torch.is_grad_enabled():
+        raise TrainingStateError(f"{name} is in training mode, where it mixes samples: call its eval() after train()")
+
+
+def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:
+    if any(isinstance(value, PackedSequence) for value in args):
+        found = f"{type(module).__name__} was given a PackedSequence"
+        raise TrainingStateError(f"{found}, which is sorted, so that rows are not the samples: pad instead")
+
+
+def _shapes(name: str, first: torch.Tensor, gradients: torch.Tensor, size: int) -> str:
+    shapes = f"inputs {tuple(first.shape)} and outputs {tuple(gradients.shape)} of {name}"
+    if len(first) % size == 0:
+        cause = "not samples and tokens in one axis"
+    elif len(first) == len(gradients) == 1:
+        cause = "not what all samples share"
+    else:
+        cause = "not rows that are sent to experts by index"
+    todo = f"the first axis of a trainable layer is that of the {size} samples, {cause}"
+    return f"{shapes}: {todo}; or name a module around it in whole=[...]"

@@ -1,0 +1,508 @@
+"""A Trainer over a `PrivateRun`: the run draws, clips, charges and noises; the Trainer schedules, logs and saves."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import datasets
+import torch
+import transformers
+from torch.utils.data import DataLoader
+from transformers.trainer_callback import EarlyStoppingCallback
+
+from dprmt._validation import ParameterError, TrainingStateError, check_count
+from dprmt.training.clipping import Units
+from dprmt.training.data import check_own_loss, head_of, per_sample_losses
+from dprmt.training.models import whole_modules
+from dprmt.training.private_run import PrivateBatch, PrivateRun, make_private
+
+SampleLosses = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+_STATE = "private_run.pt"
+_PRIVATE_LOGS = ("loss", "train_loss", "grad_norm")
+
+
+@dataclass
+class PrivacyArguments:
+    """Options of a private run, next to ``TrainingArguments``; `transformers.HfArgumentParser` reads them.
+
+    Parameters
+    ----------
+    norms : str
+        How per-sample norms are computed: ``"exact"``, ``"ghost"``, ``"hutchinson"`` or ``"hutch++"``; in Python also
+        a value such as ``Hutchinson(32, secret=True)``.
+    clipping_norm : float
+        C > 0, the largest norm of a sample's gradient in the sum. It takes the place of ``max_grad_norm``.
+    delta : float
+        δ in (0, 1), typically below one over the number of samples.
+    target_epsilon, noise_multiplier : float, optional
+        Exactly one of them: the ε > 0 that the planned steps may cost, or σ > 0.
+    batch_size : float, optional
+        Expected size of a logical batch, > 0. By default ``per_device_train_batch_size`` times
+        ``gradient_accumulation_steps``; the former alone is the micro-batch.
+    sampling : {"poisson", "allocation"}
+        As for `dprmt.make_private`.
+    owners : str, optional
+        The column that says whose each row is. Then all rows of one owner are one sample, and ``batch_size`` counts
+        owners.
+    rows_per_owner : int, optional
+        The most rows that one owner may have, >= 1.
+    max_tokens : int, optional
+        The largest number of tokens in a row, known without looking at the data.
+    one_by_one : bool
+        Whether every row runs alone, with a ``compute_loss`` of your own or a loss that has no definition per sample.
+        Norms are exact, and a step takes as many forward passes as rows.
+    secure : bool
+        Sampling and noise from a cipher.
+    telemetry : bool
+        Whether to read what released gradients show of the run, into the logs.
+    public_evaluation : bool
+        States that ``eval_dataset`` needs no protection. Early stopping, the best checkpoint and schedules that follow
+        a score raise an error without it.
+    show_losses : bool
+        Whether to log the training loss, which ε does not cover.
+
+    Examples
+    --------
+    >>> from transformers import HfArgumentParser
+    >>> words = "--norms ghost --clipping_norm 1 --delta 1e-5 --target_epsilon 3".split()
+    >>> (privacy,) = HfArgumentParser(PrivacyArguments).parse_args_into_dataclasses(words)
+    >>> privacy.clipping_norm, privacy.batch_size
+    (1.0, None)
+    """
+
+    norms: str = field(metadata={"help": "exact, ghost, hutchinson or hutch++"})
+    clipping_norm: float = field(metadata={"help": "largest norm of a sample's gradient in the sum"})
+    delta: float = field(metadata={"help": "delta in (0, 1)"})
+    target_epsilon: float | None = field(default=None, metadata={"help": "or noise_multiplier"})
+    noise_multiplier: float | None = field(default=None, metadata={"help": "or target_epsilon"})
+    batch_size: float | None = field(default=None, metadata={"help": "expected size of a logical batch"})
+    sampling: str = field(default="poisson", metadata={"help": "poisson or allocation"})
+    owners: str | None = field(default=None, metadata={"help": "column that says whose each row is"})
+    rows_per_owner: int | None = field(default=None, metadata={"help": "most rows that one owner may have"})
+    max_tokens: int | None = field(default=None, metadata={"help": "largest number of tokens in a row, if public"})
+    one_by_one: bool = field(default=False, metadata={"help": "run every row alone"})
+    secure: bool = field(default=False, metadata={"help": "sampling and noise from a cipher"})
+    telemetry: bool = field(default=False, metadata={"help": "log what released gradients show"})
+    public_evaluation: bool = field(default=False, metadata={"help": "eval_dataset needs no protection"})
+    show_losses: bool = field(default=False, metadata={"help": "log the training loss, which epsilon does not cover"})
+
+
+class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
+    """A `transformers.Trainer` whose steps are private.
+
+    Batches come from Poisson sampling or random allocation, every sample's gradient is clipped, and a step is counted
+    before its noisy gradient is used. Optimizer, schedule, logs, evaluation and checkpoints are the Trainer's own.
+
+    Parameters
+    ----------
+    privacy : PrivacyArguments
+        The options of the private run.
+    losses : callable, optional
+        From the model and a collated batch to one loss for each sample, shape (B,). By default what the model's own
+        head computes, sample by sample: `dprmt.training.data.per_sample_losses`, with ``label_smoothing_factor``.
+    *args, **kwargs
+        As for `transformers.Trainer`.
+
+    Attributes
+    ----------
+    private : PrivateRun or None
+        The run: ``.epsilon()``, ``.statement()``, ``.mechanism``; None before :meth:`train`.
+
+    Raises
+    ------
+    ParameterError
+        If an argument conflicts with private steps, or the model's head has no loss per sample.
+    TrainingStateError
+        By :meth:`train`, if it is called twice, or if something else moves the optimizer.
+
+    Privacy
+    -------
+    Holds if: the training set's rows (or its owners) are the samples, and checkpoints' file ``private_run.pt`` stays as
+    secret as they are: it holds the secret of sampling and noise, unless ``secure=True``.
+    Covers: the trained parameters after every step, and logs without ``show_losses``.
+    Does not cover: rows that share content, evaluation on private data, callbacks that write parameters, and what
+    `PrivateRun` leaves out.
+
+    See Also
+    --------
+    dprmt.make_private : for a loop of your own.
+
+    Examples
+    --------
+    ``trainer = PrivateTrainer(privacy=PrivacyArguments(...), model=model, args=args, train_dataset=data)``, then
+    ``trainer.train()`` and ``print(trainer.private.epsilon())``.
+    """
+
+    def __init__(
+        self, *args: Any, privacy: PrivacyArguments, losses: SampleLosses | None = None, **kwargs: Any
+    ) -> None:
+        if not isinstance(privacy, PrivacyArguments):
+            raise ParameterError("privacy", type(privacy).__name__, "PrivacyArguments")
+        self.privacy, self.losses, self.private = privacy, losses, None  # type: PrivacyArguments, Any, PrivateRun | None
+        given = list(args)
+        place = 1  # of TrainingArguments among a Trainer's arguments
+        options = given[place] if len(given) > place else kwargs.get("args")
+        if not isinstance(options, transformers.TrainingArguments):
+            raise ParameterError("args", type(options).__name__, "TrainingArguments")
+        self._rows = options.per_device_train_batch_size * options.gradient_accumulation_steps
+        options = copy.copy(
+            options
+        )  # a logical batch is one batch for the Trainer, clipped here, and goes on by itself
+        options.gradient_accumulation_steps, options.max_grad_norm, options.ignore_data_skip = 1, 0.0, True
+        if len(given) > place:
+            given[place] = options
+        else:
+            kwargs["args"] = options
+        super().__init__(*given, **kwargs)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise by name where a private step would be bypassed, or would not be what the arguments say."""
+        own = [name for name in _OVERRIDDEN if getattr(type(self), name) is not getattr(PrivateTrainer, name)]
+        if own:
+            what = f"{type(self).__name__}, with its own {', '.join(own)}"
+            raise ParameterError("trainer", what, "one that leaves these to PrivateTrainer")
+        for name, (fine, allowed) in _ARGUMENTS.items():
+            value = getattr(self.args, name, fine[0])
+            if value not in fine:
+                raise ParameterError(f"args.{name}", getattr(value, "value", value), allowed)
+        for what in ("is_deepspeed_enabled", "is_fsdp_enabled"):
+            if getattr(self, what, False):
+                raise ParameterError(f"trainer.{what}", True, f"False: {_OWN_LOOP}")
+        if self.args.push_to_hub and not self.privacy.secure and "checkpoint" in self.args.hub_strategy.value:
+            allowed = "'every_save' or 'end': a pushed checkpoint would hold the secret of the noise; or secure=True"
+            raise ParameterError("args.hub_strategy", self.args.hub_strategy.value, allowed)
+        if not hasattr(self.train_dataset, "__len__") or not hasattr(self.train_dataset, "__getitem__"):
+            what = type(self.train_dataset).__name__
+            raise ParameterError("train_dataset", what, "a data set with a length and numbered rows, to sample from")
+        self._check_evaluation()
+        self._check_losses()
+
+    def _check_evaluation(self) -> None:
+        followed = [name for name in ("load_best_model_at_end",) if getattr(self.args, name)]
+        followed += ["save_strategy='best'"] if self.args.save_strategy == "best" else []
+        schedule = getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
+        followed += [f"lr_scheduler_type={schedule!r}"] if schedule in ("reduce_lr_on_plateau", "greedy") else []
+        followed += [
+            type(one).__name__ for one in self.callback_handler.callbacks if isinstance(one, EarlyStoppingCallback)
+        ]
+        if followed and not self.privacy.public_evaluation:
+            allowed = (
+                "True with " + ", ".join(followed) + ": what follows a score depends on the rows it is computed from.\n"
+                "Fix: public_evaluation=True if eval_dataset needs no protection, or train a fixed number of steps."
+            )
+            raise ParameterError("privacy.public_evaluation", False, allowed)
+
+    def _check_losses(self) -> None:
+        own = type(self).compute_loss is not transformers.Trainer.compute_loss
+        if self.losses is not None:
+            if self.privacy.one_by_one:
+                raise ParameterError("privacy.one_by_one", True, "False with losses=, which runs rows together")
+        elif not self.privacy.one_by_one:
+            if own or self.compute_loss_func is not None:
+                name = f"{type(self).__name__}.compute_loss" if own else "compute_loss_func"
+                allowed = (
+                    f"given with {name}, which has one loss for the batch.\n"
+                    "Fix: losses=, a function of the model and a batch that returns one loss for each sample; "
+                    "or PrivacyArguments(one_by_one=True), which runs every row alone."
+                )
+                raise ParameterError("losses", None, allowed)
+            head_of(self.model)  # known, or refused by name
+
+    # ------------------------------------------------------------------------------------ what the Trainer's loop calls
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as `transformers.Trainer.train` does, privately, once.
+
+        Returns
+        -------
+        TrainOutput
+            ``training_loss`` is 0 without ``show_losses``.
+
+        Raises
+        ------
+        TrainingStateError
+            If the trainer has trained before. To go on, make a new one with ``resume_from_checkpoint``.
+        """
+        if self.private is not None:
+            raise TrainingStateError(
+                "this trainer has trained before: a run goes from its beginning to its end, once.\n"
+                "Fix: a new PrivateTrainer, with resume_from_checkpoint to go on."
+            )
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self.private is not None:
+            self.private.close()
+
+    def get_train_dataloader(self) -> Any:
+        """Return the batches that the private run draws."""
+        self.create_optimizer()
+        return _Batches(self.private, self.train_dataset)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Create the optimizer, make the run private, and return what the Trainer's loop steps.
+
+        Returns
+        -------
+        Optimizer
+            Its groups and its state are those of the Trainer's optimizer; its ``step()`` does nothing.
+        """
+        if self.private is None:
+            self.model.train()
+            self._compare_losses()
+            inside = super().create_optimizer(model)
+            self.private = self._private_run(inside)
+            self.optimizer = _Moved(inside)
+        return self.optimizer
+
+    def _private_run(self, optimizer: torch.optim.Optimizer) -> PrivateRun:
+        privacy, args = self.privacy, self.args
+        owners, units = None, None
+        if privacy.owners is not None:
+            owners = self._column(privacy.owners)
+            units = (
+                Units(privacy.rows_per_owner, regime="alone") if privacy.one_by_one else Units(privacy.rows_per_owner)
+            )
+        elif privacy.one_by_one:
+            units = Units(1, regime="alone")
+        return make_private(
+            self.model,
+            optimizer,
+            self._loader(),
+            norms=privacy.norms,
+            clipping_norm=privacy.clipping_norm,
+            batch_size=self._rows if privacy.batch_size is None else privacy.batch_size,
+            steps=args.max_steps if args.max_steps > 0 else None,
+            epochs=None if args.max_steps > 0 else args.num_train_epochs,
+            target_epsilon=privacy.target_epsilon,
+            delta=privacy.delta,
+            noise_multiplier=privacy.noise_multiplier,
+            micro_batch_size=1 if privacy.one_by_one else check_count("micro-batch", args.per_device_train_batch_size),
+            sampling=privacy.sampling,
+            owners=owners,
+            units=units,
+            tokens=privacy.max_tokens,
+            whole=() if privacy.one_by_one else whole_modules(self.model),
+            telemetry=privacy.telemetry,
+            secure=privacy.secure,
+        )
+
+    def _column(self, name: str) -> Any:
+        columns = list(getattr(self.train_dataset, "column_names", None) or [])
+        if name not in columns:
+            known = ", ".join(columns) or "(there are none)"
+            raise ParameterError("privacy.owners", name, f"one of the training set's columns {known}")
+        return list(self.train_dataset[name])
+
+    def _loader(self) -> DataLoader[Any]:
+        """Of the training set without columns that the model does not take, as the Trainer's own loader has it."""
+        args, data, collate = self.args, self.train_dataset, self.data_collator
+        if isinstance(data, datasets.Dataset):
+            data = self._remove_unused_columns(data, description="training")
+        else:
+            collate = self._get_collator_with_removed_columns(collate, description="training")
+        workers = {"num_workers": args.dataloader_num_workers, "persistent_workers": args.dataloader_persistent_workers}
+        if args.dataloader_num_workers:
+            workers["prefetch_factor"] = args.dataloader_prefetch_factor
+        pin = args.dataloader_pin_memory and args.device.type == "cuda"
+        return DataLoader(data, batch_size=1, collate_fn=collate, pin_memory=pin, **workers)
+
+    def _compare_losses(self) -> None:
+        """Raise unless the loss of the first row is what the model itself returns for it."""
+        if self.losses is None and not self.privacy.one_by_one and not self.args.label_smoothing_factor:
+            loader = self._loader()
+            check_own_loss(self.model, self._prepare_inputs(loader.collate_fn([loader.dataset[0]])))
+
+    def _losses_of(self, rows: Any) -> torch.Tensor:
+        rows = self._prepare_inputs(rows)
+        with self.accelerator.autocast():
+            if self.losses is not None:
+                return self.losses(self.model, rows)
+            if self.privacy.one_by_one:
+                return self.compute_loss(self.model, rows).reshape(1)
+            return per_sample_losses(self.model, rows, label_smoothing=self.args.label_smoothing_factor)
+
+    def training_step(self, model: Any, inputs: PrivateBatch, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Take one private step: clip, add, charge, noise, and let the optimizer move.
+
+        Returns
+        -------
+        Tensor
+            0, or with ``show_losses`` the mean loss.
+
+        Raises
+        ------
+        TrainingStateError
+            If the Trainer's steps and those of the private run differ.
+        """
+        private = self.private
+        if private is None or private.steps_taken != self.state.global_step:
+            taken = None if private is None else private.steps_taken
+            raise TrainingStateError(
+                f"the Trainer has taken {self.state.global_step} steps, the private run {taken}: something else moves "
+                "the optimizer or counts its steps.\nFix: remove the callback that does."
+            )
+        self.model.train()
+        found = private.step(self._losses_of, inputs, return_losses=self.privacy.show_losses)
+        if found is None or not len(found):
+            return torch.zeros((), device=self.args.device)
+        return found.mean()
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], None]:
+        """Return the next logical batch, whose number of tokens nobody counts."""
+        batch = next(epoch_iterator, None)
+        return ([] if batch is None else [batch]), None
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[Any, ...]:
+        """Return the numbers of steps and epochs that the private run has."""
+        values = list(super().set_initial_training_values(args, dataloader))
+        assert self.private is not None  # get_train_dataloader made it
+        values[0], values[-1] = math.ceil(self.private.steps / len(dataloader)), self.private.steps
+        return tuple(values)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return 0: how many tokens were in a batch is private."""
+        return 0
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log ε instead of what is private."""
+        if not self.privacy.show_losses:
+            logs = {name: value for name, value in logs.items() if name not in _PRIVATE_LOGS}
+        if self.private is not None and self.private.steps_charged:
+            spent = self.private.epsilon().upper
+            rounded = math.ceil(spent * 1e4) / 1e4 if math.isfinite(spent) else spent
+            logs |= {"epsilon": rounded, "delta": self.privacy.delta}
+            if self.private.telemetry is not None:
+                logs |= _numbers(self.private.telemetry.last)
+        super().log(logs, *args, **kwargs)
+
+    # ---------------------------------------------------------------------------------------------------- checkpoints
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        assert self.private is not None  # checkpoints are saved between steps
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        if not self.args.save_only_model:
+            with open(os.open(folder / _STATE, flags, 0o600), "wb") as file:  # it holds a secret
+                torch.save(self.private.state_dict(), file)
+        super()._save_checkpoint(model, trial)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or self.private is None:
+            return
+        file = Path(checkpoint) / _STATE
+        if not file.is_file():
+            raise ParameterError("resume_from_checkpoint", checkpoint, f"a checkpoint of a private run, with {_STATE}")
+        self.private.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise an error: every trial would cost ε, and the best one more.
+
+        Raises
+        ------
+        TrainingStateError
+            Always.
+        """
+        raise TrainingStateError(
+            "a search trains on the same rows many times, and ε of one run does not cover it.\n"
+            "Fix: dprmt.accounting.private_selection bounds ε of a search over runs."
+        )
+
+
+_OVERRIDDEN = (
+    "train",
+    "training_step",
+    "create_optimizer",
+    "get_train_dataloader",
+    "get_batch_samples",
+    "set_initial_training_values",
+    "_inner_training_loop",
+    "_run_epoch",
+)
+"""Methods that a private step relies on."""
+
+_OWN_LOOP = (
+    "train in one process, or with `dprmt train` under torchrun, or with dprmt.make_private in a loop of your own"
+)
+_ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "fp16": ((False,), "False: losses are not scaled. Use bf16=True"),
+    "neftune_noise_alpha": ((None, 0), "None: its noise depends on the batch's shape"),
+    "torch_compile": ((False,), "False: hooks do not reach compiled layers"),
+    "use_liger_kernel": ((False,), "False: hooks do not reach fused layers"),
+    "auto_find_batch_size": ((False,), "False: a step that failed is not tried again"),
+    "include_num_input_tokens_seen": (("no", False), "'no': how many tokens were drawn is private"),
+    "group_by_length": ((False,), "False: batches are sampled"),
+    "train_sampling_strategy": (("random",), "'random': batches are sampled by the private run"),
+    "world_size": ((1,), f"1: {_OWN_LOOP}"),
+    "n_gpu": ((0, 1), f"1 at most: {_OWN_LOOP}"),
+}
+
+
+class _Batches:
+    """A loader for the Trainer's loop: epochs of private batches."""
+
+    def __init__(self, private: PrivateRun | None, dataset: Any) -> None:
+        assert private is not None
+        self.dataset, self._private = dataset, private
+
+    def __len__(self) -> int:
+        return self._private.steps_per_epoch
+
+    def __iter__(self) -> Iterator[PrivateBatch]:
+        return iter(self._private.epoch())
+
+
+class _Moved(torch.optim.Optimizer):  # type: ignore[misc]
+    """What the Trainer's loop schedules, saves and steps: ``training_step`` has moved the optimizer inside already."""
+
+    def __init__(self, inside: torch.optim.Optimizer) -> None:
+        # No super().__init__(): groups, state and defaults are those of the optimizer inside.
+        self._inside = inside
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = self._inside.param_groups
+        return groups
+
+    @property
+    def state(self) -> Any:
+        return self._inside.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        defaults: dict[str, Any] = self._inside.defaults
+        return defaults
+
+    def step(self, closure: None = None) -> None:
+        """Do nothing."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: a step leaves no sum."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._inside.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._inside.load_state_dict(state_dict)
+
+
+def _numbers(reading: Mapping[str, Any]) -> dict[str, float]:
+    """Of a reading what a logger takes: no layers, no sentence, nothing infinite."""
+    found = {"signal": reading.get("signal", {}).get("*"), "rate_factor": reading.get("advice", {}).get("factor")}
+    found["change"] = reading.get("change")
+    ends = {f"telemetry_{name}_{end}": value for name, e in found.items() if e is not None for end, value in e.items()}
+    ends |= {f"telemetry_{name}": reading[name] for name in ("z_window", "z_displacement") if name in reading}
+    return {name: float(value) for name, value in ends.items() if math.isfinite(value)}

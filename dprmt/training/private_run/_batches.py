@@ -1,0 +1,233 @@
+"""Batches of a private run: who is drawn, in which micro-batches, and how their rows are loaded.
+
+Every row travels with its position in the data set, from the draw through workers and collation to the private step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+
+from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.accounting import Poisson, RandomAllocation
+from dprmt.training.norms import SampleId
+from dprmt.training.private_run._owners import Owners
+from dprmt.training.private_run._randomness import Randomness
+from dprmt.training.randomness import SecureRandom, allocation
+
+_RESOLUTION = 2.0**24  # values of one float32 of torch.rand, which a sample is drawn by
+_REPLACED = (SequentialSampler, RandomSampler, DistributedSampler)
+_KEPT = (
+    "num_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+)
+"""Options of a DataLoader that a private run takes over."""
+
+
+def poisson(batch_size: float, samples: int) -> Poisson:
+    """Poisson sampling at the smallest rate, at least the nominal one, that ``torch.rand`` can draw exactly."""
+    return Poisson(min(1.0, math.ceil(batch_size / samples * _RESOLUTION) / _RESOLUTION))
+
+
+class Draws:
+    """Positions of every step's samples: a function of a secret and of the number of steps charged before.
+
+    Privacy: samples enter steps independently of each other with the probabilities that ``sampling`` states, up to the
+    generator that the secret seeds; the same number always gives the same batch.
+    """
+
+    def __init__(self, samples: int, sampling: Poisson | RandomAllocation, randomness: Randomness) -> None:
+        self._samples, self._sampling, self.randomness = samples, sampling, randomness
+        self._epoch: tuple[int, list[list[int]]] | None = None
+
+    def at(self, charged: int) -> list[int]:
+        """The batch of the step that comes after so many charged ones."""
+        if isinstance(self._sampling, Poisson):
+            generator = self.randomness.generator(f"Poisson sampling after {charged} steps")
+            if isinstance(generator, SecureRandom):
+                return generator.poisson_sample(self._samples, self._sampling.rate)
+            drawn = torch.rand(self._samples, generator=generator) < self._sampling.rate
+            return drawn.nonzero().ravel().tolist()
+        epoch, step = divmod(charged, self._sampling.steps_per_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            generator = self.randomness.generator(f"allocation of epoch {epoch}")
+            self._epoch = epoch, allocation(self._samples, self._sampling.steps_per_epoch, generator)
+        return self._epoch[1][step]
+
+
+class MicroBatch:
+    """Rows that are clipped together; from :meth:`PrivateRun.micro_batches`, for :meth:`PrivateRun.accumulate`.
+
+    Attributes
+    ----------
+    rows : object
+        What ``collate_fn`` made of them.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        rows: Any,
+        positions: list[int],
+        owners: list[SampleId] | None = None,
+        stands_in: bool = False,
+    ) -> None:
+        self.rows, self._number, self._positions, self._owners = rows, number, positions, owners
+        self._stands_in = stands_in
+        self._is_added = False
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TrainingStateError(
+            "a micro-batch is not opened outside a loss function.\nFix: private.accumulate(lambda rows: ..., part)."
+        )
+
+
+class PrivateBatch:
+    """A logical batch with the identities of its samples; it may be empty.
+
+    Yielded by a :class:`PrivateRun`; give it to :meth:`PrivateRun.step` or :meth:`PrivateRun.micro_batches`. How many
+    samples it holds is private.
+
+    Attributes
+    ----------
+    step : int
+        Steps taken before it.
+    """
+
+    def __init__(self, step: int, parts: Sequence[Part], load: Callable[[], Any], stand_ins: int, row: Any) -> None:
+        self.step, self._parts, self._load = step, list(parts), load
+        self._stand_ins, self._row = stand_ins, row
+        self._current: MicroBatch | None = None
+        self._count, self._is_finished = 0, False
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TrainingStateError(
+            "a private batch is not opened in the loop: losses are a function of its rows.\n"
+            "Fix: private.step(lambda rows: ..., batch) with one loss for each row."
+        )
+
+    @property
+    def _is_complete(self) -> bool:
+        return not self._parts and not self._stand_ins and (self._current is None or self._current._is_added)
+
+    def _micro_batches(self) -> Iterator[MicroBatch]:
+        while not self._is_complete:
+            if self._current is None or self._current._is_added:
+                self._current = self._next()
+            part = self._current
+            yield part
+            if not part._is_added:
+                raise TrainingStateError(
+                    "a micro-batch was left out.\nFix: private.accumulate(losses_of, part) for each one."
+                )
+
+    def _next(self) -> MicroBatch:
+        self._count += 1
+        if not self._parts:  # other processes have more micro-batches, and a sharded model needs all processes
+            self._stand_ins -= 1
+            return MicroBatch(self._count, self._row(), [0], stands_in=True)
+        part = self._parts.pop(0)
+        positions, rows = self._load()
+        if positions != [place for place, _ in part]:
+            raise TrainingStateError(
+                "the data loader gave other rows than were drawn.\nFix: a DataLoader that keeps the order of batches."
+            )
+        owners = [owner for _, owner in part if owner is not None] or None
+        return MicroBatch(self._count, rows, positions, owners)
+
+
+Part = list[tuple[int, SampleId | None]]
+"""Positions of a micro-batch, and whose they are."""
+
+
+class Source:
+    """Data set and loader of a run, and how its logical batches are cut.
+
+    ``samples``: how many there are to draw, owners if rows have some.
+    """
+
+    def __init__(self, data: Any, owners: Owners | None, micro_batch_size: int | None) -> None:
+        self._loader = data if isinstance(data, DataLoader) else DataLoader(data)
+        self.dataset = self._loader.dataset
+        self._owners, self._micro = owners, micro_batch_size
+        self.samples = len(self.dataset) if owners is None else len(owners.names)
+
+    def parts(self, drawn: Sequence[int]) -> list[Part]:
+        """Micro-batches of the samples drawn."""
+        size = self._micro or max(1, len(drawn))
+        if self._owners is None:
+            return [[(place, None) for place in drawn[at : at + size]] for at in range(0, len(drawn), size)]
+        size = self._micro or max(1, sum(len(self._owners.items[owner]) for owner in drawn))
+        return [list(zip(places, names, strict=True)) for places, names in self._owners.parts(drawn, size)]
+
+    def loaded(self, plans: Iterator[list[Part]]) -> Iterator[Any]:
+        """Pairs of positions and collated rows, of all parts in their order."""
+        positions = ([place for place, _ in part] for parts in plans for part in parts)
+        options = {name: getattr(self._loader, name) for name in _KEPT if getattr(self._loader, name, None) is not None}
+        collate = _Collated(self._loader.collate_fn)
+        return iter(DataLoader(_Numbered(self.dataset), batch_sampler=positions, collate_fn=collate, **options))
+
+    def first_row(self) -> Any:
+        """Any row, for a process that has none left."""
+        return self._loader.collate_fn([self.dataset[0]])
+
+
+def checked_data(data: Any) -> Any:
+    """What was given, if rows can be drawn from it."""
+    dataset = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise ParameterError("dataset_or_loader", type(dataset).__name__, "a data set with a length and numbered rows")
+    if len(dataset) == 0:
+        raise ParameterError("dataset_or_loader", f"{type(dataset).__name__} without rows", "a data set with rows")
+    if not isinstance(data, DataLoader):
+        return data
+    if data.batch_size is None and type(data.batch_sampler).__name__ != "BatchSampler":
+        raise ParameterError("dataset_or_loader.batch_sampler", type(data.batch_sampler).__name__, _SAMPLERS)
+    if type(data.sampler) not in _REPLACED or getattr(data.sampler, "replacement", False):
+        raise ParameterError("dataset_or_loader.sampler", type(data.sampler).__name__, _SAMPLERS)
+    return data
+
+
+_SAMPLERS = (
+    "torch's sequential, random or distributed one, which a private run replaces: give the data set itself, or "
+    "torch.utils.data.Subset of it"
+)
+
+
+class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
+    """Rows with their positions."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, position: int) -> tuple[int, Any]:
+        return position, self._data[position]
+
+    def __getitems__(self, positions: list[int]) -> list[tuple[int, Any]]:
+        fetch = getattr(self._data, "__getitems__", None)
+        rows = fetch(positions) if callable(fetch) else [self._data[position] for position in positions]
+        return list(zip(positions, rows, strict=True))
+
+
+class _Collated:
+    """A collate function that keeps the positions."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, rows: list[tuple[int, Any]]) -> tuple[list[int], Any]:
+        return [position for position, _ in rows], self._collate([row for _, row in rows])

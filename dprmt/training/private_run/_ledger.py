@@ -1,0 +1,154 @@
+"""The privacy ledger of a run: every step is charged, durably, before its noisy gradient is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from dprmt._files import append_line, parse_json, read_lines
+from dprmt._validation import TrainingStateError
+from dprmt.accounting import DPSGD, GaussianRelease, compose
+from dprmt.training.private_run._clip_only import SENTENCE, ClippingOnly
+
+Mechanism: TypeAlias = DPSGD | ClippingOnly
+FILE = "privacy.jsonl"
+_EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
+_BLOCK, _WORTH_A_BLOCK = 64, 32  # numbers of steps asked at once, and the shortest run that is asked so
+_DIGITS = 3  # binary ones that numbers of steps are rounded up to then
+
+
+class PrivacyLedger:
+    """Append-only file with one line per charged step.
+
+    Formal guarantees
+    -----------------
+    :meth:`charge` returns only after the line is on the disk (fsync of the file, and of its folder when it is new).
+    Whoever uses a noisy gradient after it returned can be stopped at any instant: the file then names at least as
+    many steps as gradients were used. A line that was cut short by a crash counts as a step.
+    """
+
+    def __init__(self, folder: Path, mechanism: str, relation: str | None = None) -> None:
+        self._path, self._mechanism = folder / FILE, mechanism
+        self._whose = {} if relation is None else {"neighbours": relation}
+        self.charged = charged_steps(folder)
+        if {line["mechanism"] for line in read_lines(self._path) if "mechanism" in line} - {mechanism}:
+            raise TrainingStateError(f"{self._path} was charged for another mechanism than run.json and recipe have")
+
+    def charge(self, attempt: int, step: int, epsilon: float, charged: int | None = None) -> None:
+        """Record one more step, durably."""
+        # More than one more where the rest of an epoch was given up.
+        self.charged = max(self.charged + 1, charged or 0)
+        entry: dict[str, Any] = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
+        entry |= {"mechanism": self._mechanism, **self._whose}
+        if math.isinf(epsilon):
+            entry["privacy"] = SENTENCE
+        append_line(self._path, entry, durably=True)
+
+
+def charged_steps(folder: Path) -> int:
+    """Number of steps charged in a run folder, over all its starts."""
+    # A line that was cut short counts, and so do lines that are gone but that a later line has counted.
+    path, count = folder / FILE, 0
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        if line:
+            count = max(count + 1, _stated(line))
+    return count
+
+
+def _stated(line: bytes) -> int:
+    try:
+        stated = parse_json(line)["charged"]
+    except (ValueError, TypeError, KeyError):  # cut short
+        return 0
+    return stated if isinstance(stated, int) else 0
+
+
+def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
+    """The least number of steps, not below ``steps``, that can be charged: (R1'') of random_allocation.md."""
+    return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
+
+
+class SpentEpsilon:
+    """Upper bounds of ε after any number of steps, each computed once.
+
+    Where an answer takes longer than half a second, the bound for a number of steps up to a quarter larger is given
+    (1, 2, …, 8, 10, 12, 14, 16, 20, …, never past the planned number): ε grows with the number of steps, so this errs
+    to the safe side. Random allocation is charged in whole epochs, whatever step of an epoch was the last.
+
+    Of a run that is long enough, bounds come in blocks of 64 numbers of steps, from one curve: each is an upper bound,
+    and takes a thirtieth of the time. The last one is always solved for alone. ``releases``: what else was released.
+    """
+
+    def __init__(
+        self, mechanism: Mechanism, delta: float, planned: int = 0, releases: tuple[GaussianRelease, ...] = ()
+    ) -> None:
+        self._mechanism, self._delta, self._planned, self._releases = mechanism, delta, planned, releases
+        self._known: dict[int, float] = {}
+        self._of_curve: dict[int, float] = {}
+        self._slow = False
+
+    def after(self, steps: int, *, exactly: bool = False) -> float:
+        """The bound; infinite where no noise is added."""
+        if isinstance(self._mechanism, ClippingOnly):
+            return math.inf
+        if steps == 0 and not self._releases:
+            return 0.0
+        steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
+        if not exactly and self._in_blocks(steps):
+            return self._of_block(steps)
+        if self._slow and not exactly and steps not in self._known:
+            unit = 1 << max(0, (steps - 1).bit_length() - _DIGITS)
+            rounded = -(-steps // unit) * unit
+            steps = min(rounded, self._planned) if steps <= self._planned else rounded
+            steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
+        if steps not in self._known:
+            started = time.process_time()
+            if self._releases:
+                trained = [(self._mechanism, steps)] if steps else []
+                self._known[steps] = compose([*trained, *self._releases]).epsilon(self._delta).upper
+            else:
+                self._known[steps] = self._mechanism.epsilon(steps=steps, delta=self._delta).upper
+            self._slow = self._slow or time.process_time() - started > _EXACT_FOR
+        return self._known[steps]
+
+    def _in_blocks(self, steps: int) -> bool:
+        if self._releases or self._mechanism.steps_per_epoch is not None or not steps < self._planned >= _WORTH_A_BLOCK:
+            return False
+        self.after(self._planned, exactly=True)  # asked for at the end anyway; how long it takes decides
+        return not self._slow
+
+    def _of_block(self, steps: int) -> float:
+        if steps not in self._of_curve:
+            assert not isinstance(self._mechanism, ClippingOnly)  # of which nothing is asked
+            first = steps - (steps - 1) % _BLOCK  # the same block whatever the step that a run goes on from
+            block = range(first, min(first + _BLOCK, self._planned))
+            upper = self._mechanism.epsilon(steps=list(block), delta=self._delta).upper
+            self._of_curve |= dict(zip(block, map(float, upper), strict=True))
+        return self._of_curve[steps]
+
+
+@lru_cache(maxsize=64)
+def spent_epsilon(
+    mechanism: Mechanism, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
+) -> SpentEpsilon:
+    """The same for all runs with the same mechanism: those of a sweep ask the same questions."""
+    return SpentEpsilon(mechanism, delta, planned, releases)
+
+
+def mechanism_digest(mechanism: Mechanism, delta: float) -> str:
+    """A few letters that differ where the mechanism or δ does."""
+    document = json.dumps({**describe_mechanism(mechanism), "delta": delta}, sort_keys=True)
+    return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()
+
+
+def describe_mechanism(mechanism: Mechanism) -> dict[str, Any]:
+    """The mechanism as a document, for the run's record."""
+    if isinstance(mechanism, ClippingOnly):
+        return {"mechanism": f"none ({SENTENCE})", "sample_rate": mechanism.sample_rate}
+    document = mechanism.as_dict()
+    return {"mechanism": type(mechanism).__name__, **{key: document[key] for key in document if key != "kind"}}

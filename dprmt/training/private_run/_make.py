@@ -1,0 +1,254 @@
+"""The entrance to private training: from what a plain script has to a private run."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import torch
+from torch.utils.data import DataLoader
+
+from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt.accounting import ExactNorms, Poisson, RandomAllocation, calibrate
+from dprmt.training.clipping import ClippingPlan, Units, plan_private
+from dprmt.training.clipping._norms import NormsWanted
+from dprmt.training.denoising import Denoising
+from dprmt.training.norms import ProbeGenerator
+from dprmt.training.optimizers import DPGrape
+from dprmt.training.private_run._batches import Source, checked_data, poisson
+from dprmt.training.private_run._ledger import whole_epochs
+from dprmt.training.private_run._owners import Owners, read_owners
+from dprmt.training.private_run._processes import from_first, rank
+from dprmt.training.private_run._randomness import Randomness
+from dprmt.training.private_run._run import PrivateRun, check_free
+
+_ISOLATION_CHECKS = 0.02  # of later micro-batches
+
+
+def make_private(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    dataset_or_loader: Any,
+    *,
+    norms: NormsWanted,
+    clipping_norm: float,
+    batch_size: float | None = None,
+    steps: SupportsIndex | None = None,
+    epochs: float | None = None,
+    target_epsilon: float | None = None,
+    delta: float | None = None,
+    noise_multiplier: float | None = None,
+    micro_batch_size: SupportsIndex | None = None,
+    sampling: str = "poisson",
+    owners: str | Sequence[int | str] | torch.Tensor | None = None,
+    units: Units | None = None,
+    tokens: SupportsIndex | None = None,
+    whole: Iterable[str] = (),
+    isolation_checks: float = _ISOLATION_CHECKS,
+    denoising: Denoising | None = None,
+    telemetry: bool | Mapping[str, Any] = False,
+    secure: bool = False,
+    ledger: str | Path | None = None,
+    progress: bool = False,
+) -> PrivateRun:
+    """Make a training run private: its batches, its gradients, its optimizer and its ε in one object.
+
+    Iterate over the result instead of over your data loader, and give each batch to
+    :meth:`PrivateRun.step` together with a function from rows to their losses.
+
+    Parameters
+    ----------
+    model : Module
+        The model to train, on its device. Its layers must keep samples apart: batch normalization raises an error.
+    optimizer : torch.optim.Optimizer
+        Any optimizer of all trainable parameters. A `dprmt.training.optimizers.DPGrape` brings its subspaces; a
+        `DPAdamBC` is given its noise variance.
+    dataset_or_loader : Dataset or DataLoader
+        A data set with a length. A loader's data set, ``collate_fn``, workers and pinning are kept; its sampler is
+        replaced, and must be torch's sequential, random or distributed one.
+    norms : str, Norms or NormEstimator
+        How per-sample norms are computed. ``"exact"`` forms per-sample gradients; ``"ghost"`` obtains the same norms
+        without most of them; ``Hutchinson(probes, secret=...)`` and ``HutchPlusPlus(probes, sketch, secret=...)``
+        estimate them; ``"hutchinson"`` and ``"hutch++"`` stand for values of these that are printed.
+    clipping_norm : float
+        C > 0, the largest norm of a sample's gradient in the sum (Opacus' ``max_grad_norm``).
+    batch_size : float, optional
+        L in (0, n], the *expected* logical batch size over all processes. By default the loader's. Owners, where
+        there are some.
+    steps, epochs : int, float
+        Exactly one of them: the number of steps, or of epochs of n/L steps.
+    target_epsilon : float, optional
+        > 0: σ is the smallest for which the planned steps cost no more at ``delta``. Exactly one of this and
+        ``noise_multiplier``.
+    delta : float, optional
+        In (0, 1). Required with ``target_epsilon`` and with ``ledger``.
+    noise_multiplier : float, optional
+        σ > 0.
+    micro_batch_size : int, optional
+        How many rows are clipped together, >= 1. By default all of a logical batch.
+    sampling : {"poisson", "allocation"}
+        Every sample enters every batch independently with probability L/n, or is in exactly one of the n/L batches
+        of each epoch (random allocation).
+    owners : str, or sequence of int or str, optional
+        Whose each row is, or the column that says so: then all rows of one owner are one sample.
+    units : Units, optional
+        How samples of several rows are clipped, and how many rows one may have. Without ``owners`` every row is
+        its own unit: ``Units(1, regime="alone")`` runs each row alone, for losses that call the model several times.
+    tokens : int, optional
+        The largest number of tokens in a row, known without looking at the data.
+    whole : iterable of str
+        Names of modules to run sample by sample, as for `dprmt.training.clipping.plan_private`.
+    isolation_checks : float
+        In [0, 1]: how often rows of a later micro-batch are run alone and compared; the first one always is.
+    denoising : Denoising, optional
+        Denoise released gradients before the optimizer moves.
+    telemetry : bool or mapping
+        Whether to read what released gradients show of the run, or the options of
+        `dprmt.training.telemetry.Telemetry`.
+    secure : bool
+        Sampling and noise from a cipher. :meth:`PrivateRun.state_dict` then holds no secret, and a loaded run draws
+        anew.
+    ledger : path, optional
+        A folder in which every step is recorded, durably, before its gradient is used. Steps that an interrupted
+        process took after its last saved state are then counted.
+    progress : bool
+        Whether to show a bar with ε; it needs tqdm.
+
+    Returns
+    -------
+    PrivateRun
+        Iterable, of length ``steps``; with ``.step``, ``.epsilon``, ``.mechanism``, ``.state_dict`` and more.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of its range, two conflict, or the model or optimizer cannot be made private; nothing
+        was changed then.
+
+    Privacy
+    -------
+    Holds if: see :class:`PrivateRun`.
+    Covers: the trained parameters after every step, and everything computed from them and from public numbers.
+    Does not cover: losses, evaluation on training rows, several runs on the same rows. Proof:
+    ``docs/theory/randomized_clipping.md`` for estimated norms.
+
+    See Also
+    --------
+    PrivateRun : for what the result can do.
+    dprmt.accounting.calibrate : for σ without a model.
+
+    Examples
+    --------
+    >>> import torch
+    >>> rows = torch.utils.data.TensorDataset(torch.randn(100, 8), torch.arange(100) % 2)
+    >>> loader = torch.utils.data.DataLoader(rows, batch_size=20, shuffle=True)
+    >>> model = torch.nn.Linear(8, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> private = make_private(
+    ...     model, optimizer, loader, norms="exact", clipping_norm=1.0, epochs=2, target_epsilon=3.0, delta=1e-5
+    ... )
+    >>> len(private), private.mechanism.sampling
+    (10, Poisson(0.2...))
+    """
+    check_free(model)
+    data = checked_data(dataset_or_loader)
+    groups = _groups(data, owners, units)
+    if batch_size is None and isinstance(data, DataLoader):
+        batch_size = data.batch_size
+    micro = None if micro_batch_size is None else check_count("micro_batch_size", micro_batch_size)
+    n = len(Source(data, groups, micro).dataset) if groups is None else len(groups.names)
+    size = check_real("batch_size", batch_size, low=0.0, low_open=True, high=float(n))
+    if check_choice("sampling", sampling, ("poisson", "allocation")) == "poisson":
+        scheme: Poisson | RandomAllocation = poisson(size, n)
+    else:
+        scheme = RandomAllocation(max(1, round(n / size)))
+    total = _steps(steps, epochs, scheme, n / size)
+    σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    distributed = several and torch.distributed.get_world_size() > 1
+    names = tuple(whole)
+
+    def planned(secret: bytes) -> ClippingPlan:
+        return plan_private(
+            model,
+            norms=norms,
+            clipping_norm=clipping_norm,
+            expected_batch_size=size,
+            tokens=tokens,
+            probe_generator=ProbeGenerator(secret),
+            subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
+            distributed=distributed,
+            whole=names,
+            replay=isolation_checks,
+            units=units,
+        )
+
+    randomness = Randomness(from_first(secrets.token_bytes(32)), True, bool(secure))
+    plan = planned(randomness.derive("probes"))
+    if groups is not None:
+        groups = replace(groups, alone=plan.regime == "alone")
+    mechanism = plan.record.mechanism(1.0 if σ is None else σ, scheme)
+    if target is not None:
+        length = whole_epochs(total, mechanism.steps_per_epoch)
+        mechanism = calibrate(mechanism, steps=length, target_epsilon=target, delta=δ)
+    if isinstance(norms, str) and not isinstance(mechanism.norms, ExactNorms) and not rank():
+        print(f"dprmt: norms={norms!r} stands for {mechanism.norms!r}", file=sys.stderr)
+    folder = None if ledger is None else Path(ledger)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    return PrivateRun(
+        planned,
+        optimizer,
+        Source(data, groups, micro),
+        mechanism=mechanism,
+        steps=total,
+        delta=δ,
+        most_charged=math.inf if target is None else whole_epochs(total, mechanism.steps_per_epoch),
+        randomness=randomness,
+        ledger=folder,
+        denoising=denoising,
+        telemetry={} if telemetry is True else telemetry or None,
+        progress=progress,
+    )
+
+
+def _groups(data: Any, owners: Any, units: Units | None) -> Owners | None:
+    if owners is None and units is None:
+        return None
+    dataset = data.dataset if isinstance(data, DataLoader) else data
+    if owners is None:
+        owners = range(len(dataset))
+    return read_owners(dataset, owners, None if units is None else units.rows_per_unit)
+
+
+def _steps(
+    steps: SupportsIndex | None, epochs: float | None, scheme: Poisson | RandomAllocation, per_epoch: float
+) -> int:
+    if (steps is None) == (epochs is None):
+        raise ParameterError("steps, epochs", (steps, epochs), "given, exactly one of them")
+    if steps is not None:
+        return check_count("steps", steps)
+    length = scheme.steps_per_epoch if isinstance(scheme, RandomAllocation) else per_epoch
+    return max(1, round(check_real("epochs", epochs, low=0.0, low_open=True) * length))
+
+
+def _privacy(
+    noise_multiplier: float | None, target: float | None, delta: float | None, ledger: Any
+) -> tuple[float | None, float | None, float | None]:
+    if (noise_multiplier is None) == (target is None):
+        both = (noise_multiplier, target)
+        raise ParameterError("noise_multiplier, target_epsilon", both, "given, exactly one of them")
+    if delta is not None:
+        delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
+    elif target is not None or ledger is not None:
+        raise ParameterError("delta", None, "given with target_epsilon and with ledger")
+    if noise_multiplier is not None:
+        noise_multiplier = check_real("noise_multiplier", noise_multiplier, low=0.0, low_open=True)
+    if target is not None:
+        target = check_real("target_epsilon", target, low=0.0, low_open=True)
+    return noise_multiplier, target, delta

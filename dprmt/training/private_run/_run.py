@@ -1,0 +1,663 @@
+"""A private run: the object that owns who is in a batch, how gradients are clipped and noised, and what it costs."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import struct
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+
+from dprmt import __version__
+from dprmt._validation import ParameterError, TrainingStateError, check_real
+from dprmt.accounting import DPSGD, FixedOrder, PrivacyBounds, compose
+from dprmt.statements import round_up
+from dprmt.training.clipping import ClippingPlan, ShardedStep, UnitStep
+from dprmt.training.denoising import Denoising, DenoisingStep
+from dprmt.training.private_run._batches import Draws, MicroBatch, Part, PrivateBatch, Source
+from dprmt.training.private_run._guards import Guard
+from dprmt.training.private_run._ledger import PrivacyLedger, mechanism_digest, spent_epsilon, whole_epochs
+from dprmt.training.private_run._processes import from_first, in_first, most_in_any, rank
+from dprmt.training.private_run._randomness import Randomness
+from dprmt.training.randomness import secret_generator
+from dprmt.training.telemetry import Telemetry
+
+Losses: TypeAlias = Callable[[Any], torch.Tensor]
+Planned: TypeAlias = Callable[[bytes], ClippingPlan]  # from the secret of the probes
+_FORMAT = 1  # of state_dict
+_STATE_KEYS = {"format", "run", "steps_taken", "charged", "attempts", "parameters", "optimizer", "description"}
+
+
+_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # of runs that are not closed
+
+
+def check_free(model: torch.nn.Module) -> None:
+    """Raise if another private run holds the model."""
+    if isinstance(model, torch.nn.Module) and model in _MODELS:
+        allowed = "one that no other private run holds: call close() of that run first"
+        raise ParameterError("model", type(model).__name__, allowed)
+
+
+class PrivateRun:
+    """A private training run; made by :func:`dprmt.make_private`.
+
+    Iterate over it for batches, and give each batch to :meth:`step` before the next one. An iteration that was left
+    goes on where it stopped: a batch whose step was not finished comes again, because nothing of it was released.
+
+    Attributes
+    ----------
+    model : Module
+        The model that was given; its names of parameters are unchanged.
+    optimizer : Optimizer
+        The optimizer that was given, for schedulers. Its ``step()`` raises an error; :meth:`step` calls it.
+    steps : int
+        Steps of the whole run, also ``len(private)``.
+    mechanism : DPSGD
+        One step, as the accountant composes it.
+    steps_taken : int
+        Steps that the parameters have seen.
+    steps_charged : int
+        Steps that count towards ε, at least ``steps_taken``.
+    telemetry, denoising : Telemetry or None, DenoisingStep or None
+        Where they were asked for.
+
+    Raises
+    ------
+    TrainingStateError
+        By methods, wherever a loop does what ε does not cover; the message has the call to write instead.
+
+    Privacy
+    -------
+    Holds if: every row of the data set is one sample (or belongs to its owner), and what is released are the trained
+    parameters after any steps, :meth:`epsilon`, ``telemetry`` and :meth:`statement`.
+    Covers: sampling, clipping, noise and the number of steps of this object, and of those it was loaded from.
+    Does not cover: losses, sizes of batches, evaluation on training data, :meth:`state_dict` (it holds secrets), rows
+    that share content, and what :func:`dprmt.training.clipping.plan_private` leaves out. Proof: claims 1 to 6 of
+    ``docs/guarantees.md``.
+
+    See Also
+    --------
+    dprmt.make_private : for making one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from dprmt import make_private
+    >>> rows = torch.utils.data.TensorDataset(torch.randn(100, 8), torch.arange(100) % 2)
+    >>> model = torch.nn.Linear(8, 2)
+    >>> private = make_private(
+    ...     model,
+    ...     torch.optim.SGD(model.parameters(), lr=0.1),
+    ...     rows,
+    ...     norms="exact",
+    ...     clipping_norm=1.0,
+    ...     batch_size=20,
+    ...     steps=5,
+    ...     noise_multiplier=1.0,
+    ...     delta=1e-5,
+    ... )
+    >>> for batch in private:
+    ...     private.step(lambda row: torch.nn.functional.cross_entropy(model(row[0]), row[1], reduction="none"), batch)
+    >>> private.steps_taken, f"{private.epsilon():.2f}"
+    (5, '...')
+    """
+
+    def __init__(
+        self,
+        plan: Planned,
+        optimizer: torch.optim.Optimizer,
+        source: Source,
+        *,
+        mechanism: DPSGD,
+        steps: int,
+        delta: float | None,
+        most_charged: float,
+        randomness: Randomness,
+        ledger: Path | None = None,
+        denoising: Denoising | None = None,
+        telemetry: Mapping[str, Any] | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.optimizer, self.steps, self.mechanism, self._delta = optimizer, steps, mechanism, delta
+        self._planned, self._source, self._most, self._progress = plan, source, most_charged, progress
+        self._denoising, self._telemetry = denoising, telemetry
+        self._name = from_first(secrets.token_hex(8))
+        self.steps_taken = self._attempts = self._checks = self._losses_returned = self._loads = 0
+        self._batch: PrivateBatch | None = None
+        self._iteration = 0
+        self._begin(randomness)
+        self._guard = Guard(self.model)
+        _MODELS.add(self.model)
+        self._ledger: PrivacyLedger | None = None
+        if ledger is not None:
+            digest = mechanism_digest(mechanism, self._checked_delta(None))
+            self._ledger = in_first(lambda: PrivacyLedger(ledger, digest, mechanism.neighbours.kind))
+        self.steps_charged = from_first(0 if self._ledger is None else self._ledger.charged)
+        if self.steps_charged:
+            self._end()
+            self._begin_anew()
+
+    def _begin(self, randomness: Randomness) -> None:
+        """Make the model private with draws, noise and probes of one secret."""
+        scheme = self.mechanism.sampling
+        assert not isinstance(scheme, FixedOrder)  # make_private offers none
+        self._draws = Draws(self._source.samples, scheme, randomness)
+        self._plan = plan = self._planned(randomness.derive("probes"))
+        self.model, σ = plan.model, self.noise_multiplier
+        self._trained = {name: value for name, value in plan.model.named_parameters() if value.requires_grad}
+        for group in self.optimizer.param_groups:
+            if "noise_variance" in group:  # of DPAdamBC and DPGrape
+                group["noise_variance"] = plan.noise_variance(σ)
+        device = next(iter(self._trained.values())).device
+        self._noise = randomness.generator(f"noise of process {rank()}", device)
+        self._inner = plan.privatize(self.optimizer, noise_multiplier=σ, noise_generator=self._noise)
+        self.telemetry = self.denoising = None
+        if self._telemetry is not None:
+            defaults = {"every": max(1, self.steps // 50), "horizon": self.steps, "untouched": self._denoising is None}
+            self.telemetry = Telemetry.attach(self._inner.optimizer, self._trained, **{**defaults, **self._telemetry})
+        if self._denoising is not None:
+            self.denoising = DenoisingStep.attach(self._inner.optimizer, self._trained, self._denoising)
+
+    def _end(self) -> None:
+        for attached in (self.denoising, self.telemetry):
+            if attached is not None:
+                attached.detach()
+        self._checks += self._inner.replays
+        self._inner.close()
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ: the noise's standard deviation in units of the clipping norm."""
+        return self.mechanism.noise_multiplier
+
+    def __repr__(self) -> str:
+        of = f"{self.steps_taken} of {self.steps} steps taken"
+        return f"<{type(self).__name__}: {of}, {self.mechanism!r}, batch_size={self._plan.expected_batch_size:g}>"
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __reduce__(self) -> NoReturn:
+        raise TrainingStateError("a private run cannot be pickled or copied.\nFix: save private.state_dict().")
+
+    # ------------------------------------------------------------------------------------------------------ batches
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every sample is expected once."""
+        return self.mechanism.steps_per_epoch or max(1, round(1 / self.mechanism.sample_rate))
+
+    def __iter__(self) -> Iterator[PrivateBatch]:
+        """Yield the batches of all steps that are left."""
+        return self._batches(self.steps)
+
+    def epoch(self) -> Epoch:
+        """Iterate over one epoch's steps, for loops that evaluate after every epoch.
+
+        Returns
+        -------
+        Epoch
+            Its length is ``steps_per_epoch``; every iteration over it goes on with the next epoch.
+
+        Examples
+        --------
+        ``for number in range(epochs): for batch in private.epoch(): private.step(losses_of, batch)``
+        """
+        return Epoch(self)
+
+    def _batches(self, end: int) -> Iterator[PrivateBatch]:
+        self._abandon()
+        self._iteration += 1
+        iteration, first, ahead = self._iteration, self.steps_charged, self.steps_charged - self.steps_taken
+        if first + (end - self.steps_taken) > self._most:
+            end = max(self.steps_taken, int(self._most) - ahead)
+            if end == self.steps_taken < self.steps:
+                raise TrainingStateError(
+                    f"{self.steps_charged} steps are charged: another one would exceed the target ε.\n"
+                    "Fix: stop here; the steps that were lost to interruptions count."
+                )
+        drawn: dict[int, list[Part]] = {}
+
+        def plan(number: int) -> list[Part]:
+            # The loader asks ahead of the loop, or the loop ahead of the loader.
+            if number not in drawn:
+                positions = self._draws.at(number)
+                drawn[number] = self._source.parts(positions[rank() :: self._processes])
+            return drawn[number]
+
+        rows = self._source.loaded(plan(number) for number in range(first, end + ahead))
+        for step in self._shown(range(self.steps_taken, end)):
+            if iteration != self._iteration:
+                raise TrainingStateError("another iteration over this run has begun.\nFix: iterate in one place.")
+            if step != self.steps_taken:
+                raise TrainingStateError(
+                    f"the batch of step {self.steps_taken} was left out: a step without noise has no ε.\n"
+                    "Fix: private.step(losses_of, batch) for every batch; for an empty one it adds noise alone."
+                )
+            parts = plan(step + ahead)
+            most = most_in_any(len(parts)) if isinstance(self._inner, ShardedStep) else len(parts)
+            stand_ins = most - len(parts)
+            self._batch = PrivateBatch(step, parts, rows.__next__, stand_ins, self._source.first_row)
+            del drawn[step + ahead]
+            yield self._batch
+        if iteration == self._iteration and self.steps_taken != end:
+            raise TrainingStateError(
+                f"the batch of step {self.steps_taken} was left out.\nFix: private.step(losses_of, batch)."
+            )
+
+    @property
+    def _processes(self) -> int:
+        return torch.distributed.get_world_size() if self._plan.distributed else 1
+
+    def _shown(self, steps: range) -> Iterator[int]:
+        if not self._progress or rank():
+            yield from steps
+            return
+        from tqdm.auto import tqdm
+
+        with tqdm(total=self.steps, initial=steps.start, desc="private steps") as bar:
+            for step in steps:
+                yield step
+                bar.update()
+                if self._delta is not None:
+                    spent = spent_epsilon(self.mechanism, self._delta, self.steps).after(self.steps_charged)
+                    bar.set_postfix_str(f"ε ≤ {round_up(spent, 3)}")
+
+    # -------------------------------------------------------------------------------------------------------- steps
+
+    def step(self, losses_of: Losses, batch: PrivateBatch, *, return_losses: bool = False) -> torch.Tensor | None:
+        """Take one private step: clip, sum, charge, noise, and let the optimizer move.
+
+        Parameters
+        ----------
+        losses_of : callable
+            From the rows of a micro-batch, as ``collate_fn`` made them, to one loss for each row, shape (B,). It calls
+            the model; it may be called several times, and never for an empty batch.
+        batch : PrivateBatch
+            The last one that the run yielded.
+        return_losses : bool
+            Whether to return the losses. They are private: who sees them sees more than ε covers, and
+            :attr:`records` counts it.
+
+        Returns
+        -------
+        Tensor of shape (B,), or None
+            The losses where ``return_losses=True``; they carry no graph.
+
+        Raises
+        ------
+        ParameterError
+            If ``losses_of`` is no function, or does not give one loss for each row.
+        TrainingStateError
+            If the batch is not this run's last one, its step was taken, the model is in evaluation mode or has
+            changed, or samples mix. Nothing was charged or released then: the batch may be given again.
+        """
+        found = [self.accumulate(losses_of, part, return_losses=return_losses) for part in self.micro_batches(batch)]
+        self.finish()
+        if not return_losses:
+            return None
+        return torch.cat([losses for losses in found if losses is not None]) if found else torch.zeros(0)
+
+    def micro_batches(self, batch: PrivateBatch) -> Iterator[MicroBatch]:
+        """Cut a batch into micro-batches, for loops that call :meth:`accumulate` and :meth:`finish` themselves.
+
+        Parameters
+        ----------
+        batch : PrivateBatch
+            The last one that the run yielded.
+
+        Yields
+        ------
+        MicroBatch
+            Each is to be given to :meth:`accumulate` before the next one is asked for.
+        """
+        if not isinstance(batch, PrivateBatch):
+            raise TrainingStateError(
+                f"batch must be one that the private run yields, got {type(batch).__name__}: batches of another loader "
+                "carry no identities and are not drawn by Poisson sampling.\nFix: for batch in private: ..."
+            )
+        if batch is not self._batch:
+            already = "its step was taken already" if batch._is_finished else "it is not this run's last one"
+            raise TrainingStateError(f"a batch is used once, by the run that drew it: {already}.\nFix: {_ONCE}")
+        yield from batch._micro_batches()
+
+    def accumulate(self, losses_of: Losses, part: MicroBatch, *, return_losses: bool = False) -> torch.Tensor | None:
+        """Add the clipped gradients of a micro-batch to the sum.
+
+        Parameters
+        ----------
+        losses_of, return_losses
+            As for :meth:`step`.
+        part : MicroBatch
+            The last one of :meth:`micro_batches`.
+
+        Returns
+        -------
+        Tensor of shape (B,), or None
+            As :meth:`step` does.
+
+        Raises
+        ------
+        ParameterError, TrainingStateError
+            As :meth:`step` does; the sum is as before, and the micro-batch may be given again.
+        """
+        if isinstance(losses_of, torch.Tensor) or not callable(losses_of):
+            raise ParameterError(
+                "losses_of",
+                type(losses_of).__name__,
+                "a function from rows to one loss for each row, such as "
+                "lambda rows: cross_entropy(model(rows[0]), rows[1], reduction='none')",
+            )
+        if self._batch is None or not isinstance(part, MicroBatch) or part is not self._batch._current:
+            raise TrainingStateError(
+                "part must be the last micro-batch of private.micro_batches(batch).\n"
+                "Fix: for part in private.micro_batches(batch): private.accumulate(losses_of, part)."
+            )
+        if part._is_added:
+            raise TrainingStateError(f"a micro-batch is added once.\nFix: {_ONCE}")
+        self._guard.begin()
+        self._guard.release()
+        if not isinstance(self._inner, UnitStep):
+            self._inner.discard()  # forward passes between steps, which nothing is trained on
+        self._inner.draw_from(self._key("dropout", str(self._attempts), str(part._number), str(rank())))
+        named = {} if part._owners is None else {"units": part._owners}
+        inside = self._inner.standing_in() if part._stands_in else nullcontext()  # type: ignore[union-attr]
+        try:
+            with inside:
+                losses = self._inner.accumulate(
+                    losses_of, batch=part.rows, samples=part._positions, step=self._attempts, **named
+                )
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise TrainingStateError(
+                "losses_of computes gradients itself, as a gradient penalty does; it may only return losses.\n"
+                "Fix: no backward() in it; with units=Units(1, regime='alone') in make_private, autograd.grad is right."
+            ) from error
+        finally:
+            self._guard.watch()
+        part._is_added = True
+        if not return_losses:
+            return None
+        self._losses_returned += 1
+        return losses[:0] if part._stands_in else losses
+
+    def finish(self) -> None:
+        """Charge the step, add noise once, divide by the expected batch size, and let the optimizer move.
+
+        Raises
+        ------
+        TrainingStateError
+            If a micro-batch of the batch is left, or there is no batch.
+        """
+        if self._batch is None:
+            raise TrainingStateError(f"there is no batch to finish.\nFix: {_ONCE}")
+        if not self._batch._is_complete:
+            raise TrainingStateError(
+                "a micro-batch was left out.\n"
+                "Fix: for part in private.micro_batches(batch): private.accumulate(losses_of, part), then finish()."
+            )
+        self._guard.begin()
+        self._guard.release()
+        self._charge()
+        self._batch._is_finished, self._batch = True, None
+        if isinstance(self._noise, torch.Generator):
+            state = secret_generator(self._noise.device, self._noise_key()).get_state()
+            self._noise.set_state(state)
+        self._attempts += 1
+        self.steps_taken += 1
+        self._inner.step()
+
+    def _charge(self) -> None:
+        charged = self.steps_charged + 1
+        if self._ledger is not None and self._delta is not None:
+            spent = spent_epsilon(self.mechanism, self._delta, self.steps).after(charged)
+            self._ledger.charge(self._loads + 1, self.steps_taken + 1, spent, charged)
+        if self._processes > 1:
+            charged = from_first(charged)  # no process goes on before the charge is on the disk
+        self.steps_charged = charged
+
+    def _abandon(self) -> None:
+        """Forget a batch whose step was not finished: nothing of it was charged or released."""
+        if self._batch is not None:
+            self._guard.forget()
+            self._inner.abandon()
+            self._attempts += 1
+            self._batch = None
+
+    def _key(self, *purpose: str) -> bytes:
+        return self._draws.randomness.derive(", ".join(purpose))
+
+    def _noise_key(self) -> bytes:
+        # Two sums never get the same noise: not after a run went on from a checkpoint with other parameters, other
+        # rates or another number of rows. All that enters the key is public.
+        digest = hashlib.blake2b(digest_size=16)
+        with torch.no_grad():
+            for value in self._trained.values():
+                local = value.to_local() if hasattr(value, "to_local") else value
+                sums = (local.sum(dtype=torch.float64), torch.linalg.vector_norm(local, dtype=torch.float64))
+                digest.update(struct.pack("<dd", *map(float, sums)))
+        where = f"process {rank()}" if isinstance(self._inner, ShardedStep) else "one process"
+        parts = (str(self.steps_charged), str(self._attempts), str(self._source.samples), where, digest.hexdigest())
+        return self._key("noise", *parts)
+
+    # ------------------------------------------------------------------------------------------------ what it costs
+
+    def epsilon(self, *, delta: float | None = None) -> PrivacyBounds:
+        """Bound ε of all steps charged so far.
+
+        Parameters
+        ----------
+        delta : float, optional
+            In (0, 1); by default that of ``make_private``.
+
+        Returns
+        -------
+        PrivacyBounds
+            ``.upper`` is the guarantee; formatted, it is rounded outward.
+
+        Raises
+        ------
+        ParameterError
+            If there is no δ, or it is out of its range.
+        """
+        δ = self._checked_delta(delta)
+        if not self.steps_charged:
+            return PrivacyBounds(0.0, 0.0, 0.0)
+        return self.mechanism.epsilon(steps=self._counted(), delta=δ)
+
+    def _counted(self) -> int:
+        return whole_epochs(self.steps_charged, self.mechanism.steps_per_epoch)
+
+    def _checked_delta(self, delta: float | None) -> float:
+        given = self._delta if delta is None else delta
+        if given is None:
+            raise ParameterError("delta", None, "given here or to make_private")
+        return check_real("delta", given, low=0.0, high=1.0, low_open=True, high_open=True)
+
+    def statement(self, *, delta: float | None = None) -> str:
+        """Write the paragraph that states this run's privacy in a paper.
+
+        Parameters
+        ----------
+        delta : float, optional
+            As for :meth:`epsilon`.
+
+        Returns
+        -------
+        str
+            One paragraph, for the steps charged so far.
+
+        Raises
+        ------
+        TrainingStateError
+            If no step was charged.
+        """
+        from dprmt.statements import privacy_card
+
+        if not self.steps_charged:
+            raise TrainingStateError("no step was charged: there is nothing to state.\nFix: train first.")
+        said = privacy_card(compose([(self.mechanism, self._counted())]), self._checked_delta(delta)).statement()
+        if self._losses_returned:
+            said += " Losses of training samples were returned during the run; the bound does not cover them."
+        return said
+
+    @property
+    def records(self) -> dict[str, Any]:
+        """What the run did, as a document of strings and numbers."""
+        return {
+            "version": __version__,
+            "mechanism": self.mechanism.as_dict(),
+            "steps": self.steps,
+            "steps_taken": self.steps_taken,
+            "steps_charged": self._counted(),
+            "clipping_norm": self._plan.clipping_norm,
+            "batch_size": self._plan.expected_batch_size,
+            "samples": self._source.samples,
+            "layers": {layer.layer: repr(layer.norms) for layer in self._inner.record.layers},
+            "isolation_checks": self._checks + self._inner.replays,
+            "losses_returned": self._losses_returned,
+            "loads": self._loads,
+            "secure": self._draws.randomness.secure,
+        }
+
+    # ------------------------------------------------------------------------------------------------- going on, end
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what another run needs to go on exactly; for ``torch.save``.
+
+        Returns
+        -------
+        dict
+            Trained parameters, optimizer, counts, and the secret of sampling, noise and probes: keep it as secret as
+            the training data. With ``secure=True`` it holds no secret.
+
+        Raises
+        ------
+        TrainingStateError
+            In the middle of a step.
+        """
+        if self._batch is not None and self._batch._current is not None:
+            raise TrainingStateError(
+                "a step is under way: its sum has no noise yet.\nFix: save before private.step(...) or after it."
+            )
+        randomness = self._draws.randomness
+        state: dict[str, Any] = {
+            "format": _FORMAT,
+            "run": self._name,
+            "steps_taken": self.steps_taken,
+            "charged": self.steps_charged,
+            "attempts": self._attempts,
+            "losses_returned": self._losses_returned,
+            "loads": self._loads,
+            "description": self._description(),
+            "parameters": {name: value.detach().clone() for name, value in self._trained.items()},
+            "optimizer": deepcopy(self.optimizer.state_dict()),
+        }
+        if not randomness.secure:
+            state["secret"] = torch.tensor(list(randomness.secret), dtype=torch.uint8)
+        if self.telemetry is not None:
+            state["telemetry"] = self.telemetry.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was called: the same batches, the same noise, the same charges.
+
+        Where this object, or its ``ledger``, has charged steps after the state was saved, they stay charged, and
+        batches and noise of the steps to come are new ones.
+
+        Parameters
+        ----------
+        state : mapping
+            Of a run with the same model, data set size and mechanism.
+
+        Raises
+        ------
+        ParameterError
+            If it is not.
+        TrainingStateError
+            If this object has charged steps of another run.
+        """
+        if not isinstance(state, Mapping) or not state.keys() >= _STATE_KEYS or state["format"] != _FORMAT:
+            raise ParameterError("state", type(state).__name__, "what private.state_dict() gave")
+        mine = self._description()
+        for name, value in state["description"].items():
+            if mine[name] != value:
+                raise ParameterError(f"state: {name}", value, f"that of this run, {mine[name]!r}")
+        if self.steps_taken and self._name != state["run"]:
+            raise TrainingStateError(
+                "this run has taken steps of its own.\nFix: load the state into a run that make_private has just made."
+            )
+        self._abandon()
+        self._iteration += 1
+        self._end()
+        with torch.no_grad():
+            for name, value in self._trained.items():
+                value.copy_(state["parameters"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._name, self.steps_taken = state["run"], int(state["steps_taken"])
+        self._attempts = max(self._attempts, int(state["attempts"]))
+        self._losses_returned = max(self._losses_returned, int(state["losses_returned"]))
+        self._loads = max(self._loads, int(state["loads"])) + 1
+        charged = int(state["charged"])
+        if "secret" in state and self.steps_charged <= charged:
+            self.steps_charged = charged
+            self._begin(Randomness(bytes(state["secret"].tolist()), True))
+        else:
+            self.steps_charged = max(self.steps_charged, charged)
+            self._begin_anew()
+        if self.telemetry is not None and "telemetry" in state:
+            self.telemetry.load_state_dict(state["telemetry"])
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "mechanism": self.mechanism.as_dict(),
+            "clipping_norm": self._plan.clipping_norm,
+            "batch_size": self._plan.expected_batch_size,
+            "samples": self._source.samples,
+            "parameters": {name: list(value.shape) for name, value in self._trained.items()},
+        }
+
+    def _begin_anew(self) -> None:
+        """Leave the draws and the noise of steps that are charged already: those to come get others."""
+        self._begin(Randomness(from_first(secrets.token_bytes(32)), True, self._draws.randomness.secure))
+        self.steps_charged = self._counted()  # an epoch of random allocation that was given up is charged whole
+
+    def close(self) -> torch.nn.Module:
+        """Take all hooks off the model and the optimizer.
+
+        Returns
+        -------
+        Module
+            The model, with its trained weights.
+        """
+        self._abandon()
+        self._iteration += 1
+        self._end()
+        _MODELS.discard(self.model)
+        return self.model
+
+
+class Epoch:
+    """Batches of one epoch at a time; from :meth:`PrivateRun.epoch`."""
+
+    def __init__(self, run: PrivateRun) -> None:
+        self._run = run
+
+    def __len__(self) -> int:
+        return self._run.steps_per_epoch
+
+    def __iter__(self) -> Iterator[PrivateBatch]:
+        """Yield the batches of the next epoch, or what is left of the run."""
+        run = self._run
+        end = (run.steps_taken // len(self) + 1) * len(self)
+        return run._batches(min(run.steps, end))
+
+
+_ONCE = "for batch in private: private.step(losses_of, batch), once for every batch"

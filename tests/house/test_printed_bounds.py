@@ -1,0 +1,49 @@
+"""No certified end is printed by a format that may round it inward: in docs, notebooks, examples and code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INWARD = re.compile(
+    r"\{[^{}\n]*\.(?:upper|lower)(?:\[[^\]]*\])?\s*:[^{}\n]*\}"  # an f-string of one end
+    r"|(?<![\w.])round\([^()\n]*\.(?:upper|lower)(?:\[[^\]]*\])?\s*,"  # round to nearest
+    r"|%\.\d+[fge][^\n]*%\s*\(?[^\n]*\.(?:upper|lower)\b"
+)
+PLACES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.py")),
+    *sorted((ROOT / "notebooks").glob("*.ipynb")),
+    *sorted((ROOT / "dprmt").rglob("*.py")),
+]
+
+
+def test_ends_are_printed_by_what_rounds_outward() -> None:
+    found = [
+        f"{place.relative_to(ROOT)}: {match.group(0)}"
+        for place in PLACES
+        for match in INWARD.finditer(place.read_text(encoding="utf-8"))
+    ]
+    assert not found, 'print bounds with f"{bounds:.3f}" or round_up:\n' + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'print(f"ε <= {bounds.upper:.3f}")',
+        'print(f"{curve.upper[-1]:.2f}")',
+        "round(bounds.upper, 3)",
+        'f"{a.epsilon(steps=3, delta=1e-5).lower:.3g}"',
+        '"%.3f" % bounds.upper',
+    ],
+)
+def test_the_check_sees_what_rounds_inward(line: str) -> None:
+    assert INWARD.search(line)
+
+
+def test_the_check_lets_bounds_and_whole_numbers_pass() -> None:
+    assert not INWARD.search('f"ε <= {bounds:.3f}", bounds.upper, {"upper": bounds.upper}, round(x, 3)')

@@ -1,0 +1,357 @@
+"""Micro-batches of one row, extreme rows, states and faint effects: what moved sums by 1 to 212 C is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from dprmt import TrainingStateError
+from dprmt.training.clipping import ClippedStep, Units, UnitStep, make_private
+
+SIZE, WIDTH = 16, 5
+
+
+def private(model: nn.Module, **options: Any) -> Any:
+    trained = [value for value in model.parameters() if value.requires_grad]
+    settings: dict[str, Any] = {"norms": "ghost", "clipping_norm": 1.0, "noise_multiplier": 0.0} | options
+    return make_private(model.train(), torch.optim.SGD(trained, lr=0.0), expected_batch_size=4.0, **settings)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))
+
+
+def accumulate(step: Any, losses: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, number: int = 0) -> None:
+    units = {"units": list(range(len(x)))} if isinstance(step, UnitStep) else {}
+    step.accumulate(losses, batch=x, samples=range(len(x)), step=number, **units)
+
+
+class RunningMean(nn.Module):
+    """Earlier samples are in a plain attribute, which is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.mean = nn.Linear(WIDTH, 1), torch.zeros(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.head(x - self.mean)
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return out.flatten()
+
+
+class Negatives(nn.Module):
+    """A queue of earlier samples is in the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.queue = nn.Linear(WIDTH, 3), [torch.ones(3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.head(x)
+        against = (found @ torch.stack(self.queue[-4:]).T).logsumexp(1)
+        self.queue.append(found[0].detach())
+        return against
+
+
+@pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
+@pytest.mark.parametrize("build", [RunningMean, Negatives])
+def test_a_state_shows_in_micro_batches_of_one_row_and_in_units_that_run_alone(
+    build: Callable[[], nn.Module], units: Units | None
+) -> None:
+    """They were never looked at: the sum moved by 8.5 C and 2 C."""
+    torch.manual_seed(0)
+    step = private(build(), units=units)
+    with pytest.raises(TrainingStateError, match="depend"):
+        accumulate(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH))
+    assert all(getattr(value, "summed_grad", None) is None for value in step.optimizer.params)
+
+
+def test_a_row_that_is_alone_is_looked_at_beside_an_earlier_one() -> None:
+    """What is wrong only beside a row with another sign shows as soon as there was one."""
+    step = private(network(), replay=1.0)
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        return step.model(x).square() * (1.0 + (x[:, 0].min() < 0))
+
+    x = torch.randn(2, WIDTH)
+    x[:, 0] = torch.tensor([-1.0, 1.0])
+    accumulate(step, losses, x[:1])
+    assert step.replays == 1
+    step.step()
+    with pytest.raises(TrainingStateError, match="a loss depends on other samples"):
+        accumulate(step, losses, x[1:], 1)
+
+
+@pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
+def test_right_code_goes_on_with_one_row_and_each_look_is_counted(units: Units | None) -> None:
+    step = private(nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0)), units=units)
+    for number in range(3):
+        accumulate(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), number)
+        step.step()
+        assert step.replays >= 1
+
+
+def nan_guard(losses: torch.Tensor) -> torch.Tensor:
+    return losses if bool(torch.isfinite(losses).all()) else 0.0 * losses.nan_to_num()
+
+
+def outliers_dropped(losses: torch.Tensor) -> torch.Tensor:
+    return losses * (losses <= losses.mean() + 3.0 * losses.std()).detach()
+
+
+def scaled_by_the_largest(losses: torch.Tensor) -> torch.Tensor:
+    return losses / losses.detach().max().clamp_min(100.0)
+
+
+def a_hundredth_of_the_mean(losses: torch.Tensor) -> torch.Tensor:
+    """In gradients alone."""
+    weight = 1.0 + 0.01 * torch.tanh(losses.detach().mean())
+    return losses.detach() + weight * (losses - losses.detach())
+
+
+def weighted_by_the_last_call() -> Callable[[torch.Tensor], torch.Tensor]:
+    last = [torch.tensor(1.0)]
+
+    def losses(found: torch.Tensor) -> torch.Tensor:
+        weighted, last[0] = found * last[0], found.detach().mean()
+        return weighted
+
+    return losses
+
+
+BETWEEN: dict[str, Callable[[], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "NaN guard over the batch, 212 C": lambda: nan_guard,
+    "losses above mean + 3 sd dropped, 12 C": lambda: outliers_dropped,
+    "scaled by the largest, 6.8 C": lambda: scaled_by_the_largest,
+    "weights from the last call, 31 C": weighted_by_the_last_call,
+    "a hundredth in gradients, 6.6 C": lambda: a_hundredth_of_the_mean,
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_depends_on_extreme_rows_or_faintly_is_refused_at_the_first_micro_batch(name: str) -> None:
+    torch.manual_seed(0)
+    step, between = private(network()), BETWEEN[name]()
+    with pytest.raises(TrainingStateError, match=r"depends? on other samples"):
+        accumulate(step, lambda x: between(step.model(x).square()), torch.randn(SIZE, WIDTH))
+
+
+class Quantized(nn.Module):
+    """Activations in int8, by the largest of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, 32), nn.Linear(32, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        scale = hidden.detach().abs().max() / 127
+        return self.last(hidden + ((hidden / scale).round() * scale - hidden).detach()).flatten()
+
+
+def test_fake_quantization_under_autocast_is_refused() -> None:
+    """Within the tolerance of 16 bits, but not in batches of the same size: 1.9 C."""
+    torch.manual_seed(0)
+    step = private(Quantized())
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return step.model(x).float().square()
+
+    with pytest.raises(TrainingStateError, match="depend"):
+        accumulate(step, losses, torch.randn(SIZE, WIDTH))
+
+
+class LastWord(nn.Module):
+    """Reads a text to its last column, padding or not."""
+
+    def __init__(self, padding: int | None) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(11, WIDTH, padding_idx=padding), nn.Linear(WIDTH, 1)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(words).mean(1)).flatten()
+
+
+@pytest.mark.parametrize("widths", [(7, 9), (7, 7)])
+def test_padding_that_nothing_says_is_met_when_the_width_changes(widths: tuple[int, int]) -> None:
+    """Of a fixed width it is no other sample's; of the longest text of a batch it is: 2.2 C."""
+    step = private(LastWord(None))
+    for number, width in enumerate(widths):
+        torch.manual_seed(number)
+        words = torch.randint(1, 11, (4, width))
+        words[1, -3:], words[2, -1:] = 0, 0
+        words[0, -1] = words[3, -1] = 5
+
+        def go(words: torch.Tensor = words, number: int = number) -> None:
+            accumulate(step, lambda x: step.model(x).square(), words, number)
+
+        if number and widths[0] != widths[1]:
+            with pytest.raises(TrainingStateError, match=r"depends on its padding: .* give an attention_mask"):
+                go()
+            return
+        go()
+        step.step()
+
+
+# What is right, and was refused.
+
+
+def go_on(model: nn.Module, x: Any, losses: Any = None, **options: Any) -> ClippedStep:
+    """Three micro-batches, each looked at."""
+    step: ClippedStep = private(model, replay=1.0, **options)
+    function = (lambda x: step.model(x).flatten(1).square().sum(1)) if losses is None else losses
+    size = len(x)
+    for number in range(3):
+        step.accumulate(function, batch=x, samples=range(size), step=number)
+        step.step()
+    assert step.replays == 3
+    return step
+
+
+class Checkpointed(nn.Module):
+    """Dropout in what is run again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
+def test_checkpointing_with_dropout() -> None:
+    go_on(Checkpointed(), torch.randn(SIZE, WIDTH))
+
+
+@pytest.mark.parametrize("kind", ["BertForSequenceClassification", "GPT2LMHeadModel"])
+def test_checkpointing_of_published_models_with_their_dropout(kind: str) -> None:
+    import transformers
+
+    torch.manual_seed(0)
+    options: dict[str, Any] = {
+        "BertForSequenceClassification": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+        "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 1, "n_head": 2, "tie_word_embeddings": False},
+    }[kind]
+    named = getattr(transformers, kind)
+    model = named(named.config_class(vocab_size=20, **options))
+    model._set_gradient_checkpointing(True, partial(checkpoint, use_reentrant=False))
+    words = torch.randint(1, 20, (4, 6))
+    go_on(
+        model,
+        words,
+        lambda x: (
+            model(input_ids=x, use_cache=False).logits.flatten(1).square().mean(1)
+            if "GPT2" in kind
+            else model(input_ids=x).logits.square().mean(1)
+        ),
+    )
+
+
+class SequenceFirst(nn.Module):
+    """Torch's encoder layer as it is by default, with a mask over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 8)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.encoder(self.first(x).transpose(0, 1), src_mask=mask).transpose(0, 1)
+
+
+def test_an_encoder_with_the_sequence_first_that_is_as_long_as_the_batch() -> None:
+    go_on(SequenceFirst(), torch.randn(6, 6, WIDTH))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_autocast(seed: int) -> None:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3))
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return functional.cross_entropy(model(x).float(), (x[:, 0] > 0).long(), reduction="none")
+
+    go_on(model, torch.randn(32, WIDTH), losses)
+
+
+def test_relu_in_place() -> None:
+    """Of the first layer, of an inner one and of a convolution; sums are the literal ones."""
+    model = nn.Sequential(
+        nn.Conv1d(1, 2, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(6, 4), nn.ReLU(inplace=True)
+    )
+    go_on(model, torch.randn(SIZE, 1, WIDTH))
+
+
+class Frozen(nn.Module):
+    """Batch normalization in evaluation mode: a fixed map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(WIDTH).requires_grad_(False), nn.Linear(WIDTH, 2)
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(x))
+
+
+def test_frozen_batch_normalization_in_evaluation_mode_until_it_is_trained() -> None:
+    model = Frozen().train()
+    step = go_on(model, torch.randn(SIZE, WIDTH))
+    model.norm.train()
+    with pytest.raises(TrainingStateError, match="norm is in training mode"):
+        accumulate(step, lambda x: step.model(x).square().sum(1), torch.randn(SIZE, WIDTH), 3)
+
+
+def test_spectral_norm() -> None:
+    """It iterates as often as there are micro-batches, whose number is private; evaluation mode stops it."""
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, 4)), nn.Linear(4, 1))
+    step, x = private(model, replay=1.0), torch.randn(SIZE, WIDTH)
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        return step.model(x).square().sum(1)
+
+    with pytest.raises(TrainingStateError, match=r"spectral norm .*parametrizations\.weight\[0\]\.eval\(\)"):
+        accumulate(step, losses, x)
+    model[0].parametrizations.weight[0].eval()
+    accumulate(step, losses, x)
+
+
+def test_losses_that_a_grad_scaler_multiplied_are_refused() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    step = private(network())
+    with pytest.raises(TrainingStateError, match="GradScaler"):
+        accumulate(step, lambda x: scaler.scale(step.model(x).square()), torch.randn(SIZE, WIDTH))
+
+
+def test_a_frozen_half_is_no_way_in() -> None:
+    """The other network's step goes through this one, as a generator's through a discriminator."""
+    critic, generator = network(), nn.Linear(WIDTH, WIDTH)
+    step = private(critic)
+    critic.eval()
+    (-step.model(generator(torch.randn(SIZE, WIDTH)))).sum().backward()
+    assert generator.weight.grad is not None
+    assert all(value.grad is None for value in critic.parameters())
+    critic.train()
+    accumulate(step, lambda x: step.model(x).square(), torch.randn(SIZE, WIDTH))

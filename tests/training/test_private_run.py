@@ -1,0 +1,385 @@
+"""A private run as its users meet it: what it computes, what it costs, how it goes on, and what raises an error."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from dprmt import ParameterError, TrainingStateError
+from dprmt.accounting import Hutchinson, calibrate
+from dprmt.training.clipping import Units
+from dprmt.training.private_run import PrivateRun, make_private
+
+N = 60
+ROWS = TensorDataset(
+    torch.randn(N, 6, generator=torch.Generator().manual_seed(1)), torch.arange(N) % 2, torch.arange(N)
+)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def new(data: Any = ROWS, model: nn.Module | None = None, optimizer: Any = None, **options: Any) -> PrivateRun:
+    model = network() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer
+    defaults = {"norms": "exact", "clipping_norm": 0.3, "noise_multiplier": 1.0, "delta": 1e-5}
+    sizes = {"batch_size": 12, "steps": 6} | options
+    return make_private(model, optimizer, data, **{**defaults, **sizes})
+
+
+def losses(private: PrivateRun) -> Callable[[Any], torch.Tensor]:
+    return lambda rows: cross_entropy(private.model(rows[0]), rows[1], reduction="none")
+
+
+def first(private: PrivateRun) -> Any:
+    """The first batch that is not empty; those before it are trained on."""
+    for batch in private:
+        if batch._parts:
+            return batch
+        private.step(losses(private), batch)
+    raise AssertionError("every batch is empty")
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [value.detach().clone() for value in model.parameters()]
+
+
+# ---------------------------------------------------------------------------------------------------- what it computes
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 5])
+@pytest.mark.parametrize("data", [ROWS, DataLoader(ROWS, batch_size=12, shuffle=True, num_workers=0)])
+def test_a_step_releases_the_clipped_sum_over_the_expected_batch_size(data: Any, micro_batch_size: int | None) -> None:
+    private = new(data, noise_multiplier=1e-3, micro_batch_size=micro_batch_size)
+    seen: list[int] = []
+
+    def noted(rows: Any) -> torch.Tensor:
+        seen.extend(rows[2].tolist())
+        return losses(private)(rows)
+
+    for batch in private:
+        seen.clear()
+        (literal := network()).load_state_dict(private.model.state_dict())
+        returned = private.step(noted, batch, return_losses=True)
+        assert returned is not None
+        drawn = sorted(set(seen))
+        assert len(returned) == len(drawn)
+        sums = [torch.zeros_like(value) for value in literal.parameters()]
+        for row in drawn:
+            loss = cross_entropy(literal(ROWS[row][0][None]), ROWS[row][1][None])
+            gradients = torch.autograd.grad(loss, list(literal.parameters()))
+            length = torch.cat([g.flatten() for g in gradients]).norm()
+            for total, gradient in zip(sums, gradients, strict=True):
+                total += gradient * min(1.0, float(0.3 / length))
+        with torch.no_grad():
+            for value, total in zip(literal.parameters(), sums, strict=True):
+                value -= total / 12
+        for mine, other in zip(private.model.parameters(), literal.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, atol=2e-4, rtol=0)  # 8 standard deviations
+    assert private.steps_taken == len(private) == 6
+    assert list(private.model.state_dict()) == list(network().state_dict())
+
+
+def test_sigma_rate_and_length_are_those_that_epsilon_is_stated_for() -> None:
+    private = new(noise_multiplier=None, target_epsilon=2.0, epochs=2, steps=None)
+    rate = private.mechanism.sample_rate
+    assert len(private) == private.steps_per_epoch * 2 == 10
+    assert rate >= 12 / N > rate - 2.0**-23
+    again = calibrate(private.mechanism, steps=10, target_epsilon=2.0, delta=1e-5)
+    assert private.noise_multiplier == pytest.approx(again.noise_multiplier)
+    assert private.epsilon().upper == 0.0
+    for batch in private:
+        private.step(losses(private), batch)
+        assert private.epsilon() == private.mechanism.epsilon(steps=private.steps_taken, delta=1e-5)
+    assert 1.99 < private.epsilon().upper <= 2.0
+    assert "T = 10 steps" in private.statement()
+    assert private.epsilon(delta=1e-3).upper < private.epsilon().upper
+
+
+@pytest.mark.parametrize("norms", ["exact", "ghost", Hutchinson(4, secret=True)])
+def test_the_noise_has_the_stated_size(norms: Any) -> None:
+    model = nn.Linear(100, 50, bias=False)
+    private = new(TensorDataset(torch.zeros(N, 3, 100)), model, norms=norms, noise_multiplier=2.0, steps=1)
+    before = model.weight.detach().clone()
+    for batch in private:
+        private.step(lambda rows: model(rows[0]).sum((1, 2)), batch)
+    moved = (model.weight - before).detach() * 12 / (2.0 * 0.3)
+    assert float(moved.square().mean()) == pytest.approx(1.0, abs=0.08)  # 4 standard deviations of 5,000 squares
+
+
+def test_samples_are_drawn_independently_at_the_rate() -> None:
+    private = new(TensorDataset(torch.zeros(2000, 6)), batch_size=500)
+    counts = torch.zeros(2000)
+    for number in range(200):
+        counts[private._draws.at(number)] += 1
+    assert float(counts.mean()) == pytest.approx(50, abs=0.4)  # 4 standard deviations of the mean
+    assert float(counts.var()) == pytest.approx(37.5, rel=0.13)
+
+
+def test_allocation_takes_every_row_once_an_epoch() -> None:
+    private = new(sampling="allocation", epochs=2, steps=None)
+    seen: list[int] = []
+    for epoch in range(2):
+        seen.clear()
+        for batch in private.epoch():
+            seen += [place for part in batch._parts for place, _ in part]
+            private.step(losses(private), batch)
+        assert sorted(seen) == list(range(N)), epoch
+    assert private.steps_taken == len(private) == 10
+    assert private.mechanism.steps_per_epoch == 5
+
+
+def test_an_empty_batch_is_a_step_of_noise() -> None:
+    private = new(batch_size=1e-4, steps=2)
+    before = weights(private.model)
+    for batch in private:
+        assert private.step(lambda rows: pytest.fail("called"), batch, return_losses=True).shape == (0,)  # type: ignore[union-attr, arg-type, return-value]
+    assert private.steps_charged == 2
+    assert not torch.equal(before[0], next(private.model.parameters()))
+
+
+def test_a_loop_of_its_own_does_the_same() -> None:
+    private, other = new(micro_batch_size=4), new(micro_batch_size=4)
+    other.load_state_dict(private.state_dict())
+    for batch in private:
+        private.step(losses(private), batch)
+    for batch in other:
+        for part in other.micro_batches(batch):
+            other.accumulate(losses(other), part)
+        other.finish()
+    assert all(map(torch.equal, weights(private.model), weights(other.model)))
+
+
+def test_epochs_end_with_the_run() -> None:
+    private = new(steps=7)
+    lengths = []
+    for _ in range(3):
+        lengths.append(0)
+        for batch in private.epoch():
+            private.step(losses(private), batch)
+            lengths[-1] += 1
+    assert lengths == [5, 2, 0]
+    assert len(private.epoch()) == 5
+
+
+def test_workers_collate_and_pinning_are_kept() -> None:
+    def collate(rows: list[Any]) -> dict[str, Any]:
+        return {"x": torch.stack([row[0] for row in rows]), "y": torch.stack([row[1] for row in rows])}
+
+    private = new(
+        DataLoader(ROWS, batch_size=12, collate_fn=collate, num_workers=1, shuffle=True), batch_size=None, steps=2
+    )
+    assert private.records["batch_size"] == 12
+    for batch in private:
+        private.step(lambda rows: cross_entropy(private.model(rows["x"]), rows["y"], reduction="none"), batch)
+    assert private.steps_taken == 2
+
+
+def test_people_with_several_rows_are_samples() -> None:
+    owners = [f"person {row // 3}" for row in range(N)]
+    for regime in ("alone", "together"):
+        units = Units(3, micro_batch_size=6, regime=regime)
+        private = new(owners=owners, units=units, batch_size=5, micro_batch_size=6, noise_multiplier=1e-3)
+        assert private.mechanism.sample_rate == pytest.approx(5 / 20)
+        for batch in private:
+            drawn = {place for part in batch._parts for place, _ in part}
+            assert all({row, row + 1, row + 2} <= drawn for row in drawn if row % 3 == 0)
+            private.step(losses(private), batch)
+        assert private.steps_taken == 6
+
+
+# ------------------------------------------------------------------------------------------------------------ going on
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norms": Hutchinson(4, secret=True)},
+        {"sampling": "allocation"},
+        {"micro_batch_size": 5, "telemetry": {"every": 2}},
+    ],
+)
+def test_a_loaded_run_goes_on_exactly(options: dict[str, Any]) -> None:
+    def adam() -> dict[str, Any]:
+        model = network()
+        model.insert(1, nn.Dropout(0.2))  # type: ignore[operator]
+        return {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=0.1), **options}
+
+    private = new(**adam())
+    for batch in private:
+        private.step(losses(private), batch)
+        if private.steps_taken == 3:
+            break
+    file = io.BytesIO()
+    torch.save(private.state_dict(), file)
+    file.seek(0)
+    other = new(**adam())
+    other.load_state_dict(torch.load(file))  # weights_only
+    for run in (private, other):
+        torch.manual_seed(5)
+        for batch in run:
+            run.step(losses(run), batch)
+    assert all(map(torch.equal, weights(private.model), weights(other.model)))
+    assert other.steps_taken == other.steps_charged == 6
+    assert other.epsilon() == private.epsilon()
+    assert (other.records["loads"], private.records["loads"]) == (1, 0)
+
+
+def test_steps_taken_after_the_state_was_saved_stay_charged_and_get_other_noise() -> None:
+    private = new(steps=4)
+    state = private.state_dict()
+    releases = []
+    for _ in range(2):
+        before = weights(private.model)
+        for batch in private:
+            drawn = [place for part in batch._parts for place, _ in part]
+            private.step(losses(private), batch)
+            break
+        releases.append((drawn, weights(private.model)))
+        assert all(map(torch.equal, before, state["parameters"].values()))
+        private.load_state_dict(state)
+    assert releases[0][0] != releases[1][0]
+    assert not torch.equal(releases[0][1][0], releases[1][1][0])
+    assert (private.steps_taken, private.steps_charged) == (0, 2)
+    for batch in private:
+        private.step(losses(private), batch)
+    assert private.steps_charged == 6
+    assert private.epsilon() == private.mechanism.epsilon(steps=6, delta=1e-5)
+
+
+def test_a_target_is_never_exceeded() -> None:
+    private = new(noise_multiplier=None, target_epsilon=1.0, steps=3)
+    state = private.state_dict()
+    for batch in private:
+        private.step(losses(private), batch)
+        break
+    private.load_state_dict(state)
+    for batch in private:
+        private.step(losses(private), batch)
+    assert (private.steps_taken, private.steps_charged) == (2, 3)
+    assert private.epsilon().upper <= 1.0
+    with pytest.raises(TrainingStateError, match="another one would exceed the target"):
+        next(iter(private))
+
+
+def test_the_same_noise_never_comes_with_other_parameters() -> None:
+    """A run whose rate is changed after a load draws other noise from then on, whatever its checkpoint holds."""
+    runs = [new(steps=3, batch_size=1e-4) for _ in range(2)]
+    state = runs[0].state_dict()
+    moves: list[list[torch.Tensor]] = []
+    for run, rate in zip(runs, (1.0, 0.5), strict=True):
+        run.load_state_dict(state)
+        run.optimizer.param_groups[0]["lr"] = rate
+        moves.append([])
+        for batch in run:
+            before = weights(run.model)[0]
+            run.step(losses(run), batch)
+            moves[-1].append((before - weights(run.model)[0]) / rate)
+    torch.testing.assert_close(moves[0][0], moves[1][0], atol=1e-5, rtol=1e-4)  # one and the same release
+    assert float((moves[0][1] - moves[1][1]).abs().max()) > 1e-3
+
+
+def test_a_ledger_counts_what_a_lost_process_took(tmp_path: Any) -> None:
+    private = new(ledger=tmp_path, steps=6)
+    for batch in private:
+        private.step(losses(private), batch)
+        if private.steps_taken == 2:
+            state = private.state_dict()
+        if private.steps_taken == 4:
+            break
+    other = new(ledger=tmp_path, steps=6)
+    assert other.steps_charged == 4
+    other.load_state_dict(state)
+    assert (other.steps_taken, other.steps_charged) == (2, 4)
+    for batch in other:
+        other.step(losses(other), batch)
+    assert (other.steps_taken, other.steps_charged) == (6, 8)
+    assert other._draws.randomness.secret != bytes(state["secret"].tolist())
+    assert len((tmp_path / "privacy.jsonl").read_text().splitlines()) == 8
+
+
+def test_a_step_is_charged_before_it_is_taken(tmp_path: Any) -> None:
+    private = new(ledger=tmp_path)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(*_: Any) -> None:
+        raise StoppedError
+
+    private.optimizer.register_step_pre_hook(stop)
+    before = weights(private.model)
+    batch = next(iter(private))
+    with pytest.raises(StoppedError):
+        private.step(losses(private), batch)
+    assert all(map(torch.equal, before, weights(private.model)))
+    assert private.steps_charged == 1
+    assert len((tmp_path / "privacy.jsonl").read_text().splitlines()) == 1
+
+
+def test_secure_runs_save_no_secret() -> None:
+    pytest.importorskip("cryptography")
+    private = new(secure=True, steps=4)
+    for batch in private:
+        private.step(losses(private), batch)
+        if private.steps_taken == 2:
+            break
+    state = private.state_dict()
+    assert "secret" not in state
+    assert not any(isinstance(value, bytes) for value in state.values())
+    other = new(secure=True, steps=4)
+    other.load_state_dict(state)
+    for batch in other:
+        other.step(losses(other), batch)
+    assert (other.steps_taken, other.steps_charged) == (4, 4)
+
+
+def test_states_of_other_runs_raise() -> None:
+    private = new()
+    state = private.state_dict()
+    for changed, named in (
+        ({"noise_multiplier": 2.0}, "mechanism"),
+        ({"clipping_norm": 1.0}, "clipping_norm"),
+        ({"data": TensorDataset(*ROWS[:50])}, "samples|mechanism"),
+    ):
+        with pytest.raises(ParameterError, match=named):
+            new(**changed).load_state_dict(state)
+    with pytest.raises(ParameterError, match="state must be"):
+        private.load_state_dict({})
+    other = new()
+    other.step(losses(other), next(iter(other)))
+    with pytest.raises(TrainingStateError, match="steps of its own"):
+        other.load_state_dict(state)
+
+
+def test_copies_averages_and_evaluation_work_between_steps() -> None:
+    private = new()
+    average = torch.optim.swa_utils.AveragedModel(private.model)
+    for batch in private:
+        private.step(losses(private), batch)
+        average.update_parameters(private.model)
+        private.model.eval()
+        copy.deepcopy(private.model)(ROWS[:4][0]).sum().backward()
+        with torch.no_grad():
+            private.model(ROWS[:4][0])
+        private.model.train()
+        private.model(ROWS[:4][0])
+        private.optimizer.zero_grad()
+    assert not any(hasattr(value, "summed_grad") for value in copy.deepcopy(private.model).parameters())
+    assert private.close() is private.model
+    private.model(ROWS[:4][0]).sum().backward()
+    private.optimizer.step()
