@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dprmt import ParameterError
+from dprmt.accounting import (
+    DPSGD,
+    AddRemove,
+    FixedSize,
+    GaussianRelease,
+    Hutchinson,
+    ReplaceOne,
+    ZeroOut,
+    calibrate,
+    compose,
+)
+from dprmt.accounting.mechanisms import sampling_from_dict
 from dprmt.accounting.pairs._fixed_size import DisplacedPair, FixedSizeStep, SupremumPair
+from dprmt.cli import main
 
 GRID = np.linspace(-11.0, 14.0, 40_001)
 WIDTH = GRID[1] - GRID[0]
@@ -111,3 +127,76 @@ def test_without_others_to_displace_it_is_the_gaussian_mechanism() -> None:
     for alpha in (1.0, 1.5, 3.0):
         assert of_pair(above, alpha) == pytest.approx(hockey_stick(p, q, alpha), rel=1e-6)
         assert of_pair(below, alpha) == pytest.approx(hockey_stick(p, q, alpha), rel=1e-6)
+
+
+RATE, STEPS, DELTA = 2000 / 67349, 400, 1e-5
+BATCHES = FixedSize(2000, 67349)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "neighbours", "lower", "upper"),
+    [(1.0, ZeroOut(), 15.01, 15.36), (2.0, ZeroOut(), 2.423, 2.554), (1.0, ReplaceOne(), 22.12, 24.68)],
+)
+def test_both_ends_of_a_run(sigma: float, neighbours: ZeroOut | ReplaceOne, lower: float, upper: float) -> None:
+    """The ends that a composition in floats on a fine mesh gives, from inside and from outside."""
+    bounds = DPSGD(sigma, BATCHES, neighbours=neighbours).epsilon(steps=STEPS, delta=DELTA)
+    assert bounds.lower == pytest.approx(lower, rel=1e-3)
+    assert bounds.upper == pytest.approx(upper, rel=1e-3)
+
+
+def test_no_end_contradicts_poisson_sampling_or_the_bound_by_renyi_divergence() -> None:
+    """Replacing a sample at sensitivity 2C is what the bound of another package is for."""
+    events = pytest.importorskip("dp_accounting")
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(neighboring_relation=events.NeighboringRelation.REPLACE_ONE)
+    step = events.SampledWithoutReplacementDpEvent(67349, 2000, events.GaussianDpEvent(1.0 / 2.0))
+    renyi = accountant.compose(step, STEPS).get_epsilon(DELTA)
+    replaced = DPSGD(1.0, BATCHES, neighbours=ReplaceOne()).epsilon(steps=STEPS, delta=DELTA)
+    zeroed = DPSGD(1.0, BATCHES).epsilon(steps=STEPS, delta=DELTA)
+    assert DPSGD(1.0, RATE).epsilon(steps=STEPS, delta=DELTA).upper < zeroed.lower
+    assert zeroed.lower <= replaced.upper < renyi
+
+
+def test_every_question_has_an_answer() -> None:
+    run = DPSGD(2.0, BATCHES)
+    bounds = run.epsilon(steps=STEPS, delta=DELTA)
+    assert (
+        run.delta(steps=STEPS, epsilon=bounds.upper).lower
+        <= DELTA
+        <= run.delta(steps=STEPS, epsilon=bounds.lower).upper
+    )
+    band = run.trade_off(steps=STEPS, alpha=[0.01, 0.5])
+    assert np.all(band.lower <= band.upper)
+    assert run.advantage(steps=STEPS).upper > DPSGD(2.0, RATE).advantage(steps=STEPS).lower
+    assert calibrate(run, steps=STEPS, target_epsilon=3.0, delta=DELTA).epsilon(steps=STEPS, delta=DELTA).upper <= 3.0
+    assert compose([(run, 10), GaussianRelease(4.0)]).epsilon(DELTA).upper < bounds.upper + 2.0
+    assert sampling_from_dict(BATCHES.as_dict()) == BATCHES
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FixedSize(11, 10), r"batch_size must be an integer in \[1, 10\], got 11"),
+        (lambda: DPSGD(1.0, BATCHES, Hutchinson(8, secret=True)), "norms must be ExactNorms"),
+        (lambda: DPSGD(1.0, BATCHES, neighbours=AddRemove()), r"neighbours must be ZeroOut\(\) or ReplaceOne\(\)"),
+        (lambda: DPSGD(1.0, BATCHES).epsilon(epochs=3, delta=1e-5), "epochs must be left out of fixed-size sampling"),
+    ],
+)
+def test_what_has_no_analysis_raises_an_error(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        make()
+
+
+def test_the_command_and_its_statement_name_the_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "epsilon --noise-multiplier 2 --sampling fixed-size --samples 67349 --batch-size 2000 --steps 400 --delta 1e-5"
+    )
+    assert main([*words.split(), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["mechanism"]["sampling"] == {"kind": "fixed-size", "batch_size": 2000, "samples": 67349}
+    assert record["epsilon"]["upper"] == pytest.approx(2.554, abs=2e-3)
+    assert main([*words.split(), "--statement"]) == 0
+    assert "batches of 2000 of 67349 samples, drawn uniformly without replacement" in capsys.readouterr().out
+    assert main([*words.replace("--samples 67349 ", "").split()]) == 2
+    assert "--samples" in capsys.readouterr().err

@@ -17,15 +17,17 @@ import numpy as np
 from scipy.special import ndtri
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import LossCells, StepPair, interval_masses
+from dprmt.accounting.pairs._pairs import LossCells, StepPair, interval_masses
 from dprmt.accounting.pairs._public_pair import log_shift_ratio
 
 _BEYOND = 39.0
 """Standard deviations from a mean beyond which a normal law has no mass in double precision."""
 _FLAT = 1e-12
 """Loss by which the smallest one is undercut: around it many outcomes have the same loss up to rounding."""
-_HALVINGS = 80
-"""Bisections of an interval of some hundred standard deviations: to the last bit of a double."""
+_CELLS = 2**14
+"""Outcomes whose loss is tabulated before their cells are halved."""
+_HALVINGS = 40
+"""Bisections of a cell of some hundredth of a standard deviation: to the last bits of a double."""
 
 
 @dataclass(frozen=True)
@@ -101,29 +103,35 @@ class DisplacedPair:
             return float((1 - q) * (u * ahead - v) + q * (u - v) * np.exp(u * x - u**2 / 2))
 
         low, high = -_BEYOND, self._no_loss
-        for _ in range(_HALVINGS):
+        for _ in range(2 * _HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if slope(middle) < 0.0 else (low, middle)
         return (low + high) / 2
 
     def outcomes(self, losses: Array) -> Array:
         """The largest outcome with a loss of at most each of these."""
-        low = np.full(losses.shape, self._lowest)
-        high = np.full(losses.shape, self.joined + _BEYOND)
+        found = self._where(losses, self._lowest, self.joined + _BEYOND)
+        return np.where(losses < self.loss(np.array([self._lowest])), -np.inf, found)
+
+    def _first_outcomes(self, losses: Array) -> Array:
+        """The smallest outcome with a loss of at most each of these: -∞ from a loss of 0 on."""
+        found, seen = np.full(losses.shape, -np.inf), (losses < 0.0) & (self._lowest > -_BEYOND)
+        found[seen] = self._where(losses[seen], self._lowest, -_BEYOND)
+        return found
+
+    def _where(self, losses: Array, least: float, largest: float) -> Array:
+        """Where the loss, monotone between outcomes of a smaller and a larger one, is each of these; by halving cells.
+
+        Returns: the end that has no larger loss.
+        """
+        grid = np.linspace(least, largest, _CELLS + 1)
+        cell = np.clip(np.searchsorted(np.maximum.accumulate(self.loss(grid)), losses, side="right"), 1, _CELLS)
+        low, high = grid[cell - 1], grid[cell]
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             reached = self.loss(middle) > losses
             low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-        return np.where(losses < self.loss(np.array([self._lowest])), -np.inf, low)
-
-    def _first_outcomes(self, losses: Array) -> Array:
-        """The smallest outcome with a loss of at most each of these: -∞ from a loss of 0 on."""
-        low, high = np.full(losses.shape, -_BEYOND), np.full(losses.shape, self._lowest)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            reached = self.loss(middle) > losses
-            low, high = np.where(reached, middle, low), np.where(reached, high, middle)
-        return np.where((losses >= 0.0) | (self._lowest <= -_BEYOND), -np.inf, high)
+        return low
 
     def masses(self, ends: Array) -> tuple[Array, Array]:
         """P and Q of the intervals between outcomes."""
@@ -145,8 +153,8 @@ class DisplacedPair:
 class SupremumPair:
     """The pair whose trade-off in either direction is the supremum over all data sets (W3).
 
-    ``member``: its losses above 0. ``shift``: of Poisson sampling's pair, N(0, 1) against (1-q) N(0, 1) + q N(shift, 1),
-    whose losses are those below 0. What both leave lies at 0.
+    ``member``: its losses above 0. ``shift``: of Poisson sampling's pair, N(0, 1) against
+    (1-q) N(0, 1) + q N(shift, 1), whose losses are those below 0. What both leave lies at 0.
     """
 
     member: DisplacedPair
