@@ -1,0 +1,234 @@
+r"""An epoch of random allocation as one step of the engine: every sample in exactly one of t steps.
+
+The epoch is dominated by a pair whose likelihood ratio is W = (V_1 + … + V_t)/t, with independent V_i that have the
+law of one unsampled step's ratio under Q: (R1) of ``docs/theory/random_allocation.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dprmt.accounting.basics import Array
+from dprmt.accounting.laws import NormLaw
+from dprmt.accounting.pairs._pairs import LossCells, StepPair
+from dprmt.accounting.pairs._ratio_sum import (
+    RatioCells,
+    RatioLaw,
+    SumLaw,
+    merged,
+    never_less_private,
+    never_more_private,
+    ratio_cells,
+    sum_from_above,
+    sum_from_below,
+)
+from dprmt.accounting.pairs._steps import ClippingStep
+
+_LARGE = 5.0  # losses beyond which nodes are further and further apart
+_LARGEST_LOSS = 300.0  # e^300 squared is still a number
+_POINTS = 2**17  # of a linear grid, beyond which large ratios are convolved apart
+_MOST_POINTS = 2**21
+_EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
+_MESH, _SPACING = 0.03, 0.015  # of the grid in deviations of V, of larger nodes in deviations of log V
+_ACCURACY = 2e-4  # wanted in ε, at the first level
+
+
+@dataclass(frozen=True)
+class RatioPlan:
+    """Cells for V.
+
+    Attributes
+    ----------
+    mesh : float
+        Spacing of the linear grid.
+    small : ndarray of int64, shape (n + 1,)
+        Nodes on the grid, in units of ``mesh``; the first is 0.
+    large : ndarray, shape (m,)
+        Nodes beyond the grid, if any.
+    """
+
+    mesh: float
+    small: NDArray[np.int64]
+    large: Array
+
+    def nodes(self) -> Array:
+        """All nodes."""
+        return np.concatenate([self.small * self.mesh, self.large])
+
+
+def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, tail: float) -> RatioPlan:
+    """Nodes for a law of V."""
+    low, high = pair.loss_range(tail)
+    low, high = max(low, -_LARGEST_LOSS), min(high, _LARGEST_LOSS)
+    ratio, mass = _rough_law(pair, low, high)
+    boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
+    mesh = max(mesh, boundary * np.finfo(np.float64).eps)  # 0 where nearly all of V lies at one ratio
+    if (2 * boundary + copies) / mesh > _POINTS:
+        beyond = np.cumsum(mass[::-1])[::-1] * copies <= _EXPECTED_LARGE
+        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
+        mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
+        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / _MOST_POINTS)
+    losses = _graded_losses(low, high, min(deviation, 3.0) * _SPACING * fineness)
+    middle = float(np.log(boundary))
+    small = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))
+    small = np.unique(np.concatenate([[0], small, [int(np.ceil(boundary / mesh))]]))
+    large = np.empty(0)
+    if boundary < np.exp(high):
+        large = np.exp(
+            _graded_losses(float(np.log(small[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness)
+        )
+        large = large[1:]
+    return RatioPlan(mesh, small, large)
+
+
+def _graded_losses(low: float, high: float, spacing: float) -> Array:
+    """From ``low`` to ``high`` and past it, in steps that grow with the loss where it is large."""
+    inner = np.arange(low, min(high, max(low, _LARGE)) + spacing, spacing)
+    if high <= inner[-1]:
+        return inner
+    growth = 1.0 + spacing / inner[-1]
+    count = int(np.ceil(np.log(high / inner[-1]) / np.log(growth))) + 1
+    return np.concatenate([inner, inner[-1] * growth ** np.arange(1, count + 1, dtype=np.int64)])
+
+
+def _rough_law(pair: StepPair, low: float, high: float) -> tuple[Array, Array]:
+    nodes = np.append(0.0, np.exp(np.linspace(low, high, 257)))
+    cells = ratio_cells(pair, nodes)
+    return np.append(cells.means(), nodes[-1]), np.append(cells.mass, cells.mass_above)
+
+
+def _deviation(ratio: Array, mass: Array, boundary: float) -> float:
+    small = np.minimum(ratio, boundary)
+    return float(np.sqrt(mass @ (small - mass @ small) ** 2))
+
+
+def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: float, tail: float) -> float:
+    """The mesh that suffices for the bulk, and for the lower tail of the sum, where adding a sample is decided."""
+    # Spreading on a mesh h multiplies E e^{-θV} by up to e^{θ²h²/12}, so it moves the ε of the add direction, whose
+    # slope is θ·E[sum] of the tilted law, by θh²/12 over the tilted mean.
+    small = np.minimum(ratio, boundary)
+    mean = float(mass @ small)
+    theta = np.exp(np.linspace(-8.0, 12.0, 81)) / max(mean, 1e-300)
+    weight = np.exp(-np.multiply.outer(theta, small)) * mass
+    total = np.maximum(weight.sum(axis=1), 1e-300)
+    tilted_mean = weight @ small / total
+    exponent = -copies * (np.log(total) + theta * tilted_mean)
+    place = min(int(np.searchsorted(exponent, max(-np.log(tail) - 9.0, 5.0))), theta.size - 1)
+    wanted = _ACCURACY * max(1.0, -float(np.log(max(tilted_mean[place], 1e-300))))
+    for_add = np.sqrt(12 * wanted * tilted_mean[place] / theta[place])
+    return fineness * float(min(for_add, _MESH * _deviation(ratio, mass, boundary)))
+
+
+_FIRST_BINS = 160
+_LEAST_BINS = 384  # of the law of the sensitivity: it enters once an epoch, where the engine asks at every step
+
+
+@dataclass(frozen=True)
+class AllocationEpoch:
+    """One epoch; the unit that the engine composes."""
+
+    step: ClippingStep
+    steps: int
+
+    @property
+    def sample_rate(self) -> float:
+        """1: no outcome of an epoch bounds the loss from below, unlike that of a Poisson-sampled step."""
+        return 1.0
+
+    @property
+    def law(self) -> NormLaw:
+        """Of the step."""
+        return self.step.law
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ of the step."""
+        return self.step.noise_multiplier
+
+    @property
+    def tail_share(self) -> float:
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        return self.step.tail_share
+
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        return self.step.is_exact
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        # The same for many lengths of a run: powers of two.
+        return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
+
+    def upper_with_slack(self, bins: int, tail: float) -> StepPair:
+        """See :meth:`ClippingStep.upper_with_slack`."""
+        return self.pairs(bins, tail)[0]
+
+
+@lru_cache(maxsize=16)
+def _pairs(step: ClippingStep, steps: int, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+    upper, lower = step.pairs(max(_LEAST_BINS, 3 * bins), tail)
+    fineness = _FIRST_BINS / bins
+    plan = ratio_plan(upper, 1.0 / step.noise_multiplier, steps, fineness, tail)
+    above = never_more_private(ratio_cells(upper, plan.nodes()), upper.slack)
+    whole = sum_from_above(above, plan.small.size, plan.mesh, steps, tail)
+    below, on_grid = _from_below(ratio_cells(lower, plan.nodes()), plan)
+    part = sum_from_below(below, on_grid, plan.mesh, steps, tail)
+    return EpochPair(whole), EpochPair(part)
+
+
+def _from_below(cells: RatioCells, plan: RatioPlan) -> tuple[RatioLaw, int]:
+    """Cells of small ratios merge into nodes of the grid, those of large ones into their means."""
+    count = plan.small.size - 1
+    small = never_less_private(RatioCells(cells.nodes[: count + 1], cells.mass[:count], cells.moment[:count], 0.0, 0.0))
+    large = merged(RatioCells(cells.nodes[count:], cells.mass[count:], cells.moment[count:], 0.0, 0.0))
+    ratio = np.concatenate([small.ratio, large.ratio])
+    return RatioLaw(ratio, np.concatenate([small.mass, large.mass]), 0.0), small.ratio.size
+
+
+class EpochPair:
+    """The pair of an epoch, from a law of W."""
+
+    slack = 0.0
+
+    def __init__(self, law: SumLaw) -> None:
+        order = np.argsort(law.ratio, kind="stable")
+        ratio, mass = law.ratio[order], law.mass[order]
+        with np.errstate(divide="ignore"):
+            self._loss = np.log(ratio)
+        self._q = np.append(0.0, np.cumsum(mass))
+        self._mass, self._moment = mass, mass * ratio
+        self._lost, self._unclear = law.lost, law.unclear
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        from_top = np.cumsum(self._moment[::-1])[::-1]
+        finite = int(np.searchsorted(self._loss, -700.0))
+        low = max(int(np.searchsorted(self._q[1:], tail)), finite)
+        high = int(np.searchsorted(-from_top, -tail))
+        low, high = min(low, self._loss.size - 1), min(high, self._loss.size - 1)
+        return float(self._loss[low]) - 1e-9, float(self._loss[max(high, low)]) + 1e-9
+
+    def cells(self, nodes: Array) -> LossCells:
+        """Masses between increasing loss nodes."""
+        ends = np.searchsorted(self._loss, nodes, side="right")
+        q, p = (_between(masses, ends) for masses in (self._mass, self._moment))
+        return LossCells(
+            p=p[1:-1],
+            q=q[1:-1],
+            p_below=float(p[0]),
+            q_below=float(q[0]) + self._unclear,
+            p_above=float(p[-1]) + self._lost,
+            q_above=float(q[-1]),
+        )
+
+
+def _between(masses: Array, ends: Array) -> Array:
+    """Sums of consecutive stretches, without differences."""
+    place = np.repeat(np.arange(ends.size + 1, dtype=np.intp), np.diff(np.concatenate([[0], ends, [masses.size]])))
+    return np.bincount(place, weights=masses, minlength=ends.size + 1)
