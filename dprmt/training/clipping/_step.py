@@ -229,7 +229,7 @@ class ClippedStep(LogicalStep):
     --------
     Of the gradients 30 and ½ long, the first is cut to C = 1; the sum is divided by the expected batch size:
 
-    >>> from dprmt.training.clipping import make_private
+    >>> from dprmt.training.clipping._make_private import make_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
     >>> step = make_private(

@@ -68,7 +68,8 @@ class UnitStep(LogicalStep):
     --------
     Anna has two rows, of gradients 30 and ½, Ben one:
 
-    >>> from dprmt.training.clipping import Units, make_private
+    >>> from dprmt.training.clipping import Units
+    >>> from dprmt.training.clipping._make_private import make_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
     >>> step = make_private(
