@@ -245,7 +245,7 @@ class Replay:
                 draws_from(seed, self._devices),
                 torch.autograd.set_multithreading_enabled(False),  # else a checkpoint's second run is not calm
                 draws,
-                self._watch.seeing() as uses,
+                self._watch.seeing(size) as uses,
                 torch.set_grad_enabled(gradients),
             ):
                 found = losses(batch)
