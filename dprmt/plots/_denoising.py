@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import check_real
-from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish
+from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish, ink
 from dprmt.plots._values import finite_values, matching, shares
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def plot_kappa_sweep(
         number = labels.index(label) if label in labels else len(labels)
         color, line, marker = (cycle[number % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))
         look = {"color": color, "linestyle": line, "marker": marker, "markersize": 5, "linewidth": width, "label": text}
-        look["markerfacecolor"] = color if width > 1 else "white"
+        look["markerfacecolor"] = color if width > 1 else ax.get_facecolor()
         ax.plot(gates, 100 * values, **{**look, **style})
     _mark_gate(ax, gate)
     ax.xaxis.set_major_formatter("{x:g}")
@@ -143,7 +143,7 @@ def plot_layer_improvement(
         groups[label] = x, matching("improvement", y, "top_over_edge", x)
     gate = _gate(kappa)
     ax = axes_or_new(ax)
-    ax.axhline(0.0, color="0.3", linewidth=1.0)
+    ax.axhline(0.0, color=ink(ax, 0.7), linewidth=1.0)
     for number, (label, (x, y)) in enumerate(groups.items()):
         color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
         look: dict[str, Any] = {
@@ -167,4 +167,4 @@ def _gate(kappa: float | None) -> float | None:
 
 def _mark_gate(ax: Axes, gate: float | None) -> None:
     if gate is not None:
-        ax.axvline(gate, color="0.3", linestyle="-.", linewidth=1.0, label=f"gate κ = {gate:g}")
+        ax.axvline(gate, color=ink(ax, 0.7), linestyle="-.", linewidth=1.0, label=f"gate κ = {gate:g}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt.plots._style import PALETTE, axes_or_new, finish
+from dprmt.plots._style import PALETTE, axes_or_new, finish, ink
 from dprmt.plots._values import Floats, finite_values, matching
 from dprmt.spectra import MarchenkoPastur, detection_threshold, spike_map, vector_overlaps
 
@@ -67,8 +67,8 @@ def plot_spike_map(
     signals, observed = _simulation(simulated, observed=np.inf)
     ax = axes_or_new(ax)
     grid = _grid(shape, sigma, signals)
-    ax.axhspan(*law.support, color="0.9", linewidth=0, label="bulk of the noise")
-    ax.plot(grid, grid, color="0.45", linestyle=(0, (6, 2)), linewidth=1.2, label="without noise")
+    ax.axhspan(*law.support, color=ink(ax, 0.1), linewidth=0, label="bulk of the noise")
+    ax.plot(grid, grid, color=ink(ax, 0.55), linestyle=(0, (6, 2)), linewidth=1.2, label="without noise")
     look = {"color": _BLUE, "linewidth": 2.0, "label": "predicted", **style}
     ax.plot(grid, spike_map(grid, shape, sigma), **look)
     if signals is not None:
@@ -159,13 +159,13 @@ def _grid(shape: tuple[int, int], sigma: float, signals: Floats | None) -> Float
 
 def _scatter(ax: Axes, signals: Floats, points: Floats, color: str, marker: str, label: str) -> None:
     x = np.broadcast_to(signals, points.shape).ravel()
-    style: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": "white", "markeredgewidth": 1.0}
+    style: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": ax.get_facecolor(), "markeredgewidth": 1.0}
     ax.plot(x, points.ravel(), color=color, marker=marker, linestyle="none", label=label, **style)
 
 
 def _finish_against_signal(ax: Axes, shape: tuple[int, int], sigma: float, grid: Floats, ylabel: str) -> None:
     threshold = detection_threshold(shape, sigma)
-    ax.axvline(threshold, color="0.3", linestyle="-.", linewidth=1.0, label="detection threshold")
+    ax.axvline(threshold, color=ink(ax, 0.7), linestyle="-.", linewidth=1.0, label="detection threshold")
     ax.set_xlim(0.0, grid[-1])
     ax.set_xlabel("clean singular value λ")
     ax.set_ylabel(ylabel)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt.plots._style import PALETTE, axes_or_new, finish, legend_below
+from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, legend_below
 from dprmt.plots._values import Floats, descending
 from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, spike_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BLACK, _BLUE, _RED = PALETTE[:3]
+_, _BLUE, _RED = PALETTE[:3]
 _EACH_MARKED = 16  # leading values with a marker each; those of a long bulk would merge
 _VISIBLE = 1e-3  # share of the largest value below which a value cannot be told from 0
 _FAR = 4.0  # top singular value, in units of the bulk edge, from which the axis is logarithmic beyond the edge
@@ -29,6 +29,9 @@ def plot_singular_values(
     denoised: ArrayLike | None = None,
     false_alarm: float = 0.01,
     ax: Axes | None = None,
+    label: str | None = None,
+    legend: bool = True,
+    yscale: str = "auto",
     **style: Any,
 ) -> Axes:
     """Sorted singular values of a noisy matrix, with the bulk edge, the gate and the detection threshold.
@@ -49,7 +52,14 @@ def plot_singular_values(
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
+        Where to draw; a new figure otherwise. A second matrix on the same axes gets colours of its own.
+    label : str, optional
+        Name of the matrix, for the legend.
+    legend : bool, default True
+        Whether to draw the legend.
+    yscale : {"auto", "linear", "log"}, default "auto"
+        Scale of the vertical axis. "auto" is linear, but for sorted values of which one is more than four times the
+        bulk edge.
     **style
         Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
@@ -78,21 +88,30 @@ def plot_singular_values(
     gate = kappa_for(shape, false_alarm) * edge
     given = {"clean": clean, "noisy": noisy, "denoised": denoised}
     curves = {name: descending(name, values) for name, values in given.items() if values is not None}
-    looks = {"clean": (_BLACK, ":", "o"), "noisy": (_BLUE, "-", "s"), "denoised": (_RED, "--", "^")}
     ax = axes_or_new(ax)
+    noise, earlier = _colors(ax)
+    looks = {"clean": (ink(ax), ":", "o"), "noisy": (noise[0], "-", "s"), "denoised": (noise[1], "--", "^")}
+    prefix = "" if label is None else f"{label}: "
     top = max(values[0] for values in curves.values())
     for name, heights in curves.items():
         color, line, marker = looks[name]
         look = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
         index = np.arange(1, len(heights) + 1)
-        ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=name, **look)
-    ax.axhline(edge, color="0.3", linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge (of noisy values)")
-    ax.axhline(gate, color=_RED, linestyle=":", linewidth=1.0, label=_gate_label(false_alarm))
-    ax.axhline(threshold, color="0.3", linestyle="-.", linewidth=1.0, label="detection threshold (of clean values)")
-    _index_axis(ax, max(map(len, curves.values())))
-    ax.set_ylim(0.0, 1.06 * max(top, gate) or 1.0)
+        ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=prefix + name, **look)
+    grey = ink(ax, 0.7)
+    ax.axhline(edge, color=grey, linestyle=(0, (6, 2)), linewidth=1.0, label=f"{prefix}bulk edge (of noisy values)")
+    ax.axhline(gate, color=noise[1], linestyle=":", linewidth=1.8, label=prefix + _gate_label(false_alarm))
+    words = f"{prefix}detection threshold (of clean values)"
+    ax.axhline(threshold, color=grey, linestyle="-.", linewidth=1.0, label=words)
+    _index_axis(ax, max(map(len, curves.values())), earlier)
+    scale = yscale if yscale != "auto" else "log" if top > _FAR * edge > 0 else "linear"
+    lowest = min(float(values[values > 0].min(initial=edge or top)) for values in curves.values())
+    highest = max(top, gate) or 1.0
+    _vertical(ax, scale, (1.3 if scale == "log" else 1.06) * highest, max(0.7 * lowest, 1e-4 * highest), earlier)
     ax.set_ylabel("singular value")
-    legend_below(ax)
+    _about(ax, shape, sigma, label)
+    if legend:
+        legend_below(ax)
     return finish(ax)
 
 
@@ -104,6 +123,9 @@ def plot_spectrum_histogram(
     signals: ArrayLike | None = None,
     false_alarm: float = 0.01,
     ax: Axes | None = None,
+    label: str | None = None,
+    legend: bool = True,
+    yscale: str = "auto",
     **style: Any,
 ) -> Axes:
     """Histogram of singular values with the Marchenko–Pastur density, and the values above the gate marked.
@@ -122,7 +144,14 @@ def plot_spectrum_histogram(
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
+        Where to draw; a new figure otherwise. A second matrix on the same axes gets colours of its own.
+    label : str, optional
+        Name of the matrix, for the legend.
+    legend : bool, default True
+        Whether to draw the legend.
+    yscale : {"auto", "linear", "log"}, default "auto"
+        Scale of the vertical axis. "auto" is linear, but for sorted values of which one is more than four times the
+        bulk edge.
     **style
         Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
@@ -159,25 +188,57 @@ def plot_spectrum_histogram(
     ax = axes_or_new(ax)
     bins = _bins(values, low, edge)
     weights = np.full(len(values), 1 / (len(values) * (bins[1] - bins[0])))
-    bars: dict[str, Any] = {"color": "0.84", "edgecolor": "0.65", "linewidth": 0.5}
-    ax.hist(values, bins.tolist(), weights=weights, label="singular values", **bars)
+    noise, earlier = _colors(ax)
+    prefix = "" if label is None else f"{label}: "
+    bars: dict[str, Any] = {"color": ink(ax, 0.18), "edgecolor": ink(ax, 0.45), "linewidth": 0.5}
+    if earlier:
+        bars = {"color": "none", "edgecolor": noise[0], "linewidth": 0.8}
+    ax.hist(values, bins.tolist(), weights=weights, label=f"{prefix}singular values", **bars)
     grid = low + (edge - low) * (1 - np.cos(np.linspace(0.0, np.pi, 301))) / 2  # denser at both ends
     density = (1 - len(spikes) / len(values)) * law.pdf(grid)
-    look = {"color": _BLUE, "linewidth": 1.8, "label": "Marchenko–Pastur density", **style}
+    look = {"color": noise[0], "linewidth": 1.8, "label": f"{prefix}Marchenko–Pastur density", **style}
     ax.plot(grid, density, **look)
-    ax.axvline(edge, color="0.3", linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge")
-    ax.axvline(gate, color=_RED, linestyle=":", linewidth=1.0, label=_gate_label(false_alarm))
+    dashes = (0, (6, 2))
+    ax.axvline(edge, color=ink(ax, 0.7), linestyle=dashes, linewidth=1.0, label=f"{prefix}bulk edge")
+    ax.axvline(gate, color=noise[1], linestyle=":", linewidth=1.8, label=prefix + _gate_label(false_alarm))
     heights = ax.get_xaxis_transform()
     if len(predicted):
-        ax.vlines(predicted, 0, 0.25, _BLACK, ":", linewidth=1.8, transform=heights, label="predicted spikes")
+        words = f"{prefix}predicted spikes"
+        ax.vlines(predicted, 0, 0.25, ink(ax), ":", linewidth=1.8, transform=heights, label=words)
     if len(spikes):
         marks: dict[str, Any] = {"marker": "v", "markersize": 7, "linestyle": "none", "transform": heights}
-        ax.plot(spikes, np.full(len(spikes), 0.03), color=_RED, label="values above the gate", **marks)
-    _show_all(ax, edge, max(gate, values[0], *predicted))
-    ax.set_ylim(bottom=0.0)
+        ax.plot(spikes, np.full(len(spikes), 0.03), color=noise[1], label=f"{prefix}values above the gate", **marks)
+    _show_all(ax, edge, max(gate, values[0], *predicted), earlier)
+    tallest = max(float(np.max(density)), float(np.histogram(values, bins, weights=weights)[0].max()))
+    _vertical(ax, "linear" if yscale == "auto" else yscale, 1.05 * tallest, 0.5 * float(weights[0]), earlier)
     ax.set_ylabel("density")
-    ax.legend(loc="upper right", facecolor="white", edgecolor="none", framealpha=0.9)
+    _about(ax, shape, sigma, label)
+    if legend:
+        legend_below(ax)
     return finish(ax)
+
+
+def _colors(ax: Axes) -> tuple[tuple[str, str], int]:
+    # Of the values and the gate of one more matrix on the axes, and how many are there before it.
+    pairs = ((_BLUE, _RED), (PALETTE[3], PALETTE[4]), (PALETTE[5], PALETTE[6]))
+    number = sum("gate, " in str(line.get_label()) for line in ax.lines)
+    return pairs[number % len(pairs)], number
+
+
+def _vertical(ax: Axes, scale: str, top: float, bottom: float, earlier: int) -> None:
+    # Limits stay automatic, so that a scale that is chosen afterwards finds its own.
+    if earlier:
+        bottom, top = min(bottom, ax.get_ylim()[0] or bottom), max(top, ax.get_ylim()[1])
+    ax.set_yscale(scale)
+    ax.set_ylim(bottom if scale == "log" else 0.0, top, auto=True)
+
+
+def _about(ax: Axes, shape: tuple[int, int], sigma: float, label: str | None) -> None:
+    # Shape and σ over the axes, of one matrix, or of several below each other.
+    words = f"{shape[0]} × {shape[1]}, σ = {sigma:.4g}"
+    words = words if label is None else f"{label}: {words}"
+    before = ax.get_title(loc="right")
+    ax.set_title(f"{before}\n{words}" if before else words, loc="right", fontsize="small", parse_math=False)
 
 
 def _gate_label(false_alarm: float) -> str:
@@ -193,11 +254,11 @@ def _marked(heights: Floats, visible: float) -> list[int]:
     return chosen[heights[chosen] > visible].tolist()
 
 
-def _index_axis(ax: Axes, count: int) -> None:
+def _index_axis(ax: Axes, count: int, earlier: int) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     ax.set_xscale("log")
-    ax.set_xlim(0.9, 1.1 * max(count, 2))
+    ax.set_xlim(0.9, max(1.1 * max(count, 2), ax.get_xlim()[1] if earlier else 0.0), auto=True)
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter("{x:g}")
@@ -221,12 +282,13 @@ def _bins(values: Floats, low: float, edge: float) -> Floats:
     return edge + width * np.arange(-below, above + 1)
 
 
-def _show_all(ax: Axes, edge: float, top: float) -> None:
+def _show_all(ax: Axes, edge: float, top: float, earlier: int) -> None:
     # The axis of singular values, logarithmic above the edge if something is far above.
-    if top <= _FAR * edge:
-        ax.set_xlim(0.0, max(1.06 * top, 1.8 * edge))  # room for the legend right of the bulk
+    before = ax.get_xlim()[1] if earlier else 0.0
+    if max(top, before / 1.5) <= _FAR * edge:
+        ax.set_xlim(0.0, max(1.06 * top, before), auto=True)
         ax.set_xlabel("singular value")
     else:
         ax.set_xscale("symlog", linthresh=edge, linscale=1.0)
-        ax.set_xlim(0.0, 1.5 * top)
+        ax.set_xlim(0.0, max(1.5 * top, before), auto=True)
         ax.set_xlabel("singular value (logarithmic above the edge)")

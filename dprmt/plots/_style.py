@@ -19,6 +19,16 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per colour."""
 
 
+def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
+    """The colour of text on the axes' background, mixed with it: the dark or light grey that a style sheet needs."""
+    from matplotlib import rcParams
+    from matplotlib.colors import to_rgb
+
+    text, paper = to_rgb(rcParams["text.color"]), to_rgb(ax.get_facecolor())
+    mixed = [share * one + (1 - share) * other for one, other in zip(text, paper, strict=True)]
+    return mixed[0], mixed[1], mixed[2]
+
+
 _LABEL_INCHES = 0.47  # ticks and label of a horizontal axis
 
 
@@ -36,7 +46,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 def finish(ax: Axes, title: str | None = None) -> Axes:
     """Light grid and no box; the title if there is one."""
-    ax.grid(True, color="0.9", linewidth=0.6)
+    ax.grid(True, color=ink(ax, 0.12), linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     if title:

@@ -329,7 +329,9 @@ def spectrum_of_values(
     spikes = _spikes(observed[observed > kappa * edge], shape, sigma)
     visible = visible_signal(shape, sigma, false_alarm)
     own = spectrum_sigma(observed, shape, ROUNDING)
-    residual = None if matrix is None else _without(matrix, clear_spikes(observed, shape, own))
+    clear = clear_spikes(observed, shape, own)
+    clear = clear if 4 * clear <= len(observed) else min(clear, clear_spikes(observed, shape, sigma))
+    residual = None if matrix is None else _without(matrix, clear)
     fit = noise_fit(observed, shape, sigma, len(spikes), residual)
     return NoisySpectrum(shape, sigma, edge, threshold, kappa * edge, rate, observed, spikes, visible, fit, matrix)
 

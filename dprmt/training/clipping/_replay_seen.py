@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -107,17 +106,12 @@ class Watch:
         self._modules = modules
 
     @contextmanager
-    def seeing(self, size: int) -> Iterator[list[Use]]:
-        """Uses of the pass of so many samples inside the ``with`` block."""
+    def seeing(self) -> Iterator[list[Use]]:
+        """Uses of the pass inside the ``with`` block."""
         uses: list[Use] = []
         handles = [
             module.register_forward_hook(self._keeper(name, uses), with_kwargs=True)
             for name, module in self._modules.items()
-        ]
-        handles += [
-            module.register_forward_pre_hook(partial(_each_with_positions, size))
-            for module in self._modules.values()
-            if isinstance(module, nn.Embedding)
         ]
         try:
             yield uses
@@ -142,13 +136,6 @@ class Watch:
             )
 
         return keep
-
-
-def _each_with_positions(size: int, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """One row of positions for all samples becomes one for each, as `Capture` has it."""
-    if args and isinstance(args[0], torch.Tensor) and args[0].ndim > 1 and len(args[0]) == 1:
-        return (args[0].expand(size, *args[0].shape[1:]), *args[1:])
-    return None
 
 
 def take_gradients(seen: Seen) -> None:
@@ -219,6 +206,8 @@ def check_beside(
         if first.wanted() != second.wanted():
             raise TrainingStateError(f"{first.name} is reached by some samples only: {OWN}")
         for value, seen in second.inputs_in_both(first):
+            if first.strict and (value.ndim == 0 or len(value) != size):
+                continue  # refused by shape
             if _rows_differ(value, seen, size, place, elsewhere, first.axis, tolerance):
                 raise TrainingStateError(f"inputs of {first.name} depend on other samples: {OWN}")
     mine, same = one.losses[place : place + 1], other.losses[elsewhere : elsewhere + 1]
@@ -228,8 +217,8 @@ def check_beside(
         largest = max([1e-30, *(_norm(value) for value in first.inputs)])
         floor = clipping_norm * _NEGLIGIBLE / largest
         for value, seen, axis in zip(first.gradients, second.gradients, first.axes, strict=False):
-            if value.ndim > axis and value.shape[axis] == 1 < size:
-                continue  # of what all samples share: refused by shape, or run one by one
+            if value.ndim <= axis or value.shape[axis] != size:
+                continue  # refused by shape
             if _rows_differ(value, seen, size, place, elsewhere, axis, 10 * tolerance, floor):
                 raise TrainingStateError(f"gradients at {first.name} depend on other samples: {OWN}")
 
