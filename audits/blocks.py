@@ -19,7 +19,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
 from audits.bounds import Scores
 from dprmt.accounting import ExactNorms
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces

@@ -21,7 +21,7 @@ from torch import nn
 from audits.blocks import many_games
 from audits.games import RESULTS, WORST
 from audits.verdict import judge
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.randomness import SecureRandom
 
 OUT = RESULTS.parent / "device.json"

@@ -19,7 +19,8 @@ from torch import nn
 from torch.nn import functional
 
 from audits.table import markdown
-from dprmt.training.clipping import ClippedStep, _replay_seen, make_private
+from dprmt.training.clipping import ClippedStep, _replay_seen
+from dprmt.training.clipping._make_private import make_private
 
 Batch = dict[str, torch.Tensor]
 WORDS = 40

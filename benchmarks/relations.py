@@ -160,7 +160,7 @@ def peer_interval(question: Question) -> tuple[float, float] | None:
 
 def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
     """What contradicts the answer; empty if nothing does."""
-    from dprmt.accounting.composition._question import EpsilonAtDelta
+    from dprmt.accounting.composition._curve import EpsilonAtDelta
     from dprmt.accounting.mechanisms._composition import Composition
     from dprmt.accounting.questions._by_curves import bounds_by_curves
 

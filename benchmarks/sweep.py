@@ -116,7 +116,8 @@ def chi2_nodes(probes: int) -> tuple[np.ndarray, np.ndarray]:
 
 def unsplit(question: Question) -> PrivacyBounds:
     """The coarsest bounds of the engine, all on one mesh."""
-    from dprmt.accounting.composition import EpsilonAtDelta, _level, solve
+    from dprmt.accounting.composition import EpsilonAtDelta, solve
+    from dprmt.accounting.composition import _solve as _level
 
     keep = _level.plan_split
     _level.plan_split = lambda *arguments: None  # type: ignore[assignment]

@@ -18,8 +18,7 @@ from typing import Any
 from audits.sketch.attack import PROBES, Floats, Margin, margins, residual_shares, share_margins
 from audits.sketch.exact import attained_hinge, charged_hinge
 from audits.sketch.spectra import families, gradients
-from dprmt.accounting.laws._probe_copies import probe_copies
-from dprmt.accounting.laws._residual_tail import ROUNDING
+from dprmt.accounting.laws._sketch import ROUNDING, probe_copies
 
 STORED = Path(__file__).parents[1] / "results" / "sketch.json"
 REFUTED, LARGE = -4.5, 1e3

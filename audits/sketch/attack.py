@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import gammainc, ndtr
 
-from dprmt.accounting.laws._residual_tail import residual_tail
+from dprmt.accounting.laws._sketch import residual_tail
 
 Floats = NDArray[np.float64]
 Law = tuple[tuple[int, ...], tuple[float, ...]]

@@ -67,7 +67,7 @@ def train_privately(
     ------
     ParameterError
         If a count is out of range, the folder holds a run with other settings, or a layer is one that
-        `dprmt.training.clipping.make_private` refuses.
+        `dprmt.make_private` refuses.
     KeyboardInterrupt
         If a signal ended the run between two steps: what it has lies in the folder.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, PrivacyBounds, compose
-from dprmt.accounting.laws._probe_copies import probe_copies
+from dprmt.accounting.laws._sketch import probe_copies
 
 STORED = json.loads((Path(__file__).parent / "oracles" / "balls.json").read_text())
 CASES = STORED["cases"]

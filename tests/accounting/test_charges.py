@@ -24,12 +24,14 @@ from dprmt.accounting.composition import (
     Curve,
     DeltaAtEpsilon,
     DeltaCurve,
-    _level,
     loss_drift,
 )
-from dprmt.accounting.composition import _composed_loss as _composition
-from dprmt.accounting.composition._composed_loss import chernoff, composed, tilt_for_epsilon, window
-from dprmt.accounting.composition._one_step_curve import OneStepCurve
+from dprmt.accounting.composition import _compose as _composition
+from dprmt.accounting.composition import (
+    _solve as _level,
+)
+from dprmt.accounting.composition._compose import chernoff, composed, tilt_for_epsilon, window
+from dprmt.accounting.composition._curve import OneStepCurve
 from dprmt.accounting.pairs import AllocationEpoch, LossCells, LossPMF, PublicPair, _discretization
 
 EPS = float(np.finfo(np.float64).eps)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprmt.accounting.composition import DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, log_kappa, tilt_for_delta
-from dprmt.accounting.composition._composed_loss import (
+from dprmt.accounting.composition._compose import (
     chernoff,
     composed,
     log_mgf,

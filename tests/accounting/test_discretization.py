@@ -13,8 +13,8 @@ from scipy.special import ndtr
 
 from dprmt.accounting.basics import graded_indices
 from dprmt.accounting.pairs import LossCells, LossPMF, cut_above, from_above, from_below
-from dprmt.accounting.pairs._cells import interval_masses
 from dprmt.accounting.pairs._discretization import drops, pulled_in
+from dprmt.accounting.pairs._pairs import interval_masses
 
 EPS = np.finfo(np.float64).eps
 

@@ -14,9 +14,9 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from dprmt.accounting import DPSGD, AddRemove, Hutchinson
-from dprmt.accounting.laws._rank_one_law import RankOneLaw
+from dprmt.accounting.laws._laws import RankOneLaw
 from dprmt.accounting.pairs import ClippingStep, Group, LossCells, Neighbours, ReplaceOne, related
-from dprmt.accounting.pairs._coin_mixtures import CoinMixture
+from dprmt.accounting.pairs._exact_replacement import CoinMixture
 from dprmt.accounting.pairs._secret_replacement import _with_masses_that_agree
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 

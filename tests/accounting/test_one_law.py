@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt.accounting.composition import composed_powers, window_of
-from dprmt.accounting.composition._composed_loss import composed, log_mgf, window
-from dprmt.accounting.composition._delta_curve import discounted_suffix_sums
-from dprmt.accounting.composition._one_step_curve import OneStepCurve
+from dprmt.accounting.composition._compose import composed, log_mgf, window
+from dprmt.accounting.composition._curve import OneStepCurve, discounted_suffix_sums
 from dprmt.accounting.pairs import LossPMF, PublicPair, keep_at_last
 from dprmt.accounting.pairs import from_above as dots_from_above
 

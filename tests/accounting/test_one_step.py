@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.composition._one_step_curve import OneStepCurve
+from dprmt.accounting.composition._curve import OneStepCurve
 from dprmt.accounting.pairs import LossPMF
 
 

@@ -17,7 +17,7 @@ from scipy.stats import chi2
 from dprmt.accounting import DPSGD, FixedOrder, Hutchinson, ReplaceOne
 from dprmt.accounting.laws import RankOneLaw
 from dprmt.accounting.pairs import ClippingStep, related
-from dprmt.accounting.pairs import _opposite_replacement as opposite
+from dprmt.accounting.pairs import _public_replacement as opposite
 
 Array = NDArray[np.float64]
 Q = 2000 / 67349

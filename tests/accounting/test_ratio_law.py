@@ -11,17 +11,21 @@ from scipy.special import comb, ndtr
 from scipy.stats import binom
 
 from dprmt.accounting.pairs import ClippingStep
-from dprmt.accounting.pairs import _likelihood_ratio_sum as _ratio_sum
-from dprmt.accounting.pairs._allocation_epoch import EpochPair
-from dprmt.accounting.pairs._likelihood_ratio import (
+from dprmt.accounting.pairs import _ratio_sum as _ratio_sum
+from dprmt.accounting.pairs._allocation import EpochPair
+from dprmt.accounting.pairs._ratio_sum import (
+    GridMeasure,
+    GridWindow,
     RatioLaw,
     merged,
     never_less_private,
     never_more_private,
+    power_convolution,
     ratio_cells,
+    sum_from_above,
+    sum_from_below,
+    sum_on_grid,
 )
-from dprmt.accounting.pairs._likelihood_ratio_sum import sum_from_above, sum_from_below
-from dprmt.accounting.pairs._power_convolution import GridMeasure, GridWindow, power_convolution, sum_on_grid
 
 
 def put(strike, shift):

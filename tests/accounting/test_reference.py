@@ -13,10 +13,10 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.composition._step_law import Lattice, discretize_step
+from dprmt.accounting.composition._loss_grid import Lattice, discretize_step
 from dprmt.accounting.laws import GammaMixture
 from dprmt.accounting.pairs import ClippingStep
-from dprmt.accounting.pairs._nonconvex_slack import tangent_excess
+from dprmt.accounting.pairs._public_pair import tangent_excess
 
 DIRECTIONS = ("remove", "add")
 Q = 2000 / 67349

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.composition import DeltaCurve, EpsilonAtDelta, solve
-from dprmt.accounting.composition._composed_loss import composed, tilt_for_epsilon, window
+from dprmt.accounting.composition._compose import composed, tilt_for_epsilon, window
 from dprmt.accounting.pairs import LossCells, from_below
 
 

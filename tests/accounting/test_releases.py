@@ -17,14 +17,18 @@ from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     ApproximateRelease,
+    FixedOrder,
     GaussianRelease,
     Group,
     Hutchinson,
     LaplaceRelease,
+    Poisson,
     PrivacyBounds,
     RandomAllocation,
     ReplaceOne,
+    calibrate,
     compose,
+    gdp_epsilon,
     parallel,
 )
 
@@ -246,3 +250,40 @@ def test_disjoint_parts_cost_as_much_as_the_dearest() -> None:
     for relation in (ReplaceOne(), Group(2)):
         with pytest.raises(ParameterError, match="runs must be for the same neighbours, ZeroOut"):
             parallel(compose([(DPSGD(1.0, 0.01, neighbours=relation), 9)]))
+
+
+@pytest.mark.parametrize(
+    ("phases", "delta", "epsilon"),
+    [
+        ([GaussianRelease(0.5), GaussianRelease(3.0)], 1e-5, 10.1675),
+        ([(DPSGD(3.0, FixedOrder()), 10), GaussianRelease(50.0)], 1e-4, 4.0513),
+        ([(DPSGD(5.0, 1.0), 1), (DPSGD(0.5, 1.0), 2)], 1e-5, None),
+        ([(DPSGD(1.0, FixedOrder()), 2), GaussianRelease(5.0)], 1e-5, None),
+    ],
+)
+def test_gaussian_mechanisms_without_sampling_compose_to_one(phases, delta: float, epsilon: float | None) -> None:
+    """An interval around the closed form, as narrow as a single step's."""
+    run = compose(phases)
+    precision = math.fsum(steps * part.noise_multiplier**-2 for part, steps in run.phases)
+    exact = gdp_epsilon(math.sqrt(precision), delta)
+    if epsilon is not None:
+        assert exact == pytest.approx(epsilon, abs=1e-4)
+    for bounds in run.epsilon_by_direction(delta).values():
+        assert bounds.lower <= exact <= bounds.upper <= exact * (1.0 + 1e-3)
+
+
+@pytest.mark.parametrize("sampling", [RandomAllocation(100), Poisson(0.5)])
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_steps_without_sampling_beside_others_are_answered(sampling, direction: str) -> None:
+    """Losses of a Gaussian mechanism have no lower end (O1): no more than both apart."""
+    alone = DPSGD(3.0, sampling)
+    both = compose([(alone, 100), GaussianRelease(2.0)]).epsilon_by_direction(1e-5)[direction]
+    assert both.is_narrow
+    assert compose([GaussianRelease(2.0)]).epsilon(1e-5).lower <= both.upper
+    apart = alone.epsilon(steps=100, delta=5e-6).upper + compose([GaussianRelease(2.0)]).epsilon(5e-6).upper
+    assert both.lower <= apart
+
+
+def test_calibration_of_full_batches_at_a_large_delta_is_answered() -> None:
+    noise = calibrate(DPSGD(1.0, 1.0), steps=25, target_epsilon=1, delta=0.78760074)
+    assert noise.epsilon(steps=25, delta=0.78760074).upper <= 1.0

@@ -11,15 +11,15 @@ from scipy.stats import norm
 
 from dprmt.accounting import DPSGD
 from dprmt.accounting.composition import EpsilonAtDelta, Progress, improve, interval
-from dprmt.accounting.laws import GammaMixture, _envelope_law, envelope_cdf
-from dprmt.accounting.laws._envelope_law import EnvelopeLaw
+from dprmt.accounting.laws import GammaMixture, envelope_cdf
+from dprmt.accounting.laws import _laws as _envelope_law
 from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
-from dprmt.accounting.laws._probe_copies import _averaged_tail
-from dprmt.accounting.laws._residual_tail import residual_tail
+from dprmt.accounting.laws._laws import EnvelopeLaw
+from dprmt.accounting.laws._sketch import _averaged_tail, residual_tail
 from dprmt.accounting.pairs import AtomicPair
-from dprmt.accounting.pairs._nonconvex_slack import _excess_on_intervals, tangent_excess
+from dprmt.accounting.pairs._public_pair import _excess_on_intervals, tangent_excess
+from dprmt.accounting.pairs._secret_pair import SecretUpperPair, cells_between, inflection_shift
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
-from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, cells_between, inflection_shift
 from dprmt.accounting.questions._risks import _mu_of_chords
 
 

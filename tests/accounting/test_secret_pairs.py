@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import gammainc, ndtr
 
-from dprmt.accounting.laws._envelope_law import EnvelopeLaw
-from dprmt.accounting.pairs import ClippingStep, SecretLowerPair, _shifted_normals
-from dprmt.accounting.pairs._secret_lower_pair import _log_masses
-from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
+from dprmt.accounting.laws._laws import EnvelopeLaw
+from dprmt.accounting.pairs import ClippingStep, SecretLowerPair
+from dprmt.accounting.pairs import _secret_pair as _shifted_normals
+from dprmt.accounting.pairs._secret_pair import SecretUpperPair, _log_masses
 
 SIGMA, TAIL = 2.0, 1e-9
 THRESHOLDS = np.concatenate([np.linspace(-8.0, 8.0, 33), np.geomspace(9.0, 300.0, 12)])

@@ -18,9 +18,8 @@ from audits.sketch.rounding import missed
 from audits.sketch.spectra import families
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, calibrate, compose
-from dprmt.accounting.laws import _sketched_law
-from dprmt.accounting.laws._probe_copies import probe_copies
-from dprmt.accounting.laws._residual_tail import ROUNDING
+from dprmt.accounting.laws import _laws as _sketched_law
+from dprmt.accounting.laws._sketch import ROUNDING, probe_copies
 from dprmt.training.norms import hutchpp_squared_norms
 
 RATE = 2000 / 67349

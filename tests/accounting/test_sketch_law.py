@@ -14,12 +14,16 @@ from scipy.optimize import brentq
 from scipy.special import gammainc
 
 from dprmt.accounting import DPSGD, HutchPlusPlus
-from dprmt.accounting.laws import _residual_tail as _sketch_bounds
-from dprmt.accounting.laws._comparison_bound import SHIFTS, expected_majorants
-from dprmt.accounting.laws._elimination_bound import elimination_bound
-from dprmt.accounting.laws._hinge_bound import hinge_bound, tangent_bound
-from dprmt.accounting.laws._probe_copies import probe_copies
-from dprmt.accounting.laws._residual_tail import residual_tail
+from dprmt.accounting.laws import _sketch as _sketch_bounds
+from dprmt.accounting.laws._sketch import (
+    SHIFTS,
+    elimination_bound,
+    expected_majorants,
+    hinge_bound,
+    probe_copies,
+    residual_tail,
+    tangent_bound,
+)
 
 # ------------------------------------------------------------------------------------------ bounds of a ratio's tail
 

@@ -18,10 +18,10 @@ from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics import graded_indices
-from dprmt.accounting.composition._step_law import Lattice, discretize_step
+from dprmt.accounting.composition._loss_grid import Lattice, discretize_step
 from dprmt.accounting.laws import NormRatioBins
 from dprmt.accounting.pairs import PublicPair, TightPair, from_above
-from dprmt.accounting.pairs._tight_pair import inflection_shift, keep_the_envelope, majorant_excess
+from dprmt.accounting.pairs._public_pair import inflection_shift, keep_the_envelope, majorant_excess
 
 
 def hockey_stick(epsilon: float, x):

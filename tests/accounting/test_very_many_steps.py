@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprmt.accounting import DPSGD, compose
-from dprmt.accounting.pairs._cells import interval_masses
+from dprmt.accounting.pairs._pairs import interval_masses
 
 from .oracles.inversion import log_delta
 

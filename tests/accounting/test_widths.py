@@ -12,10 +12,9 @@ import pytest
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics import PrivacyBounds, worst_of
 from dprmt.accounting.composition import DeltaCurve, EpsilonAtDelta, interval
-from dprmt.accounting.composition._level import _nothing_known
-from dprmt.accounting.composition._solve import _solve_at_level
+from dprmt.accounting.composition._solve import _nothing_known, _solve_at_level
 from dprmt.accounting.pairs import Schedule
-from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, _limit, inflection_shift
+from dprmt.accounting.pairs._secret_pair import SecretUpperPair, _limit, inflection_shift
 
 TOLERANCE = 1e-3
 SECRET: Any = {"secret": True}

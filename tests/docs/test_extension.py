@@ -55,7 +55,7 @@ def sign(params, *, lr, **_):
 HALVING = """
 from dprmt.spectra import LayerReport
 
-def halving(options, memory):
+def halving(options):
     def halve(layers, sigma):
         changed = {name: layer / 2 if layer.ndim == 2 else layer for name, layer in layers.items()}
         return changed, {n: LayerReport(n, tuple(x.shape), None, 0, changed[n] is not x) for n, x in layers.items()}

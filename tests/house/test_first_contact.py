@@ -14,7 +14,6 @@ import pytest
 from dprmt.cli import main
 from dprmt.cli._terminal import spelled
 from dprmt.cli._text_table import text_table
-from tests.house.import_graph import ROOT
 
 RUN = ("--noise-multiplier", "1", "--sample-rate", "0.03", "--steps", "10", "--delta", "1e-5")
 
@@ -136,16 +135,6 @@ def test_what_was_stopped_says_how_to_go_on(
     first, then, *_ = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"runs/a: stopped after 4 of \d+ steps", first)
     assert then == "continue with: dprmt train --resume runs/a"
-
-
-def test_no_page_installs_what_is_on_no_index() -> None:
-    """Until there is a release, who follows a page has a checkout."""
-    named = re.compile(r"""pip install(?: -\S+| \S*\.txt| torch)* ['"]?dprmt\b""")
-    written = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "notebooks").rglob("*.ipynb")]
-    written += [*(ROOT / "dprmt").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
-    assert named.search("`pip install 'dprmt[demo]'`")
-    found = [(path, line) for path in written for line in named.findall(path.read_text(encoding="utf-8"))]
-    assert found == []
 
 
 def test_a_bare_command_prints_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,14 +144,6 @@ def test_singular_values_are_drawn_in_decreasing_order() -> None:
     np.testing.assert_array_equal(drawn["clean"], ([1, 2, 3], SIGNALS))
     assert set(drawn["bulk edge (of noisy values)"][1]) == {EDGE}
     assert set(drawn["detection threshold (of clean values)"][1]) == {THRESHOLD}
-
-
-def test_the_how_to_explains_every_line_of_a_spectrum() -> None:
-    ax = plots.plot_singular_values(NOISY, SHAPE, SIGMA, clean=SIGNALS, denoised=SIGNALS, ax=fresh_axes())
-    page = (Path(__file__).parents[2] / "docs" / "how_to" / "read_the_report.md").read_text(encoding="utf-8")
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert len(labels) == 6
-    assert [label for label in labels if f"\n| {label} | " not in page] == []
 
 
 @pytest.mark.parametrize("sides", [(1, 1), (2, 2)])

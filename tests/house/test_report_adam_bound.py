@@ -12,9 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from dprmt.report._adam_bound import adam_bound_section, adam_bound_sentence, weighted_sentence  # noqa: E402
 from dprmt.report._spectra import shown_sentence  # noqa: E402
-from dprmt.report._telemetry import _whole_share  # noqa: E402
 from dprmt.report.measurements import AdamBoundStep, GradientStep, LayerSpectra, measure_adam_bound  # noqa: E402
 from dprmt.spectra import adam_improvement_bound, detection_threshold  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC, preconditioner  # noqa: E402
@@ -69,18 +67,6 @@ def step(number: int = 0, *, spread: float = 1e6, cosine: float = 0.05, gain: fl
     return AdamBoundStep(number, spread, cosine, cosine, 0.02, 0.02 + gain)
 
 
-def test_sentences_of_the_bound_follow_the_numbers() -> None:
-    nothing = adam_bound_sentence([step(), step(1)])
-    assert "At none of 2 steps" in nothing
-    assert "asks for 1 − 2e-06 and +0.0500 is there" in nothing
-    assert "0.0000" not in nothing
-    assert "Of 2 steps it is so at 1, and at 1 with denoising" in adam_bound_sentence([step(), step(1, spread=1.01)])
-    assert "Denoising did nothing to it" in weighted_sentence([step(), step(1)])
-    assert "no sign these steps could show" in weighted_sentence([step(gain=0.01), step(1, gain=-0.02)])
-    assert "Denoising adds +0.0100" in weighted_sentence([step(gain=0.01), step(1, gain=0.01)])
-    assert "no second moments" in adam_bound_section([]).sentences[0]
-
-
 def test_a_false_alarm_is_shown_as_what_it_is() -> None:
     values = np.array([1.0, 0.1])
     signal = LayerSpectra("query", 1, (2, 8), 0.1, 5 * values, 5 * values, values)
@@ -97,9 +83,3 @@ def test_a_false_alarm_is_shown_as_what_it_is() -> None:
     assert "at 0.90 of the threshold: so near it, a part of what is called may be signal" in near
     assert "none is shown" in shown_sentence([signal], [])
     assert shown_sentence([alarm], []).startswith("No spectrum shown")
-
-
-def test_a_share_of_signal_is_never_below_nought() -> None:
-    none = _whole_share({"value": -0.012, "low": 0.0, "high": 2e-4})
-    assert none.startswith("no signal is told from noise: it is less than 0.1 % of")
-    assert _whole_share({"value": 0.1, "low": 0.05, "high": 0.2}).startswith("10.0 % of")

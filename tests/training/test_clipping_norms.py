@@ -20,8 +20,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, chi2_mixture_cdf, envelope_cdf
-from dprmt.training.clipping import ClippedStep, make_private, plan_private
+from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.clipping._layer_kinds import plan_layers
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.norms import (
     HutchinsonEstimator,

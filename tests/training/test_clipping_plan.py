@@ -11,7 +11,8 @@ from torch import nn
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
-from dprmt.training.clipping import make_private, plan_private
+from dprmt.training.clipping import plan_private
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchPlusPlusEstimator, LayerRecord, NormEstimator, NormRecord
 from tests.training.norms_by_word import by_word
 

@@ -13,7 +13,8 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 from tests.training.norms_by_word import by_word
 
 CLIPPINGS = ["exact", "ghost", "hutchinson", "hutch++"]

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._trainable_modules import is_torch_layer
 from tests.training.test_planted_bugs import literal_sum
 

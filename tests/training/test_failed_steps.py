@@ -20,8 +20,9 @@ from torch import nn
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
-from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.clipping import ClippedStep
 from dprmt.training.clipping._formed_layers import PerSampleGradients
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._matrix_layers import Factors, LinearLayer, ProjectedLayer
 from dprmt.training.clipping._step import StepLog
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from audits.mixing import TopTwo
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 
 SIZE, WIDTH = 4, 8
 

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from dprmt import TrainingStateError
-from dprmt.training.clipping import Units, make_private
+from dprmt.training.clipping import Units
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.randomness import draws_from
 from tests.training.norms_by_word import by_word
 

@@ -18,7 +18,7 @@ import torch
 from opacus.utils import uniform_sampler
 
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from dprmt.training.recipes import Settings

@@ -338,3 +338,10 @@ def test_returned_losses_are_recorded() -> None:
         assert not found.requires_grad
     assert other.records["losses_returned"] == 1
     assert "does not cover them" in other.statement()
+
+
+def test_a_model_in_two_runs() -> None:
+    private = new()
+    with pytest.raises(ParameterError, match=r"no other private run holds: call close\(\)"):
+        new(model=private.model)
+    assert new(model=private.close()).model is private.model

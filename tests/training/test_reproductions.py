@@ -23,7 +23,8 @@ from transformers import BertConfig, BertModel
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.cli import main
-from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer, load_model, save_adapter

@@ -17,7 +17,7 @@ from scipy import stats
 from dprmt import ParameterError
 from dprmt._files import read_lines
 from dprmt.cli import main
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import Observer, Run, read_metrics, run_in_memory, train, train_task
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._sampling import poisson_batches

@@ -15,7 +15,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import Units, make_private
+from dprmt.training.clipping import Units
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces

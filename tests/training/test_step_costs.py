@@ -27,11 +27,11 @@ from dprmt.training.clipping import (
     StepCosts,
     TensorMemory,
     WayCost,
-    make_private,
     measured_rates,
     plan_private,
 )
 from dprmt.training.clipping._lives import TensorLives, peak
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._matrix_layers import LinearLayer
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.harness import dry_run

@@ -19,7 +19,8 @@ from torch import nn
 
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import make_private, plan_private
+from dprmt.training.clipping import plan_private
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, Observer, run_in_memory
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 from dprmt import ParameterError, plots
 from dprmt.cli import main
 from dprmt.report import write_run_report
-from dprmt.report._telemetry import telemetry_sections
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -145,34 +143,6 @@ def test_the_command_refuses_what_does_not_go_together(
 ) -> None:
     assert main(["report", "--run", str(run[0]), "--out", str(tmp_path), *arguments]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
-
-
-def test_sentences_follow_the_numbers() -> None:
-    """Of made-up readings: learning, getting worse, and neither."""
-
-    def entry(change: tuple[float, float, float], rate: str) -> dict[str, Any]:
-        value, low, high = change
-        signal = {"value": 0.1, "low": 0.0, "high": 0.2}
-        factor = {"value": None, "low": 2.0, "high": None}  # infinite, as a file of lines has it
-        telemetry = {
-            "signal": {"a": signal, "*": signal},
-            "change": {"value": value, "low": low, "high": high},
-            "advice": {"rate": rate, "factor": factor, "says": f"rate {rate}: 2 to ∞ ×"},
-        }
-        return {"step": 20, "telemetry": telemetry}
-
-    for change, verdict in (
-        ((-1, -2, -0.5), "it is learning"),
-        ((1, 0.5, 2), "it gets worse"),
-        ((0, -1, 1), "not told"),
-    ):
-        learning, layers, rate, displacement = telemetry_sections([entry(change, "too low")])
-        assert verdict in learning.sentences[0]
-        assert layers.sentences[0].startswith("In 0 of 1 layer ")
-        assert "rate too low: 2 to ∞ ×" in rate.sentences[0]
-        assert "not looked at" in displacement.sentences[0]
-        for section in (learning, layers, rate):
-            section.pictures[0].draw(Figure().subplots())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from torch import nn
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD
-from dprmt.training.clipping import Units, make_private
+from dprmt.training.clipping import Units
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, run_in_memory, train_task
 from dprmt.training.recipes import Settings
 

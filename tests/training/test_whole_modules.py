@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
-from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._make_private import make_private
 from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step

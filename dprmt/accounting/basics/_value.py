@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any, ClassVar
 
 from dprmt._validation import ParameterError, check_choice
-from dprmt.accounting.basics._notebook import value_html
+from dprmt.accounting.basics._bounds import value_html
 
 
 class Value:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dprmt.accounting.composition._composed_loss import (
+from dprmt.accounting.composition._compose import (
     ComposedLoss,
     composed_powers,
     log_kappa,
     tilt_for_delta,
     window_of,
 )
-from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._delta_size import least_upper, reachable
-from dprmt.accounting.composition._level import Level, loss_drift, step_laws
-from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, WholeCurve
+from dprmt.accounting.composition._curve import Curve, DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, Question, WholeCurve
 from dprmt.accounting.composition._solve import (
     InconsistentBoundsError,
+    Level,
     Progress,
     improve,
     intersection,
     interval,
     is_hopeless,
+    least_upper,
     levels,
+    loss_drift,
+    reachable,
     solve,
+    step_laws,
 )
 
 __all__ = [

@@ -1,15 +1,320 @@
-"""From steps to certified bounds: choose meshes, compose both sides, refine until the interval is narrow."""
+"""From steps to certified bounds: choose a mesh, compose both sides, refine until the interval is narrow."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from dprmt.accounting.basics import Direction, PrivacyBounds, Side
-from dprmt.accounting.composition._delta_size import least_upper, sized
-from dprmt.accounting.composition._level import LOWEST, Level
-from dprmt.accounting.composition._question import DeltaAtEpsilon, Question
-from dprmt.accounting.pairs import Schedule
+import numpy as np
+
+from dprmt.accounting.basics import Direction, PrivacyBounds, Side, graded_indices, resolvable
+from dprmt.accounting.composition._compose import (
+    ComposedLoss,
+    Window,
+    chernoff,
+    composed,
+    log_chernoff,
+    moved,
+    some_of,
+    step_scale,
+    window,
+)
+from dprmt.accounting.composition._curve import (
+    LEAST_DELTA,
+    Curve,
+    DeltaAtEpsilon,
+    DeltaCurve,
+    OneStepCurve,
+    Question,
+    WholeCurve,
+    one_step_delta,
+    one_step_scale,
+)
+from dprmt.accounting.composition._loss_grid import (
+    Lattice,
+    Meshing,
+    directed_range,
+    discrete_variation,
+    discretize_step,
+    lattice,
+    laws_of_steps,
+    rough_meshing,
+)
+from dprmt.accounting.pairs import LossPMF, PublicPair, Schedule, Step, StepPair, TightPair, cut_above, gaussians_as_one
+
+Pairs = list[tuple[StepPair, int]]
+
+LOWEST = -2.0
+"""The coarsest level."""
+_BINS = 160  # at level 0
+_MESH = 0.04  # at level 0, in units of the scale of a step's loss
+_BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
+_MESH_OF_ONE = 0.005  # of a single step, in units of what is asked about
+_MAX_WINDOW = 2**20  # points: a transform of a tenth of a second
+_MAX_COARSENINGS = 12
+_LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
+_LARGE_DELTA = 0.01
+_ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, or laws, let one be off; and of one
+_FAR, _FARTHER = 1.5, 60.0  # as far as losses have to be told from infinite ones: times the answer, and beyond
+_CUTS = 4  # of a tail, each of which brings Chernoff's bound closer
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What both sides of one level share.
+
+    Ranges of losses, the tilt at which to compose, the scale of a step's loss, a bound on the total variation of all
+    steps, an ε that is large enough, and if all steps are equal a rough law from above and their number; such laws of
+    some of the steps.
+    """
+
+    ranges: list[tuple[float, float]]
+    tilt: float
+    scale: float
+    total_variation: float
+    near: float
+    rough: tuple[LossPMF, int] | None
+    laws: Sequence[tuple[LossPMF, int]]
+
+
+class Level:
+    """δ(ε) of a composition in one direction, from above and from below, on the meshes of one level.
+
+    ``level``: how often meshes and bins are halved.
+    ``many``: whether a curve will be asked so often that the whole of it had better be made.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        question: Question | WholeCurve,
+        direction: Direction,
+        level: float,
+        many: bool = False,
+    ) -> None:
+        self.question, self.direction, self.level, self.many = question, direction, level, many
+        tail = tail_per_step(schedule, question.small)
+        upper, lower = pairs_at(schedule, tail, level)
+        self.pairs: dict[Side, Pairs] = {"upper": upper, "lower": lower}
+        self.ground = ground_of(upper, question, direction, tail, many)
+        self.drift = loss_drift(schedule)
+
+    @cached_property
+    def at_most(self) -> float:
+        """Chernoff's bound on the answer; ∞ where steps differ."""
+        assert not isinstance(self.question, WholeCurve)
+        if self.ground.rough is None:
+            return math.inf
+        tilt = self.ground.tilt
+        return self.question.at_most(*chernoff(*self.ground.rough, tilt), tilt, self.drift)
+
+    @property
+    def farthest(self) -> float:
+        """The largest loss of all steps, except for what is cut off."""
+        each = zip(self.pairs["upper"], self.ground.ranges, strict=True)
+        return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
+
+    def curve(self, side: Side) -> Curve:
+        """One side."""
+        assert not isinstance(self.question, WholeCurve)
+        pair, steps = self.pairs[side][0]
+        if len(self.pairs[side]) == 1 and steps == 1:
+            return self._of_one_step(pair, side)
+        phases = self._on_one_mesh(side)
+        if phases is None:
+            return DeltaCurve(_nothing_known(side), 0.0)
+        around = self.question.around(phases.laws, phases.tilt, phases.offset) + phases.offset
+        return DeltaCurve(phases.composed(), around)
+
+    def composed(self, side: Side) -> ComposedLoss:
+        """The composed loss itself."""
+        phases = self._on_one_mesh(side)
+        return _nothing_known(side) if phases is None else phases.composed()
+
+    def _of_one_step(self, pair: StepPair, side: Side) -> OneStepCurve:
+        ends, scale = self.ground.ranges[0], self.ground.scale
+        mesh = resolvable(_MESH_OF_ONE * 2.0**-self.level * scale, ends[1])
+        index = graded_indices(*ends, mesh, scale)
+        return OneStepCurve(discretize_step(pair, index, Lattice(mesh), self.direction, side, to_infinity=True), side)
+
+    def _on_one_mesh(self, side: Side) -> _Phases | None:
+        """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
+        ground = self.ground
+        mesh = _mesh_at(self.level, ground)
+        for _ in range(_MAX_COARSENINGS):
+            how = Meshing(self.direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale)
+            laws, offset = laws_of_steps(self.pairs[side], ground.ranges, how)
+            if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
+                return None
+            # The rough law is one from above: for one from below its tilt may be far too large.
+            shared = len(laws) == 1 and side == "upper"
+            tilt = ground.tilt if shared else self.question.tilt(some_of(laws), offset)
+            span = window(laws, tilt)
+            if span.size <= _MAX_WINDOW:
+                return _Phases(laws, offset, tilt, span)
+            mesh *= 1.1 * span.size / _MAX_WINDOW
+        return None
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """Discrete losses of steps on a mesh, less an ``offset`` in all; how to compose them."""
+
+    laws: list[tuple[LossPMF, int]]
+    offset: float
+    tilt: float
+    window: Window
+
+    def composed(self) -> ComposedLoss:
+        """Their sum."""
+        return moved(composed(self.laws, self.tilt, self.window), self.offset)
+
+
+def step_laws(
+    step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
+) -> tuple[dict[Side, LossPMF], float]:
+    """One step's discrete losses from above and from below, on a mesh for ``count`` steps.
+
+    ``tail``: mass that may be cut off per step.
+    Returns: the laws, and a bound on the total variation of one step.
+    """
+    upper, lower = pairs_at([(step, count)], tail, level)
+    ground = ground_of(upper, question, direction, tail)
+    mesh, (ends,) = _mesh_at(level, ground), ground.ranges
+    sides: dict[Side, Pairs] = {"upper": upper, "lower": lower}
+    laws: dict[Side, LossPMF] = {}
+    for side, ((pair, _),) in sides.items():
+        grid = lattice(pair, ends, direction, side, mesh, within=0.0, stretched=True)
+        laws[side] = discretize_step(pair, grid.covering(ends, _BULK * ground.scale), grid, direction, side)
+    return laws, ground.total_variation / count
+
+
+def loss_drift(schedule: Schedule) -> float:
+    """Bias that rounding of the losses' grid, step by step, may cause in the composed loss (F3)."""
+    return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
+
+
+def ground_of(
+    pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float, many: bool = False
+) -> Ground:
+    ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
+    farthest = max(max(abs(end) for end in ends) for ends in ranges)
+    mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
+    growth = _ROUGHLY if many or len(pairs) > 1 else _LESS_ROUGHLY
+    rough: Sequence[tuple[LossPMF, int]]
+    rough, _ = laws_of_steps(pairs, ranges, rough_meshing(direction, mesh, growth))
+    variation = sum(steps * discrete_variation(law) for law, steps in rough)
+    rough = some_of(rough)
+    tilt = question.tilt(rough)
+    if isinstance(question, WholeCurve):
+        return Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
+    near = question.around(rough, tilt)
+    for _ in range(_CUTS):  # of a heavy tail Chernoff's bound lies far beyond the answer until the tail is cut
+        reach = _FAR * max(near, 0.0) + _FARTHER
+        if all(high <= reach for _, high in ranges):
+            break
+        ranges = [(low, min(high, reach)) for low, high in ranges]
+        rough = [(cut_above(law, reach), steps) for law, steps in rough]
+        tilt = question.tilt(rough)
+        near = question.around(rough, tilt)
+    scale = step_scale(rough, tilt)
+    if len(pairs) > 1:
+        return Ground(ranges, tilt, scale, variation, 0.0, None, rough)
+    law, steps = rough[0]
+    if steps == 1:
+        scale = _scale_of_one(law, question, near)
+    return Ground(ranges, tilt, scale, variation, near, rough[0], rough)
+
+
+def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
+    """Where a single step is decided: the loss asked about, if that is it, else where δ is about as asked."""
+    scale = one_step_scale(law, question.small)
+    if isinstance(question, DeltaAtEpsilon):
+        return min(scale, max(near, one_step_scale(law, max(question.small, _LARGE_DELTA))))
+    return scale
+
+
+def tail_per_step(schedule: Schedule, small: float) -> float:
+    """Mass that may be cut off per step."""
+    share = max(step.tail_share for step, _ in schedule)
+    return share * small / sum(count for _, count in schedule)
+
+
+def pairs_at(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pairs]:
+    """Each step's pair that is never more private, and that is never less private, beside how often it is taken."""
+    bins = round(_BINS * 2.0**level)
+    both = [(step.pairs(bins, tail), count) for step, count in schedule]
+    return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
+
+
+def _mesh_at(level: float, ground: Ground) -> float:
+    return resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
+
+
+def _nothing_known(side: Side) -> ComposedLoss:
+    """What bounds every loss on one side."""
+    nowhere = np.zeros(1)
+    return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=float(side == "upper"), error=0.0)
+
+
+_MOST_GUESSES, _FAR_SMALLER, _OVERSHOOT = 10, 1e-2, 1e-2  # of δ's size; what Chernoff's bound may be too large by
+_FAR_OUT = 1e6
+_TAILS, _A_LITTLE_MORE = (1e-20, 1e-200), 1.0 + 1e-6
+
+
+def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
+    """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
+
+    Truncation, mesh and tilt are then right at once: a search from a wrong size does not get there (§6, (F5)).
+    """
+    given, found, total = question.small, question, sum(count for _, count in schedule)
+    for _ in range(_MOST_GUESSES):
+        tail = tail_per_step(schedule, found.small)
+        pairs, _ = pairs_at(schedule, tail, LOWEST)
+        if not all(_is_plain(pair, step) for (pair, _), (step, _) in zip(pairs, schedule, strict=True)):
+            return question
+        rough = ground_of(pairs, found, direction, tail).laws
+        tilt = found.tilt(rough)
+        log_guess = log_chernoff(rough, tilt) - tilt * found.epsilon + math.log(_OVERSHOOT)
+        guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
+        if guess >= given and found.small < given:  # so heavy a tail that one step decides
+            guess = total * one_step_delta(rough[0][0], found.epsilon) if len(rough) == 1 else given
+            return found.sized(guess) if guess < _FAR_SMALLER * given else question
+        if guess >= _FAR_SMALLER * found.small:
+            return found.sized(min(guess, given)) if found.small < given else question
+        found = found.sized(max(guess, found.small**2))  # farther losses, not yet seen, may make it larger
+    return found
+
+
+def _is_plain(pair: StepPair, step: Step) -> bool:
+    """Whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
+    return (step.is_exact and step.steps == 1) or isinstance(pair, PublicPair | TightPair)
+
+
+def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:
+    """Upper bound on a δ that floating point hardly holds: 0 only where all losses are bounded by less than ε."""
+    if not isinstance(question, DeltaAtEpsilon):
+        return 0.0
+    pairs, _ = pairs_at(schedule, tail_per_step(schedule, question.small), LOWEST)
+    ranges = [[directed_range(pair, tail, direction)[1] for tail in _TAILS] for pair, _ in pairs]
+    if all(math.isclose(*tops, rel_tol=1e-12) for tops in ranges):  # however little is cut off
+        most = sum(steps * max(*tops, 0.0) for (_, steps), tops in zip(pairs, ranges, strict=True))
+        if question.epsilon > most * _A_LITTLE_MORE:
+            return 0.0
+    return question.least
+
+
+def reachable(schedule: Schedule, question: Question, direction: Direction) -> Question:
+    """The question, or one about the largest sum of losses where it asks far beyond."""
+    if not isinstance(question, DeltaAtEpsilon) or question.epsilon < _FAR_OUT:
+        return question
+    tail = tail_per_step(schedule, question.small)
+    upper, _ = pairs_at(schedule, tail, LOWEST)
+    most = sum(steps * directed_range(pair, tail, direction)[1] for pair, steps in upper)
+    return replace(question, epsilon=min(question.epsilon, max(most, _FAR_OUT)))
+
 
 _HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
@@ -46,6 +351,7 @@ def solve(
     ``tolerance``: wanted width of the interval, in units of ``question.unit``.
     Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
     """
+    schedule = gaussians_as_one(schedule)
     if isinstance(question, DeltaAtEpsilon):
         question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)

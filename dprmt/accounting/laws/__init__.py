@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf, chi2_mixture_sf
 from dprmt.accounting.laws._envelope import envelope_cdf
-from dprmt.accounting.laws._exact_law import ExactLaw
-from dprmt.accounting.laws._gamma_mixture import GammaMixture
-from dprmt.accounting.laws._law import NormLaw
-from dprmt.accounting.laws._norm_ratio_bins import (
-    Focus,
-    NormRatioBins,
-    curvature,
-    right_share,
-)
+from dprmt.accounting.laws._gamma_mixture import Focus, GammaMixture, NormRatioBins
+from dprmt.accounting.laws._laws import ExactLaw, NormLaw, RankOneLaw
 from dprmt.accounting.laws._norms import (
     Analysis,
     ExactNorms,
@@ -22,7 +15,6 @@ from dprmt.accounting.laws._norms import (
     checked_norms,
     norms_from_dict,
 )
-from dprmt.accounting.laws._rank_one_law import RankOneLaw
 
 __all__ = [
     "Analysis",
@@ -39,8 +31,6 @@ __all__ = [
     "checked_norms",
     "chi2_mixture_cdf",
     "chi2_mixture_sf",
-    "curvature",
     "envelope_cdf",
     "norms_from_dict",
-    "right_share",
 ]

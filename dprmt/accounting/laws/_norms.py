@@ -10,12 +10,8 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.accounting.basics import Value, value_from_dict
-from dprmt.accounting.laws._envelope_law import EnvelopeLaw
-from dprmt.accounting.laws._exact_law import ExactLaw
-from dprmt.accounting.laws._law import NormLaw
-from dprmt.accounting.laws._rank_one_law import RankOneLaw
-from dprmt.accounting.laws._residual_tail import Head
-from dprmt.accounting.laws._sketched_law import SketchedLaw
+from dprmt.accounting.laws._laws import EnvelopeLaw, ExactLaw, NormLaw, RankOneLaw, SketchedLaw
+from dprmt.accounting.laws._sketch import Head
 
 Analysis = Literal["tight", "envelope"]
 

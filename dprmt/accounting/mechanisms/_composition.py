@@ -405,7 +405,9 @@ class Composition(Questions):
         if apart:
             rest = zip(curve.at, curve.lower, curve.estimate, curve.upper, strict=True)
             known = [(0.0, 0.0, 0.0) if apart.ends_by(at) else tuple(map(float, ends)) for at, *ends in rest]
-            joined = np.array([[*apart.delta(low, high), apart.delta(guess, guess)[1]] for low, guess, high in known])
+            joined = np.array(
+                [[*apart.joined_ends(low, high), apart.joined_ends(guess, guess)[1]] for low, guess, high in known]
+            )
             curve = replace(curve, lower=joined[:, 0], estimate=joined[:, 2], upper=joined[:, 1])
         return replace(curve, direction=np.full(len(curve), "")) if self.neighbours.is_replacement else curve
 

@@ -280,7 +280,7 @@ class Disclosure:
         if isinstance(question, DeltaAtEpsilon):
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
-            return interval(*self.delta(found.lower, found.upper), direction, question, tolerance)
+            return interval(*self.joined_ends(found.lower, found.upper), direction, question, tolerance)
         assert isinstance(question, EpsilonAtDelta)
         left = [(Fraction(question.delta) - d) / (1 - d) if d < 1 else Fraction(-1) for d in (self.low, self.high)]
         most = math.inf if self.loss is None else _up(self.loss)
@@ -301,7 +301,7 @@ class Disclosure:
         """Whether no loss of the rest lies beyond."""
         return self.loss is not None and Fraction(epsilon) >= self.loss
 
-    def delta(self, low: float, high: float) -> tuple[float, float]:
+    def joined_ends(self, low: float, high: float) -> tuple[float, float]:
         """Bounds on δ(ε), from those for the rest."""
         below = _down(self.low + (1 - self.low) * Fraction(low))
         return below, min(_up(self.high + (1 - self.high) * Fraction(high)), 1.0)
@@ -395,6 +395,6 @@ class _ReleaseStep:
     steps: int = 1
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._schedule.Step`."""
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
         del bins, tail
         return self.above, self.below

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regression
-from dprmt.accounting.pairs._cells import CellRows, LossCells
+from dprmt.accounting.pairs._pairs import LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
 _SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
@@ -59,8 +59,8 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
     return LossPMF(index, mass_from_above(index * mesh + offset, cells), mesh, cells.p_above)
 
 
-def mass_from_above(losses: Array, cells: LossCells | CellRows) -> Array:
-    """The finite part of :func:`from_above`; one law, or one in each row."""
+def mass_from_above(losses: Array, cells: LossCells) -> Array:
+    """The finite part of :func:`from_above`."""
     mass = connect_the_dots(losses, cells)
     mass[..., 0] += cells.p_below
     return mass
@@ -82,7 +82,7 @@ def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
     return LossPMF(pmf.index[:kept], pmf.mass[:kept], pmf.mesh, pmf.infinite + float(pmf.mass[kept:].sum()))
 
 
-def connect_the_dots(losses: Array, cells: LossCells | CellRows) -> Array:
+def connect_the_dots(losses: Array, cells: LossCells) -> Array:
     """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
     return _dots(cells.p, _left_share(losses, cells, "upper"))
 
@@ -100,8 +100,8 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
     return LossPMF(index, mass_from_below(losses, cells), mesh, 0.0)
 
 
-def mass_from_below(losses: Array, cells: LossCells | CellRows) -> Array:
-    """What :func:`from_below` leaves at losses of at least -400; one law, or one in each row."""
+def mass_from_below(losses: Array, cells: LossCells) -> Array:
+    """What :func:`from_below` leaves at losses of at least -400."""
     share = _left_share(losses, cells, "lower")
     share[..., np.diff(losses) > _WIDE_CELL] = 1.0
     beyond = np.zeros(share.shape[:-1] + losses.shape)
@@ -115,7 +115,7 @@ def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array
     """Masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
 
     ``width``, ``mass``, ``share``: of each cell, the latter of its right node in the law that keeps mass and mean.
-    ``at_nodes``: mass that lies at the nodes. All but the widths may be rows, one for each law.
+    ``at_nodes``: mass that lies at the nodes.
     """
     dots = at_nodes.copy()
     dots[..., 1:] += mass * share
@@ -125,7 +125,7 @@ def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array
     return np.maximum(np.diff(steps), 0.0)
 
 
-def _left_share(losses: Array, cells: LossCells | CellRows, side: Side) -> Array:
+def _left_share(losses: Array, cells: LossCells, side: Side) -> Array:
     """Share of each cell's P-mass that goes to its left node so that P- and Q-mass are both kept."""
     step = np.diff(losses)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
@@ -137,7 +137,7 @@ def _left_share(losses: Array, cells: LossCells | CellRows, side: Side) -> Array
     return np.clip(np.where(resolved, share, float(side == "lower")), 0.0, 1.0)
 
 
-def _check_drift(beyond: Array, losses: Array, cells: LossCells | CellRows) -> None:
+def _check_drift(beyond: Array, losses: Array, cells: LossCells) -> None:
     """Refuse cells whose mean lies beyond their nodes, where keeping them between these moves E u to the wrong side.
 
     ``beyond``: by how much, in units of each cell's width in u.

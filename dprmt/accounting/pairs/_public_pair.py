@@ -1,18 +1,23 @@
 r"""One step of Poisson-subsampled Gaussian noise whose random sensitivity Z is public.
 
-P: (Z, (1-q) N(0,1) + q N(Z/σ, 1)) against Q: (Z, N(0,1)). The privacy loss is an increasing function of
-the second coordinate, for each value of Z: equation (A1) of ``docs/theory/randomized_clipping.md``.
+P: (Z, (1-q) N(0,1) + q N(Z/σ, 1)) against Q: (Z, N(0,1)). The loss increases with the second coordinate for each
+value of Z: (A1) of ``docs/theory/randomized_clipping.md``. The tight analysis takes at each node the smaller one of two
+bounds that hold for every spectrum, (M1) and (M2), or charges once what the rank-one law lacks (T5).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import ROWS_AT_A_TIME, LossCells, interval_masses
+from dprmt.accounting.laws import GammaMixture
+from dprmt.accounting.pairs._discretization import connect_the_dots
+from dprmt.accounting.pairs._pairs import ROWS_AT_A_TIME, LossCells, interval_masses
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,19 @@ class PublicPair:
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, mixed over Z."""
-        absent, present = masses_by_shift(nodes, self.shift, self.mass[:, None], self.sample_rate)
-        return self.mixed(nodes, absent[:, 0], present[:, 0])
+        return self.mixed(nodes, *self._masses(nodes))
+
+    def _masses(self, nodes: Array) -> tuple[Array, Array]:
+        """Masses of the intervals between losses and beyond them, without and with the sample."""
+        ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, self.sample_rate), [np.inf]])
+        absent, present = np.empty((2, nodes.size + 1))
+        for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
+            rows = slice(start, start + ROWS_AT_A_TIME)
+            with np.errstate(over="ignore"):
+                y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / self.shift + self.shift / 2
+            absent[rows] = interval_masses(y) @ self.mass
+            present[rows] = interval_masses(y - self.shift) @ self.mass
+        return absent, present
 
     def mixed(self, nodes: Array, absent: Array, present: Array) -> LossCells:
         """The cells from their masses without and with the sample, the first and last of which lie outside."""
@@ -74,22 +90,6 @@ class PublicPair:
         return float((2 * ndtr(self.shift / 2) - 1) @ self.mass) + self.infinite
 
 
-def masses_by_shift(nodes: Array, shift: Array, mass: Array, sample_rate: float) -> tuple[Array, Array]:
-    """Masses of the intervals between losses and beyond them, without and with the sample.
-
-    ``mass``: of each shift, one law of the sensitivity in each column.
-    """
-    ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, sample_rate), [np.inf]])
-    absent, present = np.empty((2, nodes.size + 1, mass.shape[1]))
-    for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
-        rows = slice(start, start + ROWS_AT_A_TIME)
-        with np.errstate(over="ignore"):
-            y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / shift + shift / 2
-        absent[rows] = interval_masses(y) @ mass
-        present[rows] = interval_masses(y - shift) @ mass
-    return absent, present
-
-
 def log_shift_ratio(loss: Array, sample_rate: float) -> Array:
     """Log of the likelihood ratio r of the unsampled pair at a given loss, from exp(loss) = 1 - q + q r."""
     if sample_rate == 1.0:
@@ -99,3 +99,315 @@ def log_shift_ratio(loss: Array, sample_rate: float) -> Array:
         above = np.log((1.0 - sample_rate) * np.expm1(np.maximum(loss - low, 0.0)))
         large = loss + np.log1p(-(1.0 - sample_rate) * np.exp(-loss))
     return np.where(loss > 1.0, large, above) - np.log(sample_rate)
+
+
+_SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
+_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+_RELATIVE = 1e-12  # of Φ(-x) and its difference from another, x < 38.5: x² roundings in the exponent, and some
+_UNDERFLOW = 1e-290
+_NOTHING = 1e-30  # no need to look for less
+
+
+@dataclass(frozen=True)
+class TightPair:
+    """A pair that dominates every spectrum at the losses it is asked for, and at all others.
+
+    ``rank_one``: the rank-one law, every bin of which is spread to both ends (B4); its ``infinite`` is the probability
+    of squared-norm ratios below the smallest atom.
+    ``exact_shift``: 1/σ, the shift where X = 1, if the envelope's law may be taken as well (M2); else 0.
+    """
+
+    rank_one: PublicPair
+    exact_shift: float = 0.0
+    slack: float = 0.0
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """As in :class:`PublicPair`."""
+        return self.rank_one.loss_range(tail)
+
+    def cells(self, nodes: Array) -> LossCells:
+        """Masses between increasing loss nodes, all of them at nodes."""
+        return self.dominating(nodes, self.rank_one.cells(nodes))
+
+    def dominating(self, nodes: Array, cells: LossCells) -> LossCells:
+        """The same from the cells of the rank-one law."""
+        excess = self.excess(nodes)
+        if not np.any(excess > 0.0):
+            return cells
+        unit = np.minimum(nodes, 0.0)
+        mass = _dots_of_the_smaller(nodes, cells) + _mass_changes(nodes, excess)
+        moved = _raised_to(float(nodes[0]), cells)
+        mass[0] += moved * np.exp(nodes[0] - unit[0])  # the envelope starts at (0, 1)
+        missing, beyond = keep_the_envelope(nodes, mass)
+        p, q = mass * np.exp(unit), mass * np.exp(unit - nodes)
+        p[1], q[1] = p[0] + p[1], q[0] + q[1]
+        return LossCells(
+            p=p[1:],
+            q=q[1:],
+            p_below=0.0,
+            q_below=max(cells.q_below - moved + float(excess[0] * np.exp(unit[0] - nodes[0])) + missing, 0.0),
+            p_above=cells.p_above + float(excess[-1] * np.exp(unit[-1])) + beyond,
+            q_above=cells.q_above,
+        )
+
+    def excess(self, nodes: Array) -> Array:
+        """How far the smaller of both curves lies above the rank-one law's own at each loss l (B3).
+
+        Returns: in units of e^{min(l, 0)}, as all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
+        """
+        ratio = log_shift_ratio(nodes, self.rank_one.sample_rate)
+        used = np.isfinite(ratio)
+        epsilon = np.abs(ratio[used])
+        total = self._envelope_excess(epsilon)
+        seen = total > _NOTHING
+        total[seen] = np.minimum(total[seen], self._majorant_excess(epsilon[seen]))
+        excess = np.zeros(nodes.size)
+        scale = np.exp(np.minimum(ratio[used], 0.0) - np.minimum(nodes[used], 0.0))
+        excess[used] = self.rank_one.sample_rate * scale * total
+        return excess
+
+    def _majorant_excess(self, epsilon: Array) -> Array:
+        """E(ĥ_ε - h_ε)(X_1)."""
+        pair = self.rank_one
+        steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
+        shift, mass = pair.shift[steep], pair.mass[steep]
+        total = pair.infinite * np.maximum(_tangent_at_zero(epsilon) - 1.0, 0.0)
+        for start in range(0, epsilon.size if shift.size else 0, ROWS_AT_A_TIME):
+            part = slice(start, start + ROWS_AT_A_TIME)
+            total[part] += majorant_excess(epsilon[part], shift) @ mass
+        return total
+
+    def _envelope_excess(self, epsilon: Array) -> Array:
+        """At least E[h_ε(1) - h_ε(X_1); X_1 > 1], by Jensen's inequality."""
+        pair, one = self.rank_one, self.exact_shift
+        beyond = pair.shift < one
+        mass = float(pair.mass[beyond].sum())
+        if one == 0.0 or mass == 0.0:
+            return np.full(epsilon.size, math.inf if one == 0.0 else 0.0)
+        here = _hockey_stick_bound(epsilon, one, 1.0) + _UNDERFLOW
+        if one > _SMALLEST_CONCAVE_SHIFT:
+            return mass * here
+        mean = math.sqrt(mass / float(pair.mass[beyond] @ pair.shift[beyond] ** -2.0))
+        return mass * np.maximum(here - _hockey_stick_bound(epsilon, mean, -1.0), _UNDERFLOW)
+
+    def crude_excess(self, largest_loss: float) -> float:
+        """A bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
+        pair = self.rank_one
+        active = pair.shift > _SMALLEST_CONCAVE_SHIFT
+        ratio = abs(float(log_shift_ratio(np.array([largest_loss]), pair.sample_rate)[0]))
+        at_zero = 0.2 * float(inflection_shift(np.array([ratio]))[0])
+        return float(0.2 * pair.shift[active] @ pair.mass[active]) + pair.infinite * at_zero
+
+
+def inflection_shift(epsilon: Array) -> Array:
+    """μ₀(ε) of (T2): h_ε is convex in the squared-norm ratio where μ ≤ μ₀."""
+    value: Array = np.sqrt(6.0 + 2.0 * np.hypot(3.0, epsilon))
+    return value
+
+
+def majorant_excess(epsilon: Array, shift: Array) -> Array:
+    """(ĥ_ε - h_ε)(x) for each ε and, in columns, each shift μ, rounded up; 0 where μ ≤ μ₀(ε)."""
+    at = inflection_shift(epsilon)
+    reached = shift > at.min()
+    result = np.zeros((epsilon.size, shift.size))
+    if not np.any(reached):
+        return result
+    mu = shift[reached]
+    offset = _offset(epsilon, at)
+    height, rise = _hockey_stick(offset, at / 2 + epsilon / at), _rise(offset, at)
+    tangent = (height + rise)[:, None] - np.multiply.outer(rise * at**2, mu**-2.0)
+    across = np.multiply.outer(epsilon, 1.0 / mu)
+    value = np.maximum(tangent - _hockey_stick(across - mu / 2, across + mu / 2), 0.0)
+    value += _ROUNDING * at[:, None]  # ε/μ and the tangent's ends are of the size of μ₀
+    result[:, reached] = np.where(mu > at[:, None], value, 0.0)
+    return result
+
+
+def _tangent_at_zero(epsilon: Array) -> Array:
+    at = inflection_shift(epsilon)
+    offset = _offset(epsilon, at)
+    value: Array = _hockey_stick(offset, at / 2 + epsilon / at) + _rise(offset, at)
+    return value
+
+
+def _offset(epsilon: Array, at: Array) -> Array:
+    """ε/μ₀ - μ₀/2, without cancellation."""
+    value: Array = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at
+    return value
+
+
+def _rise(offset: Array, at: Array) -> Array:
+    """x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1)."""
+    value: Array = at / 2 * _density(offset)
+    return value
+
+
+def _hockey_stick(offset: Array, across: Array) -> Array:
+    """Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
+    value: Array = ndtr(-offset) - _density(offset) * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
+    return value
+
+
+def _hockey_stick_bound(epsilon: Array, shift: float, sign: float) -> Array:
+    """h_ε(x) at μ = ``shift``, rounded up or, with sign -1, down."""
+    offset = epsilon / shift - shift / 2
+    value: Array = _hockey_stick(offset, offset + shift) + sign * _RELATIVE * ndtr(-offset)
+    return value
+
+
+def _density(x: Array) -> Array:
+    value: Array = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    return value
+
+
+def _raised_to(first: float, cells: LossCells) -> float:
+    """The Q-mass of what lies below the first node, where all of its P-mass is there and the rest at -∞."""
+    if cells.p_below <= 0.0:
+        return 0.0
+    return min(math.exp(min(math.log(cells.p_below) - first, 0.0)), cells.q_below)
+
+
+def _dots_of_the_smaller(nodes: Array, cells: LossCells) -> Array:
+    """Masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it is < 0."""
+    right = connect_the_dots(nodes, cells)
+    left = connect_the_dots(-nodes[::-1], cells.mirrored())[::-1]
+    return np.where(nodes < 0.0, left, right)
+
+
+def _mass_changes(nodes: Array, excess: Array) -> Array:
+    """Masses at nodes that add the piecewise linear function of e^ε through the ``excess`` to a curve."""
+    step, unit = np.diff(nodes), np.diff(np.minimum(nodes, 0.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = (excess[1:] * np.exp(unit) - excess[:-1]) / np.expm1(step)
+        far = excess[1:] * np.exp(unit - step) - excess[:-1] * np.exp(-step)
+        change = np.append(np.where(step > 30.0, far, near), 0.0)
+    change[1:] -= (excess[1:] - excess[:-1] * np.exp(-unit)) / -np.expm1(-step)
+    change[0] -= excess[0]
+    return change
+
+
+def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
+    """Take nodes of negative mass out, in place: they lie above the lower convex envelope.
+
+    Such a mass goes to both neighbours so that P- and Q-mass are kept.
+    """
+    missing = beyond = 0.0
+    before, after = np.arange(-1, nodes.size - 1, dtype=np.int64), np.arange(1, nodes.size + 1, dtype=np.int64)
+    waiting = np.flatnonzero(mass < 0.0).tolist()
+    while waiting:
+        j = waiting.pop()
+        if mass[j] >= 0.0:
+            continue
+        a, b, moved = int(before[j]), int(after[j]), float(mass[j])
+        mass[j] = 0.0
+        to_left, to_right = (moved * share for share in _shares(nodes, a, j, b))
+        if a >= 0:
+            mass[a] += to_left
+            after[a] = b
+            waiting.append(a)
+        else:
+            missing += to_left
+        if b < nodes.size:
+            mass[b] += to_right
+            before[b] = a
+            waiting.append(b)
+        else:
+            beyond += to_right
+    return missing, beyond
+
+
+def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
+    """Of the mass at node j, the masses (in their own units) that nodes a and b, or -∞ and +∞, have to get."""
+    here = float(nodes[j])
+    unit = min(here, 0.0)
+    to_a = np.exp(nodes[a] - here) if a >= 0 else 0.0
+    to_b = np.exp(here - nodes[b]) if b < nodes.size else 0.0
+    left = np.exp(unit - min(nodes[a], 0.0) + nodes[a] - here) if a >= 0 else np.exp(unit - here)
+    right = np.exp(unit - min(nodes[b], 0.0)) if b < nodes.size else np.exp(unit)
+    return float(left * (1.0 - to_b) / (1.0 - to_a * to_b)), float(right * (1.0 - to_a) / (1.0 - to_a * to_b))
+
+
+def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, total_variation: float) -> float:
+    """Probability to charge to an infinite loss per step, in both adjacency directions: q·η/(1 - q·TV).
+
+    ``total_variation``: upper bound on the total variation of the step before subsampling.
+    """
+    return slack_of_excess(tangent_excess(noise_multiplier, law.coarser()), sample_rate, total_variation)
+
+
+def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> float:
+    """What (T5) charges per step for a bound η on the excess at every ε."""
+    room = 1.0 - sample_rate * total_variation
+    return min(1.0, sample_rate * eta / room) if room > 0 else 1.0
+
+
+@lru_cache(maxsize=256)
+def tangent_excess(noise_multiplier: float, law: GammaMixture) -> float:
+    """An upper bound on η = max_ε E[(tangent - h_ε)(X); X < x₀(ε)] under a law of X.
+
+    Returns: valid for every ε: between grid points by monotonicity of slope and inflection, beyond the last one by a
+    cruder bound.
+
+    Examples
+    --------
+    >>> 2.0e-8 < tangent_excess(0.5, GammaMixture.single(32)) < 2.4e-8
+    True
+    """
+    low = np.concatenate([np.linspace(0.0, 20.0, 101), np.geomspace(20.0, 1e4, 101)[1:]])
+    shift = np.sqrt(6.0 + 2.0 * np.sqrt(9.0 + low[-1] ** 2))
+    beyond = float(0.2 * shift * law.cdf(1.0 / (noise_multiplier * shift) ** 2))
+    low, high = low[:-1], low[1:]
+    for _ in range(12):  # halve the intervals that could still hold the maximum by more than a tenth
+        attained, bound = _excess_on_intervals(low, high, noise_multiplier, law)
+        loose = bound > 1.1 * np.max(attained)
+        if not np.any(loose):
+            break
+        settled = float(np.max(bound[~loose], initial=0.0))
+        middle = (low[loose] + high[loose]) / 2
+        low, high = np.concatenate([low[loose], middle]), np.concatenate([middle, high[loose]])
+        beyond = max(beyond, settled)
+    _, bound = _excess_on_intervals(low, high, noise_multiplier, law)
+    return float(max(np.max(bound), beyond)) * (1.0 + 1e-9)
+
+
+def _excess_on_intervals(low: Array, high: Array, noise_multiplier: float, law: GammaMixture) -> tuple[Array, Array]:
+    """The expected excess at the left end of each ε interval, and a bound over all of it (T6)."""
+    shift = np.sqrt(6.0 + 2.0 * np.sqrt(9.0 + np.stack([low, high]) ** 2))
+    inflection = 1.0 / (noise_multiplier * shift[0]) ** 2
+    slope = _steepest_slope(np.stack([low, high]), shift, noise_multiplier)
+    excess, reach = _expected_excess(low, inflection, slope[0], noise_multiplier, law)
+    return excess, excess + (slope[1] - slope[0]) * reach
+
+
+def _steepest_slope(epsilon: Array, shift: Array, noise_multiplier: float) -> Array:
+    """|h'_ε| at the inflection: (σ²/2) μ₀³ φ(ε/μ₀ - μ₀/2)."""
+    density = np.exp(-((epsilon / shift - shift / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
+    value: Array = noise_multiplier**2 / 2 * shift**3 * density
+    return value
+
+
+def _hockey_stick_of_shift(epsilon: Array, shift: Array) -> Array:
+    """H_{e^ε}(N(μ,1) ‖ N(0,1)) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)."""
+    first = np.exp(log_ndtr(shift / 2 - epsilon / shift))
+    value: Array = first - np.exp(epsilon + log_ndtr(-shift / 2 - epsilon / shift))
+    return value
+
+
+def _expected_excess(
+    epsilon: Array, inflection: Array, slope: Array, noise_multiplier: float, law: GammaMixture
+) -> tuple[Array, Array]:
+    """Upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε."""
+    # Left of x₀ the function h is concave, so replacing it by chords over bins bounds it from below.
+    fractions = np.append(0.0, np.linspace(0.0, 1.0, 97)[1:] ** min(1.0, 4.0 / law.dof[0]))
+    x = inflection[:, None] * fractions
+    cumulative, first_moment = law.cdf(x), law.partial_mean(x)
+    mass, moment = np.diff(cumulative, axis=1), np.diff(first_moment, axis=1)
+    with np.errstate(divide="ignore"):
+        h = _hockey_stick_of_shift(epsilon[:, None], 1.0 / (noise_multiplier * np.sqrt(np.maximum(x, 1e-280))))
+    h = np.minimum(h, 1.0)
+    to_right = np.clip((moment - x[:, :-1] * mass) / np.diff(x, axis=1), 0.0, mass)
+    chord = h[:, :-1] * (mass - to_right) + h[:, 1:] * to_right
+    reach = inflection * cumulative[:, -1] - first_moment[:, -1]
+    tangent = h[:, -1] * cumulative[:, -1] + slope * reach
+    excess = np.maximum(tangent - chord.sum(axis=1), 0.0) + 1e-14 * cumulative[:, -1]
+    return excess, np.maximum(reach, 0.0)

@@ -12,9 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import LossCells, interval_masses
-from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair, by_node, merged
-from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
+from dprmt.accounting.pairs._pairs import LossCells, interval_masses
+from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair, by_node, merged
 
 _LEAST_GRID = 801
 _SPACING = 0.05

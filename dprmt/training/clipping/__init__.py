@@ -1,8 +1,8 @@
-"""Clipping of per-sample gradients on Opacus' hooks: exact, ghost, and with estimated norms; whole or projected.
+"""Clipping of per-sample gradients: exact, ghost, and with estimated norms; whole or projected.
 
-:func:`plan_private` decides how norms are obtained, and knows what the accountant must be told; with the noise
-multiplier that this leads to, the plan makes model and optimizer private. :func:`make_private` does both at once,
-for any optimizer, DP-GRAPE's included. :func:`allocation_loader` gives a loop random allocation.
+:func:`plan_private` decides how norms are computed, and records what the accountant composes; with the noise
+multiplier that this leads to, the plan makes model and optimizer private. :func:`dprmt.make_private` stands on it.
+:func:`allocation_loader` gives a loop on Opacus' engine random allocation.
 """
 
 import dprmt.training._needs_train  # noqa: F401
@@ -11,7 +11,6 @@ from dprmt.training.clipping._allocation_loader import allocation_loader as allo
 from dprmt.training.clipping._costs import StepCosts as StepCosts
 from dprmt.training.clipping._costs import WayCost as WayCost
 from dprmt.training.clipping._layer_cost import LayerCost as LayerCost
-from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
 from dprmt.training.clipping._memory import saved_for_backward as saved_for_backward
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
@@ -45,7 +44,6 @@ __all__ = [
     "Units",
     "WayCost",
     "allocation_loader",
-    "make_private",
     "measured_rates",
     "plan_private",
     "saved_for_backward",

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
+from dprmt.training.clipping._refusals import is_frozen_batch_norm
 from dprmt.training.clipping._sample_axes import output_axis
 from dprmt.training.clipping._sample_wise import SampleWiseForward
 from dprmt.training.clipping._tied_weights import add_inner_products, tied_tables
@@ -86,7 +87,9 @@ class Capture:
         self._apart: list[SampleWiseForward] = []
         for layer in self.layers:
             self._follow(layer)
-        for part in model.modules():
+        for name, part in model.named_modules():
+            if is_frozen_batch_norm(part):
+                self._handles.append(part.register_forward_pre_hook(partial(_stays_fixed, name)))
             if isinstance(part, DPRNNBase):
                 self._handles.append(part.register_forward_pre_hook(_refuse_packed))
         for name, parameter in self._parameters.items():
@@ -412,6 +415,11 @@ def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
     if known is None or not hasattr(known, "device_mesh"):
         return False
     return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape
+
+
+def _stays_fixed(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+    if module.training and torch.is_grad_enabled():
+        raise TrainingStateError(f"{name} is in training mode, where it mixes samples: call its eval() after train()")
 
 
 def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:

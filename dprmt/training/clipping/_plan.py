@@ -266,7 +266,9 @@ class ClippingPlan:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
         noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
-        return UnitStep(self.model, noisy, self.record, most_rows=self.rows_per_unit, projected=self.subspaces)
+        return UnitStep(
+            self.model, noisy, self.record, most_rows=self.rows_per_unit, projected=self.subspaces, replay=self.replay
+        )
 
     def _check_subspaces(self, optimizer: torch.optim.Optimizer) -> None:
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:

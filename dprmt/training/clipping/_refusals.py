@@ -85,11 +85,22 @@ def _check_shared(
             raise ParameterError("model", " = ".join(shared), _ONE_PLACE)
 
 
+def is_frozen_batch_norm(module: nn.Module) -> bool:
+    """Whether nothing of the module is trained, and it has statistics for its evaluation mode."""
+    known = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
+    return known and not any(value.requires_grad for value in module.parameters())
+
+
 def check_samples_apart(name: str, module: nn.Module) -> None:
     """Raise if what a layer does to one sample depends on the others, trained or not."""
     kind = f"{name}: {type(module).__name__}"
+    if is_frozen_batch_norm(module) and not module.training:
+        return  # a fixed map: `Capture` sees to it that it stays one
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        allowed = "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it"
+        allowed = (
+            "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it; or "
+            "freeze it and call its eval()"
+        )
         raise ParameterError("model", kind, allowed)
     if getattr(module, "track_running_stats", False):
         allowed = "without running statistics, which are not private: set track_running_stats=False"

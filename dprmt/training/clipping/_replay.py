@@ -38,6 +38,10 @@ Losses = Callable[[Any], torch.Tensor]
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)
 _MOST = 16  # rows of a batch in which some are compared: more than ten show a score beyond three deviations
 _LARGE = 1e3
+_SPECTRAL = (
+    "spectral norm iterates once in each forward pass, and how many there are is private; call "
+    "layer.parametrizations.weight[0].eval() after model.train()"
+)
 _NO_PADDING = (
     "columns at the end that only padding fills reach it, and how many there are depends on the longest text: "
     "give an attention_mask that the model uses, or an embedding with padding_idx and losses over a sample's own tokens"
@@ -286,7 +290,8 @@ class Replay:
     def _check_buffers(self, before: Mapping[str, torch.Tensor]) -> None:
         for name, value in self._model.named_buffers():
             if name not in before or not _equal(value, before[name]):
-                raise TrainingStateError(f"a forward pass changes buffer {name}, a state of many samples: {OWN}")
+                todo = _SPECTRAL if name.endswith(("_u", "_v")) and ".parametrizations." in f".{name}" else OWN
+                raise TrainingStateError(f"a forward pass changes buffer {name}, a state of many samples: {todo}")
 
 
 def _storages(model: nn.Module) -> Iterator[int]:

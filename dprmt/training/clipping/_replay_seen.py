@@ -206,6 +206,8 @@ def check_beside(
         if len(first.inputs) != len(second.inputs):
             raise TrainingStateError(f"{first.name} is reached by some samples only: {OWN}")
         for value, seen in zip(first.inputs, second.inputs, strict=True):
+            if first.strict and (value.ndim == 0 or len(value) != size):
+                continue  # refused by shape
             if _rows_differ(value, seen, size, place, elsewhere, first.axis, tolerance):
                 raise TrainingStateError(f"inputs of {first.name} depend on other samples: {OWN}")
     mine, same = one.losses[place : place + 1], other.losses[elsewhere : elsewhere + 1]
@@ -215,6 +217,8 @@ def check_beside(
         largest = max([1e-30, *(_norm(value) for value in first.inputs)])
         floor = clipping_norm * _NEGLIGIBLE / largest
         for value, seen, axis in zip(first.gradients, second.gradients, first.axes, strict=False):
+            if value.ndim <= axis or value.shape[axis] != size:
+                continue  # refused by shape
             if _rows_differ(value, seen, size, place, elsewhere, axis, 10 * tolerance, floor):
                 raise TrainingStateError(f"gradients at {first.name} depend on other samples: {OWN}")
 

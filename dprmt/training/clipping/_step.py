@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -25,6 +26,7 @@ from dprmt.training.subspaces import Subspaces
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
 Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
+_LEAST_SCALE = 128.0  # of a GradScaler, which halves and doubles 65536
 REPLAY = 0.02
 """How often a sample of a later micro-batch is run alone, by default."""
 
@@ -99,6 +101,16 @@ def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
     if twice := known & names:
         raise ParameterError("samples that come twice", len(twice), "0: rows are of one unit, once in a logical step")
     return names
+
+
+def _is_scaled(losses: torch.Tensor) -> bool:
+    """Whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
+    factor = getattr(losses.grad_fn, "_saved_other", None)
+    if losses.grad_fn is None or losses.grad_fn.name() != "MulBackward0" or not isinstance(factor, torch.Tensor):
+        return False
+    if factor.ndim or factor.dtype != torch.float32 or factor.requires_grad:
+        return False
+    return float(factor) >= _LEAST_SCALE and math.log2(float(factor)).is_integer()
 
 
 def _only_when(private: NoisySum, *_: Any) -> None:
@@ -217,7 +229,7 @@ class ClippedStep(LogicalStep):
     --------
     Of the gradients 30 and ½ long, the first is cut to C = 1; the sum is divided by the expected batch size:
 
-    >>> from dprmt.training.clipping import make_private
+    >>> from dprmt.training.clipping._make_private import make_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
     >>> step = make_private(
@@ -356,6 +368,9 @@ class ClippedStep(LogicalStep):
             raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
         if not losses.requires_grad:
             raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
+        if _is_scaled(losses):
+            todo = "losses are in float32 and clipped, so that nothing underflows: leave the GradScaler out"
+            raise TrainingStateError(f"the losses were multiplied by a GradScaler's scale: {todo}")
         if len(samples) != len(losses):
             raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
         if len(losses) == 0:

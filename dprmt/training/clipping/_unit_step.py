@@ -5,6 +5,7 @@ No hooks, no per-sample machinery, the memory of one gradient: any module works.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
@@ -14,9 +15,11 @@ from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._capture import buffer_versions
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.clipping._replay_rows import BatchRows
-from dprmt.training.clipping._step import Identities, LogicalStep, Losses, StepLog
+from dprmt.training.clipping._replay_seen import tolerance_of
+from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses, StepLog
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sum_of_squares
+from dprmt.training.randomness import draws_from
 from dprmt.training.subspaces import Subspaces
 
 
@@ -39,6 +42,8 @@ class UnitStep(LogicalStep):
         How many rows a unit may have in a logical step.
     projected : Subspaces or None
         Of weights whose gradients are clipped in projected coordinates.
+    replay : float
+        Probability with which a later unit is run again after another one.
 
     Attributes
     ----------
@@ -63,7 +68,8 @@ class UnitStep(LogicalStep):
     --------
     Anna has two rows, of gradients 30 and ½, Ben one:
 
-    >>> from dprmt.training.clipping import Units, make_private
+    >>> from dprmt.training.clipping import Units
+    >>> from dprmt.training.clipping._make_private import make_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
     >>> step = make_private(
@@ -96,8 +102,10 @@ class UnitStep(LogicalStep):
         *,
         most_rows: int | None = None,
         projected: Subspaces | None = None,
+        replay: float = REPLAY,
     ) -> None:
         super().__init__(model, optimizer, StepLog())
+        self._rate, self._chance, self._other = replay, secrets.SystemRandom(), None
         self.record, self._projected = record, projected
         self.replayable, self._most_rows = True, most_rows
         self._trained = [value for value in model.parameters() if value.requires_grad]
@@ -116,7 +124,7 @@ class UnitStep(LogicalStep):
 
     @property
     def replays(self) -> int:
-        """Forward passes, each of rows of one unit, that were made of losses given as a function of the batch."""
+        """How often a unit was run again after another one, to see whether the model keeps a state."""
         return self.count
 
     def accumulate(
@@ -216,7 +224,7 @@ class UnitStep(LogicalStep):
             if not rows.owners:
                 return []
             apart, function = BatchRows(batch, len(rows.owners)), losses
-            self.count += len(rows.names)
+            self._look(function, [apart.reordered(own) for own in (rows.rows[0], rows.rows[-1])])
             return [lambda own=own: self._run(function, apart.reordered(own)) for own in rows.rows]  # type: ignore[misc]
         if batch is not None:
             raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
@@ -225,6 +233,32 @@ class UnitStep(LogicalStep):
             raise ParameterError("units", len(rows.names), allowed)
         self.replayable = False
         return [lambda: losses] * len(rows.names)
+
+    def _look(self, function: Callable[[Any], torch.Tensor], batches: list[Any]) -> None:
+        """Raise unless a unit gives the same twice, with another one in between: the first, and random later ones."""
+        own, other = batches[0], self._other if self._other is not None else batches[1]
+        self._other = batches[1]
+        if self.count and self._chance.random() >= self._rate:
+            return
+        seed, buffers = secrets.token_bytes(32), buffer_versions(self.model)
+        first = self._seen(function, own, seed)
+        self._seen(function, other, seed)
+        again = self._seen(function, own, seed)
+        if changed := buffer_versions(self.model).items() ^ buffers.items():
+            raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
+        for one, two in zip(first, again, strict=True):
+            tolerance = tolerance_of({one.dtype}, one.device).same_size
+            if one.shape != two.shape or float((one - two).norm()) > tolerance * max(0.1, float(one.norm())):
+                raise TrainingStateError("a loss or its gradient depends on other units: a state is kept")
+        self.count += 1
+
+    def _seen(self, function: Callable[[Any], torch.Tensor], batch: Any, seed: bytes) -> list[torch.Tensor]:
+        with draws_from(seed, self._devices):
+            losses = function(batch)
+            if not isinstance(losses, torch.Tensor) or not losses.requires_grad:
+                return []  # refused when it is added
+            found = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
+        return [losses.detach(), *(value.to_dense() for value in found if value is not None)]
 
     def _run(self, function: Callable[[Any], torch.Tensor], batch: Any) -> torch.Tensor:
         self._is_before = True

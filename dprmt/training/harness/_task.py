@@ -253,7 +253,8 @@ class ItemTask(Task):
         """
         if self._named[0] != step:
             self._named = (step, Counter())
-        names, seen = [], self._named[1]
+        names: list[SampleId] = []
+        seen = self._named[1]
         for item in items:
             digest = hashlib.blake2b(_content(item), digest_size=16).hexdigest()
             names.append(f"{digest} {seen[digest]}")

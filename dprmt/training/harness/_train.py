@@ -177,7 +177,7 @@ def train_task(
     ----------
     model : Module
         What is trained, on its device and in training mode; its layers must be those of
-        `dprmt.training.clipping.make_private`, or what the task's own private step takes.
+        `dprmt.make_private`, or what the task's own private step takes.
     task : Task
         On what. Each loss is of one sample alone: of a text, the mean over its own tokens. Means over the batch's
         tokens (``num_items_in_batch``) or over padding, and anything divided by a statistic of the batch, are refused;
@@ -397,6 +397,7 @@ class _FolderRun:
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],
+            "looks": getattr(run.prepared.private, "replays", 0),
             "evaluation": scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")

@@ -380,7 +380,8 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
             logs = {name: value for name, value in logs.items() if name not in _PRIVATE_LOGS}
         if self.private is not None and self.private.steps_charged:
             spent = self.private.epsilon().upper
-            logs |= {"epsilon": math.ceil(spent * 1e4) / 1e4, "delta": self.privacy.delta}
+            rounded = math.ceil(spent * 1e4) / 1e4 if math.isfinite(spent) else spent
+            logs |= {"epsilon": rounded, "delta": self.privacy.delta}
             if self.private.telemetry is not None:
                 logs |= _numbers(self.private.telemetry.last)
         super().log(logs, *args, **kwargs)

@@ -18,7 +18,7 @@ from dprmt.training.norms._record import LayerRecord
 class NormEstimator(Protocol):
     """Estimates ‖M_i‖²_F of per-sample gradients M_i = A_iᵀG_i; any object with these four members is one.
 
-    `dprmt.training.clipping.make_private` takes one as ``norms``, and gives it the factors of every layer whose norm it
+    `dprmt.make_private` takes one as ``norms``, and gives it the factors of every layer whose norm it
     wants to estimate. The matrices need not be those of a linear layer: a projected weight's are as well products of
     two factors.
 

@@ -25,7 +25,7 @@ from dprmt.training.private_run._ledger import whole_epochs
 from dprmt.training.private_run._owners import Owners, read_owners
 from dprmt.training.private_run._processes import from_first, rank
 from dprmt.training.private_run._randomness import Randomness
-from dprmt.training.private_run._run import PrivateRun
+from dprmt.training.private_run._run import PrivateRun, check_free
 
 _ISOLATION_CHECKS = 0.02  # of later micro-batches
 
@@ -155,6 +155,7 @@ def make_private(
     >>> len(private), private.mechanism.sampling
     (10, Poisson(0.2...))
     """
+    check_free(model)
     data = checked_data(dataset_or_loader)
     groups = _groups(data, owners, units)
     if batch_size is None and isinstance(data, DataLoader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import struct
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
@@ -31,6 +32,16 @@ Losses: TypeAlias = Callable[[Any], torch.Tensor]
 Planned: TypeAlias = Callable[[bytes], ClippingPlan]  # from the secret of the probes
 _FORMAT = 1  # of state_dict
 _STATE_KEYS = {"format", "run", "steps_taken", "charged", "attempts", "parameters", "optimizer", "description"}
+
+
+_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # of runs that are not closed
+
+
+def check_free(model: torch.nn.Module) -> None:
+    """Raise if another private run holds the model."""
+    if isinstance(model, torch.nn.Module) and model in _MODELS:
+        allowed = "one that no other private run holds: call close() of that run first"
+        raise ParameterError("model", type(model).__name__, allowed)
 
 
 class PrivateRun:
@@ -122,6 +133,7 @@ class PrivateRun:
         self._iteration = 0
         self._begin(randomness)
         self._guard = Guard(self.model)
+        _MODELS.add(self.model)
         self._ledger: PrivacyLedger | None = None
         if ledger is not None:
             digest = mechanism_digest(mechanism, self._checked_delta(None))
@@ -628,6 +640,7 @@ class PrivateRun:
         self._abandon()
         self._iteration += 1
         self._end()
+        _MODELS.discard(self.model)
         return self.model
 
 

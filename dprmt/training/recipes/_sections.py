@@ -164,7 +164,7 @@ class DataRecipe(Section):
     unit_gradient : {"sum", "mean"}
         Over a unit's rows that were drawn.
     unit_regime : {"auto", "together", "alone"}
-        See `dprmt.training.clipping.make_private`.
+        See `dprmt.make_private`.
 
     Raises
     ------

@@ -30,7 +30,7 @@ from typing import Any
 from flint import acb, arb, arb_poly, ctx
 from scipy.special import gammaincinv
 
-from dprmt.accounting.laws._probe_copies import probe_copies  # the law of (H4) is what a sketched step is defined by
+from dprmt.accounting.laws._sketch import probe_copies  # the law of (H4) is what a sketched step is defined by
 
 ctx.prec = 96
 FILE = Path(__file__).with_name("balls.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from dprmt.accounting.pairs import (
     PublicPair,
     SecretLowerPair,
     StepPair,
+    TightPair,
     from_above,
     from_below,
     keep_at_last,
@@ -76,7 +78,6 @@ class Meshing:
     """How steps are discretized.
 
     ``within``: how far log(1 - q) may lie from 0 to get a node; ``bulk``: nodes are equidistant so far out.
-    ``coarse``: whether phases may share a node beside their means, which some fine meshes feel to first order.
     """
 
     direction: Direction
@@ -84,16 +85,6 @@ class Meshing:
     mesh: float
     within: float
     bulk: float
-    coarse: bool = True
-
-    @property
-    def sign(self) -> float:
-        """Of this direction's loss, in units of the one of removing."""
-        return 1.0 if self.direction == "remove" else -1.0
-
-    def end(self, ends: tuple[float, float]) -> float:
-        """The end of a range of this direction's losses that is log(1 - q), in units of the one of removing."""
-        return ends[0] if self.direction == "remove" else -ends[1]
 
 
 def lattice(
@@ -112,14 +103,12 @@ def lattice(
     """
     end = ends[0] if direction == "remove" else -ends[1]
     is_near = abs(end) < within
-    if not (is_near or (stretched and _LEAST_CELLS * mesh < abs(end) < _MOST_CELLS * mesh)):
+    if not (is_near or (stretched and _LEAST_CELLS * mesh < abs(end) < _MOST_CELLS * mesh)) or _goes_on(pair, end):
         return Lattice(mesh)
     sign = 1.0 if direction == "remove" else -1.0
     node, boundary = end, None
     if side == "lower":
         node, boundary = _mean_near(pair, end, mesh, direction)
-        if boundary is not None and abs(node - end) > mesh and _goes_on(pair, end):
-            return Lattice(mesh)  # of a cell that wide the far boundary has to be where losses end
     cells = 0 if is_near else math.floor(abs(node) / mesh)
     index = -round(math.copysign(cells, sign))
     home = None if boundary is None else Home(index, sign * boundary, sign * end)
@@ -146,7 +135,8 @@ def _mean_near(pair: StepPair, end: float, mesh: float, direction: Direction) ->
 
 def _goes_on(pair: StepPair, end: float) -> bool:
     """Whether losses lie below ``end``: without sampling, or where a sample is replaced, all numbers are losses."""
-    return pair.cells(end * np.array([1.0 + _ROUNDING, 1.0])).p_below > 0.0
+    plain = pair.rank_one if isinstance(pair, TightPair) else pair  # its cells have all mass at nodes
+    return plain.cells(end * np.array([1.0 + _ROUNDING, 1.0])).p_below > 0.0
 
 
 def is_wide(mesh: float, end: float) -> bool:
@@ -191,6 +181,18 @@ def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tupl
     """One step's discrete loss less an offset, and the offset."""
     grid = lattice(pair, ends, how.direction, how.side, how.mesh, within=how.within)
     return discretize_step(pair, grid.covering(ends, how.bulk), grid, how.direction, how.side), grid.offset
+
+
+def laws_of_steps(
+    pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], how: Meshing
+) -> tuple[list[tuple[LossPMF, int]], float]:
+    """The steps' discrete losses, each less an offset, and the sum of all offsets."""
+    laws, total = [], 0.0
+    for (pair, count), ends in zip(pairs, ranges, strict=True):
+        law, offset = law_of_step(pair, ends, how)
+        laws.append((law, count))
+        total += count * offset
+    return laws, total
 
 
 def rough_meshing(direction: Direction, mesh: float, growth: float) -> Meshing:

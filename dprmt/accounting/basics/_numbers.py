@@ -1,9 +1,47 @@
-"""Where to put the nodes of the privacy loss: integer multiples of a mesh, wider apart in the tails."""
+"""Arrays, errors, grids of losses and isotonic regression, which every other part uses."""
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+"""float64 throughout; stated in docstrings rather than in types, which scipy's untyped results would lose."""
+
+
+class NoRenyiDivergenceError(NotImplementedError):
+    """Rényi accounting was asked for a mechanism that has no finite Rényi divergence."""
+
+
+class UnsoundLawError(RuntimeError):
+    """A discrete law lies on the wrong side of what it is to bound: an error of this package, never of its user."""
+
+
+def isotonic_regression(values: Array, weights: Array) -> Array:
+    """Pool adjacent violators. Its sums with the weights are the slopes of a greatest convex minorant.
+
+    Returns: as ``scipy.optimize.isotonic_regression``, whose import takes longer than a whole answer of this room.
+    """
+    falls = np.flatnonzero(values[1:] < values[:-1])
+    if falls.size == 0:
+        return values
+    start = int(falls[0])  # what lies before may yet be pooled
+    means, sums, sizes = values[:start].tolist(), weights[:start].tolist(), [1] * start
+    for value, weight in zip(values[start:].tolist(), weights[start:].tolist(), strict=True):
+        size = 1
+        while means and means[-1] >= value:
+            before = sums.pop()
+            value = (means.pop() * before + value * weight) / (before + weight)
+            weight += before
+            size += sizes.pop()
+        means.append(value)
+        sums.append(weight)
+        sizes.append(size)
+    pooled: Array = np.repeat(means, sizes)
+    return pooled
+
 
 LARGEST_LOSS = 1e16
 """Larger losses count as infinite."""

@@ -18,11 +18,9 @@ from scipy.special import gammaincc, ndtr
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.laws import GammaMixture, NormRatioBins
-from dprmt.accounting.pairs._atomic_pair import AtomicPair
-from dprmt.accounting.pairs._cells import interval_masses
-from dprmt.accounting.pairs._coin_mixtures import replacement_thresholds
-from dprmt.accounting.pairs._public_pair import PublicPair
-from dprmt.accounting.pairs._tight_pair import keep_the_envelope
+from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
+from dprmt.accounting.pairs._pairs import AtomicPair, interval_masses
+from dprmt.accounting.pairs._public_pair import PublicPair, keep_the_envelope
 
 Places: TypeAlias = NDArray[np.int64]
 

@@ -1,0 +1,162 @@
+"""What is composed: pairs of distributions of a step, by the masses of the loss between nodes; schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from scipy.special import ndtr
+
+from dprmt.accounting.basics import Array, Direction
+
+ROWS_AT_A_TIME = 128
+"""Loss nodes per block: the arrays of (nodes × sensitivities) that a pair needs then fit into the cache."""
+
+
+@dataclass(frozen=True)
+class LossCells:
+    """Masses of the privacy loss L = log(dP/dQ) between consecutive nodes.
+
+    Attributes
+    ----------
+    p, q : ndarray, shape (n - 1,)
+        P and Q of {l_i < L ≤ l_{i+1}} for the n nodes.
+    p_below, q_below, p_above, q_above : float
+        The same outside the nodes; points where Q (or P) vanishes count as above (or below).
+    """
+
+    p: Array
+    q: Array
+    p_below: float
+    q_below: float
+    p_above: float
+    q_above: float
+
+    def mirrored(self) -> LossCells:
+        """The cells of the exchanged pair (Q, P) on the negated, reversed nodes."""
+        return LossCells(
+            p=self.q[::-1],
+            q=self.p[::-1],
+            p_below=self.q_above,
+            q_below=self.p_above,
+            p_above=self.q_below,
+            q_above=self.p_below,
+        )
+
+
+class StepPair(Protocol):
+    """A pair (P, Q) of one step: P when the sample may take part, Q when it is absent."""
+
+    @property
+    def slack(self) -> float:
+        """Probability to be charged to an infinite loss, once per step, in either direction."""
+        ...
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        ...
+
+    def cells(self, nodes: Array) -> LossCells:
+        """Masses between increasing loss nodes."""
+        ...
+
+
+def interval_masses(points: Array) -> Array:
+    """Φ(points[i + 1]) - Φ(points[i]) along the first axis, without cancellation in either tail.
+
+    Returns: non-negative masses, each with an absolute error of a few roundings of the smaller tail it lies in.
+    """
+    # Beyond 38 standard deviations ndtr is 0: most of a grid of losses and sensitivities lies there.
+    outer = np.zeros(points.shape)
+    seen = np.abs(points) < 38.5
+    outer[seen] = ndtr(-np.abs(points[seen]))
+    positive = points > 0
+    difference = np.abs(np.diff(outer, axis=0))
+    straddles = positive[1:] & ~positive[:-1]
+    across = 1.0 - outer[1:] - outer[:-1]
+    return np.where(straddles, across, difference)
+
+
+class Step(Protocol):
+    """One step of a mechanism, as pairs with finitely many sensitivities."""
+
+    @property
+    def tail_share(self) -> float:
+        """Share of δ, over all steps, that may be charged for mass cut off at the ends of each law."""
+        ...
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the sensitivity is one number, so that a step is cheap to discretize."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that it stands for: each adds its rounding."""
+        ...
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """A pair that is never more private than the step, and one that is never less private."""
+        ...
+
+
+Schedule = Sequence[tuple[Step, int]]
+
+
+@dataclass(frozen=True)
+class AtomicPair:
+    """A pair whose loss takes finitely many values.
+
+    ``p``: P-masses; ``infinite``: P-mass at an infinite loss; ``vanishing``: Q-mass at its negative, None for as much.
+    ``reach``: how far losses are to be resolved at least.
+    """
+
+    losses: Array
+    p: Array
+    infinite: float
+    reach: float = 0.0
+    slack: float = 0.0
+    vanishing: float | None = None
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """Where the atoms lie; ``tail`` is not needed."""
+        del tail
+        return min(float(self.losses[0]), -self.reach), max(float(self.losses[-1]), self.reach)
+
+    def cells(self, nodes: Array) -> LossCells:
+        """Masses between increasing loss nodes."""
+        place = np.searchsorted(nodes, self.losses)
+        p = np.bincount(place, weights=self.p, minlength=nodes.size + 1)
+        q = np.bincount(place, weights=self.p * np.exp(-self.losses), minlength=nodes.size + 1)
+        return LossCells(
+            p=p[1:-1],
+            q=q[1:-1],
+            p_below=float(p[0]),
+            q_below=float(q[0]) + (self.infinite if self.vanishing is None else self.vanishing),
+            p_above=float(p[-1]) + self.infinite,
+            q_above=float(q[-1]),
+        )
+
+    def total_variation(self) -> float:
+        """At least H_1 of what it stands for, in either direction."""
+        more = self.p * -np.expm1(-self.losses)
+        vanishing = self.infinite if self.vanishing is None else self.vanishing
+        removed, added = np.maximum(more, 0.0).sum() + self.infinite, np.maximum(-more, 0.0).sum() + vanishing
+        return float(max(removed, added)) + self.slack
+
+
+def charged_cells(pair: StepPair, nodes: Array) -> dict[Direction, LossCells]:
+    """Cells of an upper pair in both adjacency directions.
+
+    ``nodes``: strictly increasing losses of the direction "remove"; those of "add" are ``-nodes[::-1]``.
+    Returns: keys ``"remove"`` and ``"add"``. Each ``p_above`` is all that has to be charged to an infinite loss: mass
+    above the last node, what the pair charges, and its slack. So masses may sum to more than 1.
+    """
+    cells = pair.cells(nodes)
+    return {"remove": _with_slack(cells, pair.slack), "add": _with_slack(cells.mirrored(), pair.slack)}
+
+
+def _with_slack(cells: LossCells, slack: float) -> LossCells:
+    return replace(cells, p_above=min(cells.p_above + slack, 1.0))

@@ -1,0 +1,576 @@
+r"""The law of a sum of independent likelihood ratios, with a certified error for every point.
+
+One FFT on an integer grid for the many small ratios, direct sums for a few large ones. For many copies the
+transform is needed to a relative accuracy of its distance from 1, which the FFT of the masses does not give and the
+FFT of the put and call function does: (R2) to (R6) of ``docs/theory/random_allocation.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.special import bdtrc, comb
+
+from dprmt.accounting.basics import Array, isotonic_regression
+from dprmt.accounting.pairs._discretization import drops
+from dprmt.accounting.pairs._pairs import StepPair
+
+_UNDERFLOW = 1e-290  # Q-masses below it say nothing of the ratio: their P-mass counts as lost
+
+
+_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class RatioLaw:
+    """A measure of likelihood ratios under Q.
+
+    Attributes
+    ----------
+    ratio, mass : ndarray, shape (n,)
+        Increasing values ≥ 0 and their Q-probabilities.
+    lost : float
+        P-probability that the values do not account for: 1 - Σ ratio · mass, summed from its parts. It is an infinite
+        loss for a law that is never more private, and of no concern for one that is never less private.
+    """
+
+    ratio: Array
+    mass: Array
+    lost: float
+
+    def part(self, keep: Array) -> RatioLaw:
+        """The atoms that ``keep`` selects, with the same ``lost``."""
+        return RatioLaw(self.ratio[keep], self.mass[keep], self.lost)
+
+
+@dataclass(frozen=True)
+class RatioCells:
+    """The law of V on consecutive cells: Q-mass and mean of each.
+
+    Attributes
+    ----------
+    nodes : ndarray, shape (n + 1,)
+        Ends of the cells; the first is 0.
+    mass, moment : ndarray, shape (n,)
+        Q(V in cell) and E_Q[V; V in cell].
+    mass_above, moment_above : float
+        The same above the last node; the latter with every charge of the pair, as P-mass.
+    """
+
+    nodes: Array
+    mass: Array
+    moment: Array
+    mass_above: float
+    moment_above: float
+
+    def means(self) -> Array:
+        """Conditional mean of V in each cell, inside the cell."""
+        left, right = self.nodes[:-1], self.nodes[1:]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(self.mass > 0, self.moment / self.mass, left)
+        return np.clip(mean, left, right)
+
+
+def ratio_cells(pair: StepPair, nodes: Array) -> RatioCells:
+    """Cells of the ratio of an unsampled step's pair."""
+    cells = pair.cells(np.log(nodes[1:]))
+    return RatioCells(
+        nodes=nodes,
+        mass=np.append(cells.q_below, cells.q),
+        moment=np.append(cells.p_below, cells.p),
+        mass_above=cells.q_above,
+        moment_above=cells.p_above,
+    )
+
+
+def never_more_private(cells: RatioCells, slack: float) -> RatioLaw:
+    """Spread every cell to its ends, keeping its mean; all above the last node, and the slack, become V = 0 (R2)."""
+    mass = spread(cells).mass
+    mass[0] += cells.mass_above
+    mass, cut = _without_excess(cells.nodes, mass)
+    cut += float(cells.moment[cells.mass < _UNDERFLOW].sum())
+    mass = (1.0 - slack) * mass
+    mass[0] += slack
+    return RatioLaw(cells.nodes, mass, min(cells.moment_above + cut + slack, 1.0))
+
+
+def spread(cells: RatioCells) -> RatioLaw:
+    """Send every cell's mass to its ends, keeping mass and mean."""
+    to_right = cells.mass * (cells.means() - cells.nodes[:-1]) / np.diff(cells.nodes)
+    mass = np.append(cells.mass - to_right, 0.0) + np.append(0.0, to_right)
+    return RatioLaw(cells.nodes, np.maximum(mass, 0.0), 0.0)
+
+
+def never_less_private(cells: RatioCells) -> RatioLaw:
+    """Pull the law of V in, onto the nodes, keeping its mean (R3)."""
+    width = np.diff(cells.nodes)
+    share = (cells.means() - cells.nodes[:-1]) / width
+    mass, drop = _with_mean_kept(cells.mass, width, share)
+    to_right = mass * share
+    dots = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
+    # Slopes from the left end and, beyond the middle, from the right: masses in both tails stay relatively accurate.
+    tilt = np.diff(drop) / width
+    middle = int(np.clip(np.searchsorted(cells.nodes, 1.0), 1, width.size - 1))
+    below = _convex(np.cumsum(dots)[:middle] - tilt[:middle], width[:middle])
+    above = _convex(np.cumsum(dots[::-1])[: width.size - middle] + tilt[middle:][::-1], width[middle:][::-1])
+    between = float(dots.sum()) - below[-1] - above[-1]
+    if between < 0.0:  # not convex across the middle: from the left alone
+        below, above = _convex(np.cumsum(dots)[:-1] - tilt, width), np.empty(0)
+        between = max(float(dots.sum()) - below[-1], 0.0)
+    atoms = np.concatenate([np.diff(below, prepend=0.0), [between], np.diff(above, prepend=0.0)[::-1]])
+    return RatioLaw(cells.nodes, np.maximum(atoms, 0.0), 0.0)
+
+
+def _with_mean_kept(mass: Array, width: Array, share: Array) -> tuple[Array, Array]:
+    """Drops at the nodes that leave a convex minorant with the same mass and mean; masses that allow none left out."""
+    while True:
+        drop = drops(mass * width, share)
+        crossed = drop > _room(mass, width, share) * (1.0 + 1e-9)  # there is no room at either end
+        beside = (crossed[1:] | crossed[:-1]) & (mass > 0)
+        if not beside.any():
+            return mass, drop
+        mass = np.where(beside, 0.0, mass)
+
+
+def _room(mass: Array, width: Array, share: Array) -> Array:
+    """How far the interpolated put function of the spread law lies above max(0, its last tangent), at each node."""
+    to_right = mass * share
+    dots = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
+    puts = np.append(0.0, np.cumsum(np.cumsum(dots)[:-1] * width))
+    calls = np.append(np.cumsum(np.cumsum(dots[::-1])[:-1] * width[::-1])[::-1], 0.0)
+    return np.minimum(puts, calls)
+
+
+def _convex(slope: Array, width: Array) -> Array:
+    """Slopes of the greatest convex minorant, none below 0."""
+    return np.maximum(isotonic_regression(slope, width), 0.0)
+
+
+def merged(cells: RatioCells) -> RatioLaw:
+    """Put every cell's mass on its mean: never less private, by Jensen's inequality (R3)."""
+    return RatioLaw(cells.means(), cells.mass, 0.0)
+
+
+def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
+    """Cut Q-mass beyond 1 from the largest ratios; also the P-mass that this cuts (R2)."""
+    excess = float(mass.sum()) - 1.0
+    if excess <= _ROUNDING:
+        return mass, 0.0
+    above = np.cumsum(mass[::-1])[::-1]
+    cut = np.clip(excess - np.append(above[1:], 0.0), 0.0, mass)
+    return mass - cut, float(cut @ ratio)
+
+
+_EPS = float(np.finfo(np.float64).eps)
+_TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
+_LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
+_LONGER = 4  # a tilted transform, over the window, beyond which it costs more than it tells
+_LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
+
+
+@dataclass(frozen=True)
+class GridMeasure:
+    """A finite measure on the integers.
+
+    Attributes
+    ----------
+    index : ndarray of int64, shape (n,)
+        Increasing, ≥ 0.
+    mass : ndarray, shape (n,)
+        Non-negative.
+    """
+
+    index: NDArray[np.int64]
+    mass: Array
+
+    def total(self) -> float:
+        """All of the mass."""
+        return math.fsum(self.mass)
+
+    def log_total(self) -> float:
+        """Its logarithm, off by a rounding of itself: near 1 not by one of the total, which many copies multiply."""
+        return math.log1p(math.fsum([*self.mass, -1.0]))
+
+
+@dataclass(frozen=True)
+class GridWindow:
+    """Consecutive integers.
+
+    Attributes
+    ----------
+    first, size : int
+        The first of them and how many.
+    """
+
+    first: int
+    size: int
+
+
+def chernoff_window(measure: GridMeasure, copies: int, log_outside: float, log_weight: float) -> GridWindow:
+    """Integers outside which the sum of ``copies`` has little mass on either side, and little of its first moment.
+
+    ``log_weight``: above, E[sum; outside] · e^{log_weight} is kept as small as the mass.
+    """
+    center = _mean(measure)
+    bounds = []
+    for sign in (1.0, -1.0):
+        theta = sign * _tilts(measure, copies)
+        cumulant, mean = _cumulants(measure, copies, theta)
+        log_moment = np.zeros(theta.size)
+        if sign > 0:
+            log_moment = np.maximum(np.log(np.maximum(mean + copies * center, 1e-300)) + log_weight, 0.0)
+        bounds.append(float(np.min((cumulant + log_moment - log_outside) / np.abs(theta))))
+    first = max(int(np.floor(copies * center - bounds[1])) - 1, copies * int(measure.index[0]))
+    last = min(int(np.ceil(copies * center + bounds[0])) + 1, copies * int(measure.index[-1]))
+    return GridWindow(first, max(last - first + 1, 16))
+
+
+def _mean(measure: GridMeasure) -> float:
+    return float(measure.mass @ measure.index) / measure.total()
+
+
+def _tilts(measure: GridMeasure, copies: int) -> Array:
+    """Candidates for |θ|, around the inverse deviation of the sum."""
+    variance = float(measure.mass @ (measure.index - _mean(measure)) ** 2) / measure.total()
+    tilts: Array = np.exp(np.linspace(-9.0, 6.0, 91)) / max(float(np.sqrt(copies * variance)), 1e-3)
+    return tilts
+
+
+def _cumulants(measure: GridMeasure, copies: int, theta: Array) -> tuple[Array, Array]:
+    """Log E e^{θS} of the centred sum S, mass included, and the mean of S under that tilt."""
+    occupied = measure.mass > 0
+    offset = measure.index[occupied] - _mean(measure)
+    exponent = np.multiply.outer(theta, offset) + np.log(measure.mass[occupied])
+    peak = exponent.max(axis=1)
+    weight = np.exp(exponent - peak[:, None])
+    sums = weight.sum(axis=1)
+    return copies * (np.log(sums) + peak), copies * (weight @ offset) / sums
+
+
+def sum_on_grid(
+    measure: GridMeasure, copies: int, log_outside: float, weight: float, enough: float
+) -> tuple[int, Array, Array]:
+    """Masses of the sum of ``copies``, and a bound on the error of each.
+
+    ``log_outside``: logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight``
+    above.
+    ``enough``: if the errors' sum is below it, with ``weight`` and without, no tilted transform is computed.
+    """
+    window = _fast(chernoff_window(measure, copies, log_outside, float(np.log(weight))))
+    mass, rounding = power_convolution(measure, copies, window)
+    error = np.full(mass.size, rounding + 2.0 * np.exp(log_outside))
+    points = window.first + np.arange(window.size, dtype=np.int64)
+    if float(error @ np.maximum(points * weight, 1.0)) <= enough:
+        return window.first, mass, error
+    for exponent in np.arange(1, int(np.sqrt(-2 * log_outside) / _TILT_STEP) + 1, dtype=np.int64) * _TILT_STEP:
+        for sign in (1.0, -1.0):
+            _improve(mass, error, window, measure, copies, _tilt(measure, copies, sign, exponent**2 / 2))
+    return window.first, mass, error
+
+
+def _fast(window: GridWindow) -> GridWindow:
+    return GridWindow(window.first, int(fft.next_fast_len(window.size, real=True)))
+
+
+def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> float:
+    """The θ at which the sum, tilted by e^{θ·sum}, sits where Chernoff's exponent is about that large."""
+    theta = sign * _tilts(measure, copies)
+    cumulant, mean = _cumulants(measure, copies, theta)
+    reached = theta * mean - cumulant + copies * np.log(measure.total())
+    return float(theta[min(int(np.searchsorted(reached, exponent)), theta.size - 1)])
+
+
+def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float) -> None:
+    """Where the transform of the tilted measure knows the masses better, take them from there."""
+    center = round(float(measure.mass @ measure.index) / measure.total())
+    used = measure.mass > 0.0  # else one without mass might be the peak, and all others vanish beside it
+    measure = GridMeasure(measure.index[used], measure.mass[used])
+    exponents = tilt * (measure.index - center)
+    peak = float(exponents.max())
+    weights = np.exp(exponents - peak) * measure.mass
+    total = float(weights.sum())
+    tilted = GridMeasure(measure.index, weights / total)
+    span = _fast(chernoff_window(tilted, copies, _LOG_FOLDED, -np.inf))
+    if span.size > _LONGER * window.size:  # of a few large ratios, spread far beyond where the sum is wanted
+        return
+    found, rounding = power_convolution(tilted, copies, span)
+    low, high = max(window.first, span.first), min(window.first + window.size, span.first + span.size)
+    if low >= high:
+        return
+    points = np.arange(low, high, dtype=np.int64)
+    log_factor = copies * (np.log(total) + peak) - tilt * (points - copies * center)
+    factor = np.exp(np.minimum(log_factor, 700.0))
+    found = found[low - span.first : high - span.first]
+    # Each tilted mass is off by some roundings of its exponent, and so is the factor.
+    relative = 8 * _EPS * (copies * (2.0 + float(np.abs(exponents).max())) + np.abs(log_factor))
+    known = factor * (rounding + 2.0 * np.exp(_LOG_FOLDED) + relative * found)
+    here = slice(low - window.first, high - window.first)
+    better = known < error[here]
+    mass[here] = np.where(better, factor * found, mass[here])
+    error[here] = np.where(better, known, error[here])
+
+
+def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> tuple[Array, float]:
+    """Masses of the sum of ``copies`` on the window; what lies outside is added in, modulo the window's size.
+
+    ``window``: where the sum is wanted; its size is best one that the FFT likes.
+    """
+    size, total = window.size, measure.total()
+    center = round(_mean(measure))
+    place = ((measure.index - center) % size).astype(np.intp)
+    plain = fft.rfft(np.bincount(place, weights=measure.mass, minlength=size))
+    plain_error = _unit(size) * total
+    # Most frequencies leave nothing of the power.
+    log_bound = copies * np.log(np.abs(plain) + plain_error)
+    kept = np.flatnonzero(log_bound > _LOG_NOTHING)
+    distance, distance_error = _distance_from_total(measure, center, size, kept)
+    # Whichever is known more accurately, as a distance from ``total`` or as it is.
+    distance = np.where(distance_error < plain_error, distance, plain[kept] - total)
+    error_of_one = np.minimum(distance_error, plain_error)
+    log_of_rest = complex_log1p(distance / total)
+    log_transform = measure.log_total() + log_of_rest
+    power = np.exp(copies * log_transform)
+    power_error = copies * error_of_one * np.exp((copies - 1) * np.log(np.exp(log_transform.real) + error_of_one))
+    power_error += 8 * _EPS * (2.0 + copies * (np.abs(log_of_rest) + abs(measure.log_total()))) * np.abs(power)
+    error = 2.0 * float(np.sum(power_error + _unit(size) * np.abs(power))) / size + 2.0 * np.exp(_LOG_NOTHING)
+    spectrum = np.zeros(plain.size, dtype=np.complex128)
+    spectrum[kept] = power
+    mass = np.roll(fft.irfft(spectrum, size), copies * center - window.first)
+    return np.maximum(mass, 0.0), error
+
+
+def _unit(size: int) -> float:
+    """Error of one output of an FFT of numbers whose moduli sum to 1: (F2) of the theory of randomized clipping."""
+    return 8 * _EPS * float(np.log2(size))
+
+
+def _distance_from_total(
+    measure: GridMeasure, center: int, size: int, frequencies: NDArray[np.int64]
+) -> tuple[Array, Array]:
+    """Σ mass · (e^{-iω(index - center)} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is."""
+    offset = measure.index - center
+    low, curve = _put_call_curve(offset, measure.mass)
+    place = ((low + np.arange(curve.size, dtype=np.int64)) % size).astype(np.intp)
+    folded = np.bincount(place, weights=curve, minlength=size)
+    omega = 2.0 * np.pi * frequencies / size
+    shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)  # e^{-iω} - 1 without cancellation
+    first_moment = float(measure.mass @ offset)
+    distance = shift * (first_moment + shift * fft.rfft(folded)[frequencies])
+    absolute_moment = float(measure.mass @ np.abs(offset))
+    sums = 4 * measure.mass.size * _EPS
+    error = np.abs(shift) * (sums * absolute_moment + np.abs(shift) * (_unit(size) + sums) * float(curve.sum()))
+    return distance, error + 8 * _EPS * np.abs(distance)
+
+
+def _put_call_curve(offset: NDArray[np.int64], mass: Array) -> tuple[int, Array]:
+    """E(offset - l - 1)+ at l = 0, 1, … and E(l + 1 - offset)+ at l = …, -2, -1; the first l, and the values."""
+    low, high = min(int(offset[0]), 0), max(int(offset[-1]), 0)
+    knots = np.union1d(offset, [low, 0, high])
+    weight = np.bincount(np.searchsorted(knots, offset), weights=mass, minlength=knots.size)
+    gaps = np.diff(knots)
+    at_most, beyond = np.cumsum(weight)[:-1], np.cumsum(weight[::-1])[::-1][1:]
+    puts = np.append(0.0, np.cumsum(gaps * at_most))
+    calls = np.append(np.cumsum((gaps * beyond)[::-1])[::-1], 0.0)
+    where = np.arange(low, high, dtype=np.int64) + 1
+    return low, np.where(where <= 0, np.interp(where, knots, puts), np.interp(where, knots, calls))
+
+
+def complex_log1p(value: Array) -> Array:
+    """log(1 + z), relatively accurate for small z; numpy's is not in its real part."""
+    x, y = value.real, value.imag
+    with np.errstate(divide="ignore"):
+        real = 0.5 * np.log1p(np.maximum(x * (2.0 + x) + y**2, -1.0))
+    real = np.maximum(real, -800.0)
+    result: Array = real + 1j * np.arctan2(y, 1.0 + x)
+    return result
+
+
+_MOST_LARGE = 12
+_FEW_NODES = 800  # nodes for several large summands
+_OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
+_ENOUGH = 3.0  # rounding, relative to the same, below which one FFT will do
+
+
+@dataclass(frozen=True)
+class SumLaw:
+    """A law of W.
+
+    Attributes
+    ----------
+    ratio, mass : ndarray, shape (n,)
+        Values of W and their Q-masses.
+    lost : float
+        P-mass to charge to an infinite loss.
+    unclear : float
+        Q-mass to charge to a loss of -∞.
+    """
+
+    ratio: Array
+    mass: Array
+    lost: float
+    unclear: float
+
+
+@dataclass(frozen=True)
+class _Charged:
+    """Atoms of the sum with a number of large summands, and what rounding and truncation may have misplaced."""
+
+    law: RatioLaw
+    lost: float
+    unclear: float
+
+
+def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
+    """A law of W that is never more private, for a law of V that is not.
+
+    ``on_grid``: number of atoms that are summed by FFT; the others are the large summands.
+    """
+    small, large = _split(law, on_grid, mesh)
+    large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
+    small_moment = float(small.mass @ small.index) * mesh
+    most = _most_large(copies, large_mass, large_moment, tail)
+    parts = _parts(small, large, mesh, copies, most, tail, above=True)
+    beyond = _more_than(most, copies, large_mass)
+    lost = law.lost + sum(part.lost for part in parts)
+    if beyond > 0:  # to W = 0: its P-mass, E[V_1; more than ``most`` large summands], is lost
+        lost += small_moment * _more_than(most, copies - 1, large_mass)
+        lost += large_moment * _more_than(most - 1, copies - 1, large_mass)
+    unclear = beyond + sum(part.unclear for part in parts)
+    return _joined(parts, copies, lost, unclear)
+
+
+def sum_from_below(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
+    """A law of W that is never less private, for a law of V that is not. Arguments as in :func:`sum_from_above`."""
+    small, large = _split(law, on_grid, mesh)
+    large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
+    most = _most_large(copies, large_mass, large_moment, tail)
+    return _joined(_parts(small, large, mesh, copies, most, tail, above=False), copies, 0.0, 0.0)
+
+
+def _split(law: RatioLaw, on_grid: int, mesh: float) -> tuple[GridMeasure, RatioLaw]:
+    index = np.rint(law.ratio[:on_grid] / mesh).astype(np.int64)
+    large = np.arange(law.mass.size, dtype=np.int64) >= on_grid
+    return GridMeasure(index, law.mass[:on_grid]), law.part(large & (law.mass > 0))
+
+
+def _joined(parts: list[_Charged], copies: int, lost: float, unclear: float) -> SumLaw:
+    ratio = np.concatenate([part.law.ratio for part in parts]) / copies
+    mass = np.concatenate([part.law.mass for part in parts])
+    keep = mass > 0
+    return SumLaw(ratio[keep], mass[keep], min(lost, 1.0), min(unclear, 1.0))
+
+
+def _most_large(copies: int, large_mass: float, large_moment: float, tail: float) -> int:
+    """So many that the P-mass of more is a hundredth of ``tail``."""
+    if large_mass == 0.0:
+        return 0
+    for number in range(min(_MOST_LARGE, copies)):
+        rest = _more_than(number, copies - 1, large_mass)
+        if rest + large_moment * _more_than(number - 1, copies - 1, large_mass) <= 1e-2 * tail:
+            return number
+    return min(_MOST_LARGE, copies)
+
+
+def _more_than(number: int, copies: int, probability: float) -> float:
+    """P(a binomial variable exceeds ``number``)."""
+    if number < 0 or number >= copies:
+        return 1.0 if number < 0 else 0.0
+    return float(bdtrc(number, copies, probability))
+
+
+def _parts(
+    small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
+) -> list[_Charged]:
+    """The sums with 0, 1, … large summands; each is C(t, j) times t - j small ones convolved with j large ones."""
+    parts = []
+    several: RatioLaw | None = None
+    few = _on_fewer_nodes(large, above) if most > 1 else large  # two together are rare enough for coarser nodes
+    for number in range(most + 1):
+        if number == 1:
+            several = large
+        elif number > 1:
+            several = _convolved(few if several is None or number == 2 else several, few, above, 400)
+        ways = float(comb(copies, number))
+        share = ways * float(several.mass.sum()) if several is not None else 1.0
+        small_sum, outside = _small_law(
+            small, mesh, copies - number, copies, tail, _ENOUGH * tail / max(share, 1e-300), above
+        )
+        parts.append(_with_large(small_sum, outside, several, ways, copies, above))
+    return parts
+
+
+def _small_law(
+    small: GridMeasure, mesh: float, copies_left: int, copies: int, tail: float, enough: float, above: bool
+) -> tuple[RatioLaw, float]:
+    """Sum of ``copies_left`` small summands, no mass too small (or too large); what may lie outside the grid."""
+    if not copies_left:
+        return RatioLaw(np.zeros(1), np.ones(1), 0.0), 0.0
+    log_outside = float(np.log(tail * _OUTSIDE))
+    first, mass, error = sum_on_grid(small, copies_left, log_outside, mesh / copies, enough)
+    ratio = (first + np.arange(mass.size, dtype=np.float64)) * mesh
+    return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0), 0.0), 2.0 * tail * _OUTSIDE
+
+
+def _with_large(
+    small_sum: RatioLaw, outside: float, large: RatioLaw | None, ways: float, copies: int, above: bool
+) -> _Charged:
+    """``outside`` bounds the Q-mass, and the P-mass without large summands, that the sum of small ones leaves out."""
+    if large is None:
+        return _Charged(small_sum, outside, outside)
+    law = _convolved(_coarser(small_sum, above), large, above, 2000)
+    large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
+    lost = ways * outside * (large_mass + large_moment / copies)
+    return _Charged(RatioLaw(law.ratio, ways * law.mass, 0.0), lost, ways * outside * large_mass)
+
+
+def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
+    """A law on a few hundred atoms, as far apart as what is added to it allows."""
+    total = float(law.mass.sum())
+    if law.mass.size < 400 or total <= 0.0:
+        return law
+    center = float(law.mass @ law.ratio) / total
+    deviation = max(float(np.sqrt(law.mass @ (law.ratio - center) ** 2 / total)), 1e-300)
+    offsets = np.concatenate([np.linspace(0.0, 6.0, 61), np.geomspace(6.0, 1e6, 240)[1:]]) * deviation
+    nodes = center + np.concatenate([-offsets[::-1], offsets[1:]])
+    first, last = float(law.ratio[0]), float(law.ratio[-1])
+    nodes = np.concatenate([[first], nodes[(nodes > first) & (nodes < last)], [last]])
+    place = np.searchsorted(nodes, law.ratio, side="right") - 1
+    return _regrouped(law, np.clip(place, 0, nodes.size - 2), nodes, above)
+
+
+def _on_fewer_nodes(law: RatioLaw, above: bool) -> RatioLaw:
+    """A law of large summands on some hundred nodes in geometric progression."""
+    if law.mass.size <= _FEW_NODES:
+        return law
+    low, high = float(law.ratio[0]), float(law.ratio[-1])
+    nodes = np.geomspace(low, high, _FEW_NODES + 1)
+    nodes[0], nodes[-1] = low, high
+    place = np.clip(np.searchsorted(nodes, law.ratio, side="right") - 1, 0, _FEW_NODES - 1)
+    return _regrouped(law, place, nodes, above)
+
+
+def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> RatioLaw:
+    """The law of a sum of two independent ratios, on at most so many nodes in geometric progression."""
+    ratio = np.add.outer(first.ratio, second.ratio).ravel()
+    mass = np.multiply.outer(first.mass, second.mass).ravel()
+    low, high = float(ratio.min()), float(ratio.max())
+    if not high > low * (1.0 + 1e-9):
+        return RatioLaw(np.array([low]), np.array([mass.sum()]), 0.0)
+    span = float(np.log(high / low))
+    count = int(np.clip(most / 10 * span, 100, most))
+    nodes = low * np.exp(span / count * np.arange(count + 1, dtype=np.int64))
+    nodes[-1] = max(nodes[-1], high)
+    place = (np.log(ratio / low) * (count / span)).astype(np.intp)
+    return _regrouped(RatioLaw(ratio, mass, 0.0), np.clip(place, 0, count - 1), nodes, above)
+
+
+def _regrouped(law: RatioLaw, place: NDArray[np.intp], nodes: Array, above: bool) -> RatioLaw:
+    """Spread to the ends of the cells in which the atoms lie, or merge in them."""
+    mass = np.bincount(place, weights=law.mass, minlength=nodes.size - 1)
+    moment = np.bincount(place, weights=law.mass * law.ratio, minlength=nodes.size - 1)
+    cells = RatioCells(nodes, mass, moment, 0.0, 0.0)
+    return spread(cells) if above else merged(cells)

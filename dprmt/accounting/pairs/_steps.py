@@ -1,0 +1,374 @@
+"""One step of DP-SGD for every way of computing norms, as each neighbouring relation sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from dprmt._validation import ParameterError, check_count
+from dprmt.accounting.basics import LARGEST_LOSS, Value, value_from_dict
+from dprmt.accounting.laws import ExactLaw, Focus, NormLaw, NormRatioBins, RankOneLaw
+from dprmt.accounting.pairs._exact_replacement import CoinMixture
+from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
+from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, slack_of_excess, step_slack
+from dprmt.accounting.pairs._public_replacement import opposites_below, replaced_by_opposites
+from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
+from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
+
+LARGEST_GROUP = 1000
+"""Rows of one person that are accounted together."""
+
+
+@dataclass(frozen=True, repr=False)
+class ZeroOut(Value):
+    """A sample is present, or replaced by one without a gradient (N0).
+
+    The number of samples n, the sample rate, the divisor of the released sum and the number of steps are public
+    constants, the same for both neighbours. The relation that a training run can claim whose rate is B/n.
+
+    Examples
+    --------
+    >>> ZeroOut()
+    ZeroOut()
+    """
+
+    kind: ClassVar[str] = "zero-out"
+    group_size: ClassVar[int] = 1
+    """Samples that change at once."""
+    is_replacement: ClassVar[bool] = False
+    """True if other samples come in their place."""
+
+    def __str__(self) -> str:
+        return "zero-out: one sample present, or without a gradient"
+
+
+@dataclass(frozen=True, repr=False)
+class AddRemove(Value):
+    """A sample is present, or absent (N0).
+
+    Formal guarantees
+    -----------------
+    The numbers are those of :class:`ZeroOut`, and hold *if* the sample rate and the divisor of the released sum are
+    constants chosen without the data set's size. With rate B/n, or a sum divided by q·n, of the private n, the
+    scale of the noise tells n: no such claim then.
+
+    Examples
+    --------
+    >>> str(AddRemove())
+    'add-remove: one sample present, or absent; rate and divisor chosen without the number of samples'
+    """
+
+    kind: ClassVar[str] = "add-remove"
+    group_size: ClassVar[int] = 1
+    """Samples that change at once."""
+    is_replacement: ClassVar[bool] = False
+    """True if other samples come in their place."""
+
+    def __str__(self) -> str:
+        return "add-remove: one sample present, or absent; rate and divisor chosen without the number of samples"
+
+
+@dataclass(frozen=True, repr=False)
+class ReplaceOne(Value):
+    """A sample is present, or any other one in its place, with the same coins (N1), (N2), (N11).
+
+    Examples
+    --------
+    >>> str(ReplaceOne())
+    'replace-one: one sample, or any other in its place'
+    """
+
+    kind: ClassVar[str] = "replace-one"
+    group_size: ClassVar[int] = 1
+    """Samples that change at once."""
+    is_replacement: ClassVar[bool] = True
+    """True if other samples come in their place."""
+
+    def __str__(self) -> str:
+        return "replace-one: one sample, or any other in its place"
+
+
+@dataclass(frozen=True, repr=False)
+class Group(Value):
+    """All samples of one person: ``size`` of them, each with a coin of its own, change at once (N4).
+
+    A person whose samples are drawn together and clipped together is one sample: no group.
+
+    Parameters
+    ----------
+    size : int
+        m, the most samples one person has, in [1, 1000].
+    of : ZeroOut, AddRemove or ReplaceOne
+        What happens to each of them.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Examples
+    --------
+    >>> Group(4)
+    Group(4)
+    >>> str(Group(4))
+    'zero-out: up to 4 samples of one person present, or without a gradient'
+    """
+
+    kind: ClassVar[str] = "group"
+
+    size: int
+    of: ZeroOut | AddRemove | ReplaceOne = ZeroOut()
+
+    def __post_init__(self) -> None:
+        self._keep(size=check_count("size", self.size, high=LARGEST_GROUP))
+        of: object = self.of
+        if not isinstance(of, ZeroOut | AddRemove | ReplaceOne):
+            raise ParameterError("of", self.of, "ZeroOut(), AddRemove() or ReplaceOne()")
+
+    @property
+    def group_size(self) -> int:
+        """Samples that change at once."""
+        return self.size
+
+    @property
+    def is_replacement(self) -> bool:
+        """True if other samples come in their place."""
+        return self.of.is_replacement
+
+    def __str__(self) -> str:
+        return str(self.of).replace("one sample", f"up to {self.size} samples of one person").replace("its", "their")
+
+
+Neighbours: TypeAlias = ZeroOut | AddRemove | ReplaceOne | Group
+_KINDS = (ZeroOut, AddRemove, ReplaceOne, Group)
+
+
+def checked_neighbours(neighbours: object) -> Neighbours:
+    """The relation, checked; the error names the classes there are."""
+    if not isinstance(neighbours, ZeroOut | AddRemove | ReplaceOne | Group):
+        allowed = "ZeroOut(), AddRemove(), ReplaceOne() or Group(size)"
+        raise ParameterError("neighbours", neighbours, allowed)
+    return neighbours
+
+
+def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
+    """The value that ``as_dict`` described.
+
+    Parameters
+    ----------
+    record : mapping
+        ``kind``, one of "zero-out", "add-remove", "replace-one" and "group", and the value's fields.
+
+    Returns
+    -------
+    ZeroOut, AddRemove, ReplaceOne or Group
+        The value, checked.
+
+    Raises
+    ------
+    ParameterError
+        If the kind is none of these, a field is not one of the value's, or a field lies outside its range.
+
+    Examples
+    --------
+    >>> neighbours_from_dict(Group(4, ReplaceOne()).as_dict())
+    Group(4, of=ReplaceOne())
+    """
+    parts = dict(record) if isinstance(record, Mapping) else record
+    if isinstance(parts, dict) and isinstance(parts.get("of"), Mapping):
+        parts["of"] = neighbours_from_dict(parts["of"])
+    value: Neighbours = value_from_dict("neighbours", _KINDS, parts)
+    return value
+
+
+_MOST_FEW_PROBES = 8
+_LARGEST_PRECISION = 1e6  # σ^-2: beyond, roundings of σ would show in ε
+_FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
+
+
+@dataclass(frozen=True)
+class ClippingStep:
+    """One step for one law of the squared-norm ratio; the unit that the engine composes."""
+
+    steps = 1
+
+    noise_multiplier: float
+    sample_rate: float
+    law: NormLaw = field(default=ExactLaw())
+    secret: bool = False
+
+    @property
+    def convex_from(self) -> float:
+        """1/(12σ²): right of it h_ε is convex in the squared-norm ratio for every ε (T2)."""
+        return 1.0 / (12.0 * self.noise_multiplier**2)
+
+    @property
+    def tail_share(self) -> float:
+        """See :class:`Step`: larger where the tail of Z is so heavy that it decides."""
+        return 1e-3 if not self.is_exact and self.law.fewest <= 6 else 1e-4
+
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        return self.law.is_exact
+
+    def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
+        """The law of X under which the step is analysed."""
+        if self.is_exact:
+            return self.law.bins(bins, tail)
+        focus = self._focus(min(tail / self.tail_share, 0.1))
+        return self.law.bins(bins, min(tail, 1e-3), focus)
+
+    def _focus(self, deciding: float) -> Focus | None:
+        """Around the squared-norm ratio that falls below with probability ``deciding``; None where all of it decides.
+
+        Noise of deviation 1 beside a shift μ there moves log x by 2/μ, and so the probability by the factor e^{k/μ}.
+        """
+        x = self.law.left_tail.lower_quantile(deciding)
+        exponent = _FOCUS_DEVIATIONS * self.law.fewest * self.noise_multiplier * math.sqrt(x)
+        if exponent > _WIDEST_FOCUS and self.law.fewest > _MOST_FEW_PROBES:
+            return None
+        return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        if self.is_exact:
+            one = np.ones(1)
+            pair = PublicPair(self._shift(one), one, self.sample_rate)
+            return pair, pair
+        below = tail / self.sample_rate
+        law = self.norm_ratio(bins, below)
+        if self.secret:
+            x, mass = law.spread(0.0)
+            upper = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
+            return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
+        x, mass = law.concentrate(self.convex_from)
+        lower = PublicPair(self._shift(x), mass, self.sample_rate)
+        spread = self._spread(law)
+        return spread if self.law.convex_mixture is None else self.dominating(spread, tail), lower
+
+    def upper_with_slack(self, bins: int, tail: float) -> StepPair:
+        """A pair that is never more private than the step, and the same whatever losses are asked for.
+
+        Returns: for packages that discretize themselves; with public probes wider than the one of :meth:`pairs`
+        (T5).
+        """
+        mixture = self.law.convex_mixture
+        if self.secret or mixture is None:
+            return self.pairs(bins, tail)[0]
+        pair = self._spread(self.norm_ratio(bins, tail / self.sample_rate))
+        slack = step_slack(self.noise_multiplier, mixture, self.sample_rate, pair.total_variation())
+        return replace(pair, slack=slack)
+
+    def _spread(self, law: NormRatioBins) -> PublicPair:
+        x, mass = law.spread(self.convex_from)
+        return PublicPair(self._shift(x), mass, self.sample_rate, law.below)
+
+    def dominating(self, pair: PublicPair, tail: float) -> StepPair:
+        """From the spread rank-one law: (M2), or (T5) with a crude η where that is too small to be seen."""
+        eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
+        slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
+        if slack <= tail:
+            return replace(pair, slack=slack)
+        return TightPair(pair, 0.0 if self.law.envelope is None else 1.0 / self.noise_multiplier)
+
+    def _shift(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return 1.0 / (self.noise_multiplier * np.sqrt(x))
+
+
+def gaussians_as_one(schedule: Schedule) -> Schedule:
+    """The schedule with all steps of exact norms without sampling as one step: their σ⁻² add up, and nothing is lost.
+
+    Composed, N(0, I) against N(μ, I) is told apart along μ alone, where it is N(0, 1) against N(|μ|, 1).
+    """
+    found = [(s, n) for s, n in schedule if isinstance(s, ClippingStep) and s.is_exact and s.sample_rate == 1.0]
+    precision = math.fsum(count * step.noise_multiplier**-2.0 for step, count in found)
+    if sum(count for _, count in found) < 2 or precision > _LARGEST_PRECISION:
+        return schedule
+    rest = [(step, count) for step, count in schedule if (step, count) not in found]
+    return [*rest, (ClippingStep(precision**-0.5, 1.0), 1)]
+
+
+_BINS_OF_RATIOS = 1.2
+_FEWEST_OF_OPPOSITES, _SHARE_OF_SMALL_RATIOS = 12, 256
+_LOSSES, _LOSSES_BELOW, _MOST_LOSSES = 2.5, 3.75, 4000  # times the number of bins
+
+
+@dataclass(frozen=True)
+class RelatedStep:
+    """One step for several samples that change at once, or for one that is replaced."""
+
+    steps = 1
+
+    step: ClippingStep
+    size: int
+    is_replacement: bool
+
+    @property
+    def tail_share(self) -> float:
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        return self.step.tail_share
+
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        return self.step.is_exact
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        step = self.step
+        if step.is_exact:
+            above = CoinMixture(step.noise_multiplier, step.sample_rate, self.size, self.is_replacement)
+            return above, replace(above, is_charged=False)
+        below = tail / step.sample_rate
+        if step.secret:
+            law = step.norm_ratio(bins, below)
+            x, mass = law.spread(0.0)
+            shift = 1.0 / (step.noise_multiplier * np.sqrt(x))
+            one = SecretUpperPair(shift, mass, step.sample_rate, law.below)
+            under = SecretLowerPair(law, step.noise_multiplier, step.sample_rate)
+            return SecretReplacement(one), SecretReplacementBelow(under)
+        return _by_opposites(step, bins, below), _equal_ratios(step, bins, below)
+
+    def upper_with_slack(self, bins: int, tail: float) -> StepPair:
+        """A pair that is never more private than the step, whatever losses are asked for."""
+        return self.pairs(bins, tail)[0]
+
+
+AnyStep: TypeAlias = ClippingStep | RelatedStep
+
+
+def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> bool:
+    """Whether the pairs of a step are known where several samples change, or one is replaced; else curves are (N6)."""
+    if not is_poisson:
+        return False
+    if step.is_exact:
+        return True
+    if neighbours.group_size > 1 or step.law.convex_mixture is None:
+        return False
+    return step.secret or (isinstance(step.law, RankOneLaw) and step.law.probes >= _FEWEST_OF_OPPOSITES)
+
+
+def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
+    """The step as the relation sees it."""
+    size, replaced = neighbours.group_size, neighbours.is_replacement
+    return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
+
+
+@lru_cache(maxsize=64)
+def _by_opposites(step: ClippingStep, bins: int, below: float) -> AtomicPair:
+    law = step.norm_ratio(round(_BINS_OF_RATIOS * bins), below / _SHARE_OF_SMALL_RATIOS)
+    number = min(round(_LOSSES * bins), _MOST_LOSSES)
+    tail = below * step.sample_rate
+    return replaced_by_opposites(law, step.law.fewest, step.noise_multiplier, step.sample_rate, tail, number)
+
+
+@lru_cache(maxsize=64)
+def _equal_ratios(step: ClippingStep, bins: int, below: float) -> AtomicPair:
+    law, number = step.norm_ratio(round(_BINS_OF_RATIOS * bins), below), min(round(_LOSSES_BELOW * bins), _MOST_LOSSES)
+    return opposites_below(law, step.noise_multiplier, step.sample_rate, below * step.sample_rate, number)
