@@ -205,7 +205,7 @@ def check_beside(
     for first, second in pairs:
         if first.wanted() != second.wanted():
             raise TrainingStateError(f"{first.name} is reached by some samples only: {OWN}")
-        for value, seen in second.inputs_in_both(first):
+        for seen, value in first.inputs_in_both(second):
             if first.strict and (value.ndim == 0 or len(value) != size):
                 continue  # refused by shape
             if _rows_differ(value, seen, size, place, elsewhere, first.axis, tolerance):
