@@ -71,7 +71,6 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
         ("probes", [*RUN, "--delta", "1e-5", "--budget", "9", "--layers", "64x32x16,8x8x8"]),
         ("probes", [*EPOCHS, "--delta", "1e-5", "--budget", "3", "--neighbours", "add-remove"]),
         ("recipes", ["minilm-docstrings-hutchpp"]),
-        ("plan", [*SMALL]),
         ("train", [*SMALL, "--dry-run"]),
     ],
 )
@@ -83,6 +82,17 @@ def test_a_record_fed_back_gives_itself(
     (tmp_path / "answer.json").write_text(json.dumps(first), encoding="utf-8")
     again = [command, "--from-json", str(tmp_path / "answer.json"), *(["--dry-run"] if command == "train" else [])]
     assert answer(capsys, *again) == first
+
+
+def test_a_plan_is_measured_again_of_the_same_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Its times differ; recipe and ε are the same."""
+    first = answer(capsys, "plan", *SMALL, "--set", "data.max_tokens=16", "--device", "cpu")
+    (tmp_path / "answer.json").write_text(json.dumps(first), encoding="utf-8")
+    again = answer(capsys, "plan", "--from-json", str(tmp_path / "answer.json"), "--device", "cpu")
+    assert again.keys() == first.keys()
+    assert [one["epsilon"] for one in again["ways"]] == [one["epsilon"] for one in first["ways"]]
+    assert all(again[key] == first[key] for key in ("version", "recipe", "delta", "config", "neighbours"))
+    assert all(way["seconds"] > 0 and way["peak"] > 0 for way in first["ways"])
 
 
 def test_phases_noise_and_standard_input(

@@ -142,6 +142,15 @@ def test_allocation_takes_every_row_once_an_epoch() -> None:
     assert private.mechanism.steps_per_epoch == 5
 
 
+def test_an_epoch_of_allocation_is_charged_whole() -> None:
+    private = new(sampling="allocation", steps=3)
+    for batch in private:
+        private.step(losses(private), batch)
+        assert private.records["steps_charged"] == 5
+        assert private.epsilon() == private.mechanism.epsilon(steps=5, delta=1e-5)
+    assert (private.steps_taken, private.steps_charged) == (3, 3)
+
+
 def test_an_empty_batch_is_a_step_of_noise() -> None:
     private = new(batch_size=1e-4, steps=2)
     before = weights(private.model)

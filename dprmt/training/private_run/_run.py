@@ -16,7 +16,7 @@ import torch
 
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
-from dprmt.accounting import DPSGD, FixedOrder, PrivacyBounds, compose
+from dprmt.accounting import DPSGD, FixedOrder, FixedSize, PrivacyBounds, compose
 from dprmt.statements import round_up
 from dprmt.training.clipping import ClippingPlan, ShardedStep, UnitStep
 from dprmt.training.denoising import Denoising, DenoisingStep
@@ -146,7 +146,7 @@ class PrivateRun:
     def _begin(self, randomness: Randomness) -> None:
         """Make the model private with draws, noise and probes of one secret."""
         scheme = self.mechanism.sampling
-        assert not isinstance(scheme, FixedOrder)  # make_private offers none
+        assert not isinstance(scheme, FixedOrder | FixedSize)  # make_private offers none
         self._draws = Draws(self._source.samples, scheme, randomness)
         self._plan = plan = self._planned(randomness.derive("probes"))
         self.model, σ = plan.model, self.noise_multiplier
