@@ -25,7 +25,7 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def test_there_are_pages_and_each_is_in_the_site() -> None:
-    assert len(PAGES) == 13
+    assert len(PAGES) > 12
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if f"how_to/{page.name}" not in nav] == []
 
