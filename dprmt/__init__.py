@@ -21,6 +21,7 @@ _NAMES = {
         "AddRemove",
         "ExactNorms",
         "FixedOrder",
+        "FixedSize",
         "GaussianRelease",
         "Group",
         "HutchPlusPlus",

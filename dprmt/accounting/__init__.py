@@ -18,6 +18,7 @@ from dprmt.accounting.mechanisms import DPSGD as DPSGD
 from dprmt.accounting.mechanisms import ApproximateRelease as ApproximateRelease
 from dprmt.accounting.mechanisms import Composition as Composition
 from dprmt.accounting.mechanisms import FixedOrder as FixedOrder
+from dprmt.accounting.mechanisms import FixedSize as FixedSize
 from dprmt.accounting.mechanisms import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms import LaplaceRelease as LaplaceRelease
 from dprmt.accounting.mechanisms import Parallel as Parallel
@@ -55,6 +56,7 @@ __all__ = [
     "Composition",
     "ExactNorms",
     "FixedOrder",
+    "FixedSize",
     "GaussianRelease",
     "Group",
     "HutchPlusPlus",

@@ -15,6 +15,7 @@ from dprmt.accounting import (
     Composition,
     ExactNorms,
     FixedOrder,
+    FixedSize,
     RandomAllocation,
     Release,
     calibrate,
@@ -218,7 +219,7 @@ def _analysis(mechanism: DPSGD) -> str:
 
 
 def _label(mechanism: DPSGD) -> str:
-    words = {RandomAllocation: ", random allocation", FixedOrder: ", fixed order"}
+    words = {FixedSize: ", fixed-size batches", RandomAllocation: ", random allocation", FixedOrder: ", fixed order"}
     sampled = words.get(type(mechanism.sampling), "")
     by_curves = "" if mechanism.has_pairs else ", composed curves"
     return f"{norms_label(mechanism.norms)}{sampled}{by_curves}"

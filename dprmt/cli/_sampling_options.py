@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.accounting import FixedOrder, Poisson, RandomAllocation, Sampling
+from dprmt.accounting import FixedOrder, FixedSize, Poisson, RandomAllocation, Sampling
 from dprmt.cli._options import Option, choice, count, leave_out, real, rounded_up, share
 
 _MOST_STEPS = 10**9
@@ -22,8 +22,9 @@ SAMPLING = (
     *POISSON,
     Option(
         "--sampling",
-        choice("poisson", "allocation", "fixed-order"),
-        "poisson (default), allocation (a random step of each epoch), fixed-order",
+        choice("poisson", "fixed-size", "allocation", "fixed-order"),
+        "poisson (default), fixed-size (B of N drawn anew in every step), allocation (a random step of each epoch), "
+        "fixed-order",
         metavar="KIND",
     ),
     Option("--steps-per-epoch", count(high=10**7), "t of random allocation, an integer in [1, 1e7]", metavar="T"),
@@ -42,7 +43,12 @@ def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
         return _allocated(values)
     if values.get("sampling") == "fixed-order":
         return _in_order(values)
-    leave_out(values, ("steps_per_epoch", "participations"), "--sampling is poisson")
+    kind = values.get("sampling") or "poisson"
+    leave_out(values, ("steps_per_epoch", "participations"), f"--sampling is {kind}")
+    if kind == "fixed-size":
+        leave_out(values, ("sample_rate",), "--sampling is fixed-size", ("samples", "batch_size"))
+        drawn = FixedSize(values["batch_size"], values["samples"])
+        return drawn, _steps(values, Fraction(drawn.batch_size, drawn.samples))
     rate = _exact_rate(values)
     return Poisson(rounded_up(rate)), _steps(values, rate)
 

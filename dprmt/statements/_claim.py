@@ -12,6 +12,7 @@ from dprmt.accounting import (
     Composition,
     ExactNorms,
     FixedOrder,
+    FixedSize,
     GaussianRelease,
     Group,
     PrivacyBounds,
@@ -98,6 +99,8 @@ def _phase(mechanism: Any, steps: int) -> dict[str, Any] | None:
 
 
 def _is_known(mechanism: DPSGD) -> bool:
+    if isinstance(mechanism.sampling, FixedSize):
+        return False  # the verifier has no supremum over data sets
     whose = mechanism.neighbours
     if isinstance(whose, Group) and whose.size > 1:
         by_pairs = isinstance(mechanism.norms, ExactNorms) and mechanism.has_pairs

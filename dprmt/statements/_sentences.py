@@ -14,6 +14,7 @@ from dprmt.accounting import (
     Composition,
     ExactNorms,
     FixedOrder,
+    FixedSize,
     GaussianRelease,
     Group,
     Hutchinson,
@@ -109,6 +110,9 @@ def sampling_sentence(sampling: Sampling, steps: int) -> str:
     """How batches are drawn, and for how long; to follow "DP-SGD"."""
     if isinstance(sampling, Poisson):
         return f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
+    if isinstance(sampling, FixedSize):
+        of = f"{sampling.batch_size} of {sampling.samples} samples"
+        return f"for T = {steps} steps on batches of {of}, drawn uniformly without replacement anew in every step"
     if isinstance(sampling, FixedOrder):
         return f"for {steps} epochs in a fixed order (every sample in one batch of each, none drawn)"
     blocks, per_epoch = sampling.participations, sampling.steps_per_epoch

@@ -13,7 +13,7 @@ from dprmt.accounting.basics import UnsoundLawError
 from dprmt.accounting.composition import EpsilonAtDelta, Level
 from dprmt.accounting.composition import _loss_grid as _step_law
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.composition._loss_grid import Lattice, directed_range, discretize_step, lattice
+from dprmt.accounting.composition._loss_grid import LossGrid, directed_range, discretize_step, loss_grid
 from dprmt.accounting.pairs import LossCells, LossPMF, from_above
 
 STEPS = {
@@ -31,11 +31,11 @@ def curve(pmf: LossPMF, offset: float) -> np.ndarray:
     return -np.expm1(np.minimum(EPSILONS[:, None] - losses, 0.0)) @ pmf.mass + pmf.infinite
 
 
-def on_lattice(step, direction, side, mesh: float, moved: bool, within: float = 1.0) -> tuple[np.ndarray, Lattice]:
+def on_lattice(step, direction, side, mesh: float, moved: bool, within: float = 1.0) -> tuple[np.ndarray, LossGrid]:
     upper, lower = step.pairs(128, 1e-12)
     ends = directed_range(upper, 1e-12, direction)
     pair = upper if side == "upper" else lower
-    grid = lattice(pair, ends, direction, side, mesh, within, stretched=within == 0.0) if moved else Lattice(mesh)
+    grid = loss_grid(pair, ends, direction, side, mesh, within, stretched=within == 0.0) if moved else LossGrid(mesh)
     pmf = discretize_step(pair, grid.covering(ends, 2.0), grid, direction, side)
     return curve(pmf, grid.offset), grid
 
@@ -70,7 +70,7 @@ def test_a_stretched_lattice_keeps_the_sides(name: str, direction: str) -> None:
         lower, grid = on_lattice(step, direction, "lower", far / cells, moved=True, within=0.0)
         assert above_grid.offset == grid.offset == 0.0
         assert far / above_grid.mesh == pytest.approx(math.floor(cells), rel=1e-12)
-        assert grid.home is not None
+        assert grid.mean_cell is not None
         assert np.all(upper >= below - 1e-15)
         assert np.all(lower <= above + 1e-15)
         assert np.all(upper >= lower - 1e-15)
@@ -83,14 +83,14 @@ def test_one_cell_holds_all_that_is_averaged(direction: str, mesh: float) -> Non
     step = DPSGD(1.0, 1e-3).step()
     pair = step.pairs(128, 1e-12)[1]
     ends = directed_range(pair, 1e-12, direction)
-    grid = lattice(pair, ends, direction, "lower", mesh, within=1.0)
+    grid = loss_grid(pair, ends, direction, "lower", mesh, within=1.0)
     law = discretize_step(pair, grid.covering(ends, 2.0), grid, direction, "lower")
     losses = law.losses + grid.offset
     assert law.mass @ np.exp(-losses) >= 1.0 - 4e-12  # what the range of losses cuts off
-    assert grid.home is not None
+    assert grid.mean_cell is not None
     inner = -1 if direction == "remove" else 1
-    assert law.mass[law.index == grid.home.index + inner].sum() <= 1e-12
-    fine = discretize_step(pair, Lattice(2e-5).covering(ends, 2.0), Lattice(2e-5), direction, "upper")
+    assert law.mass[law.index == grid.mean_cell.index + inner].sum() <= 1e-12
+    fine = discretize_step(pair, LossGrid(2e-5).covering(ends, 2.0), LossGrid(2e-5), direction, "upper")
     assert np.all(curve(law, grid.offset) <= curve(fine, 0.0) + 1e-15)
 
 
@@ -99,10 +99,10 @@ def test_a_cell_that_is_cut_is_an_error_of_ours() -> None:
     step = DPSGD(1.0, 1e-3).step()
     pair = step.pairs(128, 1e-12)[1]
     ends = directed_range(pair, 1e-12, "add")
-    grid = lattice(pair, ends, "add", "lower", 2.6e-4, within=1.0)
-    assert grid.home is not None
-    assert grid.home.end > grid.offset + grid.mesh  # a node lies between
-    cut = Lattice(grid.mesh, grid.offset, replace(grid.home, end=grid.offset + grid.mesh))
+    grid = loss_grid(pair, ends, "add", "lower", 2.6e-4, within=1.0)
+    assert grid.mean_cell is not None
+    assert grid.mean_cell.end > grid.offset + grid.mesh  # a node lies between
+    cut = LossGrid(grid.mesh, grid.offset, replace(grid.mean_cell, end=grid.offset + grid.mesh))
     with pytest.raises(UnsoundLawError, match="wrong side: please report"):
         discretize_step(pair, cut.covering(ends, 2.0), cut, "add", "lower")
 
@@ -157,9 +157,9 @@ def test_a_node_above_the_mean_would_be_no_lower_bound() -> None:
     step, mesh = STEPS["exact"], 2e-3
     upper, lower = step.pairs(128, 1e-12)
     ends = directed_range(upper, 1e-12, "remove")
-    fine = Lattice(1e-5)
+    fine = LossGrid(1e-5)
     truth = curve(discretize_step(upper, fine.covering(ends, 2.0), fine, "remove", "upper"), 0.0)
-    grid = lattice(lower, ends, "remove", "lower", mesh, within=1.0)
+    grid = loss_grid(lower, ends, "remove", "lower", mesh, within=1.0)
     pmf = discretize_step(lower, grid.covering(ends, 2.0), grid, "remove", "lower")
     assert np.all(curve(pmf, grid.offset) <= truth + 1e-15)
     assert np.any(curve(pmf, grid.offset + 0.01 * mesh) > truth + 1e-9)

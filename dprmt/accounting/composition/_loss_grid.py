@@ -30,7 +30,7 @@ MEANS = 4
 
 
 @dataclass(frozen=True)
-class Home:
+class MeanCell:
     """The cell whose outcomes, those of very many steps, are put at their mean, a node (O1).
 
     ``index``: of that node.
@@ -42,26 +42,26 @@ class Home:
     boundary: float
     end: float
 
-    def boundaries(self, index: NDArray[np.int64], lattice: Lattice) -> Array:
+    def boundaries(self, index: NDArray[np.int64], loss_grid: LossGrid) -> Array:
         """Where cells meet: one of them reaches from ``boundary`` to ``end``, also where a node lies between."""
-        nodes, node = lattice.nodes(index), self.index * lattice.mesh + lattice.offset
+        nodes, node = loss_grid.nodes(index), self.index * loss_grid.mesh + loss_grid.offset
         outward = 1 if self.end > self.boundary else -1
-        missing = max(outward * (self.end - node) - lattice.mesh, 0.0)
+        missing = max(outward * (self.end - node) - loss_grid.mesh, 0.0)
         beyond = outward * (index - self.index) > 0
         return np.where(index == self.index, self.boundary, np.where(beyond, nodes + outward * missing, nodes))
 
 
 @dataclass(frozen=True)
-class Lattice:
+class LossGrid:
     """Where the nodes of a step's loss lie: at integer multiples of a mesh plus ``offset`` (O1)."""
 
     mesh: float
     offset: float = 0.0
-    home: Home | None = None
+    mean_cell: MeanCell | None = None
 
     def covering(self, ends: tuple[float, float], bulk: float) -> NDArray[np.int64]:
         """Increasing integers whose nodes cover a range of losses."""
-        margin = self.mesh if self.offset or self.home else 0.0  # outcomes may lie at the end itself
+        margin = self.mesh if self.offset or self.mean_cell else 0.0  # outcomes may lie at the end itself
         return graded_indices(ends[0] - self.offset - margin, ends[1] - self.offset + margin, self.mesh, bulk)
 
     def nodes(self, index: NDArray[np.int64]) -> Array:
@@ -70,7 +70,7 @@ class Lattice:
 
     def boundaries(self, index: NDArray[np.int64]) -> Array:
         """The losses at which cells meet."""
-        return self.nodes(index) if self.home is None else self.home.boundaries(index, self)
+        return self.nodes(index) if self.mean_cell is None else self.mean_cell.boundaries(index, self)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Meshing:
     bulk: float
 
 
-def lattice(
+def loss_grid(
     pair: StepPair,
     ends: tuple[float, float],
     direction: Direction,
@@ -95,7 +95,7 @@ def lattice(
     mesh: float,
     within: float,
     stretched: bool = False,
-) -> Lattice:
+) -> LossGrid:
     """If log(1 - q), which is then the loss of very many steps, is at most ``within``, it gets a node (O1).
 
     ``stretched``: whether the mesh may be made a little wider for that, where ``within`` does not hold.
@@ -104,15 +104,15 @@ def lattice(
     end = ends[0] if direction == "remove" else -ends[1]
     is_near = abs(end) < within
     if not (is_near or (stretched and _LEAST_CELLS * mesh < abs(end) < _MOST_CELLS * mesh)) or _goes_on(pair, end):
-        return Lattice(mesh)
+        return LossGrid(mesh)
     sign = 1.0 if direction == "remove" else -1.0
     node, boundary = end, None
     if side == "lower":
         node, boundary = _mean_near(pair, end, mesh, direction)
     cells = 0 if is_near else math.floor(abs(node) / mesh)
     index = -round(math.copysign(cells, sign))
-    home = None if boundary is None else Home(index, sign * boundary, sign * end)
-    return Lattice(mesh, sign * node, home) if is_near else Lattice(abs(node) / cells, 0.0, home)
+    mean_cell = None if boundary is None else MeanCell(index, sign * boundary, sign * end)
+    return LossGrid(mesh, sign * node, mean_cell) if is_near else LossGrid(abs(node) / cells, 0.0, mean_cell)
 
 
 def _mean_near(pair: StepPair, end: float, mesh: float, direction: Direction) -> tuple[float, float | None]:
@@ -156,30 +156,30 @@ def at_mean(near: LossCells, end: float, boundary: float) -> tuple[float, float 
 def discretize_step(
     pair: StepPair,
     index: NDArray[np.int64],
-    lattice: Lattice,
+    loss_grid: LossGrid,
     direction: Direction,
     side: Side,
     *,
     to_infinity: bool = False,
 ) -> LossPMF:
-    """One step's loss on a lattice, less its offset: from above (with the pair's slack charged) or from below.
+    """One step's loss on a grid of losses, less its offset: from above (with the pair's slack charged) or from below.
 
     ``to_infinity``: whether the dots connect the last node to an infinite loss, where otherwise all mass above it is
     infinite.
     """
-    losses, mesh = lattice.boundaries(index), lattice.mesh
+    losses, mesh = loss_grid.boundaries(index), loss_grid.mesh
     cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
     if side == "lower":
-        return from_below(index, mesh, cells, lattice.offset)
-    pmf = from_above(index, mesh, cells, lattice.offset)
+        return from_below(index, mesh, cells, loss_grid.offset)
+    pmf = from_above(index, mesh, cells, loss_grid.offset)
     if to_infinity:
-        pmf = keep_at_last(pmf, cells, lattice.offset)
+        pmf = keep_at_last(pmf, cells, loss_grid.offset)
     return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0))
 
 
 def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tuple[LossPMF, float]:
     """One step's discrete loss less an offset, and the offset."""
-    grid = lattice(pair, ends, how.direction, how.side, how.mesh, within=how.within)
+    grid = loss_grid(pair, ends, how.direction, how.side, how.mesh, within=how.within)
     return discretize_step(pair, grid.covering(ends, how.bulk), grid, how.direction, how.side), grid.offset
 
 

@@ -33,13 +33,13 @@ from dprmt.accounting.composition._curve import (
     one_step_scale,
 )
 from dprmt.accounting.composition._loss_grid import (
-    Lattice,
+    LossGrid,
     Meshing,
     directed_range,
     discrete_variation,
     discretize_step,
-    lattice,
     laws_of_steps,
+    loss_grid,
     rough_meshing,
 )
 from dprmt.accounting.pairs import LossPMF, PublicPair, Schedule, Step, StepPair, TightPair, cut_above, gaussians_as_one
@@ -62,7 +62,7 @@ _CUTS = 4  # of a tail, each of which brings Chernoff's bound closer
 
 
 @dataclass(frozen=True)
-class Ground:
+class CoarsePass:
     """What both sides of one level share.
 
     Ranges of losses, the tilt at which to compose, the scale of a step's loss, a bound on the total variation of all
@@ -98,22 +98,22 @@ class Level:
         tail = tail_per_step(schedule, question.small)
         upper, lower = pairs_at(schedule, tail, level)
         self.pairs: dict[Side, Pairs] = {"upper": upper, "lower": lower}
-        self.ground = ground_of(upper, question, direction, tail, many)
+        self.coarse = coarse_pass(upper, question, direction, tail, many)
         self.drift = loss_drift(schedule)
 
     @cached_property
     def at_most(self) -> float:
         """Chernoff's bound on the answer; ∞ where steps differ."""
         assert not isinstance(self.question, WholeCurve)
-        if self.ground.rough is None:
+        if self.coarse.rough is None:
             return math.inf
-        tilt = self.ground.tilt
-        return self.question.at_most(*chernoff(*self.ground.rough, tilt), tilt, self.drift)
+        tilt = self.coarse.tilt
+        return self.question.at_most(*chernoff(*self.coarse.rough, tilt), tilt, self.drift)
 
     @property
     def farthest(self) -> float:
         """The largest loss of all steps, except for what is cut off."""
-        each = zip(self.pairs["upper"], self.ground.ranges, strict=True)
+        each = zip(self.pairs["upper"], self.coarse.ranges, strict=True)
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 
     def curve(self, side: Side) -> Curve:
@@ -134,23 +134,23 @@ class Level:
         return _nothing_known(side) if phases is None else phases.composed()
 
     def _of_one_step(self, pair: StepPair, side: Side) -> OneStepCurve:
-        ends, scale = self.ground.ranges[0], self.ground.scale
+        ends, scale = self.coarse.ranges[0], self.coarse.scale
         mesh = resolvable(_MESH_OF_ONE * 2.0**-self.level * scale, ends[1])
         index = graded_indices(*ends, mesh, scale)
-        return OneStepCurve(discretize_step(pair, index, Lattice(mesh), self.direction, side, to_infinity=True), side)
+        return OneStepCurve(discretize_step(pair, index, LossGrid(mesh), self.direction, side, to_infinity=True), side)
 
     def _on_one_mesh(self, side: Side) -> _Phases | None:
         """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
-        ground = self.ground
-        mesh = _mesh_at(self.level, ground)
+        coarse = self.coarse
+        mesh = _mesh_at(self.level, coarse)
         for _ in range(_MAX_COARSENINGS):
-            how = Meshing(self.direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale)
-            laws, offset = laws_of_steps(self.pairs[side], ground.ranges, how)
+            how = Meshing(self.direction, side, mesh, _LUMP * coarse.scale, _BULK * coarse.scale)
+            laws, offset = laws_of_steps(self.pairs[side], coarse.ranges, how)
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
                 return None
             # The rough law is one from above: for one from below its tilt may be far too large.
             shared = len(laws) == 1 and side == "upper"
-            tilt = ground.tilt if shared else self.question.tilt(some_of(laws), offset)
+            tilt = coarse.tilt if shared else self.question.tilt(some_of(laws), offset)
             span = window(laws, tilt)
             if span.size <= _MAX_WINDOW:
                 return _Phases(laws, offset, tilt, span)
@@ -181,14 +181,14 @@ def step_laws(
     Returns: the laws, and a bound on the total variation of one step.
     """
     upper, lower = pairs_at([(step, count)], tail, level)
-    ground = ground_of(upper, question, direction, tail)
-    mesh, (ends,) = _mesh_at(level, ground), ground.ranges
+    coarse = coarse_pass(upper, question, direction, tail)
+    mesh, (ends,) = _mesh_at(level, coarse), coarse.ranges
     sides: dict[Side, Pairs] = {"upper": upper, "lower": lower}
     laws: dict[Side, LossPMF] = {}
     for side, ((pair, _),) in sides.items():
-        grid = lattice(pair, ends, direction, side, mesh, within=0.0, stretched=True)
-        laws[side] = discretize_step(pair, grid.covering(ends, _BULK * ground.scale), grid, direction, side)
-    return laws, ground.total_variation / count
+        grid = loss_grid(pair, ends, direction, side, mesh, within=0.0, stretched=True)
+        laws[side] = discretize_step(pair, grid.covering(ends, _BULK * coarse.scale), grid, direction, side)
+    return laws, coarse.total_variation / count
 
 
 def loss_drift(schedule: Schedule) -> float:
@@ -196,9 +196,9 @@ def loss_drift(schedule: Schedule) -> float:
     return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
 
 
-def ground_of(
+def coarse_pass(
     pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float, many: bool = False
-) -> Ground:
+) -> CoarsePass:
     ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
@@ -209,7 +209,7 @@ def ground_of(
     rough = some_of(rough)
     tilt = question.tilt(rough)
     if isinstance(question, WholeCurve):
-        return Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
+        return CoarsePass(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
     near = question.around(rough, tilt)
     for _ in range(_CUTS):  # of a heavy tail Chernoff's bound lies far beyond the answer until the tail is cut
         reach = _FAR * max(near, 0.0) + _FARTHER
@@ -221,11 +221,11 @@ def ground_of(
         near = question.around(rough, tilt)
     scale = step_scale(rough, tilt)
     if len(pairs) > 1:
-        return Ground(ranges, tilt, scale, variation, 0.0, None, rough)
+        return CoarsePass(ranges, tilt, scale, variation, 0.0, None, rough)
     law, steps = rough[0]
     if steps == 1:
         scale = _scale_of_one(law, question, near)
-    return Ground(ranges, tilt, scale, variation, near, rough[0], rough)
+    return CoarsePass(ranges, tilt, scale, variation, near, rough[0], rough)
 
 
 def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
@@ -249,8 +249,8 @@ def pairs_at(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pair
     return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
 
 
-def _mesh_at(level: float, ground: Ground) -> float:
-    return resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
+def _mesh_at(level: float, coarse: CoarsePass) -> float:
+    return resolvable(_MESH * 2.0**-level * coarse.scale, max(high for _, high in coarse.ranges))
 
 
 def _nothing_known(side: Side) -> ComposedLoss:
@@ -275,7 +275,7 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
         pairs, _ = pairs_at(schedule, tail, LOWEST)
         if not all(_is_plain(pair, step) for (pair, _), (step, _) in zip(pairs, schedule, strict=True)):
             return question
-        rough = ground_of(pairs, found, direction, tail).laws
+        rough = coarse_pass(pairs, found, direction, tail).laws
         tilt = found.tilt(rough)
         log_guess = log_chernoff(rough, tilt) - tilt * found.epsilon + math.log(_OVERSHOOT)
         guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
@@ -457,7 +457,7 @@ def _solve_at_level(
 ) -> dict[Side, float]:
     """Both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
     at = Level(schedule, question, direction, level)
-    if question.is_trivial(at.ground.total_variation):
+    if question.is_trivial(at.coarse.total_variation):
         return {"upper": 0.0, "lower": 0.0}
     if 0.0 < enough < math.inf and at.at_most <= enough:
         return {"upper": at.at_most}

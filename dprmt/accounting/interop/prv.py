@@ -12,7 +12,16 @@ from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncat
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting.basics import Array, Direction, NoRenyiDivergenceError
-from dprmt.accounting.pairs import AllocationEpoch, AnyStep, LossCells, RelatedStep, StepPair, charged_cells
+from dprmt.accounting.pairs import (
+    AllocationEpoch,
+    AnyStep,
+    ClippingStep,
+    FixedSizeStep,
+    LossCells,
+    RelatedStep,
+    StepPair,
+    charged_cells,
+)
 
 
 def to_prv(
@@ -72,7 +81,7 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         self.direction, self.largest_loss = direction, largest_loss
         self._step, self._pair = step, pair
         self._low, self._high = -largest_loss, largest_loss
-        if not isinstance(step, RelatedStep):
+        if isinstance(step, ClippingStep | AllocationEpoch):
             self._low, self._high = _support(step.sample_rate, direction, largest_loss)
         self._infinite = self._cells(np.array([self._low, self._high])).p_above
         if self._infinite >= 1.0:
@@ -106,9 +115,9 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         Returns: an upper bound. Removing a sample has the larger one of both directions (Mironov, Talwar & Zhang 2019,
         arXiv:1908.10530v1, Section 3).
         """
-        if isinstance(self._step, RelatedStep):
+        if isinstance(self._step, RelatedStep | FixedSizeStep):
             raise NotImplementedError(
-                "no Rényi divergence is known for these neighbours: give PRVAccountant an eps_max"
+                "no Rényi divergence is known for these neighbours or batches: give PRVAccountant an eps_max"
             )
         if not self._step.is_exact:
             raise NoRenyiDivergenceError(

@@ -15,7 +15,14 @@ from dprmt.accounting.mechanisms._releases import (
     Release,
     release_from_dict,
 )
-from dprmt.accounting.mechanisms._sampling import FixedOrder, Poisson, RandomAllocation, Sampling, sampling_from_dict
+from dprmt.accounting.mechanisms._sampling import (
+    FixedOrder,
+    FixedSize,
+    Poisson,
+    RandomAllocation,
+    Sampling,
+    sampling_from_dict,
+)
 
 __all__ = [
     "DPSGD",
@@ -23,6 +30,7 @@ __all__ = [
     "Composition",
     "Fixed",
     "FixedOrder",
+    "FixedSize",
     "GaussianRelease",
     "LaplaceRelease",
     "Parallel",

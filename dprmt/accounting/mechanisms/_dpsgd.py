@@ -10,13 +10,15 @@ from dprmt._validation import ParameterError, check_real
 from dprmt.accounting.basics import Value
 from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._mechanism import Mechanism
-from dprmt.accounting.mechanisms._sampling import FixedOrder, Poisson, Sampling, checked_sampling
+from dprmt.accounting.mechanisms._sampling import FixedOrder, FixedSize, Poisson, Sampling, checked_sampling
 from dprmt.accounting.pairs import (
     AddRemove,
     AnyStep,
     ClippingStep,
+    FixedSizeStep,
     Group,
     Neighbours,
+    ReplaceOne,
     ZeroOut,
     checked_neighbours,
     has_pairs,
@@ -35,7 +37,7 @@ class DPSGD(Value, Mechanism):
     ----------
     noise_multiplier : float
         σ, standard deviation of the noise in units of the clipping norm; in [1e-3, 1e6].
-    sampling : Poisson, RandomAllocation, FixedOrder or float
+    sampling : Poisson, FixedSize, RandomAllocation, FixedOrder or float
         How samples come into batches; a number q stands for ``Poisson(q)``.
     norms : ExactNorms, Hutchinson or HutchPlusPlus
         How per-sample norms are computed.
@@ -96,6 +98,13 @@ class DPSGD(Value, Mechanism):
                 "ZeroOut() or ReplaceOne() in a fixed order: where a sample is removed others change their batches"
             )
             raise ParameterError("neighbours", self.neighbours, allowed)
+        if isinstance(self.sampling, FixedSize):
+            if not isinstance(self.norms, ExactNorms):
+                allowed = "ExactNorms() for batches of a fixed size; estimated norms have no analysis there"
+                raise ParameterError("norms", self.norms, allowed)
+            if not isinstance(self.neighbours, ZeroOut | ReplaceOne):
+                allowed = "ZeroOut() or ReplaceOne() for batches of a fixed size, whose number of samples is public"
+                raise ParameterError("neighbours", self.neighbours, allowed)
 
     @property
     def sample_rate(self) -> float:
@@ -147,6 +156,8 @@ class DPSGD(Value, Mechanism):
     def _step(self, norms: Norms) -> tuple[AnyStep, bool]:
         """One step with these norms, and whether it is one for ``neighbours``; else for one sample's presence."""
         relation = self.neighbours
+        if isinstance(self.sampling, FixedSize):
+            return FixedSizeStep(self.noise_multiplier, self.sampling.rate, relation.is_replacement), True
         step = ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.secret)
         if relation.group_size == 1 and not relation.is_replacement:
             return step, True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, SupportsFloat, TypeAlias, TypeVar
@@ -14,39 +15,8 @@ OneStep = TypeVar("OneStep", bound=Step)
 _MOST_STEPS = 10**9
 
 
-@dataclass(frozen=True, repr=False)
-class Poisson(Value):
-    """Poisson sampling: every sample enters every batch by a coin of its own.
-
-    Parameters
-    ----------
-    rate : float
-        q, the probability of entering a batch; in [1e-9, 1].
-
-    Raises
-    ------
-    ParameterError
-        If the rate lies outside its range.
-
-    Examples
-    --------
-    >>> Poisson(0.01)
-    Poisson(0.01)
-    """
-
-    kind: ClassVar[str] = "poisson"
-    steps_per_epoch: ClassVar[None] = None
-    """There are no epochs."""
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        self._keep(rate=check_real("rate", self.rate, low=1e-9, high=1.0))
-
-    @property
-    def step_rate(self) -> float:
-        """The sample rate of the step that the engine sees."""
-        return self.rate
+class _EqualSteps(Value):
+    """Base of samplings that the engine composes step by step, all alike."""
 
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule of a number of steps, for the engine.
@@ -68,6 +38,20 @@ class Poisson(Value):
         """
         return step
 
+
+class _IndependentSteps(_EqualSteps):
+    """Base of samplings that draw every step's batch anew, so that there are no epochs."""
+
+    steps_per_epoch: ClassVar[None] = None
+    """There are no epochs."""
+
+    rate: float
+
+    @property
+    def step_rate(self) -> float:
+        """The sample rate of the step that the engine sees."""
+        return self.rate
+
     def run_length(self, steps: int | None, epochs: int | None) -> int:
         """The number of steps of a run.
 
@@ -82,10 +66,92 @@ class Poisson(Value):
             If steps are missing or out of range, or epochs are given.
         """
         if epochs is not None:
-            raise ParameterError("epochs", epochs, "left out of Poisson sampling, which has none; give steps")
+            raise ParameterError("epochs", epochs, f"left out of {self.kind} sampling, which has none; give steps")
         if steps is None:
             raise ParameterError("steps", steps, f"an integer in [1, {_MOST_STEPS}]")
         return check_count("steps", steps, high=_MOST_STEPS)
+
+
+@dataclass(frozen=True, repr=False)
+class Poisson(_IndependentSteps):
+    """Poisson sampling: every sample enters every batch by a coin of its own.
+
+    Parameters
+    ----------
+    rate : float
+        q, the probability of entering a batch; in [1e-9, 1].
+
+    Raises
+    ------
+    ParameterError
+        If the rate lies outside its range.
+
+    Examples
+    --------
+    >>> Poisson(0.01)
+    Poisson(0.01)
+    """
+
+    kind: ClassVar[str] = "poisson"
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        self._keep(rate=check_real("rate", self.rate, low=1e-9, high=1.0))
+
+
+@dataclass(frozen=True, repr=False)
+class FixedSize(_IndependentSteps):
+    """Draw every batch anew as a uniform subset of a fixed size, without replacement.
+
+    Use it for loaders that take ``batch_size`` of ``samples`` at random in every step. It costs a multiple of Poisson
+    sampling at the same rate, because whoever joins a batch displaces another sample.
+
+    Parameters
+    ----------
+    batch_size : int
+        B, the number of different samples in every batch; in [1, samples].
+    samples : int
+        n, the number of samples in the data set, which is public; in [2, 1e12].
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Privacy
+    -------
+    Holds if: every step draws its batch uniformly and independently of all other steps, and norms are exact.
+    Covers: ``ZeroOut`` and ``ReplaceOne`` neighbours, both directions, adaptive composition.
+    Does not cover: ``AddRemove`` (a removed sample changes n) and estimated norms. A loader that goes through a
+    shuffled order is :class:`FixedOrder`. Proof: ``docs/theory/fixed_size.md``, (W1) to (W3).
+
+    See Also
+    --------
+    Poisson : for batches whose size varies, at a fraction of the cost.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> for sampling in (Poisson(0.01), FixedSize(batch_size=100, samples=10_000)):
+    ...     print(f"{DPSGD(2.0, sampling).epsilon(steps=1000, delta=1e-5):.2f}")
+    0.63
+    1.28
+    """
+
+    kind: ClassVar[str] = "fixed-size"
+
+    batch_size: int
+    samples: int
+
+    def __post_init__(self) -> None:
+        samples = check_count("samples", self.samples, low=2, high=10**12)
+        self._keep(samples=samples, batch_size=check_count("batch_size", self.batch_size, high=samples))
+
+    @property
+    def rate(self) -> float:  # type: ignore[override]  # computed here, a field of Poisson
+        """The probability of entering a given batch, B/n, rounded up."""
+        return min(math.nextafter(self.batch_size / self.samples, 1.0), 1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,7 +253,7 @@ class RandomAllocation(Value):
 
 
 @dataclass(frozen=True, repr=False)
-class FixedOrder(Value):
+class FixedOrder(_EqualSteps):
     """No sampling: in an epoch every sample is in at most one batch, in any order chosen without looking at the data.
 
     A loader that shuffles and cuts, sorted files, a stream. An epoch is one step without sampling for the accountant,
@@ -215,26 +281,6 @@ class FixedOrder(Value):
     step_rate: ClassVar[float] = 1.0
     """The sample rate of the step that the engine sees."""
 
-    def schedule(self, step: Step, steps: int) -> Schedule:
-        """Schedule of a number of epochs, for the engine.
-
-        Returns
-        -------
-        list of (step, count)
-            One step without sampling each.
-        """
-        return [(step, steps)]
-
-    def unit(self, step: AnyStep) -> AnyStep:
-        """The unit that another package's accountant composes.
-
-        Returns
-        -------
-        ClippingStep or RelatedStep
-            One epoch.
-        """
-        return step
-
     def run_length(self, steps: int | None, epochs: int | None) -> int:
         """The number of epochs of a run.
 
@@ -256,8 +302,8 @@ class FixedOrder(Value):
         return check_count(name, value, high=_MOST_STEPS)
 
 
-Sampling: TypeAlias = Poisson | RandomAllocation | FixedOrder
-_KINDS = (Poisson, RandomAllocation, FixedOrder)
+Sampling: TypeAlias = Poisson | FixedSize | RandomAllocation | FixedOrder
+_KINDS = (Poisson, FixedSize, RandomAllocation, FixedOrder)
 
 
 def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
@@ -269,7 +315,7 @@ def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
     except ParameterError:
         allowed = (
             "Poisson(rate) with a rate in [1e-9, 1], that rate alone, RandomAllocation(steps_per_epoch), or "
-            "FixedOrder() for a loader that shuffles and cuts"
+            "FixedSize(batch_size, samples), or FixedOrder() for a loader that shuffles and cuts"
         )
         raise ParameterError("sampling", sampling, allowed) from None
 
@@ -280,11 +326,11 @@ def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
     Parameters
     ----------
     record : mapping
-        ``kind``, "poisson", "allocation" or "fixed-order", and the value's fields.
+        ``kind``, "poisson", "fixed-size", "allocation" or "fixed-order", and the value's fields.
 
     Returns
     -------
-    Poisson, RandomAllocation or FixedOrder
+    Poisson, FixedSize, RandomAllocation or FixedOrder
         The value, checked.
 
     Raises

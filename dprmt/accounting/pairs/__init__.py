@@ -10,6 +10,7 @@ from dprmt.accounting.pairs._discretization import (
     from_below,
     keep_at_last,
 )
+from dprmt.accounting.pairs._fixed_size import FixedSizeStep
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair
@@ -35,6 +36,7 @@ __all__ = [
     "AnyStep",
     "AtomicPair",
     "ClippingStep",
+    "FixedSizeStep",
     "Group",
     "LossCells",
     "LossPMF",

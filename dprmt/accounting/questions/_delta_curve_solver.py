@@ -68,7 +68,7 @@ class DeltaCurveSolver:
             question = question.sharpened(self.found[middle])
         question = reachable(self.schedule, question, self.direction)
         at = Level(self.schedule, question, self.direction, level, many=len(places) > _FEW)
-        is_trivial = question.is_trivial(at.ground.total_variation)
+        is_trivial = question.is_trivial(at.coarse.total_variation)
         curves = {} if is_trivial else {side: at.curve(side) for side in _SIDES}
         for place in places:
             answer: dict[Side, float] = {"upper": 0.0, "lower": 0.0}
