@@ -302,6 +302,23 @@ def test_the_same_noise_never_comes_with_other_parameters() -> None:
     assert float((moves[0][1] - moves[1][1]).abs().max()) > 1e-3
 
 
+def test_two_sums_at_one_place_of_a_run_never_get_the_same_noise() -> None:
+    """Loaded twice and trained with other losses: the difference of what is released has noise, and no bare sum."""
+    state = new(noise_multiplier=1000.0).state_dict()
+
+    def moved(sign: float) -> torch.Tensor:
+        private = new(noise_multiplier=1000.0)
+        private.load_state_dict(state)
+        before = torch.cat([value.flatten() for value in weights(private.model)])
+        private.step(lambda rows: sign * losses(private)(rows), next(iter(private)))
+        return torch.cat([value.flatten() for value in weights(private.model)]) - before
+
+    one, same, other = moved(1.0), moved(1.0), moved(-1.0)
+    assert torch.equal(one, same)
+    noise = 1000.0 * 0.3 / 12  # of an entry; sums differ by less than 2 N C / L = 2
+    assert (one - other).std() > noise
+
+
 def test_a_ledger_counts_what_a_lost_process_took(tmp_path: Any) -> None:
     private = new(ledger=tmp_path, steps=6)
     for batch in private:
