@@ -38,7 +38,7 @@ follow from other printed numbers without a new training run. The first table co
 
 - **Formulas and tables of bounds** reproduce well. Differences are often explained by rounding or by a definition.
 - **Accuracies** often differ, because our runs use smaller models or other data. Read their scale before you compare.
-- **Claims of a gain** by denoising, projection or heavy-tail optimizers reproduce in part; each item gives its interval.
+- **Claims of a gain** by denoising, projection or heavy-tail optimizers reproduce in part. Each has its interval.
 
 About a quarter of the numbers need models, data or hardware that we do not have. Other pages have
 [checks from printed numbers alone](reproduction_forensics.md) and [measurements of no paper](reproduction_own.md).

@@ -71,7 +71,9 @@ def test_commands_parse_and_one_setting_has_one_answer(capsys: pytest.CaptureFix
     for sharing in ("secret", "public"):
         upper[f"hutch++ {sharing}"] = found[sharing, "Hutch++,", "one", "pass"]
         upper[f"plain {sharing}"] = found[sharing, "Hutchinson"]
-    rows_of_table = re.findall(r"^\| (exact|Hutch\+\+|Hutchinson) \| .* \| ([\d.]+) \| ([\d.]+) \|$", TEXT, re.MULTILINE)
+    rows_of_table = re.findall(
+        r"^\| (exact|Hutch\+\+|Hutchinson) \| .* \| ([\d.]+) \| ([\d.]+) \|$", TEXT, re.MULTILINE
+    )
     assert len(rows_of_table) == 3
     named = {"exact": ("exact", "exact"), "Hutch++": ("hutch++ secret", "hutch++ public")}
     for name, *numbers in rows_of_table:

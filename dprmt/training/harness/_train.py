@@ -57,8 +57,8 @@ def train(
 
     The folder holds ``config.toml`` (the recipe), ``run.json`` (mechanism, noise multiplier, starts),
     ``privacy.jsonl`` (every charged step), ``metrics.jsonl``, ``spectra.npz``, ``checkpoint/``, and at the end
-    ``summary.json``, ``model/`` and the privacy card, see ``docs/reference/run_folder.md``. ``privacy.clip_only`` takes all privacy
-    away.
+    ``summary.json``, ``model/`` and the privacy card, see ``docs/reference/run_folder.md``. ``privacy.clip_only`` takes
+    all privacy away.
 
     Parameters
     ----------
