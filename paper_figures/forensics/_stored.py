@@ -27,9 +27,9 @@ Each check takes numbers that a paper prints, and computes others that the same 
 model. Most printed numbers are consistent; a difference is listed with its reason, tested or open.
 `python -m paper_figures page` writes this page from the results of `python -m paper_figures forensics`. *Ours* is
 the computed number, with an interval where last digits of the inputs, or what is not printed, leave one open. *Margin*
-is how far from the printed number it may lie: one unit of the last digit, unless the check says otherwise. *Reproduced*:
-the interval lies within the margin; *compatible, wide*: it merely meets it; **differs**: it does not. A reason is
-tested, by the command that is named, or open.
+is how far from the printed number it may lie: one unit of the last digit, unless the check says otherwise.
+*Reproduced*: the interval lies within the margin; *compatible, wide*: it merely meets it; **differs**: it does not. A
+reason is tested, by the command that is named, or or open.
 """
 NUMBERLESS = """## Named without a number
 
