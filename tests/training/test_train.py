@@ -146,7 +146,8 @@ def test_equal_seeds_give_equal_runs_and_no_seed_does_not(folder, tmp_path):
 
 KILLED = """
     import os, signal, sys
-    from dprmt.training.harness import _train, _checkpoint, _ledger
+    from dprmt.training.harness import _train, _checkpoint
+    from dprmt.training.private_run import _ledger
     from dprmt.training.recipes import load_recipe
     where = sys.argv[3]
     def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
