@@ -152,17 +152,21 @@ def _goals(cells: dict[str, Any]) -> str:
 
 def gpu(path: Path = RESULTS / "step_cuda.json") -> str:
     """What a GPU gave, or that none was at hand."""
-    lines = ["| device, date | shape | way | batch | ms | GiB |", "|---|---|---|---|---|---|"]
+    lines = ["| device, date | shape | way | batch | ms | times plain | GiB |", "|---|---|---|---|---|---|---|"]
     if not path.exists():
         said = "**Nothing was measured yet**: no GPU was at hand"
-        return "\n".join([f"On a GPU, by `make gpu`. {said}.", "", *lines, "| – | – | – | – | – | – |"])
+        return "\n".join([f"On a GPU, by `make gpu`. {said}.", "", *lines, "| – | – | – | – | – | – | – |"])
     for key, own in load(path)["cells"].items():
         shape, _, way = key.partition(": ")
-        failed = f"fails: {own.get('failed', '').partition(':')[0]} | –"
-        numbers = failed if "failed" in own else f"{1e3 * own['seconds']:.0f} | {own['mib'] / 1024:.1f}"
+        failed = f"fails: {own.get('failed', '').partition(':')[0]} | – | –"
+        times = f"{1e3 * own['seconds']:.0f} | {own['ratio']:.2f}" if "failed" not in own else ""
+        numbers = failed if "failed" in own else f"{times} | {own['mib'] / 1024:.1f}"
         where = f"{own.get('device', '–')}, {own.get('date', '–')}"
         lines.append(f"| {where} | {shape} | {way} | {own.get('batch', '–')} | {numbers} |")
-    return "\n".join(["On a GPU, by `make gpu`:", "", *lines])
+    said = (
+        "On a GPU, by `make gpu`, every way at the largest batch, of 16 samples or fewer, that fits"
+    )
+    return "\n".join([f"{said}; ratios are of steps taken in turn:", "", *lines])
 
 
 def draw(found: dict[str, Any], axes: Any) -> None:
