@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from dprmt._validation import check_choice, check_real
 from dprmt.spectra import bulk_edge, detection_threshold, shrink, spike_map, vector_overlaps
-from dprmt.testing._strategies import Library, NoisyMatrix, Shape, as_library, noisy_matrices, require, search
+from dprmt.testing._strategies import (
+    Library,
+    NoisyMatrix,
+    Shape,
+    as_float64,
+    as_library,
+    noisy_matrices,
+    require,
+    search,
+)
 
 Array = NDArray[np.float64]
 
@@ -92,10 +101,9 @@ def check_denoiser(
 
     def estimate(matrix: Array, sigma: float) -> Array:
         given = as_library(matrix, library, dtype)
-        before = np.array(given, copy=True)
-        result = f(given, sigma)
-        require(np.array_equal(before, np.asarray(given)), "The argument is not modified.", matrix.shape, "it was")
-        found = np.asarray(result.detach().cpu() if library == "torch" else result, np.float64)
+        before = as_float64(given)
+        found = as_float64(f(given, sigma))
+        require(np.array_equal(before, as_float64(given)), "The argument is not modified.", matrix.shape, "it was")
         require(found.shape == matrix.shape, "The estimate has the matrix' shape.", matrix.shape, f"got {found.shape}")
         require(bool(np.isfinite(found).all()), "The estimate is finite.", matrix.shape, "got nan or inf")
         return found
@@ -106,7 +114,7 @@ def check_denoiser(
         require(error <= tolerance, theorem, where, f"relative difference {error:.3g}, rounding explains {tolerance:g}")
 
     def symmetries(case: NoisyMatrix, exponent: int) -> None:
-        noisy, sigma = np.asarray(case.noisy, np.float64), case.sigma
+        noisy, sigma = as_float64(case.noisy), case.sigma
         expected = estimate(noisy, sigma)
         rng = np.random.default_rng(case.seed + 1)
         Q, R = (np.linalg.qr(rng.standard_normal((side, side)))[0] for side in case.shape)
@@ -121,7 +129,7 @@ def check_denoiser(
     for spikes in _CASES:
         limit += _DRAWS * _limit(spikes)
         for case in (NoisyMatrix(_SHAPE, spikes, seed=seed) for seed in range(_DRAWS)):
-            noisy, clean = np.asarray(case.noisy), np.asarray(case.clean)
+            noisy, clean = case.noisy, case.clean
             error += float(np.sum((estimate(noisy, case.sigma) - clean) ** 2))
             noise += float(np.sum((noisy - clean) ** 2))
     where = f"{_DRAWS} matrices of shape {_SHAPE} for each of the spikes {_CASES}, sigma = 1"
@@ -181,7 +189,7 @@ def check_shrinker(
     sides, worst = st.integers(1, 2000), 0.0
 
     def values(observed: Array, shape: Shape, sigma: float) -> Array:
-        found = np.asarray(f(observed.copy(), shape, sigma), np.float64)
+        found = as_float64(f(observed.copy(), shape, sigma))
         require(found.shape == observed.shape, "Each singular value becomes one.", shape, f"got shape {found.shape}")
         return found
 

@@ -105,6 +105,12 @@ def as_library(array: np.ndarray[Any, Any], library: Library, dtype: str = "floa
     return torch.from_numpy(np.ascontiguousarray(array)).to(getattr(torch, dtype))
 
 
+def as_float64(result: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What other code returned, a torch tensor or anything array-like, as a new NumPy array."""
+    tensor = hasattr(result, "detach")
+    return np.array(result.detach().cpu().double().numpy() if tensor else result, np.float64)
+
+
 def _strategy(value: SearchStrategy[T] | T) -> SearchStrategy[T]:
     return value if isinstance(value, SearchStrategy) else st.just(value)
 

@@ -9,8 +9,17 @@ import pytest
 import torch
 
 from dprmt import ParameterError, make_private
-from dprmt.accounting import DPSGD, AddRemove, ExactNorms, Hutchinson, HutchPlusPlus, ReplaceOne, ZeroOut
-from dprmt.accounting import clt_mu, gdp_epsilon
+from dprmt.accounting import (
+    DPSGD,
+    AddRemove,
+    ExactNorms,
+    Hutchinson,
+    HutchPlusPlus,
+    ReplaceOne,
+    ZeroOut,
+    clt_mu,
+    gdp_epsilon,
+)
 from dprmt.spectra import bulk_edge, denoise, hard_threshold, shrink
 from dprmt.testing import (
     check_accountant,
@@ -81,7 +90,7 @@ def test_the_excess_of_thresholds_is_measured():
         pytest.param(lambda y, shape, σ: shrink(y, shape, 1.01 * σ), "smaller limiting loss", id="sigma 1 % too large"),
         pytest.param(lambda y, shape, σ: y, "is noise and becomes 0", id="its input"),
         pytest.param(lambda y, shape, σ: 1.1 * y * (y > bulk_edge(shape, σ)), "0 <= f", id="larger than observed"),
-        pytest.param(lambda y, shape, σ: shrink(y, shape, 1.0), "", id="sigma ignored"),
+        pytest.param(lambda y, shape, σ: shrink(y, shape, 1.0), "noise and|scales|limiting loss", id="sigma ignored"),
     ],
 )
 def test_wrong_shrinkers_are_rejected(wrong, match):
@@ -98,7 +107,7 @@ def of(direction):
 
 @pytest.mark.parametrize("neighbours", [ZeroOut(), AddRemove(), ReplaceOne()], ids=str)
 def test_the_accountant_is_accepted(neighbours):
-    check_accountant(upper(neighbours=neighbours), neighbours=neighbours, loosest=0.0, examples=12)
+    check_accountant(upper(neighbours=neighbours), neighbours=neighbours, loosest=0.0, examples=6)
 
 
 @pytest.mark.slow
@@ -108,7 +117,7 @@ def test_the_accountant_of_estimated_norms_is_accepted():
 
 
 def test_claims_for_each_direction_are_accepted():
-    check_accountant(lambda *run: {"remove": of("remove")(*run), "add": of("add")(*run)}, examples=8)
+    check_accountant(lambda *run: {"remove": of("remove")(*run), "add": of("add")(*run)}, examples=4)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +130,7 @@ def test_claims_for_each_direction_are_accepted():
         pytest.param(lambda *run: math.floor(100 * upper()(*run)) / 100, {}, "lower bound", id="rounds down"),
         pytest.param(lambda σ, q, t, δ: gdp_epsilon(clt_mu(σ, q, t), δ), {}, "lower bound", id="central limit theorem"),
         pytest.param(lambda *run: 1.2 * upper()(*run), {"loosest": 0.1}, "at most a certified upper", id="loose"),
-        pytest.param(lambda σ, q, t, δ: upper()(σ, q, t, δ) * (1 + σ), {}, "More noise never costs", id="in sigma"),
+        pytest.param(lambda σ, q, t, δ: 10 * upper()(σ, q, t, δ) * σ**4, {}, "More noise never costs", id="in sigma"),
         pytest.param(lambda σ, q, t, δ: upper()(σ, q, t, δ) / q**2, {}, "smaller sample rate", id="in the rate"),
         pytest.param(lambda σ, q, t, δ: upper()(σ, 0.5, 400, δ) / t, {}, "[Mm]ore steps|lower bound", id="in steps"),
         pytest.param(lambda σ, q, t, δ: 999 * δ + upper()(σ, q, t, δ), {}, "larger δ", id="in delta"),
@@ -165,7 +174,7 @@ def test_a_coarse_mesh_is_found_wanting():
     ids=lambda estimator: repr(estimator.norms),
 )
 def test_the_estimators_are_accepted(estimator):
-    check_norm_estimator(estimator, draws=1000)
+    check_norm_estimator(estimator, draws=500)
 
 
 def test_exact_norms_are_accepted():
@@ -226,7 +235,7 @@ def private_step(rows, noise_multiplier):
     """One step of `make_private` on these rows, padded by rows with no gradient; each output's gradient is the row."""
     padded = torch.zeros(SIZE, rows.shape[1])
     padded[: len(rows)] = torch.from_numpy(rows)
-    model = torch.nn.Linear(rows.shape[1], 256, bias=False)
+    model = torch.nn.Linear(rows.shape[1], 1024, bias=False)
     torch.nn.init.zeros_(model.weight)
     private = make_private(
         model,
@@ -239,13 +248,13 @@ def private_step(rows, noise_multiplier):
         noise_multiplier=noise_multiplier,
     )
     for batch in private:
-        private.step(lambda part: model(part[0]).sum(1) / 16, batch)
+        private.step(lambda part: model(part[0]).sum(1) / 32, batch)
     private.close()
     return -model.weight
 
 
 def test_a_private_run_is_accepted():
-    check_private_step(private_step, clipping_norm=2.0, expected_batch_size=SIZE, examples=6)
+    check_private_step(private_step, clipping_norm=2.0, expected_batch_size=SIZE, examples=4)
 
 
 class Loop:
