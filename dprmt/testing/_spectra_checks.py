@@ -38,6 +38,7 @@ OPTIMAL = (
 EDGE = "A singular value at or below the bulk edge σ(√m + √n) is noise and becomes 0 (Eq. 9 of arXiv:2510.01137)."
 RANGE = "Noise makes singular values larger: 0 <= f(y) <= y (Eq. 3 of arXiv:2510.01137)."
 INCREASES = "A larger singular value is never shrunk to a smaller one: the optimal shrinkers increase."
+ALIKE = "A matrix and its transpose have the same singular values, and are treated alike."
 LOSS = (
     "No shrinker has a smaller limiting loss than the optimal one (Gavish & Donoho 2017; Leeb 2022 for operator loss)."
 )
@@ -211,6 +212,8 @@ def check_shrinker(
         unscaled = values(observed / sigma, shape, 1.0)
         apart = float(np.max(np.abs(unscaled - shrunk / sigma)) / np.max(observed / sigma))
         require(apart <= 1e-6, f"{SCALE} Here c = {sigma:g}.", where, f"relative difference {apart:.3g}")
+        turned = float(np.max(np.abs(values(observed, shape[::-1], sigma) - shrunk) / observed))
+        require(turned <= 1e-6, ALIKE, where, f"for the transposed shape the relative difference is {turned:.3g}")
         best, own = (
             _losses(part, signals, shape, sigma, loss)
             for part in (shrink(observed, shape, sigma, loss=loss), shrunk)  # type: ignore[arg-type]

@@ -88,6 +88,9 @@ def test_the_excess_of_thresholds_is_measured():
         pytest.param(lambda y, shape, σ: np.maximum(y - bulk_edge(shape, σ), 0), "smaller limiting loss", id="soft"),
         pytest.param(lambda y, shape, σ: shrink(y, shape, σ, loss="operator"), "limiting loss", id="of another loss"),
         pytest.param(lambda y, shape, σ: shrink(y, shape, 1.01 * σ), "smaller limiting loss", id="sigma 1 % too large"),
+        pytest.param(
+            lambda y, shape, σ: shrink(y, shape, σ) if shape[0] <= shape[1] else 0 * y, "alike", id="tall matrices"
+        ),
         pytest.param(lambda y, shape, σ: y, "is noise and becomes 0", id="its input"),
         pytest.param(lambda y, shape, σ: 1.1 * y * (y > bulk_edge(shape, σ)), "0 <= f", id="larger than observed"),
         pytest.param(lambda y, shape, σ: shrink(y, shape, 1.0), "noise and|scales|limiting loss", id="sigma ignored"),
