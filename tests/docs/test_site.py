@@ -22,7 +22,7 @@ from tests.house.import_graph import ROOT
 ROOMS = {
     "accounting": ["accounting"],
     "spectra": ["spectra"],
-    "rest": ["statements", "plots", "report", "cli"],
+    "rest": ["statements", "plots", "report", "testing", "cli"],
     "training": [
         f"training.{room}"
         for room in ("norms", "subspaces", "clipping", "denoising", "optimizers", "recipes", "data", "models")
