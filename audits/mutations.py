@@ -34,6 +34,9 @@ _NAMED = (ast.FunctionDef, ast.ClassDef)
 _SEEN, _SURVIVED, _NO_ANSWER = 1, 0, 99  # pytest's words: tests failed, all passed
 
 
+_WORDS = ("seen", "survived", "not run")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print a line a bug; 1 if one survived or its tests could not be run."""
     parser = argparse.ArgumentParser(prog="python -m audits mutations", description=__doc__)
@@ -129,19 +132,21 @@ def _lines_of(function: str | None, source: str) -> tuple[int, int]:
 
 
 def table() -> str:
-    """Bugs by area, with what became of them."""
+    """Count the bugs of each area by what became of them, and name those that no test saw."""
     results = read_results()
-    rows = [
-        (bug["area"], bug["name"], f"`{bug['tests'][0].split('::')[0]}`", _word(results.get(bug["name"]), bug))
-        for bug in read_list()
-    ]
-    return markdown(("area", "planted", "tests", ""), rows)
+    words = [(bug["area"], bug["name"], _word(results.get(bug["name"]), bug)) for bug in read_list()]
+    areas = list(dict.fromkeys(area for area, _, _ in words))
+    rows = [(area, *(sum((area, word) == (a, w) for a, _, w in words) for word in _WORDS)) for area in areas]
+    rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))
+    unseen = [f"- {area}, {word}: {name}" for area, name, word in words if word != _WORDS[0]]
+    counts = markdown(("area", "seen by a test", "survived", "not run"), [tuple(map(str, row)) for row in rows])
+    return counts + ("\n" + "\n".join(unseen) + "\n" if unseen else "")
 
 
 def _word(result: dict[str, Any] | None, bug: dict[str, Any]) -> str:
     if result is None or result["digest"] != digest(bug):
-        return "not run"
-    return "seen" if result["seen"] else "**survived**"
+        return _WORDS[2]
+    return _WORDS[0] if result["seen"] else _WORDS[1]
 
 
 @contextmanager

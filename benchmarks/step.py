@@ -15,6 +15,7 @@ is halved until it does.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -41,8 +42,6 @@ TABLE = ("roberta-base", "roberta-4", "lora", "wide", "qwen3")
 LENGTHS = ("qwen3-1k", "qwen3-4k", "qwen3-16k")
 FRONT = ("layers-128", "layers-1024", "layers-4096")
 OPTIONS = ("decoder", "decoder+checkpointing", "decoder+autocast", "decoder+compile")
-FLOOR = "tiny"
-"""Of which a process takes hardly more than any step does beside tensors."""
 OF_LENGTHS = ("plain", "exact", "ghost", "hutchinson", "hutch++", "opacus ghost")
 OF_OPTIONS = ("plain", "exact", "ghost", "hutchinson", "opacus ghost")
 GPU_SIZES = ["--shapes", "roberta-base", "llama-1b", "--tokens", "512", "2048", "16384", "--batch", "16"]
@@ -74,8 +73,13 @@ class Cell:
 
 
 def measured(cell: Cell, whats: Sequence[str] = ("time", "memory")) -> dict[str, Any]:
-    """What two processes say of a cell, or the last line of why one failed."""
+    """What two processes say of a cell, or the last line of why one failed.
+
+    On a GPU there is no need for processes: its allocator says what is held, and a model takes half a minute to start.
+    """
     found: dict[str, Any] = {}
+    if cell.device != "cpu":
+        return _measured_here(cell, whats)
     for what in whats:
         command = [sys.executable, "-m", "benchmarks.step", "--cell", json.dumps([what, asdict(cell)])]
         environment = os.environ | {"OMP_NUM_THREADS": "1"} | (GIVES_BACK if what == "memory" else {})
@@ -97,6 +101,20 @@ def measured(cell: Cell, whats: Sequence[str] = ("time", "memory")) -> dict[str,
     return found
 
 
+def _measured_here(cell: Cell, whats: Sequence[str]) -> dict[str, Any]:
+    import torch
+
+    from benchmarks.step_cell import run
+
+    try:
+        found = {name: value for what in whats for name, value in run(what, cell).items()}
+    except Exception as error:  # out of memory, or a way that refuses the shape: both are results
+        found = {"failed": str(error).strip().splitlines()[-1][:300] if str(error).strip() else repr(error)}
+    gc.collect()
+    torch.cuda.empty_cache()
+    return found
+
+
 def halved(cell: Cell) -> dict[str, Any]:
     """The same at the largest batch that goes into the device's memory: the cell's own, or half of it as often."""
     found = measured(cell)
@@ -112,7 +130,7 @@ GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_": 
 def cells(shapes: Sequence[str], ways: Sequence[str], **options: Any) -> Iterator[Cell]:
     """All that are wanted, plain first at every shape."""
     for shape in shapes:
-        own = OF_LENGTHS if shape in (*LENGTHS, *FRONT, FLOOR) else OF_OPTIONS if shape in OPTIONS else WAYS
+        own = OF_LENGTHS if shape in (*LENGTHS, *FRONT) else OF_OPTIONS if shape in OPTIONS else WAYS
         yield from (Cell(shape, way, **options) for way in WAYS if way in ways and way in own)
 
 
@@ -124,7 +142,7 @@ def load(path: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is not stored, and print the tables; or run the one cell that :func:`measured` asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *FRONT, *OPTIONS, FLOOR])
+    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *FRONT, *OPTIONS])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--rounds", type=int, default=3, help="pairs of steps")
     parser.add_argument("--device", default="cpu")
@@ -136,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--memory", action="store_true", help="of what is stored, measure memory anew and keep the times"
     )
     parser.add_argument(
-        "--counts", action="store_true", help="store what is counted of the shapes, and measure no steps"
+        "--epsilon", action="store_true", help="store ε of every norm method for the shapes, and measure no steps"
     )
     parser.add_argument("--page", type=Path, help="write what is stored between the marks of this page")
     parser.add_argument("--picture", type=Path, help="draw what is stored: time against ε")
@@ -149,13 +167,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(run(what, Cell(**cell))))
         return
     path = options.out or RESULTS / ("step.json" if options.device == "cpu" else "step_cuda.json")
-    if options.counts:
-        from benchmarks.step_cell import counts
+    if options.epsilon:
+        from benchmarks.step_cell import epsilons
 
         kept = load(path)
-        kept["counts"] = {name: counts(name) for name in (*TABLE, *LENGTHS, *FRONT, FLOOR)}
+        kept["epsilon"] = {name: epsilons(name) for name in FRONT}
         path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    stored_only = options.counts or options.page or options.picture
+    stored_only = options.epsilon or options.page or options.picture
     for tokens in () if stored_only else options.tokens:
         sizes = {} if tokens is None else {"batch": options.batch, "tokens": tokens}
         for cell in cells(options.shapes, options.ways, rounds=options.rounds, device=options.device, **sizes):

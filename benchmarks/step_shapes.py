@@ -33,7 +33,8 @@ class Shape:
     def make(self, tokens: int, device: str) -> nn.Module:
         """The model, with the same weights every time."""
         torch.manual_seed(0)
-        model = self.model(tokens).train()
+        with torch.device(device):
+            model = self.model(tokens).train()
         if "checkpointing" in self.options:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         return model.to(device)

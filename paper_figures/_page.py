@@ -15,16 +15,34 @@ from paper_figures.items import ITEMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
 OWN_PAGE = PAGE.with_name("reproduction_own.md")
-OWN_HEAD = """# Measurements that are of no paper
+OWN_HEAD = """---
+type: results
+audience: researchers
+summary: Measurements of this project that repeat no paper.
+---
+# Measurements of no paper
 
-Written by `python -m paper_figures page`; not edited by hand. These stand apart from [published
-numbers](reproduction.md), and are not in their count.
+These figures answer questions of this project: what estimated norms cost in ε, how denoisers behave over a grid of
+signals, and what random allocation saves. They are not in the count of [published numbers](reproduction.md).
+`python -m paper_figures page` writes this page.
 """
-HEAD = """# Published figures and tables, ours beside theirs
+HEAD = """---
+type: results
+audience: researchers
+summary: Numbers of five papers next to ours, with a verdict for each.
+---
+# Published figures and tables
 
-Written by `python -m paper_figures page` from `paper_figures/results` and `paper_figures/published.toml`; not edited by
-hand. What follows from printed numbers alone is on [a page of its own](reproduction_forensics.md), and what is of no
-paper on [another](reproduction_own.md).
+We compared the numbers of five papers with ours. Most numbers that we could compare are reproduced, and most of these
+follow from other printed numbers without a new training run. The first table counts them for each paper.
+
+- **Formulas and tables of bounds** reproduce well. Differences are often explained by rounding or by a definition.
+- **Accuracies** often differ, because our runs use smaller models or other data. Read their scale before you compare.
+- **Claims of a gain** by denoising, projection or heavy-tail optimizers reproduce in part. Each has its interval.
+
+About a quarter of the numbers need models, data or hardware that we do not have. Other pages have
+[checks from printed numbers alone](reproduction_forensics.md) and [measurements of no paper](reproduction_own.md).
+`python -m paper_figures page` writes this page from `paper_figures/results` and `paper_figures/published.toml`.
 """
 COUNTED = """*Compared* are numbers that a row of this page or of the other one holds against another number, with a
 margin and a verdict; *from print* are those of the other page alone, two hundred of them one table that two versions

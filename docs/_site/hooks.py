@@ -47,8 +47,10 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Links between pages; and out of the folder of documents to pictures, other files being named without a link."""
     folder, _, name = page.file.src_uri.rpartition("/")
     if folder == "theory":
-        markdown = spaced(linked_theory(markdown, name.removesuffix(".md")))
-    if folder in ("theory", "how_to", "tutorials"):
+        markdown = linked_theory(markdown, name.removesuffix(".md"))
+    if folder in ("theory", "results"):
+        markdown = spaced(markdown)
+    if folder in ("theory", "results", "how_to", "concepts", "tutorials"):
         markdown = linked_names(markdown)
     if folder == "api":
         markdown = with_others(markdown)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from typing import Any
 
 from dprmt import __version__
 from dprmt._files import strict_json
@@ -15,11 +14,11 @@ from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
 from dprmt.cli._recipe_records import CONFIG, FROM_RECORD, how_to_install_for, recipe_of, recipe_record
 from dprmt.cli._text_table import text_table
 
-_HEADER = ["norms", "time ×", "GFLOP of norms", "MiB at the peak", "ε ≤"]
+_HEADER = ["norms", "time ×", "seconds", "MiB at the peak", "ε ≤"]
 _EXAMPLES = """\
 examples:
   dprmt plan minilm-docstrings
-  dprmt plan recipe.toml --set training.micro_batch_size=4 --layers
+  dprmt plan recipe.toml --set training.micro_batch_size=4 --device cpu
 """
 
 
@@ -33,13 +32,12 @@ def add_command(commands: Commands) -> None:
         type=name_of("a recipe"),
         help="a .toml file, or a name that `dprmt recipes` lists",
     )
-    parser.add_argument("--layers", action="store_true", help="every layer's norms, too, by the recommended way")
-    parser.add_argument("--measure", action="store_true", help="with this machine's rates, not those of any CPU core")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, …; a GPU if there is one by default")
     add_changes(parser)
 
 
 def run_plan(namespace: argparse.Namespace) -> None:
-    """Counts, as a table or JSON."""
+    """Measured costs, as a table or JSON."""
     try:
         from dprmt.training.harness import recipe_costs
         from dprmt.training.recipes import load_recipe
@@ -51,26 +49,20 @@ def run_plan(namespace: argparse.Namespace) -> None:
             raise ParameterError("recipe", None, "given, or --from-json")
         recipe = load_recipe(namespace.recipe) if record is None else recipe_of(record)
         recipe = recipe.with_changes(recipe_changes(namespace.set))
-        measure = namespace.measure or bool((record or {}).get("measured"))
-        costs = recipe_costs(recipe, measure=measure)
+        costs = recipe_costs(recipe, device=namespace.device)
     except ParameterError as error:
-        name = {"recipe": "RECIPE", "from_json": "--from-json"}.get(error.name, error.name)
+        name = {"recipe": "RECIPE", "from_json": "--from-json", "device": "--device"}.get(error.name, error.name)
         raise UsageError(f"dprmt plan: {name} must be {error.allowed}, got {error.value!r}") from None
     if namespace.json:
         found = dataclasses.asdict(costs) | {"recommended": costs.recommended.way, "sentence": costs.sentence}
-        asked = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta, "measured": measure}
+        asked = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta}
         sys.stdout.write(strict_json(asked | {CONFIG: recipe.to_dict()} | found) + "\n")
         return
-    sys.stdout.write(_words(costs, recipe, every_layer=namespace.layers))
-
-
-def _words(costs: Any, recipe: Any, *, every_layer: bool) -> str:
-    name = recipe.name
-    plain = f"without privacy {costs.plain_flops / 1e9:.3g} GFLOP, {costs.plain_peak / 2**20:.0f} MiB"
-    lines = [f"{name}: a step of one micro-batch, counted; {plain}", text_table(_HEADER, costs.rows())]
-    if every_layer:
-        taken = costs.recommended.layers
-        rows = [[one.layer, one.how, f"{one.flops / 1e9:.3g}", f"{one.kept / 2**20:.1f}"] for one in taken]
-        lines.append(text_table(["layer", "norms", "GFLOP", "MiB kept"], rows))
-    at = f"time ×: of a step without privacy; ε at δ = {recipe.privacy.delta:g}; {costs.neighbours}"
-    return "\n".join([*lines, at, f"recommended: {costs.sentence}\n"])
+    plain = f"without privacy {costs.plain_seconds:.3g} s, {costs.plain_peak / 2**20:.3g} MiB"
+    lines = [
+        f"{recipe.name}: a step of one micro-batch, measured; {plain}",
+        text_table(_HEADER, costs.rows()),
+        f"time ×: of a step without privacy; ε at δ = {recipe.privacy.delta:g}; {costs.neighbours}",
+        f"recommended: {costs.sentence}",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")

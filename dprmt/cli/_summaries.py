@@ -11,7 +11,7 @@ SUMMARIES = {
     "tradeoff": "the trade-off curve of a training run (f-DP), as csv, JSON or picture",
     "statement": "the privacy card of a run: what may be said, in Markdown or JSON, and what not",
     "spectrum": "the singular values of noisy matrices, and which of them stand out from the noise",
-    "plan": "what a recipe's steps cost by every way of taking norms: time, memory, ε; and which one to take",
+    "plan": "measure what a recipe's steps cost by every norm method: time, memory, ε; and recommend one",
     "train": "train a model as a recipe says, with differential privacy, and write down what it cost",
     "recipes": "the recipes that come with the package, or one of them in full",
     "report": "theory against measurement on real gradients, and the price of randomized clipping: one HTML page",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _COMMAND = "dprmt train"
 _OPTIONS = ("out", "resume", "noise_seed", "set", "device", "secure", "tensorboard", "from_json")
-_MIB = 2.0**20
 NO_PRIVACY = "clip only, no privacy: no noise was or would be added, and no ε is stated"
 _LAYERS_SHOWN = 8
 _EXAMPLES = """\
@@ -56,7 +55,7 @@ def add_command(commands: Commands) -> None:
         type=name_of("a folder"),
         help="continue the run in this folder, as its config.toml says, with fresh noise; or that of RECIPE and --out",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε, memory")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε")
     add_changes(parser)
     parser.add_argument("--noise-seed", metavar="N", help="repeatable noise, for studies: known noise protects nobody")
     parser.add_argument("--secure", action="store_true", help="noise and coins from a cipher (privacy.secure)")
@@ -200,9 +199,6 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
     ]
     if len(plan.trainable) > _LAYERS_SHOWN:
         lines.append(f"  … {len(plan.trainable) - _LAYERS_SHOWN} more (--json lists all)")
-    lines.append(
-        "memory, estimated: " + ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in plan.memory.items())
-    )
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -210,7 +210,7 @@ def plot_spectrum_histogram(
         ax.plot(spikes, np.full(len(spikes), 0.03), color=noise[1], label=f"{prefix}values above the gate", **marks)
     _show_all(ax, edge, max(gate, values[0], *predicted), earlier)
     tallest = max(float(np.max(density)), float(np.histogram(values, bins, weights=weights)[0].max()))
-    _vertical(ax, "linear" if yscale == "auto" else yscale, 1.05 * tallest, 0.5 * float(weights[0]), earlier)
+    _vertical(ax, "linear" if yscale == "auto" else yscale, 1.05 * (tallest or 1.0), 0.5 * float(weights[0]), earlier)
     ax.set_ylabel("density")
     _about(ax, shape, sigma, label)
     if legend:

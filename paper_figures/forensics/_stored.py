@@ -16,14 +16,20 @@ from paper_figures.forensics._check import Check
 
 FILE = RESULTS / "forensics.json"
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction_forensics.md"
-HEAD = """# What follows from printed numbers
+HEAD = """---
+type: results
+audience: researchers
+summary: Checks of papers against their own printed numbers, without training.
+---
+# Checks from printed numbers
 
-Written by `python -m paper_figures page` from what `python -m paper_figures forensics` computed; not edited by hand.
-No check trains anything. Each takes numbers that a document prints and computes others that it prints too. *Ours* is
-what follows, with an interval where last digits of the inputs, or what is not printed, leave one open. *Margin* is how
-far from the printed number it may lie: one unit of the last digit, unless the check says otherwise. *Reproduced*: the
-interval lies within the margin; *compatible, wide*: it merely meets it; **differs**: it does not. A reason is tested,
-by the command that is named, or open.
+Each check takes numbers that a paper prints, and computes others that the same paper prints too. No check trains a
+model. Most printed numbers are consistent; a difference is listed with its reason, tested or open.
+`python -m paper_figures page` writes this page from the results of `python -m paper_figures forensics`. *Ours* is
+the computed number, with an interval where last digits of the inputs, or what is not printed, leave one open. *Margin*
+is how far from the printed number it may lie: one unit of the last digit, unless the check says otherwise.
+*Reproduced*: the interval lies within the margin; *compatible, wide*: it merely meets it; **differs**: it does not. A
+reason is tested, by the command that is named, or or open.
 """
 NUMBERLESS = """## Named without a number
 

@@ -110,7 +110,7 @@ def test_a_release_with_an_address_has_no_relative_link(packed: tuple[Path, Path
     with_address, without = _metadata(wheel), _metadata(packed[1])
     for kind in ("Homepage", "Source", "Issues", "Changelog", "Guarantees"):
         assert f"Project-URL: {kind}, {address}" in with_address
-    assert f"products per layer]({address}/raw/main/docs/images/" in with_address
+    assert f"estimates and Opacus]({address}/raw/main/docs/images/" in with_address
     links = re.findall(r"\]\(([^)]+)\)", with_address)
     assert len(links) == len(re.findall(r"\]\(([^)]+)\)", without)) > 5
     assert all(link.startswith("https://") for link in links)

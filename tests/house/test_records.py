@@ -71,7 +71,6 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
         ("probes", [*RUN, "--delta", "1e-5", "--budget", "9", "--layers", "64x32x16,8x8x8"]),
         ("probes", [*EPOCHS, "--delta", "1e-5", "--budget", "3", "--neighbours", "add-remove"]),
         ("recipes", ["minilm-docstrings-hutchpp"]),
-        ("plan", [*SMALL]),
         ("train", [*SMALL, "--dry-run"]),
     ],
 )
@@ -83,6 +82,25 @@ def test_a_record_fed_back_gives_itself(
     (tmp_path / "answer.json").write_text(json.dumps(first), encoding="utf-8")
     again = [command, "--from-json", str(tmp_path / "answer.json"), *(["--dry-run"] if command == "train" else [])]
     assert answer(capsys, *again) == first
+
+
+def test_a_plan_is_measured_again_for_the_same_recipe(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times would differ, so here they are set."""
+    from dprmt.training.clipping import StepCosts, WayCost
+
+    asked = []
+    made = [WayCost(way, 1.0, 2.0, 3, 0.5) for way in ("exact", "ghost", "hutchinson", "hutch++")]
+    monkeypatch.setattr(
+        "dprmt.training.harness.recipe_costs", lambda recipe, device: asked.append(recipe) or StepCosts(made, 0.5, 1)
+    )
+    first = answer(capsys, "plan", *SMALL)
+    assert (first["ways"][1]["way"], first["ways"][1]["seconds"], first["plain_peak"]) == ("ghost", 1.0, 1)
+    assert (first["recommended"], first["delta"]) == ("exact", 1e-4)
+    (tmp_path / "answer.json").write_text(json.dumps(first), encoding="utf-8")
+    assert answer(capsys, "plan", "--from-json", str(tmp_path / "answer.json")) == first
+    assert asked[0] == asked[1]
 
 
 def test_phases_noise_and_standard_input(

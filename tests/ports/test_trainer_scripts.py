@@ -119,18 +119,16 @@ def authors_private(folder: Path) -> Any:
 
 
 def qlora_plain(folder: Path) -> Any:
-    """Adapters on a frozen model in 16 bits, with activation checkpointing: as QLoRA's script trains them.
+    """Adapters on a frozen model, with activation checkpointing: as QLoRA's script trains them.
 
-    The four-bit layers themselves need a GPU; what the private step sees of them, frozen inputs in 16 bits, is here.
+    Layers of four bits, and arithmetic in sixteen, need a GPU: here the frozen model is in single precision.
     """
     tokenizer = Bytes()
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=31, max_position_embeddings=64, **sizes)).bfloat16()
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=31, max_position_embeddings=64, **sizes))
     model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj", "down_proj"]))
     data = texts().map(lambda row: tokenizer(row["text"]), batched=True, remove_columns=["text", "author"])
-    args = TrainingArguments(
-        per_device_train_batch_size=6, bf16=True, activation_checkpointing=True, logging_steps=1, **quiet(folder)
-    )
+    args = TrainingArguments(per_device_train_batch_size=6, activation_checkpointing=True, **quiet(folder))
     collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
     model.enable_input_require_grads()
     trainer = Trainer(model=model, args=args, train_dataset=data, data_collator=collator)
@@ -139,18 +137,16 @@ def qlora_plain(folder: Path) -> Any:
 
 
 def qlora_private(folder: Path) -> Any:
-    """Adapters on a frozen model in 16 bits, with activation checkpointing: as QLoRA's script trains them.
+    """Adapters on a frozen model, with activation checkpointing: as QLoRA's script trains them.
 
-    The four-bit layers themselves need a GPU; what the private step sees of them, frozen inputs in 16 bits, is here.
+    Layers of four bits, and arithmetic in sixteen, need a GPU: here the frozen model is in single precision.
     """
     tokenizer = Bytes()
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=31, max_position_embeddings=64, **sizes)).bfloat16()
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=31, max_position_embeddings=64, **sizes))
     model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj", "down_proj"]))
     data = texts().map(lambda row: tokenizer(row["text"]), batched=True, remove_columns=["text", "author"])
-    args = TrainingArguments(
-        per_device_train_batch_size=6, bf16=True, activation_checkpointing=True, logging_steps=1, **quiet(folder)
-    )
+    args = TrainingArguments(per_device_train_batch_size=6, activation_checkpointing=True, **quiet(folder))
     collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
     model.enable_input_require_grads()
     privacy = PrivacyArguments("hutch++", clipping_norm=0.1, noise_multiplier=1.0, delta=1e-3)

@@ -129,9 +129,9 @@ def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monk
     mechanism, asked = DPSGD(1.0, 0.01, Hutchinson(32, secret=False)), []
     answer = DPSGD.epsilon
 
-    def counted(self: DPSGD, steps: Any, *options: Any, **named: Any) -> Any:
-        asked.append(steps)
-        return answer(self, steps, *options, **named)
+    def counted(self: DPSGD, **named: Any) -> Any:
+        asked.append(named["steps"])
+        return answer(self, **named)
 
     monkeypatch.setattr(DPSGD, "epsilon", counted)
     monkeypatch.setattr("dprmt.training.private_run._ledger._EXACT_FOR", math.inf)  # however busy the machine
@@ -141,10 +141,10 @@ def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monk
     assert [resumed.after(steps) for steps in range(70, 101)] == found[69:]
     assert found == sorted(found)
     for steps in (1, 2, 40, 64, 65, 99):
-        one = answer(mechanism, steps, 1e-5)
+        one = answer(mechanism, steps=steps, delta=1e-5)
         assert one.lower <= found[steps - 1] <= one.upper * 1.002
         assert spent.after(steps, exactly=True) == one.upper
-    assert found[99] == answer(mechanism, 100, 1e-5).upper
+    assert found[99] == answer(mechanism, steps=100, delta=1e-5).upper
 
 
 trees = st.recursive(

@@ -16,7 +16,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dprmt import TrainingStateError
-from dprmt.training.clipping import ClippedStep, Units, UnitStep, make_private
+from dprmt.training.clipping import ClippedStep, Units, UnitStep
+from dprmt.training.clipping._make_private import make_private
 
 SIZE, WIDTH = 16, 5
 

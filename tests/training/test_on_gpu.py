@@ -60,6 +60,8 @@ def test_batches_are_halved_until_they_fit(monkeypatch) -> None:
 def test_the_page_says_that_nothing_was_measured_or_what_was(tmp_path) -> None:
     path = tmp_path / "step_cuda.json"
     assert "**Nothing was measured yet**" in step_page.gpu(path)
-    own = {"device": "H100", "date": "2026-11-26", "batch": 8, "seconds": 0.0123, "mib": 2048.0}
+    own = {"device": "H100", "date": "2026-11-26", "batch": 8, "seconds": 0.0123, "ratio": 1.5, "mib": 2048.0}
     path.write_text(json.dumps({"cells": {"llama-1b 16×512: ghost": own}}))
-    assert step_page.gpu(path).splitlines()[-1] == "| H100, 2026-11-26 | llama-1b 16×512 | ghost | 8 | 12 | 2.0 |"
+    assert (
+        step_page.gpu(path).splitlines()[-1] == "| H100, 2026-11-26 | llama-1b 16×512 | ghost | 8 | 12 | 1.50 | 2.0 |"
+    )

@@ -142,6 +142,15 @@ def test_allocation_takes_every_row_once_an_epoch() -> None:
     assert private.mechanism.steps_per_epoch == 5
 
 
+def test_an_epoch_of_allocation_is_charged_whole() -> None:
+    private = new(sampling="allocation", steps=3)
+    for batch in private:
+        private.step(losses(private), batch)
+        assert private.records["steps_charged"] == 5
+        assert private.epsilon() == private.mechanism.epsilon(steps=5, delta=1e-5)
+    assert (private.steps_taken, private.steps_charged) == (3, 3)
+
+
 def test_an_empty_batch_is_a_step_of_noise() -> None:
     private = new(batch_size=1e-4, steps=2)
     before = weights(private.model)
@@ -291,6 +300,23 @@ def test_the_same_noise_never_comes_with_other_parameters() -> None:
             moves[-1].append((before - weights(run.model)[0]) / rate)
     torch.testing.assert_close(moves[0][0], moves[1][0], atol=1e-5, rtol=1e-4)  # one and the same release
     assert float((moves[0][1] - moves[1][1]).abs().max()) > 1e-3
+
+
+def test_two_sums_at_one_place_of_a_run_never_get_the_same_noise() -> None:
+    """Loaded twice and trained with other losses: the difference of what is released has noise, and no bare sum."""
+    state = new(noise_multiplier=1000.0).state_dict()
+
+    def moved(sign: float) -> torch.Tensor:
+        private = new(noise_multiplier=1000.0)
+        private.load_state_dict(state)
+        before = torch.cat([value.flatten() for value in weights(private.model)])
+        private.step(lambda rows: sign * losses(private)(rows), next(iter(private)))
+        return torch.cat([value.flatten() for value in weights(private.model)]) - before
+
+    one, same, other = moved(1.0), moved(1.0), moved(-1.0)
+    assert torch.equal(one, same)
+    noise = 1000.0 * 0.3 / 12  # of an entry; sums differ by less than 2 N C / L = 2
+    assert (one - other).std() > noise
 
 
 def test_a_ledger_counts_what_a_lost_process_took(tmp_path: Any) -> None:

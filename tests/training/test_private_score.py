@@ -131,7 +131,7 @@ def test_calibration_leaves_releases_as_they_are() -> None:
     assert 1.995 < run.epsilon(1e-5).upper <= 2.0
     less = compose([(DPSGD(mechanism.noise_multiplier * 0.995, 0.01), 500), release])
     assert less.epsilon(1e-5).upper > 2.0
-    with pytest.raises(ParameterError, match="whose noise can be chosen"):
+    with pytest.raises(ParameterError, match="with a phase of DPSGD that is not fixed"):
         calibrate(compose([GaussianRelease(4.0)]), target_epsilon=2.0, delta=1e-5)
     with pytest.raises(ParameterError, match="target_epsilon"):
         calibrate(compose([(DPSGD(1.0, 0.01), 500), GaussianRelease(1.0)]), target_epsilon=2.0, delta=1e-5)

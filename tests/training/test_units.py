@@ -338,7 +338,7 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
         "units are run one at a time: one of 5 rows fills a micro-batch",
     )
     assert "exceed a micro-batch of 8" in reason(units=Units(9, micro_batch_size=8))[1]
-    # A unit of 256 tokens or more (docs/training.md).
+    # A unit of 256 tokens or more (docs/how_to/people_with_several_rows.md).
     assert reason(tokens=128, units=Units(2, 64))[0] == "alone"
     assert reason(tokens=127, units=Units(2, 64))[0] == "together"
 

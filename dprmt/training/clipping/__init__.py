@@ -10,17 +10,13 @@ from dprmt.training.clipping._allocation_loader import AllocationSampler as Allo
 from dprmt.training.clipping._allocation_loader import allocation_loader as allocation_loader
 from dprmt.training.clipping._costs import StepCosts as StepCosts
 from dprmt.training.clipping._costs import WayCost as WayCost
-from dprmt.training.clipping._layer_cost import LayerCost as LayerCost
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
-from dprmt.training.clipping._memory import saved_for_backward as saved_for_backward
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
 from dprmt.training.clipping._optimizer import NoisySumOptimizer as NoisySumOptimizer
 from dprmt.training.clipping._optimizer import sum_of as sum_of
 from dprmt.training.clipping._plan import ClippingPlan as ClippingPlan
 from dprmt.training.clipping._plan import plan_private as plan_private
 from dprmt.training.clipping._private_step import PrivateStep as PrivateStep
-from dprmt.training.clipping._rates import Rates as Rates
-from dprmt.training.clipping._rates import measured_rates as measured_rates
 from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer as ShardedNoisySumOptimizer
 from dprmt.training.clipping._sharded_step import ShardedStep as ShardedStep
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
@@ -32,10 +28,8 @@ __all__ = [
     "ClippedStep",
     "ClippingPlan",
     "DistributedNoisySumOptimizer",
-    "LayerCost",
     "NoisySumOptimizer",
     "PrivateStep",
-    "Rates",
     "ShardedNoisySumOptimizer",
     "ShardedStep",
     "StepCosts",
@@ -44,8 +38,6 @@ __all__ = [
     "Units",
     "WayCost",
     "allocation_loader",
-    "measured_rates",
     "plan_private",
-    "saved_for_backward",
     "sum_of",
 ]

@@ -1,59 +1,46 @@
-"""What a private step costs by each way of taking norms, counted before the first one: FLOPs, bytes, ε.
-
-Counted are products of matrices, normal numbers, bytes that are read and written entry by entry, and tensors that are
-alive at once. A plain pass over made-up samples, there and back, shows shapes and when tensors come and go; nothing
-private is looked at.
-"""
+"""Measured cost of private steps by each norm method: time, memory and ε, on synthetic rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
-from typing import SupportsFloat
+from typing import Any
 
-from torch import nn
+import torch
 
 from dprmt import _html
 from dprmt._rounding import round_up
-from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
-from dprmt.training.clipping._layer_cost import LayerCost
-from dprmt.training.clipping._matrix_layers import FactoredLayer
-from dprmt.training.clipping._peaks import FLOAT, private_peak, trained
-from dprmt.training.clipping._plain_pass import PlainPass, Seen
-from dprmt.training.clipping._policy import Layer
-from dprmt.training.clipping._rates import Rates
-from dprmt.training.norms import NormRecord, gram_entries
+from dprmt._validation import ParameterError
+from dprmt.accounting import ZeroOut
+from dprmt.training.clipping._memory import TensorMemory
 
-_OF_THE_SUM = 5 * FLOAT  # an entry's of the sum: written, and read and written as noise is added and it is divided
-_SLOWER, _MORE_EPSILON = 0.10, 0.05
-FORMED = "formed"
-"""Every sample's gradient at once, as hooks do that keep them: not offered, to compare with."""
+EXACT, ESTIMATED = ("exact", "ghost"), ("hutchinson", "hutch++")
+_SECONDS = 0.1  # time for which steps of one method are repeated, at least two steps
+_SLOWER, _MORE_EPSILON = 0.10, 0.05  # what an estimate must save in time, and may cost in ε
 
 
 @dataclass(frozen=True)
 class WayCost:
-    """Cost of steps by one way of taking norms.
+    """Cost of a step by one norm method.
 
     Attributes
     ----------
     way : str
-        "formed", or what `plan_private` takes as ``norms``.
-    layers : sequence of LayerCost
-        In the model's order.
-    flops : int
-        Of the norms of a micro-batch.
+        The norm method, as `plan_private` takes it.
+    seconds : float
+        The fastest step on one micro-batch.
     time : float
-        Of a step, over that without privacy.
+        ``seconds`` over those of a step without privacy.
     peak : int
-        Bytes beyond parameters and optimizer.
+        Bytes at the peak beyond what the process held before the step.
     epsilon : float or None
-        An upper bound; None if nothing was said of the noise.
+        An upper bound on the run's ε; None if no noise was given.
     """
 
     way: str
-    layers: Sequence[LayerCost]
-    flops: int
+    seconds: float
     time: float
     peak: int
     epsilon: float | None
@@ -61,20 +48,22 @@ class WayCost:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Cost of a step by all ways of taking norms, and the way to take; from :meth:`ClippingPlan.costs`.
+    """Cost of a step by every norm method, and a recommendation; from :meth:`ClippingPlan.costs`.
 
     Attributes
     ----------
     ways : sequence of WayCost
-        "formed" first.
-    plain_flops, plain_peak : int
+        Exact methods first.
+    plain_seconds : float
         Of a step without privacy.
+    plain_peak : int
+        Bytes at its peak.
     neighbours : str
-        Against which every ε is.
+        Neighbouring relation of every ε.
     """
 
     ways: Sequence[WayCost]
-    plain_flops: int
+    plain_seconds: float
     plain_peak: int
     neighbours: str = ZeroOut.kind
 
@@ -87,7 +76,7 @@ class StepCosts:
 
     @property
     def sentence(self) -> str:
-        """A sentence: the way to take, and what the other would give and cost."""
+        """Recommended method, and how the best one of the other kind compares."""
         taken = self.recommended
         other = self._estimated() if taken is self._exact() else self._exact()
         share = round(100 * (taken.time / other.time - 1))
@@ -98,21 +87,21 @@ class StepCosts:
         return f"{taken.way}: {pace}, ε {round_up(taken.epsilon, 3)} against {round_up(other.epsilon, 3)}"
 
     def _exact(self) -> WayCost:
-        return min((one for one in self.ways if one.way in ("exact", "ghost")), key=lambda one: one.time)
+        return min((one for one in self.ways if one.way in EXACT), key=lambda one: one.time)
 
     def _estimated(self) -> WayCost:
-        found = [one for one in self.ways if one.way in ("hutchinson", "hutch++")]
+        found = [one for one in self.ways if one.way in ESTIMATED]
         cheap = [one for one in found if _costs_little(one, self._exact())]
         return min(cheap or found, key=lambda one: one.time)
 
     def rows(self) -> list[list[str]]:
-        """A table: way, time over a plain step, GFLOP of norms, MiB at the peak, ε."""
+        """Rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
         return [
             [
                 one.way,
                 f"{one.time:.2f}",
-                f"{one.flops / 1e9:.3g}",
-                f"{one.peak / 2**20:.0f}",
+                f"{one.seconds:.3g}",
+                f"{one.peak / 2**20:.3g}",
                 "–" if one.epsilon is None else round_up(one.epsilon, 3),
             ]
             for one in self.ways
@@ -123,7 +112,7 @@ class StepCosts:
 
     def _repr_html_(self) -> str:
         return _html.block(
-            _html.table(["way", "time ×", "GFLOP", "MiB", "ε"], self.rows()),
+            _html.table(["norms", "time ×", "seconds", "MiB", "ε"], self.rows()),
             _html.sentence(f"{self.sentence} ({self.neighbours})"),
         )
 
@@ -132,91 +121,66 @@ def _costs_little(one: WayCost, exact: WayCost) -> bool:
     return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= (1 + _MORE_EPSILON) * exact.epsilon
 
 
-def way_cost(
-    way: str,
-    layers: Sequence[Layer],
-    record: NormRecord,
-    shown: PlainPass,
-    rates: Rates,
-    noise: tuple[float, Poisson | RandomAllocation | SupportsFloat, int, float] | None,
-) -> WayCost:
-    """Of one way; ``noise``: σ, sampling, steps and δ."""
-    costs = [_layer_cost(layer, shown.layers[layer.name], way) for layer in layers if layer.name in shown.layers]
-    values = [value for layer in layers for value in layer.module.parameters() if value.requires_grad]
-    drawn = max((value.numel() for value in values if value.device.type != "cpu"), default=0)  # a CPU draws in pieces
-    entries = sum(value.numel() for value in values)
-    captured = sum(shown.layers[cost.layer].outputs for cost in costs)
-    plain = _plain_seconds(layers, shown, rates)
-    norms = sum(cost.flops / rates.flops + cost.normals / rates.normals + cost.moved / rates.bytes for cost in costs)
-    adds = (_OF_THE_SUM * entries + 2 * captured) / rates.bytes + entries / rates.normals
-    return WayCost(
-        way,
-        costs,
-        sum(cost.flops for cost in costs),
-        1 + (norms + adds) / plain,
-        private_peak(costs, layers, FLOAT * drawn, shown, formed=way == FORMED),
-        None if noise is None else _epsilon(record, *noise),
-    )
+class StillOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
+    """Optimizer whose steps leave every parameter as it is."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__([value for value in model.parameters() if value.requires_grad], {})
+
+    def step(self, closure: Any = None) -> None:
+        """Do nothing."""
 
 
-def _epsilon(
-    record: NormRecord,
-    noise_multiplier: float,
-    sampling: Poisson | RandomAllocation | SupportsFloat,
-    steps: int,
-    delta: float,
-) -> float:
-    return float(record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta).upper)
+@contextmanager
+def undisturbed(model: torch.nn.Module) -> Iterator[None]:
+    """Give the gradients of the model and the states of torch's generators back at the end."""
+    kept = [(value, value.grad) for value in model.parameters()]
+    devices = sorted({value.device.index for value, _ in kept if value.is_cuda})
+    try:
+        with torch.random.fork_rng(devices):
+            for value, _ in kept:
+                value.grad = None
+            yield
+    finally:
+        for value, gradient in kept:
+            value.grad = gradient
 
 
-def plain_flops(layers: Sequence[Layer], shown: PlainPass) -> int:
-    """Of a step without privacy: forward, gradients of inputs and of weights."""
-    weights = sum(_product(layer, shown.layers[layer.name]) for layer in layers if layer.name in shown.layers)
-    return 2 * shown.flops + weights
+def checked_losses(losses: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """One forward pass; raises unless it gives one loss per sample, with its graph."""
+    found: Any = losses()
+    if not isinstance(found, torch.Tensor) or found.ndim != 1 or not found.requires_grad:
+        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ParameterError("losses", shape, "a function of nothing that gives losses of shape (B,) with their graph")
+    return found
 
 
-def _plain_seconds(layers: Sequence[Layer], shown: PlainPass, rates: Rates) -> float:
-    entries = sum(trained(layer.module) for layer in layers)
-    moved = 4 * shown.saved + 5 * FLOAT * entries  # kept, read, and their gradients; gradients written, and the step
-    return plain_flops(layers, shown) / rates.flops + moved / rates.bytes
+def measured(step: Callable[[], None], device: torch.device) -> tuple[float, int]:
+    """Seconds of the fastest step, and bytes at the peak; a first step, with its checks, does not count."""
+    step()
+    peak = _peak(step, device)
+    seconds: list[float] = []
+    until = time.perf_counter() + _SECONDS
+    while len(seconds) < 2 or time.perf_counter() < until:
+        _wait(device)
+        started = time.perf_counter()
+        step()
+        _wait(device)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds), peak
 
 
-def _product(layer: Layer, seen: Seen) -> int:
-    return 2 * seen.samples * seen.tokens * prod(layer.sizes) if isinstance(layer, FactoredLayer) else 0
+def _peak(step: Callable[[], None], device: torch.device) -> int:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        return int(torch.cuda.max_memory_allocated(device) - before)
+    with TensorMemory() as memory:
+        step()
+    return memory.peak
 
 
-def _layer_cost(layer: Layer, seen: Seen, way: str) -> LayerCost:
-    held = seen.inputs + seen.outputs
-    if not isinstance(layer, FactoredLayer):
-        is_table = isinstance(layer.module, nn.Embedding)
-        formed = FLOAT * sum(value.numel() for value in layer.module.parameters() if value.requires_grad)
-        size = seen.outputs if is_table else seen.samples * formed
-        whole = seen.samples * formed if way == FORMED else size
-        return LayerCost(layer.name, "rows" if is_table else "apart", moved=4 * size + whole, kept=whole)
-    d, p = layer.sizes
-    b, t = seen.samples, seen.tokens
-    if way == FORMED:
-        size = FLOAT * b * d * p
-        return LayerCost(layer.name, "formed", _product(layer, seen), moved=4 * size, kept=size)
-    estimator = layer.estimator
-    if estimator is not None:
-        norms = estimator.norms
-        probes, sketch = getattr(norms, "probes", 0), getattr(norms, "sketch", 0)
-        columns = probes + sketch * (3 if getattr(norms, "power_iteration", False) else 2)
-        short = min(d, p)
-        drawn = (b if getattr(norms, "secret", False) else 1) * (probes + sketch) * short
-        basis = 4 * b * short * sketch * (sketch + probes)
-        size = FLOAT * b * ((probes + sketch) * (t + d + p) + probes * max(d, p) * layer.has_bias)  # rows, a row more
-        word = "Hutch++" if sketch else "Hutchinson"
-        flops = 2 * b * t * columns * (d + p) + basis
-        return LayerCost(layer.name, word, flops, drawn, 2 * size, at_once=size + FLOAT * drawn, kept=held)
-    if layer.takes_gram_matrices(t):
-        entries = b * gram_entries(t)
-        at_once = 3 * FLOAT * b * t * min(t, 128)
-        return LayerCost(
-            layer.name, "Gram", 2 * entries * (d + p), moved=6 * FLOAT * entries, at_once=at_once, kept=held
-        )
-    size, flops = FLOAT * b * d * p, _product(layer, seen)
-    if layer.keeps_formed(t):  # in place of what a step without privacy forms
-        return LayerCost(layer.name, "formed", 2 * b * d * p, moved=4 * size, kept=size)
-    return LayerCost(layer.name, "blocks", flops, moved=2 * size, at_once=min(size, layer.block), kept=held)
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

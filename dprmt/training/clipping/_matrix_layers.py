@@ -13,9 +13,7 @@ from dprmt.training.clipping._formed_layers import FormedLayer, PerSampleGradien
 from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
 from dprmt.training.norms import (
-    CACHED_BYTES,
     LayerRecord,
-    NormEstimator,
     cancellation_allowance,
     exact_squared_norms,
     full_precision,
@@ -103,27 +101,6 @@ class FactoredLayer:
         self._gram = gram  # the least precise dtype of Gram matrices
         self._estimator = policy.estimates(*sizes)  # None if the norm is exact
         self._terms = sum(sizes) + 1 + (policy.tokens or UNKNOWN_TERMS)
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """D and p."""
-        return self._sizes
-
-    @property
-    def estimator(self) -> NormEstimator | None:
-        """None if the norm is exact."""
-        return self._estimator
-
-    @property
-    def block(self) -> int:
-        """Bytes of a gradient's rows that are formed at once, about."""
-        budget = self._policy.memory_budget
-        return min(budget, CACHED_BYTES) if self.module.weight.device.type == "cpu" else budget
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether a bias is trained."""
-        return self._bias is not None
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""

@@ -1,10 +1,9 @@
-"""Bytes of live tensors, counted at every operation, and of those that autograd keeps: the same on every machine."""
+"""Bytes of live tensors, counted at every operation: the same on every machine."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -74,43 +73,3 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped
 
     def _forget(self, key: int) -> None:
         self.live -= self._sizes.pop(key, 0)
-
-
-@contextmanager
-def saved_for_backward(known: Iterable[torch.Tensor] = ()) -> Iterator[dict[int, int]]:
-    """Bytes of the tensor storages that autograd keeps in the context for a backward pass.
-
-    Parameters
-    ----------
-    known : iterable of Tensor
-        Tensors that do not count, such as the parameters.
-
-    Yields
-    ------
-    dict of int to int
-        Bytes of every storage, once, by its identity; filled in the context.
-
-    Examples
-    --------
-    >>> weight = torch.ones(10, requires_grad=True)
-    >>> with saved_for_backward([weight]) as saved:
-    ...     loss = (torch.ones(10) * weight).exp().sum()
-    >>> sum(saved.values())
-    80
-    """
-    without = {tensor.untyped_storage()._cdata for tensor in known}
-    saved: dict[int, int] = {}
-    alive = []  # so that no identity is used twice
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in without:
-            alive.append(storage)
-            saved[storage._cdata] = storage.nbytes()
-        return tensor
-
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            yield saved
-    finally:
-        alive.clear()  # graphs keep the hooks

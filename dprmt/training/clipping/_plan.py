@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
@@ -12,7 +13,16 @@ import torch
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import Poisson, RandomAllocation
 from dprmt.training.clipping._capture import Capture
-from dprmt.training.clipping._costs import FORMED, StepCosts, plain_flops, way_cost
+from dprmt.training.clipping._costs import (
+    ESTIMATED,
+    EXACT,
+    StepCosts,
+    StillOptimizer,
+    WayCost,
+    checked_losses,
+    measured,
+    undisturbed,
+)
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._norms import NormsWanted, check_rank, forms_gradients, wanted_estimator
 from dprmt.training.clipping._optimizer import (
@@ -21,10 +31,7 @@ from dprmt.training.clipping._optimizer import (
     NoisySumOptimizer,
     ProjectedSumOptimizer,
 )
-from dprmt.training.clipping._peaks import plain_peak
-from dprmt.training.clipping._plain_pass import plain_pass
 from dprmt.training.clipping._policy import Layer, NormPolicy
-from dprmt.training.clipping._rates import Rates
 from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
 from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer, ShardedStep
 from dprmt.training.clipping._shards import is_sharded
@@ -132,71 +139,94 @@ class ClippingPlan:
         sampling: Poisson | RandomAllocation | SupportsFloat | None = None,
         steps: SupportsIndex | None = None,
         delta: float | None = None,
-        rates: Rates | None = None,
     ) -> StepCosts:
-        """Cost of a step by every way of taking norms, this plan's or not: time, memory, and ε.
+        """Measure time, memory and ε of a step by every norm method, this plan's or not.
+
+        Each method takes a few private steps on synthetic rows; the first one does not count. Nothing is trained:
+        parameters, gradients and the states of torch's generators are as before.
 
         Parameters
         ----------
         losses : callable
-            The losses, shape (B,), of a micro-batch of made-up samples, by the plan's model in training mode. It is
-            called once, and one backward pass follows, in the memory of a step without privacy; gradients that were
-            there stay. Time and memory are those of such a micro-batch in a step of its own; of estimates 32 secret
-            probes are counted, and Hutch++'s own sketch.
+            The losses, shape (B,), of one micro-batch of synthetic samples, by the plan's model in training mode. It is
+            called for every step.
         noise_multiplier, sampling, steps, delta : float, Poisson or RandomAllocation or float, int, float
-            Of the run: σ, how samples come into batches, T and δ. Without all of them there is no ε.
-        rates : Rates, optional
-            The device's; by default those of one core of a CPU. `measured_rates` measures them.
+            Of the run: σ, how samples come into batches, T and δ. Give all of them, or none: then there is no ε.
 
         Returns
         -------
         StepCosts
-            ``.ways``, ``.recommended`` and a ``.sentence``.
+            ``.ways``, ``.recommended`` and a ``.sentence``. Times are without the optimizer's update, and of estimates
+            with 32 secret probes, and Hutch++'s default sketch.
 
         Raises
         ------
         ParameterError
-            If an argument is out of its range, units are run alone, or weights are trained in a subspace.
+            If an argument is out of its range, or the plan is for units, subspaces, or several processes.
+        TrainingStateError
+            As :meth:`ClippedStep.accumulate` raises it for this model.
 
         Formal guarantees
         -----------------
-        What is recommended follows from shapes and the run's public numbers if the samples are made up: it costs no
-        privacy. ``epsilon`` is what the accountant says of each way's record.
+        Measuring costs no privacy if the samples are synthetic: nothing else is read. ``epsilon`` is the accountant's
+        upper bound for each method's record.
 
         Examples
         --------
         >>> network = torch.nn.Linear(40, 40)
         >>> plan = plan_private(network, norms="ghost", clipping_norm=1.0, expected_batch_size=20.0)
-        >>> made_up = torch.randn(4, 5, 40)
+        >>> synthetic = torch.randn(4, 5, 40)
         >>> run = {"noise_multiplier": 1.0, "sampling": 0.01, "steps": 100, "delta": 1e-5}
-        >>> found = plan.costs(lambda: network(made_up).square().mean((1, 2)), **run)
-        >>> found.recommended.way, [cost.how for cost in found.recommended.layers]
-        ('ghost', ['Gram'])
+        >>> found = plan.costs(lambda: network(synthetic).square().mean((1, 2)), **run)
+        >>> [one.way for one in found.ways], found.ways[0].epsilon < found.ways[2].epsilon
+        (['exact', 'ghost', 'hutchinson', 'hutch++'], True)
         """
-        if self.regime != "rows" or self.subspaces is not None:
-            allowed = "of rows that are samples, and of no weights in subspaces: other costs are not counted"
-            raise ParameterError("plan", self.regime if self.subspaces is None else "subspaces", allowed)
-        given = (noise_multiplier, sampling, steps, delta)
-        noise = None
-        if noise_multiplier is not None and sampling is not None and steps is not None and delta is not None:
-            noise = (
-                check_real("noise_multiplier", noise_multiplier, low=0.0),
-                sampling,
-                check_count("steps", steps),
-                delta,
-            )
-        elif any(value is not None for value in given):
-            missing = ("noise_multiplier", "sampling", "steps", "delta")[given.index(None)]
-            raise ParameterError(missing, None, "given with the others, or all left out")
-        modules, speed = trainable_modules(self.model, self.policy.whole), Rates() if rates is None else rates
-        shown, ways = plain_pass(self.model, modules, losses), []
-        for way in (FORMED, "exact", "ghost", "hutchinson", "hutch++"):
-            norms = "exact" if way == FORMED else way
-            policy = replace(self.policy, estimator=wanted_estimator(norms, None), form=forms_gradients(norms))
-            layers = plan_layers(modules, policy)
-            record = NormRecord([record for layer in layers for record in layer.records()])
-            ways.append(way_cost(way, layers, record, shown, speed, noise))
-        return StepCosts(ways, plain_flops(layers, shown), plain_peak(shown))
+        if self.regime != "rows" or self.subspaces is not None or self.distributed or self.policy.sharded:
+            allowed = "of rows that are samples, whole weights and one process: other steps are not measured"
+            kind = self.regime if self.regime != "rows" else "processes" if self.subspaces is None else "subspaces"
+            raise ParameterError("plan", kind, allowed)
+        given = {"noise_multiplier": noise_multiplier, "sampling": sampling, "steps": steps, "delta": delta}
+        missing = [name for name, value in given.items() if value is None]
+        if 0 < len(missing) < len(given):
+            raise ParameterError(missing[0], None, "given with the others, or all left out")
+        plans = {way: self._with_norms(way) for way in (*EXACT, *ESTIMATED)}
+        epsilons = {way: None if missing else _epsilon(plan.record, **given) for way, plan in plans.items()}
+        device, still = next(self.model.parameters()).device, StillOptimizer(self.model)
+
+        def plain() -> None:
+            still.zero_grad()
+            checked_losses(losses).sum().backward()
+
+        found: dict[str, tuple[float, int]] = {}
+        with undisturbed(self.model):
+            seconds, peak = measured(plain, device)
+            for way, plan in plans.items():
+                if way in ESTIMATED and not plan.record.estimated:
+                    found[way] = found["ghost"]  # an exact norm costs less in every layer: the same steps
+                else:
+                    found[way] = plan._measured(losses, device)
+        ways = [WayCost(way, own, own / seconds, most, epsilons[way]) for way, (own, most) in found.items()]
+        return StepCosts(ways, seconds, peak)
+
+    def _with_norms(self, way: str) -> ClippingPlan:
+        policy = replace(self.policy, estimator=wanted_estimator(way, None), form=forms_gradients(way))
+        layers = _layers(self.model, policy, None)
+        record = NormRecord([record for layer in layers for record in layer.records()])
+        return replace(self, policy=policy, record=record)
+
+    def _measured(self, losses: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, int]:
+        still, noise = StillOptimizer(self.model), torch.Generator(device)
+        private, numbers = self.privatize(still, noise_multiplier=1.0, noise_generator=noise), count()
+
+        def step() -> None:
+            found = checked_losses(losses)
+            private.accumulate(found, samples=range(len(found)), step=next(numbers))
+            private.step()
+
+        try:
+            return measured(step, device)
+        finally:
+            private.close()
 
     def privatize(
         self,
@@ -375,6 +405,10 @@ def plan_private(
     record = NormRecord([record for layer in _layers(model, policy, subspaces) for record in layer.records()])
     check_rank(norms, record)
     return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)
+
+
+def _epsilon(record: NormRecord, noise_multiplier: Any, sampling: Any, steps: Any, delta: Any) -> float:
+    return float(record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta).upper)
 
 
 def _trained_names(model: torch.nn.Module) -> list[str]:

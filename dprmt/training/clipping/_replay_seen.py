@@ -203,9 +203,9 @@ def check_beside(
         raise TrainingStateError(f"the order of the layers depends on other samples: {OWN}")
     pairs = list(zip(one.uses, other.uses, strict=True))
     for first, second in pairs:
-        if len(first.inputs) != len(second.inputs):
+        if first.wanted() != second.wanted():
             raise TrainingStateError(f"{first.name} is reached by some samples only: {OWN}")
-        for value, seen in zip(first.inputs, second.inputs, strict=True):
+        for seen, value in first.inputs_in_both(second):
             if first.strict and (value.ndim == 0 or len(value) != size):
                 continue  # refused by shape
             if _rows_differ(value, seen, size, place, elsewhere, first.axis, tolerance):

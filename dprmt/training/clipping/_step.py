@@ -330,17 +330,22 @@ class ClippedStep(LogicalStep):
         TrainingStateError
             If a layer's first axis is not the sample; if parameters or the optimizer's are not those that were made
             private, or a buffer changes in a forward pass; of a callable, at the first micro-batch and at random later
-            ones,
-            if a sample alone, without padding and with the random numbers that were drawn for it, has another loss than
-            in the batch, or gives a trainable layer other inputs or output gradients; where rows are chosen or ordered
+            ones, if a sample beside other rows, or alone without padding and dropout, has another loss, or gives a
+            trainable layer other inputs or output gradients; where rows are chosen or ordered
             by what is in them, at every micro-batch, if another order of the samples gives other rows. The sum is as
             before then, and the samples may come again with a forward pass of their own.
 
         Notes
         -----
-        Differences count from 1e-4 on in float32 (1e-2 where its products are shortened, as TF32 does), 1e-7 in float64
-        and 5 % in 16 bits, relative to a loss (or .1 if it is smaller) or the norm of an input; of gradients from a
-        tenth on (a quarter in 16 bits), which rounding may change that much where it switches a unit off.
+        Two or three samples are looked at. Beside other rows, in a batch of at most 16 rows of the same size, a row's
+        loss, inputs and output gradients may differ by 1e-5 in float32 (1e-4 where its products are shortened, as TF32
+        does), 1e-9 in float64 and 1e-3 in 16 bits: others are copies of it, with scores a thousand times as large, or
+        NaN; it has the largest; and after all of this it is run once more, which shows a state. Alone, without dropout
+        and padding, losses and inputs may differ by 1e-4 (1e-2, 1e-7, 5 %), relative to a loss (or .1 if it is smaller)
+        or the norm of an input, and gradients by a tenth (half in 16 bits), which rounding may change that much where
+        it switches a unit off. What changes all B samples by less than that share, by the size of the batch alone, may
+        move the sum by the share times B·C: a look does not bound it. Nor does it show what first happens in a later
+        micro-batch that is not looked at, or beyond 16 rows, except where rows are chosen by index.
 
         A look reads private data and decides one thing, whether the step goes on. That bit, and the name of the layer
         in the message, depend on the samples looked at and are not covered by ε. For code that mixes no samples it is

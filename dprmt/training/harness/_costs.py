@@ -1,34 +1,36 @@
-"""What a recipe's steps cost by every way of taking norms, and the one that ``norms.kind = "auto"`` takes."""
+"""Measured cost of a recipe's steps by every norm method, and the method that ``norms.kind = "auto"`` takes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import ClippingPlan, Rates, StepCosts, measured_rates
+from dprmt.training.clipping import StepCosts, plan_private
 from dprmt.training.data import TaskData, per_sample_losses
 from dprmt.training.harness._prepare import find_noise_multiplier, sampling
-from dprmt.training.harness._recipe_task import load, made_up_batch, recipe_task
+from dprmt.training.harness._recipe_task import load, made_up_batch, recipe_task, usable_device
 from dprmt.training.models import LoadedModel
 from dprmt.training.private_run._ledger import whole_epochs
-from dprmt.training.recipes import NormsRecipe, Recipe
+from dprmt.training.recipes import OPTIMIZERS, NormsRecipe, Recipe
 
-_UNNOISED = 1.0  # an ε to compare where a recipe adds no noise
+_UNNOISED = 1.0  # noise multiplier whose ε is compared where a recipe adds no noise
 
 
-def recipe_costs(recipe: Recipe, *, measure: bool = False) -> StepCosts:
-    """Time, memory and ε of a recipe's steps by every way of taking norms, on made-up texts of ``max_tokens`` tokens.
+def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) -> StepCosts:
+    """Measure time, memory and ε of a recipe's steps by every norm method.
+
+    A few steps of each method run on one micro-batch of synthetic texts of ``max_tokens`` tokens. Nothing is trained
+    and nothing counts towards ε.
 
     Parameters
     ----------
     recipe : Recipe
-        What would be trained. Its noise is taken: σ as it stands, or calibrated for its own norms (exact ones if they
-        are ``"auto"``), and every way's ε is with this σ.
-    measure : bool
-        Whether to take this machine's rates, measured now, in place of those of one core of a CPU.
+        What would be trained. Every ε is with its σ, or with the σ calibrated for its norm method (for exact norms if
+        that is ``"auto"``).
+    device : str, optional
+        Where to measure: a GPU if there is one, by default.
 
     Returns
     -------
@@ -38,7 +40,7 @@ def recipe_costs(recipe: Recipe, *, measure: bool = False) -> StepCosts:
     Raises
     ------
     ParameterError
-        If the recipe cannot be used, has units of several rows or trains in subspaces.
+        If the recipe or the device cannot be used, or the recipe has units of several rows or trains in subspaces.
 
     Formal guarantees
     -----------------
@@ -48,51 +50,57 @@ def recipe_costs(recipe: Recipe, *, measure: bool = False) -> StepCosts:
     --------
     >>> from dprmt.training.recipes import load_recipe
     >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
-    >>> costs = recipe_costs(load_recipe("qwen3-tiny-docstrings").with_changes(few))
+    >>> few |= {"data.max_tokens": 16, "training.micro_batch_size": 2}
+    >>> costs = recipe_costs(load_recipe("qwen3-tiny-docstrings").with_changes(few), device="cpu")
     >>> [way.way for way in costs.ways]
-    ['formed', 'exact', 'ghost', 'hutchinson', 'hutch++']
+    ['exact', 'ghost', 'hutchinson', 'hutch++']
     """
-    return _counted(recipe, *load(recipe), measured_rates() if measure else None)
+    place = usable_device(device)
+    if OPTIMIZERS[recipe.optimizer.name].in_subspaces:
+        allowed = "one that moves whole weights: steps in subspaces are not measured"
+        raise ParameterError("optimizer.name", recipe.optimizer.name, allowed)
+    if recipe.data.unit is not None:
+        raise ParameterError("data.unit", recipe.data.unit, "left out: steps of units are not measured")
+    return _measured(recipe, *load(recipe), place)
 
 
-def with_norms(recipe: Recipe, loaded: LoadedModel, data: TaskData) -> Recipe:
-    """The recipe with what ``"auto"`` stands for: by shapes and public numbers, the same on every machine."""
+def with_norms(
+    recipe: Recipe,
+    loaded: LoadedModel,
+    data: TaskData,
+    device: torch.device,
+    *,
+    processes: int = 1,
+    former: str | None = None,
+) -> Recipe:
+    """The recipe with the method that ``"auto"`` stands for: the ``former`` one of a resumed run, or the recommended.
+
+    Where steps are not measured (units, subspaces, several processes, which could disagree) it is ``"ghost"``.
+    """
     if recipe.privacy.norms.kind != "auto":
         return recipe
-    plan = _plan(recipe, loaded, data)
-    counts = plan.regime == "rows" and recipe.optimizer.name != "grape"
-    kind = _counted(recipe, loaded, data, None).recommended.way if counts else "ghost"
+    measures = processes == 1 and recipe.data.unit is None and not OPTIMIZERS[recipe.optimizer.name].in_subspaces
+    kind = former or (_measured(recipe, loaded, data, device).recommended.way if measures else "ghost")
     return replace(recipe, privacy=replace(recipe.privacy, norms=NormsRecipe(kind)))
 
 
-def _plan(recipe: Recipe, loaded: LoadedModel, data: TaskData) -> ClippingPlan:
-    privacy = recipe.privacy
-    options: dict[str, Any] = {"clipping_norm": privacy.clipping_norm, "tokens": recipe.data.max_tokens}
-    task = recipe_task(recipe, loaded, data, torch.device("cpu"))
-    return task.clipping_plan(  # type: ignore[return-value]  # a recipe's own tasks make these
-        loaded.model, norms=privacy.norms, expected_batch_size=recipe.training.batch_size, **options
+def _measured(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> StepCosts:
+    model, privacy, settings = loaded.model.to(device).train(), recipe.privacy, recipe.settings
+    plan = plan_private(
+        model,
+        norms=privacy.norms,
+        clipping_norm=privacy.clipping_norm,
+        expected_batch_size=recipe.training.batch_size,
+        tokens=recipe.data.max_tokens,
     )
-
-
-def _counted(recipe: Recipe, loaded: LoadedModel, data: TaskData, rates: Rates | None) -> StepCosts:
-    if recipe.optimizer.name == "grape":
-        raise ParameterError(
-            "optimizer.name", "grape", "one that moves whole weights: costs of projected ones are not counted"
-        )
-    plan, model = _plan(recipe, loaded, data), loaded.model.train()
-    size = recipe_task(recipe, loaded, data, torch.device("cpu")).size
-    drawn, settings = sampling(recipe.settings, size), recipe.settings
-    sigma = _UNNOISED if recipe.privacy.clip_only else find_noise_multiplier(settings, plan.record, drawn)
+    drawn = sampling(settings, recipe_task(recipe, loaded, data, device).size)
     samples = min(recipe.training.micro_batch_size, recipe.training.batch_size)
-    device = next(model.parameters()).device
     batch = made_up_batch(loaded, data, samples, recipe.data.max_tokens)
     batch = {name: value.to(device) for name, value in batch.items()}
-    steps = whole_epochs(recipe.training.steps, drawn.steps_per_epoch)
     return plan.costs(
         lambda: per_sample_losses(model, batch),
-        noise_multiplier=sigma,
+        noise_multiplier=_UNNOISED if privacy.clip_only else find_noise_multiplier(settings, plan.record, drawn),
         sampling=drawn,
-        steps=steps,
-        delta=recipe.privacy.delta,
-        rates=rates,
+        steps=whole_epochs(recipe.training.steps, drawn.steps_per_epoch),
+        delta=privacy.delta,
     )

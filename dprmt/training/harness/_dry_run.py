@@ -1,24 +1,21 @@
-"""What a run would do: shapes, trainable parameters, noise, ε per step, memory. Nothing private is touched."""
+"""What a run would do: shapes, trainable parameters, noise, ε per step. Nothing private is touched."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import saved_for_backward
-from dprmt.training.data import TaskData, per_sample_losses
 from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, layer_norms, norms_sentence
-from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._private_score import wanted_releases
-from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, usable_device
+from dprmt.training.harness._recipe_task import load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import RunFolder
-from dprmt.training.models import LoadedModel
+from dprmt.training.harness._run_record import read_run
 from dprmt.training.private_run._clip_only import named_relation
 from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism
 from dprmt.training.private_run._randomness import fresh_randomness
@@ -51,8 +48,6 @@ class DryRun:
         What all steps would cost with the same noise and exact norms; None with ``privacy.clip_only``.
     neighbours : str or None
         Against which every ε is: "zero-out"; None with ``privacy.clip_only``.
-    memory : dict of str to int
-        Estimated bytes of a step: of the model, the optimizer, activations and per-sample gradients, and in all.
     """
 
     mechanism: dict[str, Any]
@@ -65,7 +60,6 @@ class DryRun:
     norms: str
     epsilon_of_exact_norms: float | None
     neighbours: str | None
-    memory: dict[str, int]
 
 
 def dry_run(
@@ -98,8 +92,9 @@ def dry_run(
 
     Formal guarantees
     -----------------
-    No step is taken and no gradient of a sample computed: what comes out follows from the recipe, the model, and the
-    number of training items and the names of the labels, which are taken to be public. It costs no privacy.
+    Nothing is trained and no gradient of a sample computed: what comes out follows from the recipe, the model, and the
+    number of training items and the names of the labels, which are taken to be public; of ``norms.kind = "auto"`` also
+    from the time of steps on synthetic texts, on the device. It costs no privacy.
 
     Examples
     --------
@@ -112,17 +107,16 @@ def dry_run(
     >>> {steps: round(epsilon, 1) for steps, epsilon in planned.epsilon_after.items()}
     {1: 5.0, 2: 6.7}
     """
-    usable_device(device)
+    place, former = usable_device(device), None
     fresh_randomness(noise_seed, 1, recipe.privacy.secure)
     if out is not None:
         RunFolder(out, resume=resume, config=recipe.to_toml()).close()
+        former = read_run(Path(out)).get("norms")
     elif resume:
         raise ParameterError("resume", True, "False without a folder")
     loaded, data = load(recipe)
-    activations = activation_bytes(loaded, data)
-    prepared = prepare_recipe(
-        with_norms(recipe, loaded, data), loaded, data, torch.device("cpu"), fresh_randomness(None, 1)
-    )
+    recipe = with_norms(recipe, loaded, data, place, former=former)
+    prepared = prepare_recipe(recipe, loaded, data, torch.device("cpu"), fresh_randomness(None, 1))
     steps = recipe.training.steps
     marks = sorted({max(1, steps * part // _CURVE) for part in range(1, _CURVE + 1)} | {1})
     mechanism = prepared.mechanism
@@ -141,38 +135,4 @@ def dry_run(
         norms=norms_sentence(recipe.privacy.norms.kind, prepared.private.record, prepared.units),
         epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps, releases),
         neighbours=named_relation(mechanism),
-        memory=estimate_memory(prepared, activations),
     )
-
-
-def estimate_memory(prepared: Prepared, activations: int) -> dict[str, int]:
-    """Bytes that a step needs, by part; ``activations``: those of one sample."""
-    settings, model = prepared.settings, prepared.model
-    trainable = sum(value.numel() for value in prepared.parameters.values())
-    stored = sum(value.numel() * value.element_size() for value in [*model.parameters(), *model.buffers()])
-    samples = settings.training.micro_batch_size
-    exact = settings.privacy.norms.kind == "exact" and settings.optimizer.name != "grape"
-    parts = {
-        "model": stored,
-        "optimizer": 16 * trainable,  # sum, gradient and two moments
-        "activations": samples * activations,
-        # Else what clipping holds until the factors are known is of the size of the activations, counted already.
-        "per_sample_gradients": 4 * trainable * samples if exact else 0,
-    }
-    return parts | {"total": sum(parts.values())}
-
-
-def activation_bytes(loaded: LoadedModel, data: TaskData) -> int:
-    """What autograd keeps for one sample of ``max_tokens`` tokens."""
-    # Every tensor that is kept has a number of entries that is a polynomial of degree two at most in the number of
-    # tokens, so that forward passes over three short texts determine it.
-    lengths = np.array([1, 2, 3]) * min(4, max(1, (loaded.longest_input or 12) // 3))
-    counts = np.array([_saved_bytes(loaded, data, int(length)) for length in lengths])
-    return round(float(np.polyval(np.polyfit(lengths, counts, 2), data.max_tokens)))
-
-
-def _saved_bytes(loaded: LoadedModel, data: TaskData, tokens: int) -> int:
-    batch = made_up_batch(loaded, data, samples=1, tokens=tokens)
-    with saved_for_backward(loaded.model.parameters()) as saved:
-        per_sample_losses(loaded.model, batch)
-    return sum(saved.values())

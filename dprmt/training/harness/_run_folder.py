@@ -143,7 +143,8 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        By step, none if nothing was written; keys as in ``docs/training.md``. Lines that were cut short are left out.
+        By step, none if nothing was written; keys as in ``docs/reference/run_folder.md``. Lines that were cut short are
+        left out.
 
     Formal guarantees
     -----------------
@@ -180,7 +181,7 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        See ``docs/training.md``.
+        See ``docs/reference/run_folder.md``.
 
     Raises
     ------

@@ -57,8 +57,8 @@ def train(
 
     The folder holds ``config.toml`` (the recipe), ``run.json`` (mechanism, noise multiplier, starts),
     ``privacy.jsonl`` (every charged step), ``metrics.jsonl``, ``spectra.npz``, ``checkpoint/``, and at the end
-    ``summary.json``, ``model/`` and the privacy card, see ``docs/training.md``. ``privacy.clip_only`` takes all privacy
-    away.
+    ``summary.json``, ``model/`` and the privacy card, see ``docs/reference/run_folder.md``. ``privacy.clip_only`` takes
+    all privacy away.
 
     Parameters
     ----------
@@ -139,7 +139,9 @@ def train(
 
     def make(randomness: Randomness, **options: Any) -> Prepared:
         loaded, data = load(recipe)
-        return prepare_recipe(with_norms(recipe, loaded, data), loaded, data, place, randomness, **options)
+        former = from_first(in_first(lambda: read_run(Path(out))) or {}).get("norms")
+        chosen = with_norms(recipe, loaded, data, place, processes=options["processes"], former=former)
+        return prepare_recipe(chosen, loaded, data, place, randomness, **options)
 
     def finish(run: Run) -> None:
         assert isinstance(run.prepared.task, RecipeTask)
@@ -341,6 +343,7 @@ class _FolderRun:
             "sample_rate": mechanism.sample_rate,
             "delta": prepared.settings.privacy.delta,
             "step": describe_mechanism(mechanism),
+            "norms": prepared.settings.privacy.norms.kind,
             "noise_is_secret": self._randomness.is_secret and bool(self._former.get("noise_is_secret", True)),
             "secure": self._randomness.secure,
             "samples": task.size,

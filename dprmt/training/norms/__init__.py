@@ -24,7 +24,6 @@ from dprmt.training.norms._clipping import rounding_margin as rounding_margin
 from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
 from dprmt.training.norms._estimator import NormEstimator as NormEstimator
 from dprmt.training.norms._estimator import layer_record as layer_record
-from dprmt.training.norms._exact import CACHED_BYTES as CACHED_BYTES
 from dprmt.training.norms._exact import MEMORY_BUDGET as MEMORY_BUDGET
 from dprmt.training.norms._exact import embedding_rows as embedding_rows
 from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
@@ -47,7 +46,6 @@ from dprmt.training.norms._record import LayerRecord as LayerRecord
 from dprmt.training.norms._record import NormRecord as NormRecord
 
 __all__ = [
-    "CACHED_BYTES",
     "DEFAULT_ROUNDING",
     "MEMORY_BUDGET",
     "UNIT_ROUNDOFF",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, Never, SupportsIndex
 
 import torch
 from torch.utils.data import DataLoader
@@ -28,6 +28,20 @@ from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.private_run._run import PrivateRun, check_free
 
 _ISOLATION_CHECKS = 0.02  # of later micro-batches
+_OPACUS = {
+    "max_grad_norm": "clipping_norm=...",
+    "target_delta": "delta=...",
+    "data_loader": "the third argument",
+    "module": "the first argument",
+    "expected_batch_size": "batch_size=...",
+    "poisson_sampling": "sampling='poisson' or sampling='allocation'",
+    "grad_sample_mode": "norms=...",
+    "clipping": "clipping_norm=..., one for the whole gradient of a sample",
+    "noise_generator": "secure=True, or left out: the generator is secret anyway",
+    "secure_mode": "secure=True",
+    "distributed": "nothing: the process group is found",
+}
+"""Options of Opacus' engine, and of earlier versions, by what stands for them."""
 
 
 def make_private(
@@ -55,6 +69,7 @@ def make_private(
     secure: bool = False,
     ledger: str | Path | None = None,
     progress: bool = False,
+    **others: Never,
 ) -> PrivateRun:
     """Make a training run private: its batches, its gradients, its optimizer and its ε in one object.
 
@@ -118,6 +133,8 @@ def make_private(
         process took after its last saved state are then counted.
     progress : bool
         Whether to show a bar with ε; it needs tqdm.
+    **others
+        None: names of Opacus' options raise an error that tells the name here.
 
     Returns
     -------
@@ -155,6 +172,7 @@ def make_private(
     >>> len(private), private.mechanism.sampling
     (10, Poisson(0.2...))
     """
+    _check_names(others)
     check_free(model)
     data = checked_data(dataset_or_loader)
     groups = _groups(data, owners, units)
@@ -215,6 +233,13 @@ def make_private(
         telemetry={} if telemetry is True else telemetry or None,
         progress=progress,
     )
+
+
+def _check_names(others: Mapping[str, Any]) -> None:
+    for name, value in others.items():
+        if name in _OPACUS:
+            raise ParameterError(name, value, f"written as {_OPACUS[name]}")
+        raise TypeError(f"make_private() got an unexpected keyword argument {name!r}")
 
 
 def _groups(data: Any, owners: Any, units: Units | None) -> Owners | None:

@@ -16,7 +16,7 @@ import torch
 
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
-from dprmt.accounting import DPSGD, FixedOrder, PrivacyBounds, compose
+from dprmt.accounting import DPSGD, FixedOrder, FixedSize, PrivacyBounds, compose
 from dprmt.statements import round_up
 from dprmt.training.clipping import ClippingPlan, ShardedStep, UnitStep
 from dprmt.training.denoising import Denoising, DenoisingStep
@@ -146,7 +146,7 @@ class PrivateRun:
     def _begin(self, randomness: Randomness) -> None:
         """Make the model private with draws, noise and probes of one secret."""
         scheme = self.mechanism.sampling
-        assert not isinstance(scheme, FixedOrder)  # make_private offers none
+        assert not isinstance(scheme, FixedOrder | FixedSize)  # make_private offers none
         self._draws = Draws(self._source.samples, scheme, randomness)
         self._plan = plan = self._planned(randomness.derive("probes"))
         self.model, σ = plan.model, self.noise_multiplier
@@ -435,14 +435,18 @@ class PrivateRun:
         return self._draws.randomness.derive(", ".join(purpose))
 
     def _noise_key(self) -> bytes:
-        # Two sums never get the same noise: not after a run went on from a checkpoint with other parameters, other
-        # rates or another number of rows. All that enters the key is public.
+        # Two sums never get the same noise, or their difference would be released without any: not after two runs went
+        # on from one checkpoint with other losses, parameters, rates or numbers of rows. The sums themselves enter the
+        # key. Under a secret key the noise of different sums is independent, and the same sum gets the same noise.
         digest = hashlib.blake2b(digest_size=16)
         with torch.no_grad():
             for value in self._trained.values():
-                local = value.to_local() if hasattr(value, "to_local") else value
-                sums = (local.sum(dtype=torch.float64), torch.linalg.vector_norm(local, dtype=torch.float64))
-                digest.update(struct.pack("<dd", *map(float, sums)))
+                for each in (value, getattr(value, "summed_grad", None)):
+                    if each is None:
+                        continue
+                    local = each.to_local() if hasattr(each, "to_local") else each
+                    facts = (local.sum(dtype=torch.float64), torch.linalg.vector_norm(local, dtype=torch.float64))
+                    digest.update(struct.pack("<dd", *map(float, facts)))
         where = f"process {rank()}" if isinstance(self._inner, ShardedStep) else "one process"
         parts = (str(self.steps_charged), str(self._attempts), str(self._source.samples), where, digest.hexdigest())
         return self._key("noise", *parts)
