@@ -163,9 +163,7 @@ def gpu(path: Path = RESULTS / "step_cuda.json") -> str:
         numbers = failed if "failed" in own else f"{times} | {own['mib'] / 1024:.1f}"
         where = f"{own.get('device', '–')}, {own.get('date', '–')}"
         lines.append(f"| {where} | {shape} | {way} | {own.get('batch', '–')} | {numbers} |")
-    said = (
-        "On a GPU, by `make gpu`, every way at the largest batch, of 16 samples or fewer, that fits"
-    )
+    said = "On a GPU, by `make gpu`, every way at the largest batch, of 16 samples or fewer, that fits"
     return "\n".join([f"{said}; ratios are of steps taken in turn:", "", *lines])
 
 

@@ -1,9 +1,10 @@
 """The mathematics of noise in differentially private training.
 
 Subpackages: :mod:`dprmt.accounting` (certified ε), :mod:`dprmt.spectra` (random matrix theory of noisy
-gradients), :mod:`dprmt.training` (the torch harness), :mod:`dprmt.statements`, :mod:`dprmt.plots`,
-:mod:`dprmt.report` and :mod:`dprmt.cli`. They raise :class:`ParameterError`, a ``ValueError``, where an argument
-is out of its range, and :class:`TrainingStateError` where training code does what no guarantee covers.
+gradients), :mod:`dprmt.training` (the torch harness), :mod:`dprmt.testing` (theorems to test on your own code),
+:mod:`dprmt.statements`, :mod:`dprmt.plots`, :mod:`dprmt.report` and :mod:`dprmt.cli`. They raise
+:class:`ParameterError`, a ``ValueError``, where an argument is out of its range, and :class:`TrainingStateError`
+where training code does what no guarantee covers.
 Importing this package imports none of them; ``dprmt.accounting`` does, when it is first used. So do the names that
 most scripts need: ``from dprmt import DPSGD, compose, calibrate, make_private, denoise, spike_map``.
 """
@@ -14,7 +15,7 @@ from dprmt._validation import TrainingStateError as TrainingStateError
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("accounting", "cli", "plots", "report", "spectra", "statements", "training")
+_SUBPACKAGES = ("accounting", "cli", "plots", "report", "spectra", "statements", "testing", "training")
 _NAMES = {
     "accounting": (
         "DPSGD",

@@ -5,6 +5,7 @@ from dprmt import plots as plots
 from dprmt import report as report
 from dprmt import spectra as spectra
 from dprmt import statements as statements
+from dprmt import testing as testing
 from dprmt import training as training
 from dprmt._validation import ParameterError as ParameterError
 from dprmt._validation import TrainingStateError as TrainingStateError

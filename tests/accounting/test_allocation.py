@@ -323,3 +323,9 @@ def test_bad_input_is_one_sentence(call, message):
     """A partial epoch, too many participations, and samplers mixed up."""
     with pytest.raises(ParameterError, match=message):
         call()
+
+
+@pytest.mark.parametrize("steps", [2, 1000])
+def test_a_law_that_lies_at_one_ratio_is_answered(steps):
+    """With very much noise nearly all of V is at 1, and its deviation is 0 in floating point."""
+    assert DPSGD(1e6, RandomAllocation(steps)).epsilon(delta=1e-6, epochs=1).upper < 1e-3

@@ -31,7 +31,7 @@ def test_there_are_pages_and_each_is_in_the_site() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_programs_run(path: Path) -> None:
+def test_programs_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, object] = {"__name__": "page"}
     assert blocks(path, "python")
     if "import lightning" in path.read_text(encoding="utf-8"):
@@ -40,6 +40,8 @@ def test_programs_run(path: Path) -> None:
         warnings.filterwarnings("ignore", module="torch|lightning")  # gloo on machines with odd networks; few workers
         for block in blocks(path, "python"):
             exec(compile(block, path.name, "exec"), namespace)
+    if path.stem == "test_your_variant":  # every fault of the page is found
+        assert capsys.readouterr().out.count("fails at") == 5
     if path.stem == "watch_a_run":
         assert namespace["advice"]["rate"] == "too low"  # type: ignore[index]  # as the page says
     if path.stem == "lightning_module":  # every step was private and charged

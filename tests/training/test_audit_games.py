@@ -43,6 +43,7 @@ def test_bounds_hold_as_often_as_they_say_and_are_not_vacuous() -> None:
     assert 0.9 * truth < far.epsilon(0.1) < truth
 
 
+@pytest.mark.slow
 def test_a_clipped_canary_is_seen_as_well_as_claimed_and_no_better() -> None:
     verdict = judge(GAMES["exact, clipped"], 1000)
     assert not verdict.broken
@@ -82,13 +83,23 @@ def test_estimated_norms_give_the_lengths_that_the_accountant_takes() -> None:
     for game in (GAMES["hutchinson, public probes"], GAMES["hutchinson, public probes, two layers, others"]):
         assert game.law is not None
         assert game.law(canary_lengths(game, 300)) > 1e-3
-    # Scores of a few trials, with the twin that knows the probes: the canary is seen, and not better than claimed.
+
+
+@pytest.mark.slow
+def test_one_who_knows_the_probes_sees_the_canary_and_no_better_than_claimed() -> None:
     verdict = judge(GAMES["hutchinson, public probes"], 150, deltas=(0.2,))
     assert not verdict.broken
     assert verdict.mu > 0.1
 
 
-@pytest.mark.parametrize("bug", ["realised batch size", "a layer without noise", "the bias is not clipped"])
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param("realised batch size", marks=pytest.mark.slow),
+        pytest.param("a layer without noise", marks=pytest.mark.slow),
+        "the bias is not clipped",
+    ],
+)
 def test_a_planted_bug_refutes_the_claim_and_without_it_nothing_does(bug: str) -> None:
     game = planted()[bug]
     assert judge(game, 300, deltas=(0.1,)).broken
@@ -141,6 +152,7 @@ def test_what_metrics_say_is_seen_no_better_than_claimed() -> None:
     assert verdict.mu > 0.1
 
 
+@pytest.mark.slow
 def test_telemetry_of_sums_before_their_noise_is_found() -> None:
     (leak,) = planted_in_telemetry().values()
     assert judge(leak, 80, deltas=(0.1, 0.2)).broken

@@ -24,7 +24,7 @@ from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, Observer, run_in_memory
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
-from dprmt.training.randomness import SecureRandom, secret_generator
+from dprmt.training.randomness import SecureRandom, _generators, secret_generator
 from dprmt.training.recipes import Settings
 from tests.training.projected import projected_step
 
@@ -149,6 +149,9 @@ def test_a_secret_of_fewer_bits_is_refused() -> None:
             Randomness(short, True)
 
 
+SEEDING = "torch's global generator, for what a model draws itself"
+
+
 class Made(NamedTuple):
     """A stream that was made: of which kind, and from which key."""
 
@@ -175,12 +178,17 @@ def recorded() -> Iterator[list[Made]]:
         made.append(Made("torch", secret))
         return secret_generator(device, secret)
 
+    def seeding(device: Any, secret: Any = None) -> torch.Generator:
+        made.append(Made(SEEDING, secret))
+        return secret_generator(device, secret)
+
     recording = {ProbeGenerator: Probes, SecureRandom: Secure, secret_generator: generator}
     with pytest.MonkeyPatch.context() as patch:
         for module in [value for name, value in sys.modules.items() if name.startswith("dprmt.training.")]:
             for real, mine in recording.items():
                 if module.__dict__.get(real.__name__) is real:
                     patch.setattr(module, real.__name__, mine)
+        patch.setattr(_generators, "secret_generator", seeding)  # which only `draws_from` calls there
         yield made
 
 
@@ -263,14 +271,19 @@ def test_the_streams_of_a_run_have_keys_of_their_own_from_its_secret(way: dict[s
     """Noise, coins or allocations, and probes: no key twice, none moved by a public seed, all by the secret."""
     one, again = run(BASE, **way), run(BASE, **way, seed=5, world=1)
     other = run(flipped(0), **way)
-    keys = [stream.key for stream in one.made]
-    assert {"probes", "cipher" if way["secure"] else "torch"} == {stream.kind for stream in one.made}
+    made, made_again = ([stream for stream in seen.made if stream.kind != SEEDING] for seen in (one, again))
+    of_models = {stream.key for stream in one.made if stream.kind == SEEDING}
+    keys = [stream.key for stream in made]
+    assert len(of_models) > 6
+    assert of_models.isdisjoint(keys), "a model draws from a stream of the run"
+    assert not [key for key in of_models for own in (BASE, *keys) if key.startswith(own)]
+    assert {"probes", "cipher" if way["secure"] else "torch"} == {stream.kind for stream in made}
     assert len(keys) >= 3
     assert all(isinstance(key, bytes) and len(key) == BITS // 8 for key in keys)
     assert len(set(keys)) == len(keys), "two purposes have one key"
     assert not one.one_stream, "noise and coins from one stream"
     assert {BASE, flipped(0)}.isdisjoint(keys)
-    assert one.made == again.made, "a stream that depends on something public"
+    assert made == made_again, "a stream that depends on something public"
     assert set(keys).isdisjoint(stream.key for stream in other.made)
     # And so does what was drawn: the batches, the noise, and the probes in the clipped sums.
     assert (one.batches, one.noise, one.sums) == (again.batches, again.noise, again.sums)

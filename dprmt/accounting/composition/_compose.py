@@ -6,6 +6,7 @@ relative to δ itself, however small δ is: (F0) to (F3) of ``docs/theory/random
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs import LossPMF
+from dprmt.accounting.pairs import LossPMF, complex_log1p
 
 _EPS = float(np.finfo(np.float64).eps)
 _LOG_NOTHING, _LOG_UNCHARGED = -80.0, -120.0
@@ -98,6 +99,7 @@ _LOG_OUTSIDE = float(np.log(1e-10))  # tilted mass allowed outside the FFT windo
 _STACKED = 2**16  # masses of many phases at a time
 _FAINT = 1e-250
 _MANY_PHASES = 16
+_SPLIT_TILTS, _SPLIT_LOSSES = 37, 64  # from a hundredth of a tilt to 10,000 times it, and losses, that are tried
 _LONGEST = 2**40  # points: no transform is this long, and whoever asked takes a coarser mesh
 
 
@@ -205,6 +207,67 @@ def step_scale(phases: Phases, tilt: float) -> float:
     return max(float(np.sqrt(max(2 * cumulant / (tilt * (1 + tilt) * steps), 0.0))), smallest)
 
 
+@dataclass(frozen=True)
+class Split:
+    """Losses beyond which a step is composed apart (F4), the tilts of both parts, and how much smaller errors get.
+
+    ``tilt``: of all steps' losses up to ``large``; ``tilt_beyond``: of the rest.
+    ``near``: the ε that Chernoff's bounds of both parts prove, or the one asked about.
+    ``log_gain``: how much smaller their δ there is than that of all losses at one tilt.
+    """
+
+    large: float
+    tilt: float
+    tilt_beyond: float
+    near: float
+    log_gain: float
+
+
+def best_split(phases: Phases, tilt: float, epsilon: float | None, delta: float) -> Split | None:
+    """The split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest."""
+    tilts = tilt * np.geomspace(0.01, 1e4, _SPLIT_TILTS)[:, None]
+    nodes = max((pmf.losses for pmf, _ in phases), key=lambda losses: float(losses[-1]))
+    large = nodes[(nodes > 0) & (nodes < nodes[-1])]
+    large = large[:: max(large.size // _SPLIT_LOSSES, 1)]
+    if not large.size:
+        return None
+    log_below, expected = np.zeros((2, tilts.size, large.size))
+    for pmf, steps in phases:
+        below, above = _log_parts(pmf, tilts, large)
+        log_below += steps * below
+        expected += steps * np.exp(above - np.logaddexp(below, above))
+    kappa, log_all = log_kappa(tilts), log_mgf(phases, tilts[:, 0])[:, None]
+    with np.errstate(divide="ignore"):
+        below, above = log_below + kappa, log_all + np.log(np.minimum(expected, 1.0)) + kappa
+    if epsilon is None:
+        each = np.stack([below, above]) - math.log(0.5 * delta)
+        reached = np.min(each / tilts, axis=1).max(axis=0)
+        near = max(float(reached.min()), 0.0)
+        best, log_delta = int(np.argmin(reached)), math.log(delta)
+    else:
+        near = epsilon
+        reached = np.logaddexp(*np.min(np.stack([below, above]) - tilts * near, axis=1))
+        best = int(np.argmin(reached))
+        log_delta = float(reached[best])
+    at = [int(np.argmin(part[:, best] - tilts[:, 0] * near)) for part in (below, above)]
+    gain = float(np.min(log_all + kappa - tilts * near)) - log_delta
+    return Split(float(large[best]), float(tilts[at[0], 0]), float(tilts[at[1], 0]), near, gain)
+
+
+def _log_parts(pmf: LossPMF, tilts: Array, large: Array) -> tuple[Array, Array]:
+    """Logarithms of the tilted masses up to each loss and beyond it, shape (tilts, losses); the last node is beyond."""
+    cuts = np.clip(np.searchsorted(pmf.losses, large, side="right"), 1, pmf.losses.size - 1)
+    inner, place = np.unique(cuts, return_inverse=True)
+    starts = np.append(0, inner)
+    with np.errstate(divide="ignore"):
+        exponent = tilts * pmf.losses + np.log(np.maximum(pmf.mass, _FAINT))
+        peak = np.maximum.reduceat(exponent, starts, axis=1)
+        inside = np.exp(exponent - np.repeat(peak, np.diff(np.append(starts, pmf.losses.size)), axis=1))
+        parts = peak + np.log(np.add.reduceat(inside, starts, axis=1))
+    up_to, beyond = (np.logaddexp.accumulate(each, axis=1) for each in (parts, parts[:, ::-1]))
+    return up_to[:, place], beyond[:, ::-1][:, place + 1]
+
+
 def _minimize_on_log_grid(objective: Callable[[Array], Array], scale: float) -> float:
     center, half_width = np.log(1.0 / scale), 14.0
     for _ in range(4):
@@ -244,13 +307,13 @@ class Window:
     size: int
 
 
-def window(phases: Phases, tilt: float) -> Window:
-    """Grid points outside which the tilted composed loss has mass at most 1e-10 on either side (Chernoff)."""
-    mesh, some = phases[0][0].mesh, some_of(phases)
+def window(phases: Phases, tilt: float, share: float = 1.0) -> Window:
+    """Grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
+    mesh, some, log_outside = phases[0][0].mesh, some_of(phases), _LOG_OUTSIDE + math.log(share)
     scale = 1.0 / loss_deviation(phases, tilt)
-    # Every θ gives a bound; which is best, some phases tell.
-    up, down = _sharpest(lambda up, down: _chernoff_ends(some, tilt, up, down), scale)
-    highest, lowest = _chernoff_ends(phases, tilt, up, down)
+    # Every θ gives a bound by Chernoff; which is best, some phases tell.
+    up, down = _sharpest(lambda up, down: _chernoff_ends(some, tilt, up, down, log_outside), scale)
+    highest, lowest = _chernoff_ends(phases, tilt, up, down, log_outside)
     first = int(np.floor(np.max(lowest) / mesh)) - 1
     last = int(np.ceil(np.min(highest) / mesh)) + 1
     size = max(last - first + 1, 16)
@@ -267,11 +330,11 @@ def _sharpest(ends: Callable[[Array, Array], tuple[Array, Array]], scale: float)
     return up, down
 
 
-def _chernoff_ends(phases: Phases, tilt: float, up: Array, down: Array) -> tuple[Array, Array]:
+def _chernoff_ends(phases: Phases, tilt: float, up: Array, down: Array, log_outside: float) -> tuple[Array, Array]:
     """Losses beyond which there is so little, above by each θ of ``up`` and below by each of ``down``."""
     log_mgfs = log_mgf(phases, np.concatenate([[tilt], tilt + up, tilt - down]))
     base, above, below = log_mgfs[0], log_mgfs[1 : up.size + 1], log_mgfs[up.size + 1 :]
-    return (above - base - _LOG_OUTSIDE) / up, -(below - base - _LOG_OUTSIDE) / down
+    return (above - base - log_outside) / up, -(below - base - log_outside) / down
 
 
 def some_of(phases: Sequence[tuple[Item, int]]) -> Sequence[tuple[Item, int]]:
@@ -325,19 +388,88 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
         weights = _tilted_mass(stack, tilt)
         product.multiply(stack.index, weights, stack.counts)
         rounding += float(stack.counts @ _mass_rounding(stack.mass, weights))
+    error = 2 * np.exp(_LOG_OUTSIDE) + np.expm1(rounding) + product.rounding()
+    return _composed_loss(phases, tilt, win, product.inverse(), error)
+
+
+def _composed_loss(phases: Phases, tilt: float, win: Window, mass: Array, error: float) -> ComposedLoss:
+    """The loss with these masses, wrapped around the window."""
     log_never_infinite = sum(
         steps * (float(np.log1p(-pmf.infinite)) if pmf.infinite < 1 else -np.inf) for pmf, steps in phases
     )
-    mass = np.roll(product.inverse(), -(win.first % win.size))
-    mesh = phases[0][0].mesh
     return ComposedLoss(
-        losses=(win.first + np.arange(win.size, dtype=np.int64)) * mesh,
-        mass=np.maximum(mass, 0.0),
+        losses=(win.first + np.arange(win.size, dtype=np.int64)) * phases[0][0].mesh,
+        mass=np.maximum(np.roll(mass, -(win.first % win.size)), 0.0),
         tilt=tilt,
         log_scale=float(log_mgf(phases, np.array([tilt]))[0]),
         infinite=float(-np.expm1(log_never_infinite)),
-        error=2 * np.exp(_LOG_OUTSIDE) + np.expm1(rounding) + product.rounding(),
+        error=error,
     )
+
+
+def composed_beyond(phases: Phases, large: float, tilt: float, win: Window) -> ComposedLoss:
+    """The part of the composition in which some step has a loss beyond ``large``: a difference of two products (F4)."""
+    share = _large_share(phases, large, tilt)
+    unit, rounding, large_rounding = 8 * _EPS * math.log2(win.size), 0.0, 0.0
+    frequency = np.arange(win.size // 2 + 1, dtype=np.int64)
+    # Both products; log and bound of their ratio less 1; a bound on both products; T / |φ| and T · (large mass) / |φ|.
+    whole, below = np.ones((2, frequency.size), dtype=np.complex128)
+    log_ratio = np.zeros(frequency.size, dtype=np.complex128)
+    ratio, log_bound, steps, large_steps = np.zeros((4, frequency.size))
+    for stack in _stacks(phases):
+        weights, is_large = _tilted_mass(stack, tilt), stack.losses > large
+        rounding += float(stack.counts @ _mass_rounding(stack.mass, weights))
+        large_rounding += float(stack.counts @ _mass_rounding(stack.mass, np.where(is_large, weights, 0.0)))
+        for row, count in zip(weights, stack.counts.tolist(), strict=True):
+            parts = np.where(is_large, row, 0.0), np.where(is_large, 0.0, row)
+            few, many = (fft.rfft(folded(stack.index, part[None], win.size)[0])[frequency] for part in parts)
+            padded = np.maximum(np.abs(many), np.abs(many + few)) + unit
+            log_bound = log_bound + count * np.log(padded)
+            seen = log_bound > _LOG_UNCHARGED
+            few, many, padded, frequency = few[seen], many[seen], padded[seen], frequency[seen]
+            steps, large_steps = steps[seen] + count / padded, large_steps[seen] + count * parts[0].sum() / padded
+            with np.errstate(all="ignore"):  # where ``many`` is 0 the ratio is infinite, and not used
+                ratio, log_ratio = (
+                    ratio[seen] + count * np.abs(few / many),
+                    log_ratio[seen] + count * complex_log1p(few / many),
+                )
+            whole, below = whole[seen] * power(many + few, int(count)), below[seen] * power(many, int(count))
+            log_bound = log_bound[seen]
+    spectrum = np.zeros(win.size // 2 + 1, dtype=np.complex128)
+    spectrum[frequency] = np.where(ratio < 0.5, below * _expm1(np.where(ratio < 0.5, log_ratio, 0.0)), whole - below)
+    # What ``power`` left out is charged in full; frequencies left out add less than e^{-120} · T · share / unit.
+    size = np.exp(log_bound) * large_steps * (1.0 + 2.0 * steps)
+    error = 2 * float(np.linalg.norm(np.where(spectrum[frequency] == 0.0, 1.0, unit) * size)) + 1e-25 * share
+    error += 2 * share * (math.exp(_LOG_OUTSIDE) + math.expm1(rounding)) + large_rounding * math.exp(rounding)
+    return _composed_loss(phases, tilt, win, fft.irfft(spectrum, win.size), error)
+
+
+def up_to(phases: Phases, large: float) -> list[tuple[LossPMF, int]]:
+    """The phases' finite losses that are at most ``large``."""
+    return [
+        (LossPMF(law.index, np.where(law.losses > large, 0.0, law.mass), law.mesh, 0.0), steps) for law, steps in phases
+    ]
+
+
+def window_beyond(phases: Phases, split: Split) -> Window:
+    """The window of :func:`composed_beyond`, which leaves out 1e-10 of its mass on either side."""
+    return window(phases, split.tilt_beyond, max(_large_share(phases, split.large, split.tilt_beyond), _FAINT))
+
+
+def _large_share(phases: Phases, large: float, tilt: float) -> float:
+    """A bound on the tilted mass of :func:`composed_beyond`: the expected number of losses beyond ``large``."""
+    expected = sum(
+        float(stack.counts @ _tilted_mass(stack, tilt)[:, stack.losses > large].sum(axis=1))
+        for stack in _stacks(phases)
+    )
+    return min(expected * (1.0 + 1e-9), 1.0)
+
+
+def _expm1(z: Array) -> Array:
+    """e^z - 1, accurate relative to z."""
+    real = np.expm1(z.real) * np.cos(z.imag) - 2.0 * np.sin(0.5 * z.imag) ** 2
+    value: Array = real + 1j * np.exp(z.real) * np.sin(z.imag)
+    return value
 
 
 def moved(loss: ComposedLoss, shift: float) -> ComposedLoss:
@@ -457,7 +589,7 @@ def _mass_rounding(mass: Array, weights: Array) -> Array:
     tails = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(mass > 0, weights * tails / mass, 0.0)
-    value: Array = 64 * _EPS * np.sum(relative, axis=1) + 1e3 * _EPS
+    value: Array = 64 * _EPS * np.sum(relative, axis=1) + 1e3 * _EPS * np.sum(weights, axis=1)
     return value
 
 

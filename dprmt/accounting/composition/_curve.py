@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -20,6 +21,7 @@ from dprmt.accounting.composition._compose import (
 from dprmt.accounting.pairs import LossPMF
 
 _ROUNDING = 1e-12
+_RESOLVED = 1e-10  # of an ε found by bisection
 LEAST_DELTA = 1e-290
 """Smaller ones are told from 0 no further."""
 
@@ -241,6 +243,40 @@ class DeltaCurve:
         if self.discounted[index] <= 0:
             return right
         return min(max(right + float(np.log(room) - np.log(self.discounted[index])), left), right)
+
+
+class SumOfCurves:
+    """δ(ε) of two parts of a loss, as a :class:`DeltaCurve`."""
+
+    def __init__(self, *parts: DeltaCurve) -> None:
+        self.parts = parts
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        """As :meth:`DeltaCurve.delta_bounds`."""
+        lower, upper = zip(*(part.delta_bounds(epsilon) for part in self.parts), strict=True)
+        return sum(lower), min(sum(upper), 1.0)
+
+    def epsilon_above(self, delta: float) -> float:
+        """As :meth:`DeltaCurve.epsilon_above`."""
+        last = max(float(part.nodes[-1]) for part in self.parts)
+        return self._crossing(lambda epsilon: self.delta_bounds(epsilon)[1] <= delta, last)[1]
+
+    def epsilon_below(self, delta: float) -> float:
+        """As :meth:`DeltaCurve.epsilon_below`."""
+        last = max(float(part.nodes[-1]) for part in self.parts)
+        return self._crossing(lambda epsilon: self.delta_bounds(epsilon)[0] < delta, last)[0]
+
+    def _crossing(self, is_beyond: Callable[[float], bool], last: float) -> tuple[float, float]:
+        """Two neighbouring ε of which only the larger one is beyond; 0 and 0 if all are, ``last`` and ∞ if none is."""
+        if is_beyond(0.0):
+            return 0.0, 0.0
+        if not is_beyond(last):
+            return last, math.inf
+        low, high = 0.0, last
+        while high - low > _RESOLVED * high:
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if is_beyond(middle) else (middle, high)
+        return low, high
 
 
 def _suffix_sums(values: Array) -> Array:

@@ -12,14 +12,19 @@ import numpy as np
 from dprmt.accounting.basics import Direction, PrivacyBounds, Side, graded_indices, resolvable
 from dprmt.accounting.composition._compose import (
     ComposedLoss,
+    Split,
     Window,
+    best_split,
     chernoff,
     composed,
+    composed_beyond,
     log_chernoff,
     moved,
     some_of,
     step_scale,
+    up_to,
     window,
+    window_beyond,
 )
 from dprmt.accounting.composition._curve import (
     LEAST_DELTA,
@@ -28,6 +33,7 @@ from dprmt.accounting.composition._curve import (
     DeltaCurve,
     OneStepCurve,
     Question,
+    SumOfCurves,
     WholeCurve,
     one_step_delta,
     one_step_scale,
@@ -58,6 +64,8 @@ _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _LARGE_DELTA = 0.01
 _ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, or laws, let one be off; and of one
 _FAR, _FARTHER = 1.5, 60.0  # as far as losses have to be told from infinite ones: times the answer, and beyond
+_CHARGED = 10.0  # e^{-10} of δ may be charged for losses that count as infinite though they are not
+_WORTH_A_SPLIT = 5.0  # e^5: how much smaller the errors of a transform get
 _CUTS = 4  # of a tail, each of which brings Chernoff's bound closer
 
 
@@ -77,6 +85,7 @@ class CoarsePass:
     near: float
     rough: tuple[LossPMF, int] | None
     laws: Sequence[tuple[LossPMF, int]]
+    split: Split | None = None
 
 
 class Level:
@@ -122,9 +131,11 @@ class Level:
         pair, steps = self.pairs[side][0]
         if len(self.pairs[side]) == 1 and steps == 1:
             return self._of_one_step(pair, side)
-        phases = self._on_one_mesh(side)
+        phases, split = self._on_one_mesh(side), self.coarse.split
         if phases is None:
             return DeltaCurve(_nothing_known(side), 0.0)
+        if split is not None:
+            return SumOfCurves(*(DeltaCurve(part, split.near) for part in phases.parts(split)))
         around = self.question.around(phases.laws, phases.tilt, phases.offset) + phases.offset
         return DeltaCurve(phases.composed(), around)
 
@@ -151,7 +162,7 @@ class Level:
             # The rough law is one from above: for one from below its tilt may be far too large.
             shared = len(laws) == 1 and side == "upper"
             tilt = coarse.tilt if shared else self.question.tilt(some_of(laws), offset)
-            span = window(laws, tilt)
+            span = window(laws, tilt) if coarse.split is None else window_beyond(laws, coarse.split)
             if span.size <= _MAX_WINDOW:
                 return _Phases(laws, offset, tilt, span)
             mesh *= 1.1 * span.size / _MAX_WINDOW
@@ -170,6 +181,13 @@ class _Phases:
     def composed(self) -> ComposedLoss:
         """Their sum."""
         return moved(composed(self.laws, self.tilt, self.window), self.offset)
+
+    def parts(self, split: Split) -> tuple[ComposedLoss, ComposedLoss]:
+        """Their sum where no loss is large, and where some is."""
+        few = up_to(self.laws, split.large)
+        below = composed(few, split.tilt, window(few, split.tilt))
+        beyond = composed_beyond(self.laws, split.large, split.tilt_beyond, self.window)
+        return moved(below, self.offset), moved(beyond, self.offset)
 
 
 def step_laws(
@@ -210,22 +228,33 @@ def coarse_pass(
     tilt = question.tilt(rough)
     if isinstance(question, WholeCurve):
         return CoarsePass(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
-    near = question.around(rough, tilt)
+    split = split_of(rough, question, tilt)
+    near = question.around(rough, tilt) if split is None else split.near
     for _ in range(_CUTS):  # of a heavy tail Chernoff's bound lies far beyond the answer until the tail is cut
-        reach = _FAR * max(near, 0.0) + _FARTHER
+        reach = _FAR * max(near, 0.0) + min(_FARTHER, _CHARGED - math.log(question.small))
         if all(high <= reach for _, high in ranges):
             break
         ranges = [(low, min(high, reach)) for low, high in ranges]
         rough = [(cut_above(law, reach), steps) for law, steps in rough]
         tilt = question.tilt(rough)
-        near = question.around(rough, tilt)
+        split = split_of(rough, question, tilt)
+        near = question.around(rough, tilt) if split is None else split.near
     scale = step_scale(rough, tilt)
+    if split is not None:
+        scale = min(scale, step_scale(up_to(rough, split.large), split.tilt))
     if len(pairs) > 1:
-        return CoarsePass(ranges, tilt, scale, variation, 0.0, None, rough)
+        return CoarsePass(ranges, tilt, scale, variation, 0.0, None, rough, split)
     law, steps = rough[0]
     if steps == 1:
         scale = _scale_of_one(law, question, near)
-    return CoarsePass(ranges, tilt, scale, variation, near, rough[0], rough)
+    return CoarsePass(ranges, tilt, scale, variation, near, rough[0], rough, split)
+
+
+def split_of(laws: Sequence[tuple[LossPMF, int]], question: Question, tilt: float) -> Split | None:
+    """Where to compose large losses apart; None where that makes no error much smaller."""
+    epsilon = question.epsilon if isinstance(question, DeltaAtEpsilon) else None
+    found = best_split(laws, tilt, epsilon, question.small)
+    return found if found is not None and found.log_gain > _WORTH_A_SPLIT else None
 
 
 def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:

@@ -13,6 +13,7 @@ from dprmt.accounting.pairs._discretization import (
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair
+from dprmt.accounting.pairs._ratio_sum import complex_log1p
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair
 from dprmt.accounting.pairs._steps import (
     AddRemove,
@@ -52,6 +53,7 @@ __all__ = [
     "ZeroOut",
     "charged_cells",
     "checked_neighbours",
+    "complex_log1p",
     "cut_above",
     "from_above",
     "from_below",

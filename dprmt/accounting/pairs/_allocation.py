@@ -67,8 +67,7 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     low, high = max(low, -_LARGEST_LOSS), min(high, _LARGEST_LOSS)
     ratio, mass = _rough_law(pair, low, high)
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
-    mesh = max(mesh, boundary * np.finfo(np.float64).eps)  # 0 where nearly all of V lies at one ratio
-    if (2 * boundary + copies) / mesh > _POINTS:
+    if 2 * boundary + copies > _POINTS * mesh:  # which is 0 where nearly all of V lies at one ratio
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= _EXPECTED_LARGE
         boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)

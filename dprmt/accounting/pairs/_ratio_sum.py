@@ -193,7 +193,8 @@ class GridMeasure:
 
     def log_total(self) -> float:
         """Its logarithm, off by a rounding of itself: near 1 not by one of the total, which many copies multiply."""
-        return math.log1p(math.fsum([*self.mass, -1.0]))
+        total = self.total()
+        return math.log1p(math.fsum([*self.mass, -1.0])) if total > 0.5 else math.log(total)
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,7 @@ class DPAdamBC(NoiseAwareOptimizer):
         for group in self.param_groups:
             group.update(checked(group))
             _check_gradients(group["params"])
+        self._check_noise_is_known()
         with torch.no_grad():
             for group in self.param_groups:
                 updates = self._advance(group)

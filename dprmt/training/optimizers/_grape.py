@@ -177,6 +177,7 @@ class DPGrape(NoiseAwareOptimizer):
             with torch.enable_grad():
                 loss = closure()
         self.check()
+        self._check_noise_is_known()
         with torch.no_grad():
             for group in self.param_groups:
                 for p in group["params"]:

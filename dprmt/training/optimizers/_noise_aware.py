@@ -77,12 +77,15 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
         for p, value in values.items():
             self.state[p][_ANNOUNCED] = float(value)
 
+    def _check_noise_is_known(self) -> None:
+        for group in self.param_groups:
+            unknown = [p for p in group["params"] if _ANNOUNCED not in self.state.get(p, {})]
+            if unknown and group["noise_variance"] is None:
+                raise ParameterError("noise_variance", None, "given, or left to make_private, which sets it")
+
     def _take_noise_variance(self, p: Any, group: Mapping[str, Any]) -> float:
         announced = self.state[p].pop(_ANNOUNCED, None) if p in self.state else None
-        variance = group["noise_variance"] if announced is None else announced
-        if variance is None:
-            raise ParameterError("noise_variance", None, "given, or left to make_private, which sets it")
-        return float(variance)
+        return float(group["noise_variance"] if announced is None else announced)
 
     def _check_saved(self, state_dict: Mapping[str, Any]) -> None:
         for group in state_dict["param_groups"]:
