@@ -12,7 +12,6 @@ import pytest
 
 from dprmt.accounting import (
     DPSGD,
-    AddRemove,
     Group,
     Hutchinson,
     ReplaceOne,
@@ -27,7 +26,6 @@ MECHANISMS = {
     "replaced, secret": DPSGD(1.0, Q, Hutchinson(32, secret=True), ReplaceOne()),
     "two": DPSGD(1.0, Q, neighbours=Group(2)),
     "two replaced": DPSGD(1.0, Q, neighbours=Group(2, ReplaceOne())),
-    "two, secret": DPSGD(1.0, Q, Hutchinson(32, secret=True), Group(2, AddRemove())),
 }
 EACH = pytest.mark.parametrize("name", MECHANISMS)
 
