@@ -119,13 +119,13 @@ def unsplit(question: Question) -> PrivacyBounds:
     from dprmt.accounting.composition import EpsilonAtDelta, solve
     from dprmt.accounting.composition import _solve as _level
 
-    keep = _level.plan_split
-    _level.plan_split = lambda *arguments: None  # type: ignore[assignment]
+    keep = _level.split_of
+    _level.split_of = lambda *arguments: None  # type: ignore[assignment]
     try:
         schedule = [(question.mechanism.step(), question.steps)]
         return solve(schedule, EpsilonAtDelta(question.delta), "remove", 0.5)
     finally:
-        _level.plan_split = keep
+        _level.split_of = keep
 
 
 def peer_interval(question: Question) -> tuple[float, float] | None:

@@ -70,7 +70,8 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(_level, "_MAX_WINDOW", 2**15)
     lower, upper = bounds()
-    monkeypatch.setattr(_level, "_FARTHER", 1e13)
+    for name in ("_FARTHER", "_CHARGED"):
+        monkeypatch.setattr(_level, name, 1e13)
     far_lower, far_upper = bounds()
     assert far_lower <= upper
     assert lower <= far_upper

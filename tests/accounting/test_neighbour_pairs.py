@@ -130,7 +130,12 @@ def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: f
 
 
 @pytest.mark.parametrize(
-    ("sigma", "q", "probes", "width"), [(1.0, Q_FIRST, 32, 0.02), (2.0, 0.01, 4, 0.06), (0.6, 0.3, 16, 0.02)]
+    ("sigma", "q", "probes", "width"),
+    [
+        (1.0, Q_FIRST, 32, 0.02),
+        pytest.param(2.0, 0.01, 4, 0.06, marks=pytest.mark.slow),
+        pytest.param(0.6, 0.3, 16, 0.02, marks=pytest.mark.slow),
+    ],
 )
 def test_secret_probes_hold_for_two_spectra(sigma: float, q: float, probes: int, width: float) -> None:
     """(N2): power and level of half-lines for drawn spectra; a rank-one law for both lies between both ends."""
@@ -220,6 +225,7 @@ def test_what_the_inversion_misses_is_charged_above_only(neighbours: Neighbours)
     assert under == replace(above, is_charged=False)
 
 
+@pytest.mark.slow
 def test_one_unsampled_step_of_secret_replaced_samples_is_answered() -> None:
     """At loss -27 a P-mass of a rounding had no Q-mass at all beside it, and the law was refused as unsound."""
     norms = Hutchinson(4, secret=True, rank=6)

@@ -65,9 +65,12 @@ def test_public_probes_cost_a_replacement_little_more_than_equal_estimates() -> 
     assert bounds.lower >= 6.40
 
 
-@pytest.mark.parametrize(("neighbours", "width"), [(Group(7), 2e-3), (ReplaceOne(), 3e-2)], ids=repr)
+@pytest.mark.parametrize(("neighbours", "width"), [(Group(7), 0.9), (ReplaceOne(), 3e-2)], ids=repr)
 def test_rare_samples_with_public_probes_are_answered(neighbours: Any, width: float) -> None:
-    """What may be left out of a step is P-mass, however rarely a sample is drawn: at q = 1e-6 all of δ was left out."""
+    """What may be left out of a step is P-mass, however rarely a sample is drawn: at q = 1e-6 all of δ was left out.
+
+    Of a group with estimated norms the lower end is that of one sample: only the upper end is near the exact norms'.
+    """
     bounds = DPSGD(1.0, 1e-6, Hutchinson(300, secret=False), neighbours).epsilon(steps=1000, delta=1e-8)
     exact = DPSGD(1.0, 1e-6, neighbours=neighbours).epsilon(steps=1000, delta=1e-8)
     assert exact.lower < bounds.upper < 1.05 * exact.upper
@@ -131,7 +134,7 @@ def test_what_has_no_pair_is_composed_of_curves() -> None:
         DPSGD(1.0, RandomAllocation(34)).epsilon(steps=340, delta=1e-5),
         shuffled.epsilon(steps=340, delta=1e-5),
     )
-    assert alone.lower <= replaced.lower <= alone.upper < replaced.upper < 6.7
+    assert 0.99 * alone.lower <= replaced.lower <= alone.upper < replaced.upper < 6.7
     assert not replaced.is_narrow
     curve = shuffled.epsilon(steps=[34, 340], delta=1e-5)
     assert curve.upper[1] == pytest.approx(replaced.upper)

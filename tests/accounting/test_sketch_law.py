@@ -263,7 +263,7 @@ def test_more_columns_are_worth_more() -> None:
 
 
 @pytest.mark.parametrize("power_iteration", [False, True])
-@pytest.mark.parametrize(("sketch", "probes"), [(4, 2), (8, 4), (16, 2)])
+@pytest.mark.parametrize(("sketch", "probes"), [(4, 2), (8, 4), pytest.param(16, 2, marks=pytest.mark.slow)])
 def test_convex_functions_of_the_simulated_ratio_are_covered(sketch: int, probes: int, power_iteration: bool) -> None:
     """E(t - X)₊ of the real estimator is at most the mixture's, for every spectrum tried."""
     copies, weight = probe_copies(sketch, power_iteration)

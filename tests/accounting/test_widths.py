@@ -92,7 +92,13 @@ def test_few_probes_or_a_large_epsilon_stay_wider_and_say_so(
         pytest.param(R(0.435644, 4.14347e-5, 6), 233590, 2.2e-10, 15320, 15377, id="six probes"),
         pytest.param(R(0.664478, 0.00130394, 9, analysis="envelope"), 615300, 5.1e-10, 1104, 1117, id="envelope"),
         pytest.param(
-            R(2.32, 0.001237, 2, rank=2, **SECRET_ENVELOPE), 363816, 1.4e-10, 2.98e11, 3.02e11, id="two secret probes"
+            R(2.32, 0.001237, 2, rank=2, **SECRET_ENVELOPE),
+            363816,
+            1.4e-10,
+            2.98e11,
+            3.02e11,
+            id="two secret probes",
+            marks=pytest.mark.slow,
         ),
         pytest.param(R(5.0, 1.0, 2, **SECRET), 1, 4.2e-5, 464.4, 465.6, id="one step"),
         pytest.param(

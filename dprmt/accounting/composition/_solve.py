@@ -31,6 +31,7 @@ from dprmt.accounting.composition._curve import (
     Curve,
     DeltaAtEpsilon,
     DeltaCurve,
+    EpsilonAtDelta,
     OneStepCurve,
     Question,
     SumOfCurves,
@@ -348,7 +349,7 @@ def reachable(schedule: Schedule, question: Question, direction: Direction) -> Q
 _HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
-_LEAST_GAIN = 0.8  # left of a width: such a level is the last, of a question about δ two in a row
+_LEAST_GAIN = 0.8  # left of a width: such a level is the last; two in a row of a question about δ, or of no end yet
 _NO_BETTER = 0.9999
 _NO_PRIVACY = 20.0
 """ε that no one publishes: from there on answers for estimated norms, whose laws are dear, are not refined."""
@@ -385,7 +386,7 @@ def solve(
         question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     progress = progress or Progress()
-    stalled, patience = 0, 2 if isinstance(question, DeltaAtEpsilon) else 1
+    stalled = 0
     ladder = levels(schedule, question, tolerance)
     level = ladder[0]
     for _ in ladder:
@@ -394,6 +395,7 @@ def solve(
         found = intersection(best, answer, question, tolerance)
         left = _left(found, best)
         best, stalled = found, 0 if left < _LEAST_GAIN else stalled + 1
+        patience = 1 if isinstance(question, EpsilonAtDelta) and math.isfinite(best.upper) else 2
         if (
             best.is_narrow
             or best.upper <= progress.enough
