@@ -18,13 +18,13 @@ _EPSILON = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0, at
 _ADVANTAGE = Option(
     "--advantage",
     _inside,
-    "in place of ε: the most by which an attacker's true positive rate may exceed the false positive one",
+    "in place of ε: an attacker's largest true minus false positive rate",
     metavar="A",
 )
 _TRUE = Option(
     "--true-positive-rate",
     _inside,
-    "in place of ε: the largest true positive rate of attackers with --false-positive-rate",
+    "in place of ε: an attacker's largest one at --false-positive-rate",
     metavar="B",
 )
 _FALSE = Option("--false-positive-rate", _inside, "of attackers, in (0, --true-positive-rate)", metavar="A")

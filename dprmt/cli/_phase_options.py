@@ -26,7 +26,7 @@ def phase_options(known: tuple[Option, ...]) -> tuple[Option, Option]:
     inline = Option(
         "--phase",
         partial(_from_texts, known),
-        "one phase, repeated for the next: noise-multiplier=2,steps=100, say; options beside are for all",
+        "one phase, repeatable: steps=100,noise-multiplier=2; rest is for all",
         metavar="KEY=VALUE,…",
         is_list=True,
     )

@@ -90,8 +90,7 @@ def _spent(name: str, text: str) -> Composition:
 SPENT = Option(
     "--spent",
     _spent,
-    "what was spent before on the same samples: the folder of a run of dprmt train, or a file with its privacy card or"
-    " with what --json printed",
+    "what the samples spent before: run folder, privacy card, --json output",
     metavar="PLACE",
 )
 """What stays as it is, in addition to the run that is described."""

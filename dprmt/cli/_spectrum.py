@@ -178,7 +178,7 @@ def _recorded(
 ) -> tuple[list[MatrixSpectrum], dict[str, str]]:
     try:
         found = {one["name"]: recorded_spectrum(one, alarm) for one in record["matrices"]}
-        skipped = dict.fromkeys(record.get("skipped", ()), "was skipped before")
+        skipped = {name: str(reason) for name, reason in record["reasons"].items()}
     except (ParameterError, KeyError, TypeError, AttributeError) as error:
         _refuse("--from-json", f"what --json of {_COMMAND} printed", namespace.from_json, str(error))
     if namespace.param is None:

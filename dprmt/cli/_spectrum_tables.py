@@ -34,7 +34,8 @@ def overview(spectra: Sequence[MatrixSpectrum], width: int | None = None) -> str
     sizes = width is None or width >= _VERY_NARROW
     top = ["top", "top/edge"] if sizes else ["top/edge"]
     clean = ["clean"] if sizes else []
-    headings = ["shape", *(["σ"] if len(levels) > 1 else []), "σ̂", *scales, *top, "spikes", *clean, "matrix"]
+    noise = [*(["σ"] if len(levels) > 1 and sizes else []), *(["σ̂"] if sizes else [])]
+    headings = ["shape", *noise, *scales, *top, "spikes", *clean, "matrix"]
     rows = [_row(spectrum, headings) for spectrum in spectra]
     lines = [
         f"Singular values in noise of standard deviation {_level(levels)} per entry\n\n",
@@ -42,7 +43,7 @@ def overview(spectra: Sequence[MatrixSpectrum], width: int | None = None) -> str
         "\nedge: bulk edge, which the largest value of noise alone is near, above or below;\n" if scales else "\n",
         f"gate: noise alone has a value above it in {_rate(spectra)} of such matrices;\n" if scales else "",
         "visible: the smallest clean value that is called in 95 % of draws;\n" if scales else "",
-        "σ̂: the noise level estimated from the matrix;\n",
+        "σ̂: the noise level estimated from the matrix;\n" if sizes else "",
         "spikes: values above the gate",
         "; clean: predicted clean values of the top spikes\n" if sizes else "\n",
     ]

@@ -27,7 +27,7 @@ NORMS = grouped(
     Option(
         "--probes",
         count(low=2, high=10**5),
-        "k, Gaussian probes per layer (>= 2), with --secret-probes or --public-probes; without it: exact norms",
+        "k, Gaussian probes per layer (>= 2), secret or public; else exact norms",
         metavar="K",
     ),
     Option(
@@ -146,8 +146,8 @@ def _read_release(name: str, text: str) -> Release:
 ALSO = Option(
     "--also",
     _read_releases,
-    "also released, repeatable: gaussian:SIGMA, laplace:SCALE, approximate:EPSILON:DELTA",
-    metavar="R",
+    "gaussian:SIGMA, laplace:SCALE or approximate:EPSILON:DELTA; repeatable",
+    metavar="RELEASE",
     is_list=True,
 )
 """Releases beside the run."""

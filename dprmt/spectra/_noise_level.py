@@ -168,6 +168,8 @@ class NoiseFit:
         In words.
     fits : bool
         Whether the stated level stands, and nothing speaks against white noise.
+    entries : str
+        What speaks against equal, independent, Gaussian entries, in words; empty if nothing does or they are not known.
     """
 
     sigma: float
@@ -175,31 +177,32 @@ class NoiseFit:
     p_value: float
     verdict: str
     fits: bool
+    entries: str = ""
 
 
-def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int, residual: Floats | None) -> NoiseFit:
+def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int, entries: str) -> NoiseFit:
     """How well noise of level σ explains the singular values after the spikes.
 
-    ``values``: in decreasing order. ``residual``: the matrix without its spikes, if its entries are to be tested.
+    ``values``: in decreasing order. ``entries``: what `other_noise` says of the matrix without its spikes.
     """
     estimate = spectrum_sigma(values, shape, ROUNDING)
     if estimate == 0:
         rank = int((values > 4 * ROUNDING * max(shape) * values[0]).sum())
-        return NoiseFit(0.0, 1.0, 1 / (_DRAWS + 1), f"no noise: rank {rank} of {min(shape)} to rounding", False)
+        return NoiseFit(
+            0.0, 1.0, 1 / (_DRAWS + 1), f"no noise: rank {rank} of {min(shape)} to rounding", False, entries
+        )
     distance, p_value = _tested(values[spikes:], shape, sigma, spikes)
-    other = _other_noise(residual) if residual is not None else ""
     if p_value >= REJECTED:
-        verdict = other or "noise of this σ"
-        return NoiseFit(estimate, distance, p_value, verdict, not other)
+        return NoiseFit(estimate, distance, p_value, entries or "noise of this σ", not entries, entries)
     above = clear_spikes(values, shape, estimate)
     own = _tested(values[above:], shape, estimate, above)[1] if above < len(values) else 0.0
-    if not other and own >= REJECTED and abs(estimate / sigma - 1) > _SAME:
+    if not entries and own >= REJECTED and abs(estimate / sigma - 1) > _SAME:
         verdict = f"σ is about {estimate:.3g}, not {sigma:.3g}"
-    elif not other and abs(estimate / sigma - 1) <= _SAME and distance <= _NEAR:
+    elif not entries and abs(estimate / sigma - 1) <= _SAME and distance <= _NEAR:
         verdict = "noise near this σ, with weak signal below the gate"
     else:
-        verdict = other or "no noise model fits"
-    return NoiseFit(estimate, distance, p_value, verdict, False)
+        verdict = entries or "no noise model fits"
+    return NoiseFit(estimate, distance, p_value, verdict, False, entries)
 
 
 def clear_spikes(values: Floats, shape: tuple[int, int], sigma: float) -> int:
@@ -295,8 +298,8 @@ def whiten(matrix: Floats, rounds: int = 20) -> tuple[Floats, Floats, Floats]:
     return values / rows[:, None] / columns, rows, columns
 
 
-def _other_noise(residual: Floats) -> str:
-    # What speaks against equal, independent, Gaussian entries, in words; nothing if nothing does.
+def other_noise(residual: Floats) -> str:
+    """What speaks against equal, independent, Gaussian entries, in words; nothing if nothing does."""
     m, n = residual.shape
     if min(m, n) < 2 or not ((residual != 0).any(0).all() and (residual != 0).any(1).all()):
         empty = int((residual == 0).all(1).sum()), int((residual == 0).all(0).sum())

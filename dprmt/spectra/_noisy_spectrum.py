@@ -21,7 +21,7 @@ from dprmt.spectra._arrays import (
     is_tensor,
     to_float64,
 )
-from dprmt.spectra._noise_level import ROUNDING, NoiseFit, clear_spikes, noise_fit, spectrum_sigma
+from dprmt.spectra._noise_level import ROUNDING, NoiseFit, clear_spikes, noise_fit, other_noise, spectrum_sigma
 from dprmt.spectra._phase_transition import (
     bulk_edge,
     detection_threshold,
@@ -188,7 +188,7 @@ class NoisySpectrum:
             "false_alarm": self.false_alarm,
             "visible": self.visible,
             "estimated_sigma": self.fit.sigma,
-            "fit": {"distance": self.fit.distance, "p_value": self.fit.p_value, "verdict": self.fit.verdict},
+            "fit": {name: getattr(self.fit, name) for name in ("distance", "p_value", "verdict", "entries")},
             "stable_rank": self.stable_rank,
             "effective_rank": self.effective_rank,
             "energy_above_edge": self.energy_above_edge,
@@ -280,7 +280,8 @@ def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | 
     Parameters
     ----------
     record : mapping
-        With ``shape``, ``sigma``, ``singular_values`` and ``false_alarm``; what else it states follows from these.
+        With ``shape``, ``sigma``, ``singular_values`` and ``false_alarm``; from ``fit``, what was found in the
+        entries. All else that it states follows from these.
     false_alarm : float, optional
         In how many matrices of noise alone a value is called a spike, in (0, 1); the record's by default.
 
@@ -308,20 +309,26 @@ def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | 
         (rows, columns), sigma = record["shape"], record["sigma"]
         rate = record["false_alarm"] if false_alarm is None else false_alarm
         observed = np.array(record["singular_values"], dtype=np.float64)
-    except (KeyError, TypeError, ValueError):
+        entries = str(record.get("fit", {}).get("entries", ""))
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise ParameterError("record", sorted(record), "with shape, sigma, false_alarm, singular_values") from None
     m, n = check_count("shape", rows), check_count("shape", columns)
     sigma = check_real("sigma", sigma, low=0.0)
     finite = observed.shape == (min(m, n),) and np.isfinite(observed).all() and observed[-1] >= 0
     if not finite or (np.diff(observed) > 0).any():
         raise ParameterError("singular_values", observed.shape, f"{min(m, n)} numbers >= 0, the largest first")
-    return spectrum_of_values(observed, (m, n), sigma, rate)
+    return spectrum_of_values(observed, (m, n), sigma, rate, entries=entries)
 
 
 def spectrum_of_values(
-    observed: Floats, shape: tuple[int, int], sigma: float, false_alarm: float, matrix: Floats | None = None
+    observed: Floats,
+    shape: tuple[int, int],
+    sigma: float,
+    false_alarm: float,
+    matrix: Floats | None = None,
+    entries: str = "",
 ) -> NoisySpectrum:
-    """The spectrum of singular values in decreasing order; with the matrix, its entries are tested too."""
+    """The spectrum of singular values in decreasing order; the entries of a matrix are tested, or said to be so."""
     if sigma == 0:
         return _without_noise(observed, shape, false_alarm, matrix)
     edge, threshold, kappa = bulk_edge(shape, sigma), detection_threshold(shape, sigma), kappa_for(shape, false_alarm)
@@ -332,7 +339,8 @@ def spectrum_of_values(
     clear = clear_spikes(observed, shape, own)
     clear = clear if 4 * clear <= len(observed) else min(clear, clear_spikes(observed, shape, sigma))
     residual = None if matrix is None else _without(matrix, clear)
-    fit = noise_fit(observed, shape, sigma, len(spikes), residual)
+    found = entries if residual is None else other_noise(residual)
+    fit = noise_fit(observed, shape, sigma, len(spikes), found)
     return NoisySpectrum(shape, sigma, edge, threshold, kappa * edge, rate, observed, spikes, visible, fit, matrix)
 
 
@@ -342,7 +350,7 @@ def _without_noise(
     # Every value above rounding is signal.
     gate = 4 * ROUNDING * max(shape) * float(observed[0])
     spikes = tuple(Spike(value, value, value, 1.0, 1.0) for value in observed[observed > gate].tolist())
-    fit = noise_fit(observed, shape, 1.0, len(spikes), None)
+    fit = noise_fit(observed, shape, 1.0, len(spikes), "")
     return NoisySpectrum(shape, 0.0, 0.0, 0.0, gate, false_alarm, observed, spikes, 0.0, fit, matrix)
 
 

@@ -17,7 +17,7 @@ HEAVY = ("torch", "matplotlib", "opacus", "prv_accountant", "dp_accounting", "mp
 IMPORTS = {name: imported_names(path.read_text(encoding="utf-8")) for name, path in modules().items()}
 BELOW = {
     "accounting": set(),
-    "spectra": set(),
+    "spectra": {"plots"},
     "statements": {"accounting"},
     "testing": {"accounting", "spectra"},
     "plots": {"accounting", "spectra"},
@@ -45,9 +45,9 @@ def test_other_accountants_are_behind_one_file(package: str) -> None:
     assert len(users) == 1
 
 
-def loaded_after(statement: str) -> set[str]:
-    """Which heavy modules a fresh interpreter holds after a statement."""
-    code = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+def loaded_after(statement: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
+    """Which of the modules a fresh interpreter holds after a statement."""
+    code = f"{statement}\nimport sys\nprint(*[name for name in {modules!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
@@ -59,6 +59,11 @@ def test_what_needs_no_torch_imports_nothing_heavy() -> None:
     answer = f"from dprmt.accounting import DPSGD, Hutchinson; {run}.epsilon(steps=3, delta=1e-5)"
     assert loaded_after(f"import {light}; dir(dprmt.training); {answer}") == set()
     assert loaded_after("import matplotlib") == {"matplotlib"}
+
+
+def test_spectra_import_what_draws_them_when_they_are_drawn() -> None:
+    """These two subpackages import each other."""
+    assert loaded_after("from dprmt.spectra import *", ("dprmt.plots", "dprmt.spectra")) == {"dprmt.spectra"}
 
 
 def test_private_training_needs_no_transformers() -> None:

@@ -36,6 +36,7 @@ QUESTIONS = {
     "noise": [f"--epsilon 2 --sample-rate 0.02 --steps 20 --delta 1e-5{more}" for more in ("", " --statement")]
     + ["--advantage 0.1 --sample-rate 0.02 --steps 20 --delta 1e-5"],
     "delta": [f"{RUN} --epsilon 1", f"{RUN} --epsilon 1 --statement"],
+    "steps": [f"{STEP} --epsilon 0.3 --delta 1e-5"],
     "probes": [f"{RUN} --delta 1e-5 --budget 2"],
     "tradeoff": [RUN],
     "statement": [f"{RUN} --delta 1e-5"],

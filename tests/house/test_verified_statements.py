@@ -12,6 +12,7 @@ from dprmt.cli import main
 from dprmt_verify import read_statement, verify
 
 STEPS = "--sample-rate 0.03 --steps 100 --delta 1e-5"
+SLOW = pytest.mark.slow
 ALLOCATED = "--sampling allocation --delta 1e-5"
 
 
@@ -40,8 +41,8 @@ def words(document: dict[str, Any], cells: int = 10) -> list[str]:
         ),
         pytest.param(f"--noise-multiplier 1 {STEPS} --neighbours replace-one", 10, id="replace-one"),
         pytest.param(f"--noise-multiplier 2 {STEPS} --group 3", 10, id="groups"),
-        pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --public-probes", 20, id="public probes"),
-        pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --secret-probes", 20, id="secret probes"),
+        pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --public-probes", 20, id="public probes", marks=SLOW),
+        pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --secret-probes", 20, id="secret probes", marks=SLOW),
         pytest.param(f"--noise-multiplier 2 {ALLOCATED} --steps-per-epoch 100 --epochs 10", 20, id="allocation"),
     ],
 )
@@ -49,6 +50,7 @@ def test_both_ends_of_ours_are_proved(options: str, cells: int, capsys: pytest.C
     assert words(said(options, capsys), cells) == ["proved", "proved"]
 
 
+@pytest.mark.slow
 def test_allocation_with_probes_is_proved_with_a_thousandth_to_spare(capsys: pytest.CaptureFixture[str]) -> None:
     document = said(
         f"--noise-multiplier 3 {ALLOCATED} --steps-per-epoch 20 --epochs 5 --probes 128 --public-probes", capsys
@@ -57,11 +59,12 @@ def test_allocation_with_probes_is_proved_with_a_thousandth_to_spare(capsys: pyt
     assert words(document | {"epsilon": ends}) == ["proved", "proved"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 def test_of_a_sketch_the_upper_end_is_proved(secret: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """The charged law's lower end is of no gradient, and not covered."""
-    options = f"--noise-multiplier 2 {STEPS} --probes 8 --public-probes --sketch 6 --power-iteration"
-    document = said(options + " --secret-probes" * secret, capsys)
+    options = f"--noise-multiplier 2 {STEPS} --probes 8 --sketch 6 --power-iteration"
+    document = said(f"{options} --{'secret' if secret else 'public'}-probes", capsys)
     assert words(document) == ["proved", "not covered"]
 
 

@@ -34,7 +34,7 @@ def losses(model: torch.nn.Module) -> torch.Tensor:
 def sums(step: ClippedStep) -> dict[str, torch.Tensor]:
     """What is summed, before any noise."""
     step.accumulate(losses(step.model), samples=range(SIZE), step=0)
-    named = step.model.to_standard_module().named_parameters()
+    named = step.model.named_parameters()
     return {name: p.summed_grad for name, p in named if p.requires_grad}
 
 

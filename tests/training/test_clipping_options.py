@@ -78,6 +78,7 @@ def test_norms_under_autocast_have_the_digits_of_float32(clipping: str, monkeypa
     assert length <= bound
 
 
+@pytest.mark.slow
 @COMPILED
 def test_a_compiled_model_releases_the_literal_sum() -> None:
     """Its graph breaks at every layer's hooks; what is between them is compiled."""
@@ -86,6 +87,7 @@ def test_a_compiled_model_releases_the_literal_sum() -> None:
         check(way, make_model(way), 1e-7, "aot_eager")
 
 
+@pytest.mark.slow
 @COMPILED
 def test_a_compiled_backward_pass_that_gives_its_buffers_away_is_refused_by_name() -> None:
     way = Way("full", "exact", "batch", "sgd")

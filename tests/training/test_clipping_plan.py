@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dprmt import ParameterError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping import plan_private
 from dprmt.training.clipping._make_private import make_private
@@ -105,9 +105,10 @@ def test_a_plan_is_for_the_model_as_it_was() -> None:
         plan.privatize(torch.optim.SGD(net[1].parameters(), lr=1.0), noise_multiplier=1.0)
     net.requires_grad_(True)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    plan.privatize(optimizer, noise_multiplier=1.0)
-    with pytest.raises(ParameterError, match="hooks"):
+    for _ in range(2):
         plan.privatize(optimizer, noise_multiplier=1.0)
+    with pytest.raises(TrainingStateError, match="a hook was put before those of 0"):
+        net(torch.ones(2, 9))
 
 
 def test_the_record_carries_the_smallest_sketch() -> None:

@@ -51,6 +51,7 @@ def test_what_a_step_releases_is_the_literal_sum(way: Way) -> None:
     assert step.close() is model
 
 
+@pytest.mark.slow
 def test_two_processes_release_what_one_does(tmp_path: Path) -> None:
     """The whole table: sums, parameters afterwards, and nothing of what rank 1 started from."""
     command = [sys.executable, "-m", "tests.training.clipping_table"]

@@ -175,6 +175,7 @@ def test_what_is_missing_is_one_line_and_exit_code_2(tmp_path, monkeypatch, caps
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_summaries_are_items_for_generation():
     """The source is the prompt, without loss; the summary and the end of text are the target."""
     tokenizer = byte_tokenizer()

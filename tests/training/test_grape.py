@@ -6,7 +6,6 @@ import copy
 import math
 from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD
-from dprmt.spectra import improvement
+from dprmt.spectra import LayerReport, improvement
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.denoising import Denoising, DenoisingStep, _methods
 from tests.training.grape_reference import (
@@ -487,7 +486,7 @@ def test_denoising_improves_alignment_in_the_projected_space() -> None:
 def test_denoised_layers_lose_their_noise_correction_in_adambc(monkeypatch: pytest.MonkeyPatch) -> None:
     def halving(layers: dict[str, torch.Tensor], sigma: float) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         assert sigma == pytest.approx(C / L)
-        report = {name: SimpleNamespace(denoised=name == "up.weight") for name in layers}
+        report = {name: LayerReport(name, tuple(m.shape), 1.0, 0, name == "up.weight") for name, m in layers.items()}
         return {name: matrix * 0.5 if report[name].denoised else matrix for name, matrix in layers.items()}, report
 
     monkeypatch.setattr(_methods, "shrinkage", lambda options: halving)

@@ -131,7 +131,7 @@ def test_what_is_kept_per_sample_is_the_formula(tokens: int) -> None:
         private.step()
         x.requires_grad_()
         losses = private.model(x).square().sum((1, 2))
-        with TensorMemory() as memory:
+        with private._capture.backward(step=1, samples=range(SIZE), size=SIZE), TensorMemory() as memory:
             losses.sum().backward()
             del losses
         kept = LAYERS * min(factors, PROJECTED) + x.grad.numel() * 4 + SIZE * 8  # and the norms

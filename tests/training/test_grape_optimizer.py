@@ -206,10 +206,12 @@ def test_bad_options_later_and_missing_parameters() -> None:
     optimizer = grape(layer)
     before = layer.weight.detach().clone()
     set_gradients(layer, 0)
-    optimizer.param_groups[0]["lr"] = -1.0
-    with pytest.raises(ParameterError):
-        optimizer.step()
-    assert torch.equal(layer.weight, before)
+    for bad in ({"lr": -1.0}, {"lr": 0.1, "noise_variance": None}):
+        optimizer.param_groups[0].update(bad)
+        with pytest.raises(ParameterError, match=list(bad)[-1]):
+            optimizer.step()
+        assert torch.equal(layer.weight, before)
+        assert not any(optimizer.state.values())
     with pytest.raises(ParameterError):
         DPGrape([layer.bias], lr=0.1, subspaces=Subspaces(layer, rank=R))
     with pytest.raises(ParameterError):

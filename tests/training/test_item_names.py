@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -86,3 +87,29 @@ def test_equal_items_are_told_apart_and_others_by_content() -> None:
     assert digests[6] == digests[7]
     assert len(set(digests)) == len(rows) - 2
     assert str(task._names_of(rows[::-1], 1)[-1]).split()[0] == digests[0]
+
+
+def test_processes_name_a_batch_as_one_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else equal items in two processes had one name, and were refused as one sample that is added twice."""
+    items = [0, 1, 1, 0, 1, 2, 1, 0]
+    shares = [range(rank, len(items), 3) for rank in range(3)]
+
+    def gathered(found: list[Counter[str]], own: Counter[str]) -> None:
+        found[:] = [
+            Counter(str(name).split()[0] for name in alone._names_of(share_of(rank), rank)) for rank in range(3)
+        ]
+        assert own in found
+
+    def share_of(rank: int) -> list[int]:
+        return [items[position] for position in shares[rank]]
+
+    alone, names = ItemTask(items, torch.tensor, losses), []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
+    for rank in range(3):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)  # noqa: B023  # asked within the turn
+        task = ItemTask(items, torch.tensor, losses)
+        task.pieces(shares[rank], 2)
+        names += task._names_of(share_of(rank), 0)
+    assert sorted(map(str, names)) == sorted(map(str, alone._names_of(items, 9)))

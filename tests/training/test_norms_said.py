@@ -32,6 +32,7 @@ def test_a_plan_says_that_adapters_get_exact_norms(tmp_path: Path, capsys: pytes
     assert "with exact norms" not in shown  # they are what it has
 
 
+@pytest.mark.slow  # the run's privacy card takes minutes with hutch++
 def test_a_summary_has_the_price_of_exact_norms_beside_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

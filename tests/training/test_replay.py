@@ -560,6 +560,7 @@ def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
     assert step._replay.routes is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_fused_attention_and_deep_models_are_taken(dtype: torch.dtype) -> None:
     """Twelve layers with fused attention, padding and dropout: rounding alone, far from the tolerance."""

@@ -56,6 +56,7 @@ def test_an_interrupted_run_is_continued(recipe, tmp_path, monkeypatch):
     assert json.loads((run.folder / "run.json").read_text())["starts"] == 2
 
 
+@pytest.mark.slow
 def test_a_local_dask_cluster_gives_the_same(recipe, tmp_path):
     distributed = pytest.importorskip("distributed")
     alone = sweep(recipe, {"training.seed": [0, 1]}, tmp_path / "alone", jobs=1, noise_seed=1)

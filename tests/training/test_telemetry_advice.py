@@ -57,7 +57,7 @@ def test_a_rate_eight_times_too_low_and_one_far_too_high_are_seen(name):
     assert not any(reading["rate"] == "too low" for run in high for reading in run[2:])
 
 
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("name", ["momentum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gd", "adam"))])
 def test_of_a_good_rate_nothing_else_is_said_at_the_end(name):
     """And the true factor is in the interval at all readings of a run at once, in 14 of 15 runs, as 95 % promise."""
     runs = [advised(name, BEST[name] * 2.0 ** (seed % 3 - 1), seed)[0] for seed in range(15)]

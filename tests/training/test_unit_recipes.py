@@ -45,6 +45,7 @@ def test_rows_know_whose_they_are(tmp_path: Path) -> None:
     assert described["unit_of_privacy"] == "all items of the training split that have one value of 'who'"
 
 
+@pytest.mark.slow
 def test_every_docstring_is_of_one_module() -> None:
     recipe = load_recipe("minilm-docstrings-persons")
     assert "minilm-docstrings-persons" in builtin_recipes()

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import PrivateStep, Units, plan_private
@@ -212,6 +213,7 @@ class ItemTask(Task):
     def __post_init__(self) -> None:
         length = self.length
         self._named: tuple[int, Counter[str]] = (-1, Counter())
+        self._elsewhere: Counter[str] = Counter()
         self._batches: UnitBatches | None = None
         if length is not None:
             self.length_at = lambda position: length(self.items[position])
@@ -236,6 +238,14 @@ class ItemTask(Task):
             super().clipping_plan(model, **options) if self._batches is None else self._batches.plan(model, **options)
         )
 
+    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
+        """See `Task`; all processes must ask, as equal items in two of them need different names."""
+        if dist.is_available() and dist.is_initialized():
+            shares: list[Counter[str]] = [Counter()] * dist.get_world_size()
+            dist.all_gather_object(shares, Counter(_digest(self.items[position]) for position in batch))
+            self._elsewhere = sum(shares[: dist.get_rank()], Counter())
+        return super().pieces(batch, largest)
+
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""
         if self._batches is not None:
@@ -249,14 +259,14 @@ class ItemTask(Task):
     def _names_of(self, items: Sequence[Any], step: int) -> list[SampleId]:
         """Names by content: unlike positions they stay when another item is removed, and with them secret probes.
 
-        Equal items of a step are numbered.
+        Equal items of a step are numbered, after those of the processes before this one.
         """
         if self._named[0] != step:
-            self._named = (step, Counter())
+            self._named = (step, self._elsewhere.copy())
         names: list[SampleId] = []
         seen = self._named[1]
         for item in items:
-            digest = hashlib.blake2b(_content(item), digest_size=16).hexdigest()
+            digest = _digest(item)
             names.append(f"{digest} {seen[digest]}")
             seen[digest] += 1
         return names
@@ -268,6 +278,10 @@ class ItemTask(Task):
             places = [row for row, _ in rows]
             batch = self.collate([self.items[place] for place in places])
             yield batches.accumulate(private, self.losses, batch, rows, places, step)
+
+
+def _digest(item: Any) -> str:
+    return hashlib.blake2b(_content(item), digest_size=16).hexdigest()
 
 
 def _content(item: Any) -> bytes:
