@@ -218,6 +218,7 @@ def test_one_step_an_epoch_is_no_sampling():
     assert allocated(3.0, 1).epsilon(epochs=50, delta=1e-5) == DPSGD(3.0, 1.0).epsilon(steps=50, delta=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(
     sigma=st.floats(0.6, 6.0),
@@ -325,7 +326,7 @@ def test_bad_input_is_one_sentence(call, message):
         call()
 
 
-@pytest.mark.parametrize("steps", [2, 1000])
+@pytest.mark.parametrize("steps", [2, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_law_that_lies_at_one_ratio_is_answered(steps):
     """With very much noise nearly all of V is at 1, and its deviation is 0 in floating point."""
     assert DPSGD(1e6, RandomAllocation(steps)).epsilon(delta=1e-6, epochs=1).upper < 1e-3

@@ -43,7 +43,7 @@ def test_exact_norms(target: float, delta: float, rate: float, steps: int) -> No
     [
         Hutchinson(32, secret=False),
         Hutchinson(32, secret=False, analysis="envelope"),
-        Hutchinson(32, analysis="envelope", secret=False, rank=4),
+        pytest.param(Hutchinson(32, analysis="envelope", secret=False, rank=4), marks=pytest.mark.slow),
         Hutchinson(16, secret=True),
         Hutchinson(16, secret=True, analysis="envelope"),
     ],

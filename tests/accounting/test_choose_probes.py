@@ -55,6 +55,7 @@ def is_one_pass(norms: Norms, *, secret: bool) -> bool:
     return isinstance(norms, HutchPlusPlus) and not norms.power_iteration and norms.secret == secret
 
 
+@pytest.mark.slow
 def test_random_allocation_is_taken_as_well() -> None:
     shuffled = DPSGD(3.0, RandomAllocation(10))
     exact, *_ = choose_probes(shuffled, epochs=2, delta=1e-5, budget=4)

@@ -71,7 +71,7 @@ def test_one_epoch_by_quadrature_is_between_both_ends(sigma: float, steps: int) 
     ("norms", "lower", "upper"),
     [
         ("exact", 0.596, 0.612),
-        ({"kind": "hutchinson", "probes": 32}, 0.62, 0.65),
+        pytest.param({"kind": "hutchinson", "probes": 32}, 0.62, 0.65, marks=pytest.mark.slow),
         ({"kind": "hutchinson", "probes": 32, "secret": True}, 0.61, 0.635),
         pytest.param(SKETCHED, 0.6, 0.65, marks=pytest.mark.slow),
     ],
