@@ -221,9 +221,9 @@ class Questions:
         last = self.epsilon(least_delta).upper
         if not math.isfinite(last):
             return PrivacyBounds(0.0, math.inf, math.inf, is_narrow=False)
-        return gdp_mu(self._delta_curve(mu_grid(last), 1e-2), least_delta)
+        return gdp_mu(self._delta_curve(mu_grid(last), 1e-2, improves=False), least_delta)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
         raise NotImplementedError
 
 
@@ -393,7 +393,7 @@ class Composition(Questions):
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
         return all(mechanism.has_pairs for mechanism, _ in self.phases)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
         apart, schedule = self._disclosure, self.schedule() if self.has_pairs and self._engine_phases else None
 
         def ask(question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
@@ -401,7 +401,7 @@ class Composition(Questions):
                 return self._solve_rest(question, direction, tolerance, 0.0)
             return PrivacyBounds(0.0, 0.0, 0.0, direction)
 
-        curve = delta_curve(schedule, ask, epsilon, tolerance)
+        curve = delta_curve(schedule, ask, epsilon, tolerance, improves=improves)
         if apart:
             rest = zip(curve.at, curve.lower, curve.estimate, curve.upper, strict=True)
             known = [(0.0, 0.0, 0.0) if apart.ends_by(at) else tuple(map(float, ends)) for at, *ends in rest]
@@ -584,8 +584,8 @@ class Parallel(Questions):
         }
         return replace(bands[0], **ends)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
-        curves = [run._delta_curve(epsilon, tolerance) for run in self.runs]
+    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
+        curves = [run._delta_curve(epsilon, tolerance, improves=improves) for run in self.runs]
         top = np.argmax([curve.upper for curve in curves], axis=0)
         ends = {name: np.max([getattr(c, name) for c in curves], axis=0) for name in ("lower", "estimate", "upper")}
         kept = {name: np.choose(top, [getattr(c, name) for c in curves]) for name in ("direction", "is_narrow")}

@@ -54,12 +54,16 @@ def epsilon_curve(
     return _joined(sides, question, tolerance, over, place, delta)
 
 
-def delta_curve(schedule: Schedule | None, ask: Ask, epsilon: Any, tolerance: float) -> PrivacyCurve:
+def delta_curve(
+    schedule: Schedule | None, ask: Ask, epsilon: Any, tolerance: float, *, improves: bool = True
+) -> PrivacyCurve:
     """δ of one composition at each ε.
 
     ``schedule``: what is composed; None where only single questions can be answered.
 
     ``ask``: a single question.
+
+    ``improves``: whether what stays wide is asked for alone, by all analyses: seconds for few probes.
     """
     tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
     given = np.asarray(epsilon)
@@ -75,7 +79,9 @@ def delta_curve(schedule: Schedule | None, ask: Ask, epsilon: Any, tolerance: fl
             found = DeltaCurveSolver(schedule, ordered.tolist(), direction, tolerance, enough.tolist()).solve()
         # What other analyses of the steps may improve is asked for by itself.
         found = [
-            bounds if bounds.is_narrow or bounds.upper <= least else ask(DeltaAtEpsilon(at), direction, tolerance)
+            bounds
+            if bounds.is_narrow or bounds.upper <= least or not (improves or schedule is None)
+            else ask(DeltaAtEpsilon(at), direction, tolerance)
             for at, bounds, least in zip(ordered.tolist(), found, enough, strict=True)
         ]
         sides[direction] = np.array([x.lower for x in found]), np.array([x.upper for x in found])
