@@ -73,8 +73,8 @@ class Step(NamedTuple):
 def marking(method: Callable[..., Any], steps: list[Any]) -> Callable[..., Any]:
     """A denoiser that looks as the method does, and gives back what it got with a mark on it."""
 
-    def make(options: Any, memory: Any) -> Any:
-        real = method(options, memory)
+    def make(options: Any) -> Any:
+        real = method(options)
 
         def denoise(layers: Mapping[str, torch.Tensor], sigma: Any) -> Any:
             steps.append(({name: value.detach().clone() for name, value in layers.items()}, sigma))
