@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from dprmt._rounding import round_down, round_up
 from dprmt._validation import check_real
 from dprmt.accounting import DPSGD, ExactNorms, Neighbours, Norms, PrivacyBounds, ZeroOut
 from dprmt.testing._strategies import require, search
@@ -122,10 +123,12 @@ def check_accountant(
             claimed = float(by_direction[direction])
             other = min(bounds.values(), key=lambda each: each.upper).upper
             theorem = DIRECTIONS if bound.lower > other >= claimed * (1 - margin) > 0 else CERTIFIED
-            amount = f"claimed is ε = {claimed:.6g}, and the true one ({direction}) is at least {bound.lower:.6g}"
+            amount = (
+                f"claimed is ε = {claimed:.6g}, and the true one ({direction}) is at least {round_down(bound.lower)}"
+            )
             require(claimed >= bound.lower, theorem, f"{where}, {neighbours!r}", amount)
         upper = max(bound.upper for bound in bounds.values())
-        amount = f"claimed is ε = {own:.6g}, {100 * (own / max(upper, 1e-300) - 1):.3g} % above {upper:.6g}"
+        amount = f"claimed is ε = {own:.6g}, {100 * (own / max(upper, 1e-300) - 1):.3g} % above {round_up(upper)}"
         require(own <= upper * (1 + most) or most == math.inf, LOOSE, where, amount)
         changes: dict[str, float] = {
             "noise_multiplier": noise_multiplier * 1.5,
