@@ -77,7 +77,7 @@ class Denoising:
     >>> Denoising(method="best")
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: method must be one of 'none', 'shrink', 'paper', got 'best'
+    dprmt._validation.ParameterError: method must be one of 'none', 'shrink', 'paper'..., got 'best'
     """
 
     method: str = "shrink"

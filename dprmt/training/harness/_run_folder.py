@@ -155,7 +155,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     --------
     Step 2 was done again after an interruption:
 
-    >>> import tempfile
+    >>> import json, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for attempt, step in ((1, 1), (1, 2), (2, 2), (2, 3)):
     ...         with Path(folder, "metrics.jsonl").open("a") as file:

@@ -80,8 +80,8 @@ class DenoiserWord(Word):
 
     Examples
     --------
-    >>> [name for name, word in DENOISERS.items() if word.keeps_norm]
-    ['paper']
+    >>> DENOISERS["paper"].keeps_norm, DENOISERS["shrink"].keeps_norm
+    (True, False)
     """
 
     keeps_norm: bool = False
