@@ -20,7 +20,6 @@ from dprmt.cli import main
 from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import Observer, Run, read_metrics, run_in_memory, train, train_task
 from dprmt.training.harness._checkpoint import load_checkpoint
-from dprmt.training.harness._sampling import poisson_batches
 from dprmt.training.private_run._ledger import charged_steps
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.randomness import SecureRandom
@@ -55,12 +54,6 @@ def test_the_noise_of_a_step_is_the_ciphers() -> None:
     assert stats.kstest(noise, stats.norm(scale=3.0).cdf).pvalue > 1e-6
     for wrong in (1.5, 6.0):
         assert stats.kstest(noise, stats.norm(scale=wrong).cdf).pvalue < 1e-6
-
-
-def test_the_coins_of_a_run_are_the_ciphers() -> None:
-    drawn = list(poisson_batches(50, 0.25, 3, SecureRandom(KEY)))
-    same = SecureRandom(KEY)
-    assert drawn == [same.poisson_sample(50, 0.25) for _ in range(3)]
 
 
 def test_every_start_has_its_own_streams_by_purpose() -> None:

@@ -51,10 +51,10 @@ def test_the_optimizer_gets_its_options(folder, name, expected):
     options = {"learning_rate": 0.3, "momentum": 0.7, "betas": [0.8, 0.95], "eps": 1e-3, "floor": 1e-2}
     options |= {"weight_decay": 0.2, "rank": 3, "refresh_every": 7, "projector": "stiefel", "name": name}
     prepared = built(recipe_in(folder, **{f"optimizer.{key}": value for key, value in options.items()}))
-    (group,) = prepared.inner_optimizer.param_groups
+    (group,) = prepared.optimizer.param_groups
     assert {key: group[key] for key in expected} == expected
     if name == "grape":
-        subspaces = prepared.inner_optimizer.subspaces
+        subspaces = prepared.optimizer.subspaces
         assert (subspaces.refresh_every, subspaces.kind, {layer.rank for layer in subspaces}) == (7, "stiefel", {3})
 
 
@@ -70,7 +70,7 @@ def test_grape_clips_as_the_recipe_says(folder, clipping):
 
 def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
     prepared = built(recipe_in(folder, **GRAPE, **{"optimizer.projector": "svd"}))
-    ranks = {layer.name: layer.rank for layer in prepared.inner_optimizer.subspaces}
+    ranks = {layer.name: layer.rank for layer in prepared.optimizer.subspaces}
     assert ranks.pop("classifier.weight") == 2  # two labels
     assert set(ranks.values()) == {3}
 
@@ -89,7 +89,7 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
     changes = {"training.batch_size": 1, "training.steps": 8, "training.spectra_every": 1, "denoising.method": "paper"}
     train(recipe_in(folder, **GRAPE, **changes), tmp_path / "run", noise_seed=1)
     prepared = built(recipe_in(folder, **GRAPE, **changes))
-    subspaces = prepared.inner_optimizer.subspaces
+    subspaces = prepared.optimizer.subspaces
     released = sum(layer.rank * layer.n for layer in subspaces)
     released += sum(value.numel() for value in prepared.parameters.values() if value not in subspaces)
     entries = read_metrics(tmp_path / "run")

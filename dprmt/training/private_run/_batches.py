@@ -123,6 +123,8 @@ class PrivateBatch:
     ----------
     step : int
         Steps taken before it.
+    size : int
+        Samples in it, over all processes. **Private.**
     """
 
     def __init__(
@@ -133,11 +135,11 @@ class PrivateBatch:
         load: Callable[[], Any],
         stand_ins: int,
         row: Callable[[], Any],
-        named_by_content: bool,
+        seen: Counter[str] | None,
     ) -> None:
-        self.step, self._size, self._parts, self._load = step, size, list(parts), load
+        self.step, self.size, self._parts, self._load = step, size, list(parts), load
         self._stand_ins, self._row = stand_ins, row
-        self._seen: Counter[str] | None = Counter() if named_by_content else None
+        self._seen = seen  # contents named so far, where rows are named by content
         self._current: MicroBatch | None = None
         self._count, self._is_finished = 0, False
 
@@ -180,7 +182,11 @@ class PrivateBatch:
         # By content: unlike its position a row's name stays, and with it secret probes, when another row is removed.
         assert self._seen is not None
         self._seen[content] += 1
-        return f"{content} {self._seen[content]} {rank()}"
+        return f"{content} {self._seen[content]}"
+
+
+def _digest(row: Any) -> str:
+    return hashlib.blake2b(content_of(row), digest_size=16).hexdigest()
 
 
 def content_of(row: Any) -> bytes:
@@ -231,6 +237,15 @@ class Source:
         options = {name: getattr(self._loader, name) for name in _KEPT if getattr(self._loader, name, None) is not None}
         collate = _Collated(self._loader.collate_fn, by_content)
         return iter(DataLoader(_Numbered(self.dataset), batch_sampler=positions, collate_fn=collate, **options))
+
+    def seen_before(self, parts: list[Part], processes: int) -> Counter[str]:
+        """Contents of the rows that processes before this one have: equal rows get names in their order."""
+        if processes == 1:
+            return Counter()
+        own = Counter(_digest(self.dataset[place]) for part in parts for place in part.positions)
+        shares: list[Counter[str]] = [Counter()] * processes
+        torch.distributed.all_gather_object(shares, own)
+        return sum(shares[: rank()], Counter())
 
     def first_row(self) -> Any:
         """Any row, for a process that has none left."""
@@ -286,5 +301,4 @@ class _Collated:
     def __call__(self, numbered: list[tuple[int, Any]]) -> tuple[list[int], Any, list[str]]:
         rows = [row for _, row in numbered]
         read = rows if self._by_content else ()
-        contents = [hashlib.blake2b(content_of(row), digest_size=16).hexdigest() for row in read]
-        return [position for position, _ in numbered], self._collate(rows), contents
+        return [position for position, _ in numbered], self._collate(rows), list(map(_digest, read))

@@ -13,13 +13,13 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
 
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
-from dprmt.accounting import GaussianRelease, PrivacyBounds, compose
+from dprmt.accounting import DPSGD, GaussianRelease, PrivacyBounds, compose
 from dprmt.statements import round_up
 from dprmt.training.clipping import ClippingPlan, ShardedStep, UnitStep
 from dprmt.training.denoising import Denoising, DenoisingStep
@@ -139,7 +139,9 @@ class PrivateRun:
         telemetry: Mapping[str, Any] | None = None,
         progress: bool = False,
     ) -> None:
-        self.optimizer, self.steps, self.mechanism, self._delta = optimizer, steps, mechanism, delta
+        self.steps, self._delta = steps, delta
+        self.mechanism = cast(DPSGD, mechanism)
+        self._adds_noise = not isinstance(mechanism, ClippingOnly)
         self._plan, self._probes, self._source = plan, probes, source
         self._most, self._progress = most_charged, progress
         self._name = from_first(secrets.token_hex(8))
@@ -156,6 +158,7 @@ class PrivateRun:
         device = next(iter(self._trained.values())).device
         self._noise = randomness.generator(f"noise of process {rank()}", device)
         self._inner = plan.privatize(optimizer, noise_multiplier=σ, noise_generator=self._noise)
+        self.optimizer = self._inner.optimizer.original_optimizer
         self.telemetry = self.denoising = None
         if telemetry is not None:
             options = {"every": max(1, steps // 50), "horizon": steps, "untouched": denoising is None, **telemetry}
@@ -224,10 +227,9 @@ class PrivateRun:
         return Epoch(self)
 
     def _batches(self, end: int) -> Iterator[PrivateBatch]:
-        self._abandon()
+        self.discard()
         self._iteration += 1
-        if self._epoch_is_lost:  # an epoch of random allocation that was given up is charged whole
-            self.steps_charged, self._epoch_is_lost = self._counted(), False
+        self.steps_charged, self._epoch_is_lost = self._charged_before_next(), False
         iteration, first, ahead = self._iteration, self.steps_charged, self.steps_charged - self.steps_taken
         end = min(end, self.steps_taken + self.steps_left)
         if end == self.steps_taken < self.steps:
@@ -256,9 +258,9 @@ class PrivateRun:
                 )
             parts, size = plan(step + ahead)
             most = most_in_any(len(parts)) if isinstance(self._inner, ShardedStep) else len(parts)
-            self._batch = PrivateBatch(
-                step, size, parts, rows.__next__, most - len(parts), self._source.first_row, self._names_rows
-            )
+            seen = self._source.seen_before(parts, self._processes) if self._names_rows else None
+            row = self._source.first_row
+            self._batch = PrivateBatch(step, size, parts, rows.__next__, most - len(parts), row, seen)
             del drawn[step + ahead]
             yield self._batch
         if iteration == self._iteration and self.steps_taken != end:
@@ -269,7 +271,11 @@ class PrivateRun:
     @property
     def steps_left(self) -> int:
         """Steps that may still be taken: fewer than planned where interruptions used up the target ε."""
-        return max(0, int(min(self.steps - self.steps_taken, self._most - self.steps_charged)))
+        return max(0, int(min(self.steps - self.steps_taken, self._most - self._charged_before_next())))
+
+    def _charged_before_next(self) -> int:
+        """Steps charged, with those of an epoch of random allocation that was given up: it is charged whole."""
+        return self._counted() if self._epoch_is_lost else self.steps_charged
 
     @property
     def _names_rows(self) -> bool:
@@ -450,8 +456,8 @@ class PrivateRun:
             charged = from_first(charged)  # no process goes on before the charge is on the disk
         self.steps_charged = charged
 
-    def _abandon(self) -> None:
-        """Forget a batch whose step was not finished: nothing of it was charged or released."""
+    def discard(self) -> None:
+        """Forget a batch whose step was not finished, after an error: nothing of it was charged or released."""
         if self._batch is not None:
             self._guard.forget()
             self._inner.abandon()
@@ -502,7 +508,7 @@ class PrivateRun:
             If there is no δ, or it is out of its range.
         """
         δ = self._checked_delta(delta)
-        if isinstance(self.mechanism, ClippingOnly):
+        if not self._adds_noise:
             return PrivacyBounds(math.inf, math.inf, math.inf)
         if not self.steps_charged:
             return PrivacyBounds(0.0, 0.0, 0.0)
@@ -537,7 +543,7 @@ class PrivateRun:
         """
         from dprmt.statements import privacy_card
 
-        if not self.steps_charged or isinstance(self.mechanism, ClippingOnly):
+        if not self.steps_charged or not self._adds_noise:
             raise TrainingStateError("no step was charged: there is nothing to state.\nFix: train first.")
         said = privacy_card(compose([(self.mechanism, self._counted())]), self._checked_delta(delta)).statement()
         if self._losses_returned:
@@ -630,7 +636,7 @@ class PrivateRun:
             raise TrainingStateError(
                 "this run has taken steps of its own.\nFix: load the state into a run that make_private has just made."
             )
-        self._abandon()
+        self.discard()
         self._iteration += 1
         used = self._attempts > 0
         with torch.no_grad():
@@ -671,7 +677,7 @@ class PrivateRun:
         Module
             The model, with its trained weights.
         """
-        self._abandon()
+        self.discard()
         self._iteration += 1
         self._end()
         _MODELS.discard(self.model)
