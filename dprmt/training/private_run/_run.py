@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import secrets
@@ -237,17 +238,8 @@ class PrivateRun:
                 f"{self.steps_charged} steps are charged: another one would exceed the target ε.\n"
                 "Fix: stop here; the steps that were lost to interruptions count."
             )
-        drawn: dict[int, tuple[list[Part], int]] = {}
-
-        def plan(number: int) -> tuple[list[Part], int]:
-            # The loader asks ahead of the loop, or the loop ahead of the loader.
-            if number not in drawn:
-                positions = self._draws.at(number)
-                drawn[number] = self._source.parts(positions[rank() :: self._processes], number), len(positions)
-            return drawn[number]
-
-        plans = (plan(number)[0] for number in range(first, end + ahead))
-        rows = self._source.loaded(plans, self._names_rows)
+        plans, planned = itertools.tee(map(self._drawn, range(first, end + ahead)))  # for the loop, and for the loader
+        rows = self._source.loaded((parts for parts, _ in planned), self._names_rows)
         for step in self._shown(range(self.steps_taken, end)):
             if iteration != self._iteration:
                 raise TrainingStateError("another iteration over this run has begun.\nFix: iterate in one place.")
@@ -256,17 +248,21 @@ class PrivateRun:
                     f"the batch of step {self.steps_taken} was left out: a step without noise has no ε.\n"
                     "Fix: private.step(losses_of, batch) for every batch; for an empty one it adds noise alone."
                 )
-            parts, size = plan(step + ahead)
+            parts, size = next(plans)
             most = most_in_any(len(parts)) if isinstance(self._inner, ShardedStep) else len(parts)
             seen = self._source.seen_before(parts, self._processes) if self._names_rows else None
             row = self._source.first_row
             self._batch = PrivateBatch(step, size, parts, rows.__next__, most - len(parts), row, seen)
-            del drawn[step + ahead]
             yield self._batch
         if iteration == self._iteration and self.steps_taken != end:
             raise TrainingStateError(
                 f"the batch of step {self.steps_taken} was left out.\nFix: private.step(losses_of, batch)."
             )
+
+    def _drawn(self, number: int) -> tuple[list[Part], int]:
+        """Micro-batches of this process, of the step that comes after so many charged ones, and its size."""
+        positions = self._draws.at(number)
+        return self._source.parts(positions[rank() :: self._processes], number), len(positions)
 
     @property
     def steps_left(self) -> int:
