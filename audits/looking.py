@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from audits.steps import make_private
 from audits.table import markdown
 from dprmt.training.clipping import ClippedStep, _replay_seen
-from dprmt.training.clipping._make_private import make_private
 
 Batch = dict[str, torch.Tensor]
 WORDS = 40

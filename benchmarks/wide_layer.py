@@ -64,7 +64,7 @@ def _resident() -> float:
 def _stepper(model: Any, options: dict[str, Any], tokens: int) -> Any:
     import torch
 
-    from dprmt.training.clipping._make_private import make_private
+    from audits.steps import make_private
 
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 

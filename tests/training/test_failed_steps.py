@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.clipping._formed_layers import PerSampleGradients
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._matrix_layers import Factors, LinearLayer, ProjectedLayer
 from dprmt.training.clipping._step import StepLog
 from dprmt.training.harness import ItemTask, Observer, Run, read_metrics, run_in_memory, train_task

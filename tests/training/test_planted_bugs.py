@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 
 import torch
 
+from audits.steps import make_private
 from dprmt.accounting import Hutchinson, Poisson
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from dprmt.training.recipes import Settings

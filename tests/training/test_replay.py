@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from audits import looking
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, plan_private
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._replay_rows import BatchRows, Window
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import ItemTask, train_task

@@ -14,10 +14,10 @@ pytest.importorskip("cryptography")
 import torch
 from scipy import stats
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt._files import read_lines
 from dprmt.cli import main
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import Observer, Run, read_metrics, run_in_memory, train, train_task
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.private_run._ledger import charged_steps

@@ -17,10 +17,10 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import plan_private
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, Observer, run_in_memory
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.private_run._batches import Draws

@@ -11,9 +11,9 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.spectra import layer_products
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.optimizers import DPAdamBC

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.training.clipping import Units
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, run_in_memory, train_task
 from dprmt.training.private_run import MicroBatch
 from dprmt.training.recipes import Settings

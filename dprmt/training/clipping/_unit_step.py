@@ -62,25 +62,25 @@ class UnitStep(LogicalStep):
     forward pass holds rows of another, and a forward pass that changes a buffer is refused; losses given as a tensor
     are taken to be computed from rows of their unit alone. A unit counts once in a logical step, and no step number
     serves twice. Losses, norms, clip factors and how many rows a unit has are private. Not covered is what
-    `make_private` names: rounding in the sum, torch's generator, units that are named wrongly.
+    `plan_private` names: rounding in the sum, torch's generator, units that are named wrongly.
 
     Examples
     --------
     Anna has two rows, of gradients 30 and ½, Ben one:
 
     >>> from dprmt.training.clipping import Units
-    >>> from dprmt.training.clipping._make_private import make_private
+    >>> from dprmt.training.clipping import plan_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
-    >>> step = make_private(
+    >>> plan = plan_private(
     ...     network,
-    ...     torch.optim.SGD(network.parameters(), lr=1.0),
     ...     norms="exact",
     ...     clipping_norm=1.0,
-    ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
     ...     units=Units(8),
     ... )
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
     >>> losses = step.accumulate(
     ...     lambda batch: step.model(batch).flatten(),
