@@ -247,9 +247,9 @@ def misses(rows: list[dict[str, Any]]) -> str:
         return ""
     lines = ["| missed | stratum | mechanism | interval | width | CPU s | contradicted |", "|---" * 7 + "|"]
     for row in some:
-        upper = _upper(row)
         asked = f"`{row['mechanism']}`, T = {row['steps']}, δ = {row['delta']:.2g}"
-        answer = f"[{round_down(row['lower'])}, {round_up(upper)}] | {100 * relative_width(row):.2g} % | {row['seconds']:.1f}"
+        ends = f"[{round_down(row['lower'])}, {round_up(_upper(row))}]"
+        answer = f"{ends} | {100 * relative_width(row):.2g} % | {row['seconds']:.1f}"
         lines.append(f"| {row['number']} | {row['stratum']} | {asked} | {answer} | {'; '.join(row['complaints'])} |")
     return "\n".join(lines)
 

@@ -5,8 +5,8 @@
     python -m benchmarks.verified --count 0             # the table alone
 
 Ranges are those of ``benchmarks.sweep``, of compositions those of :func:`phases`; what the verifier does not cover is
-not drawn, nor an ε above 100. What is claimed are our ends with a thousandth of themselves to spare. An end that is refuted is an
-error of ours, or of the verifier.
+not drawn, nor an ε above 100. What is claimed are our ends with a thousandth of themselves to spare. An end that is
+refuted is an error of ours, or of the verifier.
 """
 
 from __future__ import annotations
