@@ -27,7 +27,7 @@ from dprmt.cli._options import (
     read_options,
     real,
 )
-from dprmt.cli._records import of_record
+from dprmt.cli._runs import of_record
 from dprmt.cli._spectrum_noise import OPTIONS, NoiseLevel, read_noise
 from dprmt.cli._spectrum_tables import csv_rows, details, doubts, overview, printable, verdict
 from dprmt.spectra import spectra_of

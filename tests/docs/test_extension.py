@@ -18,7 +18,7 @@ import dprmt.cli
 import paper_figures.items
 from dprmt import ParameterError
 from dprmt.cli import _main
-from dprmt.cli._summaries import SUMMARIES
+from dprmt.cli._options import SUMMARIES
 from dprmt.training.harness import ItemTask, load_parameters, read_metrics, train_task
 from dprmt.training.recipes import (
     DENOISERS,
