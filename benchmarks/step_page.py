@@ -44,7 +44,7 @@ def _fresh(cells: dict[str, Any]) -> str:
     if fresh == len(ours):
         said = f"All our rows belong to this version of the code. We measured them from {dates[0]} to {dates[-1]}."
         return f"{said}{_old_peaks(ours)}"
-    return f"Of {len(ours)} cells of ours, {fresh} belong to this version of the code ({dates[-1]}). Cells with ° are older."
+    return f"{fresh} of our {len(ours)} cells belong to this version of the code ({dates[-1]}). Cells with ° are older."
 
 
 def _old_peaks(ours: dict[str, Any]) -> str:
