@@ -64,7 +64,7 @@ OWN_FINDINGS = {
     "overhead-by-probes": "The tight analysis and secret probes reduce the cost of estimated norms. Hutch++ with a"
     " sketch as wide as its probes costs least.",
     "hutchpp-price": "At an equal number of products, secret Hutch++ is the cheapest of the four estimators.",
-    "denoisers": "Over a grid of synthetic signals, only `blend` never reduces the cosine by more than 0.01.",
+    "denoisers": "Over a grid of synthetic signals, only the blend never reduces the cosine by more than 0.01.",
     "adam-bound-steps": "The corrected bound on a step of Adam holds in all 21 settings, but it is negative in each."
     " The bound in the geometry of the preconditioner is positive in each.",
     "random-allocation": "Random allocation needs slightly less ε than Poisson sampling on all curves. It can need"
