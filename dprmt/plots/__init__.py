@@ -10,7 +10,7 @@ from dprmt.plots._runs import (
     plot_signal_shares,
     plot_trade_off,
 )
-from dprmt.plots._spectrum import plot_singular_values, plot_spectrum_histogram
+from dprmt.plots._spectrum import plot_singular_values, plot_spectra, plot_spectrum_histogram
 from dprmt.plots._style import save_picture
 from dprmt.plots._validation import (
     plot_improvement_over_steps,
@@ -35,6 +35,7 @@ __all__ = [
     "plot_rate_advice",
     "plot_signal_shares",
     "plot_singular_values",
+    "plot_spectra",
     "plot_spectrum_histogram",
     "plot_spike_map",
     "plot_trade_off",

@@ -1,4 +1,4 @@
-"""``docs/design.md``, "How to add": each kind of thing is one file and one line, and is then used end to end.
+"""``docs/design.md``, "Extension points": each kind of thing is one file and one line, and is then used end to end.
 
 The file is written to a folder beside the package, the line is added to the table that it would be added to. (An
 estimator that is handed over as an object needs no line: ``tests/training/test_clipping_plan.py`` has one.)
