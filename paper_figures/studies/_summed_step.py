@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import torch
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.training.clipping import NoisySumOptimizer, sum_of
+from dprmt.training.clipping import ClippingPlan, NoisySumOptimizer, sum_of
+from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.clipping._step import LogicalStep, StepLog
 from dprmt.training.norms import LayerRecord, NormRecord
 
@@ -18,35 +19,19 @@ ClippedSums: TypeAlias = Callable[[torch.nn.Module, Any, float], tuple[torch.Ten
 
 
 @dataclass(frozen=True)
-class SummedPlan:
-    """A `ClippingPlan` for sums that the caller clips; from `plan_sums`.
+class SummedPlan(ClippingPlan):
+    """A plan for sums that the caller clips; from `plan_sums`.
 
     Parameters
     ----------
-    model : Module
-        What is trained.
-    record : NormRecord
-        All norms are exact.
-    clipping_norm, expected_batch_size : float
-        C and L.
     sums : callable
-        The sums of a batch.
+        The sums of a batch; for the others see `ClippingPlan`. All norms are exact.
     """
 
-    model: torch.nn.Module
-    record: NormRecord
-    clipping_norm: float
-    expected_batch_size: float
-    sums: ClippedSums
-    subspaces: None = None
-    distributed: bool = False
+    sums: ClippedSums = lambda *_: (torch.zeros(0), {})  # a field needs a default after others
 
-    def noise_variance(self, noise_multiplier: float) -> float:
-        """(σC/L)², of the noise in one entry of the gradient."""
-        return (noise_multiplier * self.clipping_norm / self.expected_batch_size) ** 2
-
-    def privatize(
-        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: torch.Generator
+    def privatize(  # type: ignore[override]  # another kind of step
+        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: Any = None
     ) -> SummedStep:
         """Noise before the optimizer, which has the model's trainable parameters; the model gets no hooks."""
         noisy = NoisySumOptimizer(
@@ -100,7 +85,8 @@ def plan_sums(
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    return SummedPlan(model, NormRecord([LayerRecord(name) for name in names]), bound, size, sums)
+    record = NormRecord([LayerRecord(name) for name in names])
+    return SummedPlan(model, record, bound, size, NormPolicy(None, None), None, False, sums=sums)
 
 
 class SummedStep(LogicalStep):

@@ -16,7 +16,6 @@ from dprmt.training.clipping._optimizer import NoisySumOptimizer as NoisySumOpti
 from dprmt.training.clipping._optimizer import sum_of as sum_of
 from dprmt.training.clipping._plan import ClippingPlan as ClippingPlan
 from dprmt.training.clipping._plan import plan_private as plan_private
-from dprmt.training.clipping._private_step import PrivateStep as PrivateStep
 from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer as ShardedNoisySumOptimizer
 from dprmt.training.clipping._sharded_step import ShardedStep as ShardedStep
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
@@ -29,7 +28,6 @@ __all__ = [
     "ClippingPlan",
     "DistributedNoisySumOptimizer",
     "NoisySumOptimizer",
-    "PrivateStep",
     "ShardedNoisySumOptimizer",
     "ShardedStep",
     "StepCosts",

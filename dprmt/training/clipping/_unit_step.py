@@ -24,7 +24,7 @@ from dprmt.training.subspaces import Subspaces
 
 
 class UnitStep(LogicalStep):
-    """A ``PrivateStep`` over units, such as persons, each run alone; made by a plan with `Units`.
+    """A private step over units, such as persons, each run alone; made by a plan with `Units`.
 
     A unit's rows go through the model without any other's, in as many forward passes as are given; the sum of their
     gradients is held, its norm taken of what is there, clipped, and added when the next unit begins or the logical step

@@ -102,7 +102,7 @@ class Run:
         every = {} if telemetry.every is None else {"every": telemetry.every}
         reading = {"window": telemetry.window, "displacement": telemetry.displacement, **every}
         self.private = PrivateRun(
-            prepared.plan,  # type: ignore[arg-type]  # what a task plans has what is asked of it
+            prepared.plan,
             prepared.probes,
             prepared.optimizer,
             prepared.task.source(prepared.plan, wanted.micro_batch_size),

@@ -10,8 +10,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compose
+from dprmt.training.clipping import ClippingPlan
 from dprmt.training.harness._private_score import wanted_releases
-from dprmt.training.harness._task import Plan, Task
+from dprmt.training.harness._task import Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
 from dprmt.training.private_run._batches import poisson
@@ -29,7 +30,7 @@ class Prepared:
     model: torch.nn.Module
     task: Task
     settings: Settings
-    plan: Plan
+    plan: ClippingPlan
     probes: ProbeGenerator
     mechanism: Mechanism  # one step, at the rate of the draws
     optimizer: torch.optim.Optimizer
@@ -42,8 +43,7 @@ class Prepared:
     @property
     def units(self) -> str | None:
         """How units of several rows are clipped, and why, if there are any."""
-        is_of_units = getattr(self.plan, "regime", "rows") != "rows"
-        return getattr(self.plan, "reason", None) if is_of_units else None
+        return None if self.plan.regime == "rows" else self.plan.reason
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -151,7 +151,7 @@ def spread(model: torch.nn.Module) -> None:
 
 def _plan(
     model: torch.nn.Module, task: Task, settings: Settings, probes: ProbeGenerator, processes: int, tokens: int | None
-) -> Plan:
+) -> ClippingPlan:
     privacy, subspaces = settings.privacy, _subspaces(settings, model)
     projected = {} if subspaces is None else {"subspaces": subspaces}  # a task's own plan may not know them
     units = {} if task.units is None else {"units": task.units}
@@ -187,7 +187,7 @@ def _rank(optimizer: OptimizerRecipe) -> int | RankRule:
     return optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n)
 
 
-def _optimizer(model: torch.nn.Module, settings: Settings, plan: Plan, sigma: float) -> torch.optim.Optimizer:
+def _optimizer(model: torch.nn.Module, settings: Settings, plan: ClippingPlan, sigma: float) -> torch.optim.Optimizer:
     optimizer, variance = settings.optimizer, plan.noise_variance(sigma)
     parameters = [value for value in model.parameters() if value.requires_grad]
     return make_optimizer(

@@ -5,38 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import PrivateStep, Units, plan_private
-from dprmt.training.norms import NormRecord, SampleId
+from dprmt.training.clipping import ClippingPlan, Units, plan_private
+from dprmt.training.norms import SampleId
 from dprmt.training.private_run import MicroBatch, PrivateRun
 from dprmt.training.private_run._batches import Source
 from dprmt.training.private_run._owners import Owners, check_owners, owners_of
-from dprmt.training.subspaces import Subspaces
-
-
-class Plan(Protocol):
-    """How gradients will be clipped, before it is known how much noise they get."""
-
-    @property
-    def record(self) -> NormRecord:
-        """What the accountant is told."""
-
-    @property
-    def subspaces(self) -> Subspaces | None:
-        """Of weights whose gradients are clipped in projected coordinates, for `DPGrape`; None if there are none."""
-
-    def noise_variance(self, noise_multiplier: float) -> float:
-        """(σC/L)², of the noise in one entry of the gradient."""
-
-    def privatize(
-        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: torch.Generator
-    ) -> PrivateStep:
-        """The private step, with hooks on the model and noise before the optimizer."""
 
 
 class Task(ABC):
@@ -138,7 +117,7 @@ class Task(ABC):
         assert losses is not None  # they were asked for
         return losses
 
-    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
+    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> ClippingPlan:
         """Plan how the gradients of these samples will be clipped.
 
         Parameters
@@ -150,16 +129,16 @@ class Task(ABC):
 
         Returns
         -------
-        Plan
+        ClippingPlan
             By default that of `dprmt.training.clipping.plan_private`.
         """
         return plan_private(model, **options)
 
-    def source(self, plan: Plan, micro_batch_size: int) -> Source:
+    def source(self, plan: ClippingPlan, micro_batch_size: int) -> Source:
         """Rows for a private run, in micro-batches of so many."""
         owners = self.owners_of_rows
         if owners is not None:
-            owners = replace(owners, alone=getattr(plan, "regime", "alone") == "alone")
+            owners = replace(owners, alone=plan.regime == "alone")
         loader = DataLoader(self.rows, collate_fn=self.batch_of)
         return Source(loader, owners, micro_batch_size, self.length_at)
 
