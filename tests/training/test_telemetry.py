@@ -370,7 +370,6 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
                 settings(telemetry={"every": 3, "window": 3}),
                 tmp_path / folder,
                 noise_seed=3,
-                repeatable=True,
                 resume=number > 0,
                 observers=[] if stop is None else [StopAt(stop)],
             )

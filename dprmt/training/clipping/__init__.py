@@ -9,8 +9,8 @@ import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.clipping._allocation_loader import AllocationSampler as AllocationSampler
 from dprmt.training.clipping._allocation_loader import allocation_loader as allocation_loader
 from dprmt.training.clipping._costs import StepCosts as StepCosts
+from dprmt.training.clipping._costs import TensorMemory as TensorMemory
 from dprmt.training.clipping._costs import WayCost as WayCost
-from dprmt.training.clipping._memory import TensorMemory as TensorMemory
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
 from dprmt.training.clipping._optimizer import NoisySumOptimizer as NoisySumOptimizer
 from dprmt.training.clipping._optimizer import sum_of as sum_of
