@@ -723,8 +723,10 @@ class Guard:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._model, self._planned = model, _facts(model)
         trained = [value for value in model.parameters() if value.requires_grad]
+        # Of a shard, ``fully_shard`` leaves the whole in the model after an evaluation.
+        self._model, self._is_spread = model, any(hasattr(value, "device_mesh") for value in trained)
+        self._planned = self._facts()
         self._watched = min(trained, key=lambda value: value.numel())
         self._ones: Any = None
         self._version = 0
@@ -736,7 +738,7 @@ class Guard:
                 "the model is in evaluation mode: dropout and other layers do not train.\n"
                 "Fix: model.train() after every evaluation."
             )
-        now = _facts(self._model)
+        now = self._facts()
         if now != self._planned:
             name = min(now.items() ^ self._planned.items())[0]
             raise TrainingStateError(
@@ -768,10 +770,9 @@ class Guard:
         if self._ones is not None:
             self._ones = self._watched.grad = None
 
-
-def _facts(model: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
-    return {
-        name: (id(value), tuple(value.shape), str(value.dtype), str(value.device))
-        for name, value in model.named_parameters()
-        if value.requires_grad
-    }
+    def _facts(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            name: (0 if self._is_spread else id(value), tuple(value.shape), str(value.dtype), str(value.device))
+            for name, value in self._model.named_parameters()
+            if value.requires_grad
+        }
