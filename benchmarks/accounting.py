@@ -319,9 +319,14 @@ compare ratios within a table rather than milliseconds.
 
 ## Accountant
 
-The settings are (a) q = 2000/67349, T = 400, σ = 0.779078, δ = 1e-5; (b) q = 1e-3, T = 100,000, σ = 1, δ = 1e-6; and
-(c) q = 64/42000, T = 400, σ = 0.406531, δ = 1e-5. Answers are certified intervals over both adjacency directions at the
-default tolerance of 1e-3. The last column of the third table is how far another answer lies outside our interval.
+| setting | q | T | σ | δ |
+|---|---|---|---|---|
+| (a) | 2000/67349 | 400 | 0.779078 | 1e-5 |
+| (b) | 1e-3 | 100,000 | 1 | 1e-6 |
+| (c) | 64/42000 | 400 | 0.406531 | 1e-5 |
+
+Answers are certified intervals over both adjacency directions at the
+default tolerance of 1e-3. "Off ours by" is how far another answer lies outside our interval.
 `python -m benchmarks.accounting --page docs/performance.md --results benchmarks/results/accounting.json` writes this
 page from stored results."""
 _ABOUT_SWEEP = """\

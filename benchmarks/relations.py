@@ -300,9 +300,9 @@ def page(rows: list[dict[str, Any]]) -> str:
 ## Random mechanisms under every relation
 
 We asked for {len(rows)} more settings, each for replace-one or for a group of 2 to {LARGEST_GROUP}. Where dominating
-pairs cannot answer, composed curves do, and their lower end is that of one sample. Some answers have no upper end.
+pairs cannot answer, composed curves do; their lower end is the ε of one sample. Some answers have no upper end.
 References checked some answers and contradicted none: the ε of one sample, one step by quadrature, dp-accounting, and
-composed curves. An answer is *given up* after {LIMIT:.0f} s. Widths are those of answers by pairs.
+composed curves. An answer is *given up* after {LIMIT:.0f} s. Widths are of answers by pairs.
 `python -m benchmarks.relations --count 2000 --checked 0.2` prints a row for each relation and norm method.
 
 {short}

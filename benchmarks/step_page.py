@@ -195,8 +195,9 @@ We measured whole steps of SGD with noise, and divide by plain PyTorch at the sa
 every sample's gradient once: T·d·p operations next to the 3·T·d·p of a step, in flat memory. Estimates save this time
 but no memory. At T = 4,096 tokens exact norms cost no more than estimates.
 
-Each cell has three entries: time; peak memory and its value in the first step; duration of the first step, in later
-steps. The first step is longer because it includes isolation checks. Times are medians of three alternating pairs on
-one CPU thread of a loaded machine, so a difference of a tenth means nothing. Peaks are of the resident set beyond what
-a process holds before its first step. Models have random weights. *Opacus fast* takes two passes with formed gradients.
+Each cell has the time, then the peak memory and its value in the first step, then the duration of the first step in
+later steps. The first step is longer because it includes isolation checks. Times are medians of three alternating pairs
+on one CPU thread of a loaded machine, so a difference of a tenth means nothing. Peaks are of the resident set beyond
+what a process holds before its first step. Models have random weights. *Opacus fast* takes two passes with formed
+gradients.
 `python -m benchmarks.step` measures again."""
