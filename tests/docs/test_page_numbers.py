@@ -60,6 +60,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "hutch++-public": of_norms(HutchPlusPlus(34, 15, secret=False)),
     "hutchinson-secret": of_norms(Hutchinson(64, secret=True)),
     "hutchinson-public": of_norms(Hutchinson(64, secret=False)),
+    "poisson-405": partial(epsilon, steps=405),
     "poisson-408": partial(epsilon, steps=408),
     "allocation-12": of_epochs(RandomAllocation(34)),
     "fixed-order-12": of_epochs(FixedOrder()),

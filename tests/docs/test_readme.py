@@ -65,10 +65,7 @@ def test_commands_parse_and_one_setting_has_one_answer(capsys: pytest.CaptureFix
     (stated,) = re.findall(r"# exact norms: (.*)", TEXT)
     assert capsys.readouterr().out.startswith(f"{stated} at")
     assert main(probes) == 0
-    bounds = [
-        line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]
-    ]  # the table of the page, by key there
-    assert len(bounds) > 3
+    assert len(capsys.readouterr().out.splitlines()) > 5
 
 
 def test_installing_comes_early_and_trains_what_is_named_later() -> None:
