@@ -1,4 +1,4 @@
-"""What a report of a problem needs to say of its machine."""
+"""Package versions for a problem report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _OTHERS = ("cryptography", "joblib", "prv-accountant", "dp-accounting")
 
 
 def versions() -> dict[str, str]:
-    """Version of every package that a result may depend on, a dash where it is not installed; nothing is imported."""
+    """Map every package that a result may depend on to its version, or a dash if it is not installed; nothing is
+    imported.
+    """
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
     return {"Python": sys.version.split()[0], "system": system} | {
         name: _version(name) for name in (*_CORE, *_EXTRAS, *_OTHERS)

@@ -21,21 +21,22 @@ _MARKED = 12  # markers per curve, evenly spread along its logarithmic index
 def plot_spectrum_flattening(
     clean: ArrayLike, privatised: Mapping[str, ArrayLike], *, ax: Axes | None = None, title: str | None = None
 ) -> Axes:
-    """Sorted singular values of a layer's gradient, each in units of its largest: clean, and after clipping and noise.
+    """Plot sorted singular values of a layer's gradient, each in units of its largest: clean, and after clipping and
+    noise.
 
-    A steep curve is a gradient of low rank; noise lifts the tail until the curve is flat and no subspace is better than
-    a random one.
+    A steep curve is a gradient of low rank. Noise lifts the tail until the curve is flat, and no subspace is better
+    than a random one.
 
     Parameters
     ----------
     clean : array, shape (k,)
         Singular values of the clean gradient, in any order. Not private.
     privatised : mapping of label to array, shape (j,)
-        Those of privatised gradients of the same layer, say by noise multiplier.
+        Singular values of privatised gradients of the same layer, for example by noise multiplier.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     title : str, optional
-        Above the axes.
+        Title above the axes.
 
     Returns
     -------

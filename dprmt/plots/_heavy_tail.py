@@ -24,7 +24,7 @@ def plot_metric_against_epsilon(
     reference: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Loss or accuracy of one frequency group along the ε that has been spent, one curve per optimizer.
+    """Plot loss or accuracy of one frequency group against the spent ε, one curve per optimizer.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def plot_metric_against_epsilon(
         Label of the second axis. "accuracy" in it: values in [0, 1], shown in per cent.
     title : str, optional
         Such as the frequency group.
-    reference : float, optional
+    Title, for example the frequency group.
         A level to mark, such as the loss of a uniform guess.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
@@ -52,7 +52,7 @@ def plot_metric_against_epsilon(
 
     References
     ----------
-    Figures 2 to 12 of the heavy-tail class imbalance paper on DP-AdamBC.
+    Figures 2 to 12 of the heavy-tail class imbalance article on DP-AdamBC.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def plot_metric_against_step(
     reference: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Final loss or accuracy of one frequency group along the effective step, one curve per optimizer.
+    """Plot final loss or accuracy of one frequency group against the effective step, one curve per optimizer.
 
     Parameters
     ----------
@@ -140,12 +140,12 @@ def _drawn_curves(
 
 
 def plot_gradient_cosines(cosines: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Cosines of all pairs of per-sample gradients, as a map; lines separate the classes.
+    """Plot the cosines of all pairs of per-sample gradients as a map; lines separate the classes.
 
     Parameters
     ----------
     cosines : array, shape (n, n)
-        In [-1, 1]. Not private.
+        Cosines in [-1, 1]. Not private.
     labels : array of int, shape (n,)
         Classes, with samples of one class next to each other. Borders of classes with less than 2 % of the
         samples are left out.
@@ -155,7 +155,7 @@ def plot_gradient_cosines(cosines: ArrayLike, labels: ArrayLike, *, ax: Axes | N
     Returns
     -------
     matplotlib.axes.Axes
-        The axes, with a colour bar beside.
+        The axes, with a colour bar on the right.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def plot_gradient_cosines(cosines: ArrayLike, labels: ArrayLike, *, ax: Axes | N
 
     References
     ----------
-    Figure 1 of the heavy-tail class imbalance paper on DP-AdamBC.
+    Figure 1 of the heavy-tail class imbalance article on DP-AdamBC.
 
     Examples
     --------
