@@ -67,7 +67,7 @@ class CheckpointSpectra(Mapping[str, NoisySpectrum]):
 
 
 def summary_row(name: str, spectrum: NoisySpectrum) -> dict[str, Any]:
-    """What a table says of one matrix."""
+    """Summarise one matrix as a row of a table."""
     return {
         "matrix": name,
         "shape": "{} × {}".format(*spectrum.shape),

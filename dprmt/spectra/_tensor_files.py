@@ -55,11 +55,12 @@ class UnreadableFileError(ValueError):
 
 
 def open_tensors(path: Path) -> dict[str, Reader]:
-    """The arrays of a file or folder by name, each behind a function that reads it.
+    """Map the arrays of a file or folder by name to functions that read them.
 
-    The array of a ``.npy`` file, and a lone tensor in a file of torch's, go by the file's name without suffix. Nested
-    mappings and lists in a file of torch's give dotted names, and what is no tensor is left out. Of a folder the files
-    of one format are read, .safetensors before torch's before NumPy's; names that come in two of them get the files'.
+    The array of a ``.npy`` file, and a single tensor in a torch file, are named by the file without suffix. Nested
+    mappings and lists in a torch file give dotted names; entries that are not tensors are skipped. In a folder, files
+    of one format are read: .safetensors before torch before NumPy. Names that occur in two files get the file's name
+    as prefix.
 
     Examples
     --------
