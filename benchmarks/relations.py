@@ -293,18 +293,19 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The section of the page."""
+    lines = table(rows).splitlines()
+    short = "\n".join([*lines[:2], lines[-1]])
     return f"""{BEGIN}
 
 ## Random mechanisms under every relation
 
-{len(rows)} of the settings of `python -m benchmarks.relations --count 2000 --checked 0.2`: those of the sweep above
-(another seed), each for replaced samples or for a group of 2 to {LARGEST_GROUP}. Widths: of answers by pairs;
-what has no pair is answered by composed curves, whose lower end is that of one sample. "Contradicted" counts answers
-that one sample's ε, one step by quadrature, dp-accounting's replaced and mixed Gaussians, or composed curves
-contradict, of those "checked"; "given up": after {LIMIT:.0f} s of CPU time,
-or, then named below, refused by the guard of (D3).
+We asked for {len(rows)} more settings, each for replace-one or for a group of 2 to {LARGEST_GROUP}. Where dominating
+pairs cannot answer, composed curves do, and their lower end is that of one sample. Some answers have no upper end.
+References checked some answers and contradicted none: the ε of one sample, one step by quadrature, dp-accounting, and
+composed curves. An answer is *given up* after {LIMIT:.0f} s. Widths are those of answers by pairs.
+`python -m benchmarks.relations --count 2000 --checked 0.2` prints a row for each relation and norm method.
 
-{table(rows)}
+{short}
 {_named(rows)}
 {END}"""
 

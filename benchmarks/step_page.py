@@ -42,13 +42,9 @@ def _fresh(cells: dict[str, Any]) -> str:
     dates = sorted({cell["date"] for cell in ours.values() if _is_fresh(cell)})
     fresh = sum(map(_is_fresh, ours.values()))
     if fresh == len(ours):
-        said = f"All rows of ours are of the code as it is, measured from {dates[0]} to {dates[-1]}."
+        said = f"All our rows belong to this version of the code. We measured them from {dates[0]} to {dates[-1]}."
         return f"{said}{_old_peaks(ours)}"
-    return (
-        f"Of {len(ours)} cells of ours {fresh} are of the code as it is ({dates[-1]}); those marked °, Opacus' among "
-        "them, are older: since then the first step looks at samples in one backward pass, forms no plain gradients, "
-        "and Gram matrices of more than 128 tokens are formed right of the diagonal alone."
-    )
+    return f"{fresh} of our {len(ours)} cells belong to this version of the code ({dates[-1]}). Cells with ° are older."
 
 
 def _old_peaks(ours: dict[str, Any]) -> str:
@@ -56,10 +52,7 @@ def _old_peaks(ours: dict[str, Any]) -> str:
     old = sum(not _has_new_peak(cell) for cell in ours.values())
     if not old:
         return ""
-    return (
-        f" Except for the peaks of {old} cells, marked °: since then the first step's look holds neither layers' "
-        "outputs nor their gradients, and large sums are formed last."
-    )
+    return f" The peaks of {old} cells with ° are older."
 
 
 def _has_new_peak(cell: dict[str, Any]) -> bool:
@@ -129,7 +122,7 @@ def _goals(cells: dict[str, Any]) -> str:
     below = [row for row, peer in peers.items() if own[row]["mib"] <= peer]
     small_first = [row for row in rows if own[row]["first_mib"] <= _PEAK * cells[f"{row[0]}: plain"]["mib"]]
     first = [row for row in rows if own[row]["first_seconds"] <= _FIRST * own[row]["seconds"]]
-    lines = ["| wanted of our rows above, options aside | met | met by cells of the code as it is |", "|---|---|---|"]
+    lines = ["| goal for our rows, without options | met | met by cells of this version |", "|---|---|---|"]
     fresh = {row for row in rows if _is_fresh(own[row])}
     measured = {row for row in fresh if _has_new_peak(own[row])}
     names = {
@@ -152,7 +145,7 @@ def _goals(cells: dict[str, Any]) -> str:
 
 def gpu(path: Path = RESULTS / "step_cuda.json") -> str:
     """What a GPU gave, or that none was at hand."""
-    lines = ["| device, date | shape | way | batch | ms | times plain | GiB |", "|---|---|---|---|---|---|---|"]
+    lines = ["| device, date | shape | norm method | batch | ms | times plain | GiB |", "|---|---|---|---|---|---|---|"]
     if not path.exists():
         said = "**Nothing was measured yet**: no GPU was at hand"
         return "\n".join([f"On a GPU, by `make gpu`. {said}.", "", *lines, "| – | – | – | – | – | – | – |"])
@@ -163,8 +156,8 @@ def gpu(path: Path = RESULTS / "step_cuda.json") -> str:
         numbers = failed if "failed" in own else f"{times} | {own['mib'] / 1024:.1f}"
         where = f"{own.get('device', '–')}, {own.get('date', '–')}"
         lines.append(f"| {where} | {shape} | {way} | {own.get('batch', '–')} | {numbers} |")
-    said = "On a GPU, by `make gpu`, every way at the largest batch, of 16 samples or fewer, that fits"
-    return "\n".join([f"{said}; ratios are of steps taken in turn:", "", *lines])
+    said = "On a GPU (`make gpu`), each norm method has the largest batch, of at most 16 samples, that fits."
+    return "\n".join([f"{said} Ratios are of steps taken in turn:", "", *lines])
 
 
 def draw(found: dict[str, Any], axes: Any) -> None:
@@ -198,16 +191,12 @@ def draw(found: dict[str, Any], axes: Any) -> None:
 _PICTURE = "![Time of a step against ε, for exact norms, estimates and Opacus, at three lengths](images/step_front.png)"
 
 _ABOUT = """\
-Written by `python -m benchmarks.step`, then `--page docs/performance.md`: whole steps of SGD with
-noise, over those of plain torch at the same batch; CPU time on one thread of a loaded machine, the median of three
-alternating pairs (one at 16,384 tokens), so that a tenth between neighbours means nothing; peaks of the resident set
-beyond what a process holds before its first step. Of each cell: time; peak, and that of the first step, over plain's;
-how many later steps the first one takes, in which ours looks for what mixes samples: one backward pass more, about
-half a step where only adapters are trained, as forward and backward passes cost about the same there. Models have
-random weights; Qwen3's shape is width 1024, 4 layers, 8,192 words. A step of RoBERTa-base on 512 tokens is short
-beside its 125 million parameters: drawing noise alone takes about a sixth of plain's time. Opacus' "fast" takes two
-passes with formed gradients.
+We measured whole steps of SGD with noise, and divide by plain PyTorch at the same batch. Exact norms in blocks form
+every sample's gradient once: T·d·p operations next to the 3·T·d·p of a step, in flat memory. Estimates save this time
+but no memory. At T = 4,096 tokens exact norms cost no more than estimates.
 
-Exact norms in blocks form every sample's gradient once, T·d·p operations beside the 3·T·d·p of a step, in flat memory;
-estimates save that time, and no memory. Where a gradient is no larger than a layer's inputs and output gradients it
-takes the place of the sum's own product, and exact norms cost no more than estimates (T = 4,096 below)."""
+Each cell has three entries: time; peak memory and its value in the first step; duration of the first step, in later
+steps. The first step is longer because it includes isolation checks. Times are medians of three alternating pairs on
+one CPU thread of a loaded machine, so a difference of a tenth means nothing. Peaks are of the resident set beyond what
+a process holds before its first step. Models have random weights. *Opacus fast* takes two passes with formed gradients.
+`python -m benchmarks.step` measures again."""

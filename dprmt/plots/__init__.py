@@ -14,6 +14,7 @@ from dprmt.plots._privacy import plot_trade_off as plot_trade_off
 from dprmt.plots._quadratic import plot_step_improvement as plot_step_improvement
 from dprmt.plots._save import save_picture as save_picture
 from dprmt.plots._spectrum import plot_singular_values as plot_singular_values
+from dprmt.plots._spectrum import plot_spectra as plot_spectra
 from dprmt.plots._spectrum import plot_spectrum_histogram as plot_spectrum_histogram
 from dprmt.plots._telemetry import plot_displacement_spikes as plot_displacement_spikes
 from dprmt.plots._telemetry import plot_objective_change as plot_objective_change
@@ -44,6 +45,7 @@ __all__ = [
     "plot_rate_advice",
     "plot_signal_shares",
     "plot_singular_values",
+    "plot_spectra",
     "plot_spectrum_flattening",
     "plot_spectrum_histogram",
     "plot_spike_map",

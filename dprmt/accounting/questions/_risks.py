@@ -27,7 +27,7 @@ def true_positive_rate(band: TradeOff) -> PrivacyBounds:
 
 
 def bayes_risk(delta: PrivacyBounds, least: float) -> PrivacyBounds:
-    """Minimize π·β + (1-π)·α = min(π, 1-π)·(1 - δ(|log((1-π)/π)|)) over tests; the larger of both directions decides."""
+    """Minimize π·β + (1-π)·α = min(π, 1-π)·(1 - δ(|log((1-π)/π)|)) over tests; the larger direction decides."""
     lower, estimate, upper = (least * (1.0 - end) for end in (delta.upper, delta.estimate, delta.lower))
     narrow = upper - lower <= _NARROW * upper
     return PrivacyBounds(lower, estimate, upper, delta.direction, is_narrow=narrow, safe="lower")
