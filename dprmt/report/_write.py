@@ -116,35 +116,35 @@ def write_report(
     Parameters
     ----------
     out : str or Path
-        Folder for ``index.html`` and ``numbers.json``, made if it is missing.
+        Folder for ``index.html`` and ``numbers.json``, created if missing.
     recipe : str, optional
-        A recipe, by name or as a ``.toml`` file, whose first steps are run; the report's own if None.
+        A recipe whose first steps are run, by name or as a ``.toml`` file; the report's default if None.
     changes : mapping, optional
-        Values of the recipe to change, by dotted name.
+        Changed values of the recipe, by dotted name.
     steps : int, optional
-        How many of its steps, >= 1, and no more than the recipe has; by default ten, and 24 of what the run says of
-        itself, which advises on the rate from step 20 on.
+        Number of steps, >= 1 and at most the recipe's. By default ten, and 24 for telemetry, which gives advice on the
+        rate from step 20 on.
     seeds : int
-        How many runs, >= 1, each with its own noise and batches: with several, the Improvement has bands.
+        Number of runs, >= 1, each with independent noise and batches. Several runs give bands for the Improvement.
     progress : Progress, optional
-        Receives what is being made, and how far it is.
+        Receives the present task and its progress.
 
     Returns
     -------
     Report
-        What was written, and where. Where packages for the measurements are missing, a section says so instead.
+        The written files, and their folder. If packages for the measurements are missing, a section lists them.
 
     Raises
     ------
     ParameterError
         If the folder cannot be written, a count is out of range, or the recipe cannot be used.
     OSError
-        If a file could not be written; what was there before is left as it was.
+        If a file could not be written; existing files are not changed.
 
     Formal guarantees
     -----------------
-    None: the page shows clean gradients and uses known seeds, so that on private data no ε covers it, and it says so.
-    What it states about ε is an upper bound (:class:`dprmt.accounting.DPSGD`).
+    None: the page shows clean gradients and uses known seeds. On private data no ε covers it, and the page states
+    this. Every stated ε is an upper bound (:class:`dprmt.accounting.DPSGD`).
 
     Examples
     --------

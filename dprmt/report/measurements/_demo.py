@@ -26,13 +26,13 @@ class RecipeExperiment:
     experiment : Experiment
         Model and data.
     settings : Settings
-        The recipe's, with the noise multiplier of its whole length, and the denoiser of the report.
+        Settings of the recipe, with the noise multiplier of its whole length, and the denoiser of the report.
     steps : int
-        How many of the recipe's steps are run.
+        Number of the recipe's steps that are run.
     sample_rate : float
-        q, the probability of an item to be in a batch.
+        Inclusion probability q of an item.
     target_epsilon : float or None
-        What the whole recipe spends; None if the recipe fixes the noise.
+        The ε of the whole recipe; None if the recipe fixes the noise.
     """
 
     experiment: Experiment
