@@ -193,7 +193,7 @@ class ShardedStep(ClippedStep):
         return super().close()
 
     def _computed(self, losses: Any, batch: Any, size: int) -> torch.Tensor:
-        self._replay.possible = False
+        self._isolation.possible = False
         try:
             return losses(batch)
         except BaseException:

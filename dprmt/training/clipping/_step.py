@@ -13,10 +13,10 @@ import torch
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._isolation import Isolation
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySum
 from dprmt.training.clipping._policy import Contribution, Samples
 from dprmt.training.clipping._refusals import parameters_added
-from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, sample_names
@@ -264,7 +264,7 @@ class ClippedStep(LogicalStep):
         super().__init__(capture.model, optimizer, StepLog())
         self._most_rows = most_rows
         self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
-        self._replay = Replay(capture, replay, float(optimizer.max_grad_norm))
+        self._isolation = Isolation(capture, replay, float(optimizer.max_grad_norm))
         self._capture, self._was_checked = capture, False
 
     @property
@@ -280,12 +280,12 @@ class ClippedStep(LogicalStep):
     @property
     def replays(self) -> int:
         """Micro-batches of which samples were run alone; 0 where every loss was given as a tensor."""
-        return self._replay.count
+        return self._isolation.count
 
     @property
     def replayable(self) -> bool:
         """True if all losses so far came as a function of the batch, which can be run again."""
-        return self._replay.possible
+        return self._isolation.possible
 
     def accumulate(
         self,
@@ -367,7 +367,7 @@ class ClippedStep(LogicalStep):
         elif batch is not None:
             raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
         else:
-            self._replay.possible = False
+            self._isolation.possible = False
         if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
@@ -436,8 +436,8 @@ class ClippedStep(LogicalStep):
     def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int) -> torch.Tensor:
         try:
             with checkpointing_by_name():
-                self._replay.look(losses, batch, size)
-                for generator in self._replay.generators:  # of the model's own: their seed may be known
+                self._isolation.check(losses, batch, size)
+                for generator in self._isolation.generators:  # of the model's own: their seed may be known
                     generator.set_state(secret_generator(generator.device).get_state())
                 return losses(batch)
         except BaseException:
