@@ -192,7 +192,7 @@ class ShardedStep(ClippedStep):
         gathered_again(self.model)
         return super().close()
 
-    def _computed(self, losses: Any, batch: Any, size: int) -> torch.Tensor:
+    def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
         self._isolation.possible = False
         try:
             return losses(batch)
