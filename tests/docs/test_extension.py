@@ -18,7 +18,7 @@ import dprmt.cli
 import paper_figures.items
 from dprmt import ParameterError
 from dprmt.cli import _main
-from dprmt.cli._summaries import SUMMARIES
+from dprmt.cli._options import SUMMARIES
 from dprmt.training.harness import ItemTask, load_parameters, read_metrics, train_task
 from dprmt.training.recipes import (
     DENOISERS,
@@ -71,10 +71,11 @@ def half(*, probes, secret, generator):
 """
 
 COMMAND = """
+from dprmt.cli._options import add_command_with, named
+
 def add_command(commands):
-    parser = commands.add_parser("answer", help="the answer")
-    parser.add_argument("--to", required=True)
-    parser.set_defaults(run=lambda namespace: print(f"{namespace.to}: 42"))
+    to = named("--to", "NAME", "a person", "who is told", required=True)
+    add_command_with(commands, "answer", (to,), lambda namespace: print(f"{namespace.to}: 42"), "")
 """
 
 FIGURE = """

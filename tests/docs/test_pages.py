@@ -13,7 +13,8 @@ from tests.house.import_graph import ROOT
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 TYPES = {"tutorial", "how-to", "concept", "reference", "results", "proof"}
-MADE = {"command_line.md", "gallery.md", "changelog.md", "contributing.md", "security.md"}  # by the site, see docs/_site/hooks.py
+# Made by the site, see docs/_site/hooks.py.
+MADE = {"command_line.md", "gallery.md", "changelog.md", "contributing.md", "security.md"}
 WORDS = {"how-to": 900, "concept": 1500}
 
 

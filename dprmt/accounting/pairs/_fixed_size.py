@@ -1,11 +1,11 @@
 r"""One step whose batch is a uniform subset of fixed size: equations (W1) to (W3) of ``docs/theory/fixed_size.md``.
 
-Who joins a batch displaces another sample, so that the outcome is shifted by a difference of two gradients. With
-exact norms the step's trade-off in each direction is a supremum over pairs
+A sample that joins a batch displaces another, so the outcome is shifted by a difference of two gradients. With exact
+norms the step's trade-off in each direction is a supremum over pairs
 
     (1-q) N(0, 1) + q N(u, 1)   against   (1-q) N(0, 1) + q N(v, 1),
 
-and (W2) says where it is attained: at u = 2/σ for losses above 0, by Poisson sampling's own pair below.
+attained (W2) at u = 2/σ for losses above 0, and by Poisson sampling's own pair below.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class FixedSizeStep:
 
 @dataclass(frozen=True)
 class DisplacedPair:
-    """The pair of one data set: all other samples have one gradient, opposite to that of the sample.
+    """The pair of one data set in which all other samples have one gradient, opposite to the sample's gradient.
 
-    ``joined``: u, the shift of the outcome where the sample is in the batch; ``changed``: v in [0, u), the shift in the
+    ``joined``: u, the shift of the outcome if the sample is in the batch. ``changed``: v in [0, u), the shift in the
     neighbour. The loss is negative left of (u + v)/2, where it falls and rises again, and increases right of it.
     """
 
@@ -98,7 +98,7 @@ class DisplacedPair:
         q, u, v = self.sample_rate, self.joined, self.changed
 
         def slope(x: float) -> float:
-            """Of the loss, times both densities over N(0, 1)'s and over e^{vx - v²/2}."""
+            """Compute the slope of the loss, times both densities over N(0, 1)'s and over e^{vx - v²/2}."""
             ahead = np.exp((u - v) * x - (u**2 - v**2) / 2)
             return float((1 - q) * (u * ahead - v) + q * (u - v) * np.exp(u * x - u**2 / 2))
 
@@ -120,9 +120,9 @@ class DisplacedPair:
         return found
 
     def _where(self, losses: Array, least: float, largest: float) -> Array:
-        """Where the loss, monotone between outcomes of a smaller and a larger one, is each of these; by halving cells.
+        """Halve cells to find each loss between outcomes of a smaller and a larger one, where the loss is monotone.
 
-        Returns: the end that has no larger loss.
+        The result is the end with the smaller loss.
         """
         grid = np.linspace(least, largest, _CELLS + 1)
         cell = np.clip(np.searchsorted(np.maximum.accumulate(self.loss(grid)), losses, side="right"), 1, _CELLS)
@@ -153,8 +153,8 @@ class DisplacedPair:
 class SupremumPair:
     """The pair whose trade-off in either direction is the supremum over all data sets (W3).
 
-    ``member``: its losses above 0. ``shift``: of Poisson sampling's pair, N(0, 1) against
-    (1-q) N(0, 1) + q N(shift, 1), whose losses are those below 0. What both leave lies at 0.
+    ``member``: its losses above 0. ``shift``: the shift of Poisson sampling's pair, N(0, 1) against (1-q) N(0, 1) + q
+    N(shift, 1), whose losses are those below 0. The remaining mass is at 0.
     """
 
     member: DisplacedPair

@@ -1,9 +1,9 @@
-"""What a backward pass shows of every trainable layer: its inputs and the gradients of its outputs.
+"""Capture the inputs of every trainable layer and the gradients of its outputs in a backward pass.
 
 Two hooks on a layer's forward pass. Before it, the layer's parameters are exchanged for constants, so that autograd
 forms no gradient of them: that sum over samples is private and would be thrown away. After it, the output goes through
-:class:`_Tap`, which hands over inputs and output gradient in the backward pass. So whatever gradient a parameter still
-gets comes from a use outside of its layer, which no norm accounts for, and is an error.
+:class:`_Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
+is used outside of its layer, which no norm accounts for, so this is an error.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Capture:
 
     ``policy``: how norms are obtained. ``floor``: the least rounding margin.
 
-    Position embeddings get a batch axis. Some models look up those of one sample and let the sum broadcast them,
-    (1, T, d) to (B, T, d): their gradient would arrive summed over samples. Integers with a first axis of length 1 are
+    Position embeddings get a batch axis. Some models look up the embeddings of one sample and broadcast them, (1, T,
+    d) to (B, T, d), so that their gradient would be summed over samples. Integers with a first axis of length 1 are
     repeated to the batch size, the first axis of the model's first tensor; the model's output is the same.
     """
 
@@ -116,7 +116,7 @@ class Capture:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is captured, and modules that run sample by sample run on the batch, as they were given."""
+        """Stop capturing, and run the whole batch through modules that otherwise run sample by sample."""
         self.is_on = False
         for forward in self._apart:
             forward.is_apart = False
@@ -398,7 +398,7 @@ def _uncompiled(hook: Any) -> Any:
 
 
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """What changes when a buffer is written to or replaced."""
+    """Return values that change when a buffer is written to or replaced."""
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
 
 

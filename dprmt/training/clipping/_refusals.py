@@ -54,7 +54,7 @@ def check_model(model: nn.Module, *, whole: Collection[str] = ()) -> None:
 
 
 def _check_parameters(model: nn.Module) -> None:
-    """Of a kind that hooks can follow: whole in every process or while a layer computes, and real."""
+    """Check that hooks can follow the parameters: whole in every process or while a layer computes, and real."""
     for name, module in model.named_modules():
         if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
             raise ParameterError("model", f"{name or 'model'}: {type(module).__name__}", _UNSHARDED)
