@@ -13,9 +13,11 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import (
     DPSGD,
     Composition,
+    CyclicPoisson,
     ExactNorms,
     FixedOrder,
     FixedSize,
+    Poisson,
     RandomAllocation,
     Release,
     calibrate,
@@ -25,7 +27,7 @@ from dprmt.cli._options import Option, grouped, read_options, real
 from dprmt.cli._phase_options import phase_options
 from dprmt.cli._records import FROM_JSON, SPENT, composition_of, document_of, phases_of, releases_of, stated
 from dprmt.cli._sampling_options import SAMPLING, batches_of
-from dprmt.cli._value_options import ALSO, NEIGHBOURS, NORMS, analysis_of, neighbours_of, norms_label, norms_of
+from dprmt.cli._value_options import ALSO, BESIDE, NEIGHBOURS, NORMS, analysis_of, neighbours_of, norms_label, norms_of
 from dprmt.statements import relation_label
 
 NOISE = Option(
@@ -37,7 +39,7 @@ NOISE = Option(
 DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", metavar="D")
 EPSILON = Option("--epsilon", real(low=0.0, high=1e17), "ε, in [0, 1e17]", metavar="E")
 _NEEDED = ("delta", "epsilon", "budget")
-_OF_A_PHASE = (*grouped("noise and batches", NOISE, *SAMPLING), *NORMS, *NEIGHBOURS)
+_OF_A_PHASE = (*grouped("noise and batches", NOISE, *SAMPLING, BESIDE), *NORMS, *NEIGHBOURS)
 _KEYS = tuple(option.dest for option in _OF_A_PHASE)
 PHASES, PHASE = phase_options(_OF_A_PHASE)
 _WHOLE_RUNS = grouped("several phases, or a run from a file", PHASE, PHASES, FROM_JSON)
@@ -199,7 +201,8 @@ def _phase(texts: dict[str, Any], unknown: Mapping[str, str], missing: str) -> t
         raise ParameterError(NOISE.dest, None, missing)
     values = read_options(argparse.Namespace(**given), _OF_A_PHASE)
     sampling, steps = batches_of(values)
-    return DPSGD(values[NOISE.dest], sampling, norms_of(values), neighbours_of(values)), steps
+    beside = values[BESIDE.dest] or ()
+    return DPSGD(values[NOISE.dest], sampling, norms_of(values), neighbours_of(values), beside), steps
 
 
 def _described(mechanism: DPSGD, steps: int) -> dict[str, Any]:
@@ -219,7 +222,15 @@ def _analysis(mechanism: DPSGD) -> str:
 
 
 def _label(mechanism: DPSGD) -> str:
-    words = {FixedSize: ", fixed-size batches", RandomAllocation: ", random allocation", FixedOrder: ", fixed order"}
+    words = {
+        CyclicPoisson: ", cyclic Poisson sampling",
+        FixedSize: ", fixed-size batches",
+        RandomAllocation: ", random allocation",
+        FixedOrder: ", fixed order",
+    }
     sampled = words.get(type(mechanism.sampling), "")
+    if isinstance(mechanism.sampling, Poisson) and mechanism.sampling.at_most:
+        sampled = f", batches of at most {mechanism.sampling.at_most}"
+    beside = f", {len(mechanism.beside)} more of each batch" if mechanism.beside else ""
     by_curves = "" if mechanism.has_pairs else ", composed curves"
-    return f"{norms_label(mechanism.norms)}{sampled}{by_curves}"
+    return f"{norms_label(mechanism.norms)}{sampled}{beside}{by_curves}"

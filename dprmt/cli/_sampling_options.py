@@ -6,11 +6,12 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from dprmt._validation import ParameterError, check_count
-from dprmt.accounting import FixedOrder, FixedSize, Poisson, RandomAllocation, Sampling
+from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.accounting import CyclicPoisson, FixedOrder, FixedSize, Poisson, RandomAllocation, Sampling
 from dprmt.cli._options import Option, choice, count, leave_out, real, rounded_up, share
 
 _MOST_STEPS = 10**9
+_OTHERS = ("at_most", "bands")
 POISSON = (
     Option("--sample-rate", share(1e-9), "q of Poisson sampling, in [1e-9, 1]; 2000/67349 is read too", metavar="Q"),
     Option("--steps", count(high=_MOST_STEPS), "T of Poisson sampling, an integer in [1, 1e9]", metavar="T"),
@@ -22,11 +23,15 @@ SAMPLING = (
     *POISSON,
     Option(
         "--sampling",
-        choice("poisson", "fixed-size", "allocation", "fixed-order"),
-        "poisson (default), fixed-size (B of N drawn anew in every step), allocation (a random step of each epoch), "
-        "fixed-order",
+        choice("poisson", "cyclic-poisson", "fixed-size", "allocation", "fixed-order"),
+        "poisson (default), cyclic-poisson (from one of --bands groups in turn), fixed-size (B of N drawn anew in "
+        "every step), allocation (a random step of each epoch), fixed-order",
         metavar="KIND",
     ),
+    Option(
+        "--at-most", count(high=10**12), "largest batch of Poisson sampling from --samples N; rest dropped", metavar="B"
+    ),
+    Option("--bands", count(high=10**6), "b of cyclic Poisson sampling, an integer in [1, 1e6]", metavar="B"),
     Option("--steps-per-epoch", count(high=10**7), "t of random allocation, an integer in [1, 1e7]", metavar="T"),
     Option(
         "--participations",
@@ -45,16 +50,27 @@ def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
         return _in_order(values)
     kind = values.get("sampling") or "poisson"
     leave_out(values, ("steps_per_epoch", "participations"), f"--sampling is {kind}")
+    for name, owner in (("at_most", "poisson"), ("bands", "cyclic-poisson")):
+        if kind != owner:
+            leave_out(values, (name,), f"--sampling is {kind}")
     if kind == "fixed-size":
         leave_out(values, ("sample_rate",), "--sampling is fixed-size", ("samples", "batch_size"))
         drawn = FixedSize(values["batch_size"], values["samples"])
         return drawn, _steps(values, Fraction(drawn.batch_size, drawn.samples))
     rate = _exact_rate(values)
-    return Poisson(rounded_up(rate)), _steps(values, rate)
+    if kind == "cyclic-poisson":
+        _need(values, ("bands",), "--sampling is cyclic-poisson")
+        bands, least = values["bands"], rounded_up(rate)
+        check_real("sample_rate", least, low=1e-9, high=1.0 / bands)
+        return CyclicPoisson(least, bands), _steps(values, rate)
+    if values.get("at_most") is None:
+        return Poisson(rounded_up(rate)), _steps(values, rate)
+    _need(values, ("samples",), "--at-most is")
+    return Poisson(rounded_up(rate), values["at_most"], values["samples"]), _steps(values, rate)
 
 
 def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
-    beside, needed = ("sample_rate", "steps", "samples", "batch_size"), ("steps_per_epoch", "epochs")
+    beside, needed = ("sample_rate", "steps", "samples", "batch_size", *_OTHERS), ("steps_per_epoch", "epochs")
     leave_out(values, beside, "--sampling is allocation", needed)
     sampling = RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
     epochs = _whole(values["epochs"], "allocation")
@@ -62,7 +78,7 @@ def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
 
 
 def _in_order(values: dict[str, Any]) -> tuple[FixedOrder, int]:
-    beside = ("sample_rate", "steps", "samples", "batch_size", "steps_per_epoch", "participations")
+    beside = ("sample_rate", "steps", "samples", "batch_size", "steps_per_epoch", "participations", *_OTHERS)
     leave_out(values, beside, "--sampling is fixed-order, whatever the batches are", ("epochs",))
     sampling = FixedOrder()
     return sampling, sampling.run_length(None, _whole(values["epochs"], "fixed-order"))
@@ -82,7 +98,8 @@ def _whole(epochs: float, sampling: str) -> int:
 
 def _exact_rate(values: dict[str, Any]) -> Fraction:
     if values["sample_rate"] is not None:
-        leave_out(values, ("samples", "batch_size"), "--sample-rate is given")
+        beside = ("samples", "batch_size") if values.get("at_most") is None else ("batch_size",)
+        leave_out(values, beside, "--sample-rate is given")
         return Fraction(values["sample_rate"])
     if values["samples"] is None and values["batch_size"] is None:
         _need(values, ("sample_rate",), "--sampling is poisson, or --samples with --batch-size")

@@ -112,7 +112,7 @@ NEIGHBOURS = grouped(
 def neighbours_of(values: dict[str, Any]) -> Neighbours:
     """The value that the options describe."""
     relation = _RELATIONS[values["neighbours"] or "zero-out"]
-    if isinstance(relation, AddRemove) and values.get("samples") is not None:
+    if isinstance(relation, AddRemove) and values.get("samples") is not None and values.get("sample_rate") is None:
         # (N0): this rate differs between neighbours, and the scale of the noise with it.
         allowed = "left out where --neighbours is add-remove: a rate B/N tells N; give --sample-rate, chosen without it"
         raise ParameterError("samples", values["samples"], allowed)
@@ -143,6 +143,17 @@ def _read_release(name: str, text: str) -> Release:
         raise ParameterError(name, text, _FORM) from None
 
 
+def _read_beside(name: str, text: str) -> tuple[Release, ...]:
+    return _read_releases(name, text.split("+"))
+
+
+BESIDE = Option(
+    "--beside",
+    _read_beside,
+    "gaussian:SIGMA, a noisy sum of the same batches such as a count, in units of what one sample adds; several: A+B",
+    metavar="RELEASE",
+)
+"""What every step releases of its batch in addition to the clipped sum."""
 ALSO = Option(
     "--also",
     _read_releases,
