@@ -99,9 +99,7 @@ def _phase(run: Any, mechanism: Any, norms: Any, neighbours: str, group: int) ->
     if sampling["kind"] == "poisson" and "at_most" not in sampling:
         return drawn(number(sampling, "rate", 1e-12, 1), steps)
     if group > 1 or (neighbours == "replace-one" and sampling["kind"] == "allocation"):
-        raise NotCoveredError(
-            "beside Poisson sampling covered is one sample, present or not (of allocation), or replaced"
-        )
+        raise NotCoveredError("covered but for Poisson sampling is one sample, present or not, or some replaced")
     from dprmt_verify.further._phases import allocated, in_turn, sized
 
     if sampling["kind"] == "allocation":
