@@ -498,7 +498,7 @@ def compose(phases: Sequence[Phase]) -> Composition:
 
     Each phase is one that draws its own batches. Two things that are released from *the same* batch, such as a sum and
     a count, are not two phases: sampling hides a sample from both or from none, so ε is larger (2.352 instead of 1.948
-    in one example). Release what shares a batch as one vector with one noise multiplier.
+    in one example). Say what shares a batch with ``beside`` of :class:`DPSGD`.
 
     Parameters
     ----------
