@@ -1,4 +1,4 @@
-"""What objects show of themselves in a notebook: a sentence, small tables and pictures, in the notebook's colours."""
+"""Notebook representations: a sentence, small tables and plots, in the notebook's colours."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def picture(
     axes: tuple[str, str] = ("", ""),
     title: str = "",
 ) -> str:
-    """Curves, or dots, over one pair of axes, with labelled horizontal lines, as SVG; what is not finite is left out.
+    """Draw curves or dots over one pair of axes, with labelled horizontal lines, as SVG; values that are not finite
+    are skipped.
 
-    ``axes``: what is drawn to the right and upwards.
+    ``axes``: labels of the horizontal and the vertical axis.
 
     Examples
     --------

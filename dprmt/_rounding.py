@@ -53,7 +53,7 @@ def round_down(value: float, digits: int = 6) -> str:
 
 
 def fixed(value: float, spec: str, rounding: str) -> str:
-    """``format(value, spec)``, rounded by a word of :mod:`decimal`."""
+    """Compute ``format(value, spec)`` with a rounding mode of :mod:`decimal`."""
     if not math.isfinite(value):
         return format(value, spec)
     with localcontext(rounding=rounding):

@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 
 def as_floats(values: object) -> Floats:
-    """Anything with numbers in it as float64: arrays, lists, and tensors of any dtype, on any device, in any graph."""
+    """Convert arrays, lists, and tensors of any dtype, device and graph to float64."""
     if isinstance(values, (list, tuple)):
         return np.array([as_floats(value) for value in values], dtype=np.float64)
     if hasattr(values, "detach"):  # a torch tensor: NumPy takes neither bfloat16 nor what requires a gradient

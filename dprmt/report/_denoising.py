@@ -1,4 +1,4 @@
-"""The report's sections on what denoising does to real gradients."""
+"""Show Improvement(t) of the denoiser of Eq. 10 with and without norm correction."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
 
 
 def sign_sentences(runs: Sequence[Sequence[AlignmentStep]]) -> list[str]:
-    """The sign of the mean Improvement, as far as several seeds show it."""
+    """Describe the effect of denoising along the run."""
     if len(runs) < 2:
         return []
     stated = "; ".join(f"{label}: {_stated(_over_seeds(runs, name))}" for name, label in _CURVES.items())
@@ -165,7 +165,7 @@ def _by_shape(layers: Sequence[LayerAlignment]) -> dict[str, tuple[list[float], 
 
 
 def kappa_rows(points: Sequence[KappaPoint]) -> list[list[str]]:
-    """A line for every gate that lets something pass, and one for all that let nothing pass."""
+    """Count the passing matrices that gain; for a single one no share is computed."""
     rows = [
         [
             f"{p.kappa:g}",
@@ -181,7 +181,7 @@ def kappa_rows(points: Sequence[KappaPoint]) -> list[list[str]]:
 
 
 def _closer(point: KappaPoint) -> str:
-    """How many of those that pass gain; of one no share is taken."""
+    """Describe the result of the sweep for the gate κ = 1.02."""
     if point.passed == 1:
         return f"it comes {'closer' if point.gained else 'no closer'} to the clean gradient"
     gained = {0: "none", point.passed: "all"}.get(point.gained, str(point.gained))

@@ -1,4 +1,4 @@
-"""Pictures as SVG inside the page: in the page's own colours, one drawing a panel."""
+"""Draw one SVG for each panel, so that they stack on a narrow page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = re.compile(r'(\bid="|href="#|url\(#)')
 
 
 def drawn_panels(draw: Any, panels: int, alt: str, prefix: str) -> str:
-    """One SVG for each panel, so that they stack where there is no room side by side."""
+    """Prepare axes and legend of curves with one point per step."""
     import numpy as np
     from matplotlib import rc_context
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""The report's section on randomized per-sample norms."""
+"""Compare n̂/n with its law and the envelope."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ class Picture:
     Attributes
     ----------
     draw : callable
-        Gets the axes, or an array of them if there are several panels.
+        Draws on the axes, or on an array of them if there are several panels.
     alt : str
-        What it shows, for those who do not see it.
+        Text for readers who cannot see the picture.
     panels : int
-        Side by side.
+        Number of panels side by side.
     """
 
     draw: Callable[[Any], object]
@@ -57,7 +57,7 @@ class Table:
     Attributes
     ----------
     caption : str
-        What the table holds.
+        Caption of the table.
     header : sequence of str
         Names of the columns; the first names the rows.
     rows : sequence of sequence of str
@@ -80,9 +80,9 @@ class Section:
     sentences : sequence of str
         Paragraphs.
     tables, pictures : sequence
-        What follows them.
+        Elements after the sentences.
     numbers : mapping
-        What the section rests on, as JSON values; NaN and infinity become null.
+        Numbers behind the section, as JSON values; NaN and infinity become null.
     """
 
     title: str

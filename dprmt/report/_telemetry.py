@@ -1,4 +1,4 @@
-"""The report's sections on what a run says of itself: four questions, a picture each."""
+"""Report sections on a run's telemetry: four questions, with a plot each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Numbers = list[float]
 
 
 def telemetry_sections(lines: Sequence[Line], truth: Sequence[Line] = ()) -> list[Section]:
-    """Of a run's entries of ``metrics.jsonl``; ``truth`` has ``step`` and ``truth``, as `TelemetryTruth` keeps them."""
+    """Build the sections from a run's ``metrics.jsonl`` entries; ``truth`` has ``step`` and ``truth`` as in
+    `TelemetryTruth`.
+    """
     read = [{"step": line["step"], **line["telemetry"]} for line in lines if line.get("telemetry")]
     full = [line for line in read if "signal" in line]
     if not full:

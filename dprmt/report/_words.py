@@ -11,7 +11,7 @@ from scipy import stats
 
 
 def by_columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any]]:
-    """Records as columns, which is shorter in JSON."""
+    """Transpose records to columns, which is shorter in JSON."""
     return {name: [getattr(record, name) for record in records] for name in names}
 
 
@@ -56,7 +56,7 @@ def effect(value: float) -> str:
 
 
 def interval_of_mean(values: Sequence[float]) -> tuple[float, float]:
-    """Of 95 %, by Student's t for independent values; NaN for fewer than two."""
+    """Compute a 95 % interval by Student's t for independent values; NaN for fewer than two."""
     if len(values) < 2:
         return math.nan, math.nan
     mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
@@ -72,7 +72,7 @@ def with_interval(values: Sequence[float]) -> str:
 
 
 def no_sign(values: Sequence[float]) -> bool:
-    """Whether the interval has both signs in it; of one value nobody knows, of values that are all 0 it has none."""
+    """Whether the interval contains both signs. For one value it is unknown; values that are all 0 have no sign."""
     low, high = interval_of_mean(values)
     return low < 0 < high
 

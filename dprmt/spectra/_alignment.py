@@ -62,12 +62,12 @@ def cosine_similarity(a: Blocks, b: Blocks) -> float:
 
 
 def improvement(denoised: Blocks, noisy: Blocks, clean: Blocks) -> float:
-    """Improvement(t): what denoising did to the cosine with the clean gradient, over all layers at once.
+    """Compute Improvement(t): the change of the cosine with the clean gradient by denoising, over all layers together.
 
     Parameters
     ----------
     denoised, noisy, clean : array, mapping of str to array, or sequence of arrays
-        As in `cosine_similarity`; the scale of each is immaterial.
+        As in `cosine_similarity`; the scale of each does not matter.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def improvement(denoised: Blocks, noisy: Blocks, clean: Blocks) -> float:
 
 
 def layer_improvements(denoised: Blocks, noisy: Blocks, clean: Blocks) -> dict[Hashable, float]:
-    """Improvement of every layer by itself.
+    """Compute the improvement of every single layer.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
 
 
 def cosine(a: NamedBlocks, b: NamedBlocks) -> float:
-    """`cosine_similarity` of matching blocks."""
+    """Compute `cosine_similarity` of matching blocks."""
     a, b = _in_safe_range(a)[0], _in_safe_range(b)[0]
     squares = inner(a, a), inner(b, b)
     if 0 in squares:
@@ -150,7 +150,7 @@ def cosine(a: NamedBlocks, b: NamedBlocks) -> float:
 
 
 def norm(a: NamedBlocks) -> float:
-    """Euclidean norm of the concatenation."""
+    """Compute the Euclidean norm of the concatenation."""
     a, unit = _in_safe_range(a)
     return unit * math.sqrt(inner(a, a))
 

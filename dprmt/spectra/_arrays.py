@@ -1,8 +1,8 @@
-"""Array glue: one code path for NumPy arrays and torch tensors, which come back as what they were.
+"""Array glue: one code path for NumPy arrays and torch tensors, which returns the type it was given.
 
-The functions of this room are written once, against an array namespace (`numpy` or `torch`, whose names for
-``sqrt``, ``where``, ``atan2``, … agree). torch is never imported here: an argument can only be a torch tensor
-if its owner has imported torch already.
+The functions of this subpackage are written once, against an array namespace (`numpy` or `torch`, which share names
+such as ``sqrt``, ``where`` and ``atan2``). torch is never imported here: only a caller that has imported torch can
+pass a tensor.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def is_tensor(x: object) -> bool:
 
 
 def as_array(name: str, x: object) -> Array:
-    """``x`` as an array of real floating dtype: tensors and arrays as they are, numbers and lists as float64.
+    """Convert ``x`` to an array of real floating dtype: tensors and arrays unchanged, numbers and lists as float64.
 
-    Python numbers, also in lists, count as floating point, whole or not; integer, boolean and complex *arrays* do not,
-    since casting them back would truncate the answer. Sparse matrices become dense, 8-bit floats float32.
+    Python numbers, also in lists, count as floating point. Integer, boolean and complex *arrays* do not, since casting
+    back would truncate the result. Sparse matrices become dense, 8-bit floats float32.
     """
     if is_tensor(x):
         tensor: Any = x
@@ -112,7 +112,7 @@ def check_nonempty(name: str, values: Array) -> None:
 
 
 def check_matrices(name: str, x: object) -> Array:
-    """``x`` as a matrix or a stack of matrices: floating, finite, non-empty, at least two axes."""
+    """Check that ``x`` is a matrix or a stack of matrices: floating, finite, non-empty, at least two axes."""
     values = as_array(name, x)
     if values.ndim < 2:
         raise ParameterError(name, tuple(values.shape), "a matrix or a stack of matrices, shape (..., m, n)")
@@ -130,7 +130,7 @@ def refuse_kernels(name: str, values: Array) -> None:
 
 
 def check_shape(shape: object) -> tuple[int, int]:
-    """``shape`` as the pair ``(m, n)`` of positive ints.
+    """Check that ``shape`` is a pair ``(m, n)`` of positive ints.
 
     Examples
     --------
@@ -147,7 +147,9 @@ def check_shape(shape: object) -> tuple[int, int]:
 
 
 def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array:
-    """``x`` as float64 singular values: floating, finite, non-negative and, unless allowed, non-empty."""
+    """Check that ``x`` are singular values and convert to float64: floating, finite, non-negative and, by default,
+    non-empty.
+    """
     values = as_array(name, x)
     if not allow_empty:
         check_nonempty(name, values)
@@ -173,7 +175,7 @@ def detached(array: Array) -> Array:
 
 
 def promote_half(values: Array) -> Array:
-    """Half precision and bfloat16 as float32, in which decompositions exist; other dtypes as they are."""
+    """Convert half precision and bfloat16 to float32, in which decompositions exist; other dtypes are unchanged."""
     if values.dtype.itemsize >= 4:
         return values
     return values.float() if is_tensor(values) else values.astype(np.float32)
@@ -187,7 +189,7 @@ def sort_descending(values: Array) -> Array:
 
 
 def cast_like(result: Array, original: object) -> Array:
-    """``result`` in the dtype of ``original``; a Python number gets a Python float back."""
+    """Cast ``result`` to the dtype of ``original``; a Python number gives a Python float."""
     if array_namespace(original) is not np:
         return result.to(original.dtype)  # type: ignore[attr-defined]
     if _is_python_number(original):

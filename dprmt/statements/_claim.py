@@ -1,4 +1,4 @@
-"""What a small program of another kind can prove: the run and its bounds in the form that ``dprmt verify`` reads."""
+"""The run and its bounds in the form that ``dprmt verify`` reads."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LARGEST_GROUP = 64
 
 
 def claim(run: Composition, delta: float, by_direction: Mapping[Any, PrivacyBounds]) -> dict[str, Any] | None:
-    """The statement that ``dprmt verify`` proves or refutes; None where it knows the mechanism not.
+    """Write the claim that ``dprmt verify`` proves or refutes; None if it does not support the mechanism.
 
-    ``by_direction``: bounds of ε at ``delta``. What the verifier knows is told by ``docs/theory/verifier.md``.
+    ``by_direction``: bounds of ε at ``delta``. ``docs/theory/verifier.md`` lists the supported mechanisms.
     """
     phases = [_phase(mechanism, steps) for mechanism, steps in run.phases]
     if None in phases:

@@ -21,7 +21,7 @@ from dprmt.accounting import (
     choose_probes,
     norms_from_dict,
 )
-from dprmt.cli import _probes, main
+from dprmt.cli import _accounting, main
 from dprmt.training.norms import HutchPlusPlusEstimator
 from dprmt.training.recipes import NormsRecipe, load_recipe
 
@@ -85,7 +85,7 @@ def test_the_command(
         asked.append((mechanism, run))
         return choices
 
-    monkeypatch.setattr(_probes, "choose_probes", answer)
+    monkeypatch.setattr(_accounting, "choose_probes", answer)
     run = ["probes", "--noise-multiplier", "3", "--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5"]
     assert main([*run, "--budget", "32", "--layers", "4x1000x500,3x5x6", "--json"]) == 0
     assert asked == [(MECHANISM, {**RUN, "budget": 32, "layers": LAYERS})]

@@ -13,7 +13,16 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from dprmt import ParameterError, plots
-from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, shrink, spike_map, vector_overlaps
+from dprmt.spectra import (
+    MarchenkoPastur,
+    bulk_edge,
+    detection_threshold,
+    kappa_for,
+    noisy_spectrum_from_dict,
+    shrink,
+    spike_map,
+    vector_overlaps,
+)
 
 SHAPE, SIGMA = (48, 120), 0.5
 EDGE, THRESHOLD = bulk_edge(SHAPE, SIGMA), detection_threshold(SHAPE, SIGMA)
@@ -34,6 +43,9 @@ def noisy_values() -> np.ndarray:
 
 
 NOISY = noisy_values()
+SPECTRUM = noisy_spectrum_from_dict(
+    {"shape": SHAPE, "sigma": SIGMA, "singular_values": NOISY, "false_alarm": 0.01},
+)
 
 PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "singular values": lambda ax: plots.plot_singular_values(
@@ -44,6 +56,7 @@ PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "spike map": lambda ax: plots.plot_spike_map(SHAPE, SIGMA, simulated=(GRID, 20 * DRAWS), ax=ax),
     "overlaps": lambda ax: plots.plot_overlaps(SHAPE, SIGMA, simulated=(GRID, DRAWS, DRAWS[0]), ax=ax),
     "kappa sweep": lambda ax: plots.plot_kappa_sweep(KAPPAS, SHARES, passed=PASSED, ax=ax),
+    "many matrices": lambda ax: plots.plot_spectra({"a": SPECTRUM, "b": SPECTRUM}, ax=ax),
     "layers": lambda ax: plots.plot_layer_improvement(LAYERS, ax=ax),
 }
 
@@ -152,8 +165,10 @@ def test_the_legend_of_a_spectrum_covers_no_curve(sides: tuple[int, int]) -> Non
     figure = Figure(figsize=(6.0 * sides[0], 4.1 * sides[1]), layout="constrained")
     many = figure.subplots(*sides, squeeze=False)
     for ax in many.flat:
-        plots.plot_singular_values(NOISY, SHAPE, SIGMA, clean=SIGNALS, denoised=SIGNALS, ax=ax)
+        options = {"clean": SIGNALS, "denoised": SIGNALS, "label": "layers.0.attention.query"}
+        plots.plot_singular_values(NOISY, SHAPE, SIGMA, **options, ax=ax)
     figure.draw_without_rendering()
+    assert min(ax.get_window_extent().width for ax in many.flat) > 0.8 * figure.bbox.width / sides[1]
     legends = [ax.get_legend().get_window_extent() for ax in many.flat]
     assert all(figure.bbox.y0 <= box.y0 and figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in legends)
     taken = [box for ax in many.flat for box in (ax.get_window_extent(), ax.xaxis.label.get_window_extent())]

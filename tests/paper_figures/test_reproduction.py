@@ -12,7 +12,7 @@ import pytest
 from paper_figures.__main__ import main
 from paper_figures._complete import Took, kept
 from paper_figures._needs import DATA, all_missing, missing_files, missing_weights
-from paper_figures._page import OWN_PAGE, PAGE, own_page, page
+from paper_figures._page import OWN_FINDINGS, PAGE, details, page
 from paper_figures._pieces import Pieces, raw_file
 from paper_figures._published import names, published
 from paper_figures._reproduction import RESULTS, Found, Item, Row, Scale, Stored, load, run, save
@@ -162,12 +162,18 @@ def test_what_does_not_agree_has_a_reason() -> None:
     assert [result.item for result in results if result.disagrees and not result.found.reasons] == []
 
 
-def test_a_reason_is_on_the_page_where_a_row_disagrees() -> None:
-    parts = (page() + own_page()).split('<a id="')[1:]
-    results = [load(part.split('"')[0]) for part in parts]
-    assert len(results) == len(ITEMS)
-    reasoned = ["\n- Open:" in part or "\n- Tested (" in part for part in parts]
-    assert reasoned == [result is not None and result.disagrees for result in results]
+def test_reasons_are_shown_where_a_row_disagrees() -> None:
+    results = {name: result for name in ITEMS if (result := load(name)) is not None}
+    assert set(results) == set(ITEMS)
+    for name, result in results.items():
+        shown = details(name, result)
+        assert ("\n- Open:" in shown or "\n- Tested (" in shown) == result.disagrees
+
+
+def test_a_difference_without_a_short_reason_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paper_figures._page.WHY", {})
+    with pytest.raises(ValueError, match="WHY needs an entry"):
+        page()
 
 
 def test_a_page_without_a_reason_for_what_differs_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,11 +232,8 @@ def test_a_page_with_a_reason_of_no_kind_is_not_written(tmp_path: Path, monkeypa
             page()
 
 
-def test_what_is_of_no_paper_stands_apart() -> None:
-    own = {name for name in ITEMS if name not in names()}
-    assert own == {"overhead-by-probes", "hutchpp-price", "denoisers", "adam-bound-steps", "random-allocation"}
-    assert all(f'<a id="{name}">' in own_page() and f'<a id="{name}">' not in page() for name in own)
-    assert OWN_PAGE.read_text(encoding="utf-8") == own_page()
+def test_every_measurement_of_no_paper_has_its_finding() -> None:
+    assert set(OWN_FINDINGS) == {name for name in ITEMS if name not in names()}
 
 
 def test_commands_of_reasons_can_be_run() -> None:
@@ -284,6 +287,14 @@ def test_a_cheap_item_gives_what_is_stored(name: str, tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_refused_in_one_line(arguments: list[str], capsys: Capture) -> None:
     assert main(arguments) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_rows_of_items_and_checks_are_shown(capsys: Capture) -> None:
+    assert main(["show", "supremum-2003", "sizes"]) == 0
+    shown = capsys.readouterr().out
+    assert "| 0.1602 | 0.1602 … 0.1602 | 0.15 | 0.005 | **differs** |" in shown
+    assert "8192 | – | **differs** |" in shown
+    assert main(["show", "nothing"]) == 2
 
 
 def test_the_list_has_a_state_for_every_item(capsys: Capture) -> None:

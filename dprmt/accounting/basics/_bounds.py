@@ -77,7 +77,7 @@ def value_html(value: Any) -> str:
 
 
 def phases_html(phases: Sequence[tuple[Any, int]]) -> str:
-    """Phases of a composition and their steps."""
+    """Format the phases of a composition and their steps."""
     rows = [[repr(mechanism), str(steps)] for mechanism, steps in phases]
     return _html.block(_html.table(["phase", "steps"], rows))
 
@@ -103,26 +103,26 @@ class PrivacyBounds:
     """A certified interval around a privacy quantity (ε or δ). Unpacks as ``lower, estimate, upper``.
 
     It prints as a sentence whose numbers are rounded outward. ``float(bounds)`` is the end that is safe to report, and
-    ``f"{bounds:.2f}"`` is this end rounded outward, so that what is printed holds. The safe end is ``upper``, but
-    ``lower`` for an attacker's error. ``pandas.DataFrame([bounds])`` has named columns.
+    ``f"{bounds:.2f}"`` is this end rounded outward, so the printed number holds. The safe end is ``upper``, except for
+    an attacker's error, where it is ``lower``. ``pandas.DataFrame([bounds])`` has named columns.
 
     Attributes
     ----------
     lower : float
-        The quantity is at least this.
+        Certified lower bound on the quantity.
     estimate : float
-        A guess between the bounds; carries no guarantee.
+        An estimate between the bounds, without guarantee.
     upper : float
-        The quantity is at most this. Report this one, unless ``safe`` says "lower".
+        Certified upper bound on the quantity. Report this one, unless ``safe`` is "lower".
     direction : {"remove", "add"} or None
-        The adjacency direction that decides; None where it is unknown, or where both are the same (replacement).
+        The adjacency direction that decides. None if it is unknown, or if both are equal (replacement).
     is_narrow : bool
-        Whether the interval is as narrow as was asked. Where it is not, the bounds hold all the same, and
-        ``estimate`` is kept near ``upper``.
+        Whether the interval is as narrow as requested. If not, the bounds still hold, and ``estimate`` is close to
+        ``upper``.
     at_delta, at_epsilon : float or None
-        The δ at which ε was asked for, or the ε at which δ was. None in bounds that were made by hand.
+        The δ at which ε was computed, or the ε at which δ was computed. None if you made the bounds yourself.
     safe : {"upper", "lower"}
-        The end to report: "lower" of an attacker's error, which more privacy makes larger.
+        The end to report: "lower" for an attacker's error, which more privacy makes larger.
 
     Examples
     --------

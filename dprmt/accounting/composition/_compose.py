@@ -114,7 +114,7 @@ class _Stack:
 
 
 def _stacks(phases: Phases) -> Iterator[_Stack]:
-    """Phases that follow each other on the same nodes, some at a time so that they fit into the cache."""
+    """Group consecutive phases on the same nodes, so that each group fits into the cache."""
     if len(phases) == 1:
         pmf, steps = phases[0]
         yield _Stack(pmf.index, pmf.losses, pmf.mass[None], np.array([float(steps)]))
@@ -159,7 +159,7 @@ def _log_mgf_of_each(stack: _Stack, tilts: Array) -> Array:
 
 
 def _log_sum_exp(exponent: Array) -> Array:
-    """Over the last axis, -inf of nothing; scipy's own spends more on dispatch than on the sum."""
+    """Reduce over the last axis, with -inf for nothing; scipy's function spends more on dispatch than on the sum."""
     if exponent.shape[-1] == 0:
         return np.full(exponent.shape[:-1], -np.inf)
     peak = exponent.max(axis=-1, keepdims=True)
@@ -211,9 +211,9 @@ def step_scale(phases: Phases, tilt: float) -> float:
 class Split:
     """Losses beyond which a step is composed apart (F4), the tilts of both parts, and how much smaller errors get.
 
-    ``tilt``: of all steps' losses up to ``large``; ``tilt_beyond``: of the rest.
-    ``near``: the ε that Chernoff's bounds of both parts prove, or the one asked about.
-    ``log_gain``: how much smaller their δ there is than that of all losses at one tilt.
+    ``tilt``: of all steps' losses up to ``large``; ``tilt_beyond``: of the rest. ``near``: the ε that Chernoff's
+    bounds of both parts prove, or the one asked about. ``log_gain``: ratio of their δ there to the δ of all losses at
+    one tilt, as a logarithm.
     """
 
     large: float
@@ -308,7 +308,7 @@ class Window:
 
 
 def window(phases: Phases, tilt: float, share: float = 1.0) -> Window:
-    """Grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
+    """Find the grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
     mesh, some, log_outside = phases[0][0].mesh, some_of(phases), _LOG_OUTSIDE + math.log(share)
     scale = 1.0 / loss_deviation(phases, tilt)
     # Every θ gives a bound by Chernoff; which is best, some phases tell.
@@ -331,7 +331,7 @@ def _sharpest(ends: Callable[[Array, Array], tuple[Array, Array]], scale: float)
 
 
 def _chernoff_ends(phases: Phases, tilt: float, up: Array, down: Array, log_outside: float) -> tuple[Array, Array]:
-    """Losses beyond which there is so little, above by each θ of ``up`` and below by each of ``down``."""
+    """Find the losses beyond which this little mass lies, above by each θ of ``up`` and below by each of ``down``."""
     log_mgfs = log_mgf(phases, np.concatenate([[tilt], tilt + up, tilt - down]))
     base, above, below = log_mgfs[0], log_mgfs[1 : up.size + 1], log_mgfs[up.size + 1 :]
     return (above - base - log_outside) / up, -(below - base - log_outside) / down
@@ -382,7 +382,7 @@ class ComposedLoss:
 
 
 def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
-    """Composition by FFT on the window."""
+    """Compose by FFT on the window."""
     product, rounding = PowerProduct(win.size), 0.0
     for stack in _stacks(phases):
         weights = _tilted_mass(stack, tilt)
@@ -466,7 +466,7 @@ def _large_share(phases: Phases, large: float, tilt: float) -> float:
 
 
 def _expm1(z: Array) -> Array:
-    """e^z - 1, accurate relative to z."""
+    """Compute e^z - 1, accurate relative to z."""
     real = np.expm1(z.real) * np.cos(z.imag) - 2.0 * np.sin(0.5 * z.imag) ** 2
     value: Array = real + 1j * np.exp(z.real) * np.sin(z.imag)
     return value
@@ -478,9 +478,9 @@ def moved(loss: ComposedLoss, shift: float) -> ComposedLoss:
 
 
 def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, int]:
-    """First index and length of a window that serves any number of equal steps from ``fewest`` to ``most``.
+    """Find the first index and length of a window that serves any number of equal steps from ``fewest`` to ``most``.
 
-    Returns: chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
+    Chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
     """
 
     def ends(up: Array, down: Array) -> tuple[Array, Array]:
@@ -521,7 +521,7 @@ class TiltedLaw:
         return values
 
     def misplaced(self, counts: Array | int) -> Array:
-        """Tilted mass outside the window, or moved by rounding, after so many steps."""
+        """Bound the tilted mass outside the window, or moved by rounding, after this many steps."""
         value: Array = 2 * np.exp(_LOG_OUTSIDE) + np.expm1(counts * np.float64(self.rounding))
         return value
 
@@ -554,7 +554,7 @@ class ComposedRows:
 def composed_rows(
     pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int, at_a_time: int
 ) -> Iterator[ComposedRows]:
-    """Compositions of several lengths from one transform, some at a time, in the order of ``counts``."""
+    """Compose several lengths from one transform, some at a time, in the order of ``counts``."""
     one = tilted_law(pmf, tilt)
     values = one.transform(size)
     magnitude = np.abs(values)
@@ -566,7 +566,7 @@ def composed_rows(
 
 
 def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
-    """Compositions of several lengths, one loss each."""
+    """Compose several lengths, one loss each."""
     losses = (first + np.arange(size, dtype=np.int64)) * pmf.mesh
     rows = composed_rows(pmf, counts, tilt, first, size, 1)
     return {
@@ -594,7 +594,7 @@ def _mass_rounding(mass: Array, weights: Array) -> Array:
 
 
 def _power_rounding(magnitude: Array, counts: Array, size: int) -> Array:
-    """As :func:`_fft_rounding`, for each of several powers of one transform."""
+    """Bound rounding as :func:`_fft_rounding`, for each of several powers of one transform."""
     unit = 8 * _EPS * np.log2(size)
     log = np.log(magnitude + unit)
     log = log[counts.min() * log > -120.0]

@@ -69,7 +69,7 @@ class EpsilonAtDelta:
         return tilt_for_delta(phases, self.delta)
 
     def around(self, phases: Phases, tilt: float, offset: float = 0.0) -> float:
-        """Chernoff's bound on the answer, less the offset."""
+        """Compute Chernoff's bound on the answer, less the offset."""
         del offset
         return (log_chernoff(phases, tilt) - math.log(self.delta)) / tilt
 
@@ -92,7 +92,7 @@ class EpsilonAtDelta:
         return min(lower, farthest)
 
     def unit(self, value: float) -> float:
-        """What a tolerance refers to: the value, but at least 1."""
+        """Return the unit of a tolerance: the value, but at least 1."""
         return max(1.0, value)
 
     def sharpened(self, found: PrivacyBounds) -> EpsilonAtDelta:
@@ -141,7 +141,7 @@ class DeltaAtEpsilon:
         return lower if self.epsilon < farthest else 0.0
 
     def unit(self, value: float) -> float:
-        """What a tolerance refers to: the value itself."""
+        """Return the unit of a tolerance: the value."""
         return value
 
     def sharpened(self, found: PrivacyBounds) -> DeltaAtEpsilon:
@@ -160,7 +160,7 @@ class WholeCurve:
     small: float = 1e-9
 
     def tilt(self, phases: Phases, offset: float = 0.0) -> float:
-        """No tilt."""
+        """Return 0: no tilt."""
         del phases, offset
         return 0.0
 
@@ -187,7 +187,7 @@ class DeltaCurve:
         self.infinite = loss.infinite
 
     def finite_part(self, index: int, epsilon: float) -> float:
-        """δ(ε) in units of e^{log_unit}, for ε in [nodes[index - 1], nodes[index]]."""
+        """Evaluate δ(ε) in units of e^{log_unit}, for ε in [nodes[index - 1], nodes[index]]."""
         return float(self.mass_above[index] - np.exp(epsilon - self.nodes[index]) * self.discounted[index])
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
@@ -252,22 +252,24 @@ class SumOfCurves:
         self.parts = parts
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """As :meth:`DeltaCurve.delta_bounds`."""
+        """Bound δ as :meth:`DeltaCurve.delta_bounds`."""
         lower, upper = zip(*(part.delta_bounds(epsilon) for part in self.parts), strict=True)
         return sum(lower), min(sum(upper), 1.0)
 
     def epsilon_above(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_above`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_above`."""
         last = max(float(part.nodes[-1]) for part in self.parts)
         return self._crossing(lambda epsilon: self.delta_bounds(epsilon)[1] <= delta, last)[1]
 
     def epsilon_below(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_below`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_below`."""
         last = max(float(part.nodes[-1]) for part in self.parts)
         return self._crossing(lambda epsilon: self.delta_bounds(epsilon)[0] < delta, last)[0]
 
     def _crossing(self, is_beyond: Callable[[float], bool], last: float) -> tuple[float, float]:
-        """Two neighbouring ε of which only the larger one is beyond; 0 and 0 if all are, ``last`` and ∞ if none is."""
+        """Find two neighbouring ε of which only the larger one is beyond; 0 and 0 if all are, ``last`` and ∞ if none
+        is.
+        """
         if is_beyond(0.0):
             return 0.0, 0.0
         if not is_beyond(last):
@@ -285,7 +287,7 @@ def _suffix_sums(values: Array) -> Array:
 
 
 def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} values[..., i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
+    """Compute Σ_{i ≥ j} values[..., i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
     # Block by block, so that no exponential overflows; where one step discounts below rounding, nothing carries.
     step = float(nodes[1] - nodes[0]) if nodes.size > 1 else 0.0
     if step > 40.0:
@@ -333,7 +335,7 @@ class OneStepCurve:
         self.at_nodes = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """As :meth:`DeltaCurve.delta_bounds`."""
+        """Bound δ as :meth:`DeltaCurve.delta_bounds`."""
         index = int(np.searchsorted(self.nodes, epsilon, side="left"))
         value = 0.0
         if index < self.nodes.size:
@@ -343,11 +345,11 @@ class OneStepCurve:
         return min(max(value, 0.0), 1.0), 1.0
 
     def epsilon_above(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_above`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_above`."""
         return self._crossing(delta - self.infinite) if delta > self.infinite else math.inf
 
     def epsilon_below(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_below`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_below`."""
         return self._crossing(delta)
 
     def _crossing(self, delta: float) -> float:
@@ -366,7 +368,7 @@ def rounded(mass: Array, side: Side) -> Array:
 
 
 def discounted_sums(mass: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
+    """Compute Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
     factors = np.exp(-np.diff(nodes)).tolist()
     sums = mass.tolist()
     for j in range(len(sums) - 2, -1, -1):
@@ -384,6 +386,6 @@ def one_step_scale(rough: LossPMF, small: float) -> float:
 
 
 def one_step_delta(law: LossPMF, epsilon: float) -> float:
-    """δ(ε) of one step."""
+    """Evaluate δ(ε) of one step."""
     beyond = law.losses > epsilon
     return float(law.mass[beyond] @ -np.expm1(epsilon - law.losses[beyond])) + law.infinite

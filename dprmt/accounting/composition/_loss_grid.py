@@ -32,11 +32,10 @@ MEANS = 4
 
 @dataclass(frozen=True)
 class MeanCell:
-    """The cell whose outcomes, those of very many steps, are put at their mean, a node (O1).
+    """The cell of the losses that most steps have, placed at their mean, a node (O1).
 
-    ``index``: of that node.
-    ``boundary``: where the cell meets the next one.
-    ``end``: the loss log(1 - q), or its negative: no loss lies beyond; all from it to ``boundary`` are averaged.
+    ``index``: index of this node. ``boundary``: the boundary with the next cell. ``end``: the loss log(1 - q), or its
+    negative, beyond which no loss lies. All losses between it and ``boundary`` are averaged.
     """
 
     index: int
@@ -44,7 +43,7 @@ class MeanCell:
     end: float
 
     def boundaries(self, index: NDArray[np.int64], loss_grid: LossGrid) -> Array:
-        """Where cells meet: one of them reaches from ``boundary`` to ``end``, also where a node lies between."""
+        """Compute the cell boundaries; one cell reaches from ``boundary`` to ``end``, even with a node between."""
         nodes, node = loss_grid.nodes(index), self.index * loss_grid.mesh + loss_grid.offset
         outward = 1 if self.end > self.boundary else -1
         missing = max(outward * (self.end - node) - loss_grid.mesh, 0.0)
@@ -97,10 +96,10 @@ def loss_grid(
     within: float,
     stretched: bool = False,
 ) -> LossGrid:
-    """If log(1 - q), which is then the loss of very many steps, is at most ``within``, it gets a node (O1).
+    """Choose a grid with a node at log(1 - q), the loss of most steps, if that is at most ``within`` (O1).
 
-    ``stretched``: whether the mesh may be made a little wider for that, where ``within`` does not hold.
-    Returns: from above a node at this loss; from below one at the mean of all losses near it.
+    ``stretched``: whether the mesh may become a little wider for that, if ``within`` does not hold. From above the
+    node is at this loss; from below it is at the mean of all losses near it.
     """
     end = ends[0] if direction == "remove" else -ends[1]
     is_near = abs(end) < within
@@ -119,7 +118,7 @@ def loss_grid(
 def _mean_near(pair: StepPair, end: float, mesh: float, direction: Direction) -> tuple[float, float | None]:
     """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean.
 
-    Returns: a hair to the safe side of it in the direction in which (D2) would not put a mean beside the node there.
+    The mean is moved by a rounding margin to the safe side, where (D2) would not place it on the neighbouring node.
     """
     node, boundary = end, None
     for _ in range(MEANS if is_wide(mesh, end) else 1):
@@ -200,12 +199,12 @@ def laws_of_steps(
 
 
 def rough_meshing(direction: Direction, mesh: float, growth: float) -> Meshing:
-    """Few nodes, each farther out by a factor: what meshes and tilts are chosen from."""
+    """Mesh with few nodes, each farther out by a factor, for choosing meshes and tilts."""
     return Meshing(direction, "upper", mesh, 0.0, mesh / (growth - 1.0))
 
 
 def discrete_variation(law: LossPMF) -> float:
-    """H_1 of an upper law; that of a composition is at most the sum."""
+    """Compute H_1 of an upper law; for a composition it is at most the sum."""
     return float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
 
 

@@ -28,12 +28,12 @@ class GammaMixture:
 
     @classmethod
     def single(cls, probes: int) -> GammaMixture:
-        """χ²(k)/k."""
+        """Return the law χ²(k)/k."""
         return cls((probes,), (1.0,))
 
     @classmethod
     def of_copies(cls, probes: int, copies: tuple[int, ...], weight: tuple[float, ...]) -> GammaMixture:
-        """χ²(Jk)/(Jk) with random J (H4); components beyond ``LARGEST_DOF`` count as fewer copies."""
+        """Return χ²(Jk)/(Jk) with random J (H4); components beyond ``LARGEST_DOF`` count as fewer copies."""
         most = max(LARGEST_DOF // probes, 1)
         kept: dict[int, float] = {}
         for number, mass in zip(copies, weight, strict=True):
@@ -42,7 +42,7 @@ class GammaMixture:
         return cls(tuple(kept), tuple(kept.values()))
 
     def coarser(self, ratio: float = 1.4) -> GammaMixture:
-        """Fewer components: each joins one with fewer degrees of freedom, by at most ``ratio``."""
+        """Merge components: each joins one with fewer degrees of freedom, by at most ``ratio``."""
         dof: list[int] = []
         weight: list[float] = []
         for nu, mass in zip(self.dof, self.weight, strict=True):
@@ -54,17 +54,17 @@ class GammaMixture:
         return GammaMixture(tuple(dof), tuple(weight))
 
     def cdf(self, x: Array) -> Array:
-        """P(X ≤ x)."""
+        """Evaluate P(X ≤ x)."""
         return self._mixed(lambda a: gammainc(a, a * x))
 
     def partial_mean(self, x: Array) -> Array:
-        """E[X; X ≤ x]."""
+        """Evaluate E[X; X ≤ x]."""
         return self._mixed(lambda a: gammainc(a + 1.0, a * x))
 
     def increments(self, left: Array, right: Array) -> tuple[Array, Array]:
-        """P(left < X ≤ right) and E[X; left < X ≤ right].
+        """Evaluate P(left < X ≤ right) and E[X; left < X ≤ right].
 
-        Returns: non-negative, each difference taken on the side where it does not cancel.
+        Each difference is taken on the side where it does not cancel, so it is non-negative.
         """
 
         def difference(shape: float, a: float) -> Array:
@@ -76,7 +76,7 @@ class GammaMixture:
         return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
 
     def between(self, edges: Array) -> tuple[Array, Array]:
-        """As :meth:`increments` between increasing edges, each of which is looked at once."""
+        """Compute :meth:`increments` between increasing edges, evaluating each edge once."""
         middle = int(np.searchsorted(edges, 1.0, side="right"))
 
         def difference(shape: float, a: float) -> Array:
@@ -113,9 +113,9 @@ class Focus:
     Attributes
     ----------
     probability : float
-        Of smaller squared-norm ratios than the one that decides.
+        Probability of squared-norm ratios below the deciding one.
     factor : float
-        By which probabilities that matter differ from it.
+        Factor by which other relevant probabilities differ from it.
     """
 
     probability: float
@@ -176,7 +176,7 @@ class NormRatioBins:
         return _merge(x, np.concatenate([[self.below], self.mass]))
 
     def _center(self, convex_from: float | Array) -> Array:
-        """At least (1/ρ) log E e^{ρX} in each bin, by Hoeffding's lemma: the mean where ρ = 0 (B4)."""
+        """Bound (1/ρ) log E e^{ρX} from above in each bin, by Hoeffding's lemma; the mean where ρ = 0 (B4)."""
         rate = curvature(self.left, convex_from)
         spread = np.where(rate > 0.0, self.right - self.left, 0.0)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -209,7 +209,7 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
 
 
 def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | None = None) -> Array:
-    """Logarithmically spaced bin ends, from the ``tail`` quantile of the law to ``right_end``."""
+    """Space bin ends logarithmically, from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
     if focus is None:
         return np.geomspace(start, right_end, bins + 1)
@@ -233,7 +233,7 @@ def left_tail(law: GammaMixture, x: float) -> float:
 
 
 def bins_from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:
-    """Bins that are not empty, from masses and first moments."""
+    """Build the non-empty bins from masses and first moments."""
     keep = mass > 0
     left, right, mass, first_moment = left[keep], right[keep], mass[keep], first_moment[keep]
     return NormRatioBins(left=left, right=right, mass=mass, mean=first_moment / mass, below=below)

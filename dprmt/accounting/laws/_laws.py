@@ -41,7 +41,7 @@ class NormLaw:
 
     @property
     def left_tail(self) -> GammaMixture:
-        """A law whose quantiles tell how small X gets; nothing is certified by them."""
+        """A law whose quantiles estimate how small X gets; nothing is certified by them."""
         return GammaMixture.single(self.fewest)
 
     @property

@@ -1,4 +1,4 @@
-r"""What a Gaussian sketch may leave in one direction, P(m > x), for every spectrum, and the probes it is worth.
+r"""Bound P(m > x), the energy that a Gaussian sketch leaves in one direction, for every spectrum.
 
 m is the largest squared singular value of M(I - QQᵀ) over ‖M‖²_F. The smaller one of two proved bounds, (H2) and
 (H3) of ``docs/theory/randomized_clipping.md``, with the rounding of Q charged (H5), gives the law of (H4).
@@ -70,7 +70,7 @@ def expected_majorants(cap: float, count: int, sketch: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _tangency(sketch: int) -> tuple[Array, Array, Array]:
-    """Where each ψ_a turns from convex to concave, its value and slope there: (s-1)/v - v = 1/(v + a), v = √y - a."""
+    """Find where each ψ_a turns from convex to concave, with value and slope: (s-1)/v - v = 1/(v + a), v = √y - a."""
     from scipy.optimize import brentq  # on use: a third of the room's import time
 
     top = math.sqrt(sketch - 1.0)
@@ -87,15 +87,17 @@ _VACUOUS = 1e9
 
 
 def hinge_bound(scale: Array, terms: Array, dof: Array) -> Array:
-    """E(V - a)₊/(1 - a) for V = c·Σ b_i η_i²/χ²(ν), a = 1 - 2/ν; it bounds averages of such V too.
+    """Bound E(V - a)₊/(1 - a) for V = c·Σ b_i η_i²/χ²(ν), a = 1 - 2/ν, and for averages of such V.
 
-    Returns: bounds on P(V ≥ 1), and on that of an average of ratios of this law whatever their dependence.
+    The results bound P(V ≥ 1), also for an average of ratios of this law whatever their dependence.
     """
     return _interpolated(_hinge, scale, terms, dof)
 
 
 def tangent_bound(scale: Array, terms: Array, dof: Array) -> Array:
-    """E ψ̂(c·Σ b_i η_i²), ψ̂ the CDF of χ²(ν) with its tangent beyond the inflection; arguments as above."""
+    """Bound E ψ̂(c·Σ b_i η_i²), where ψ̂ is the CDF of χ²(ν) with its tangent beyond the inflection; arguments as
+    above.
+    """
     return _interpolated(_tangent, scale, terms, dof)
 
 
@@ -164,7 +166,7 @@ def _share_cells(total: float, cut: float, eliminated: Array, large: Array) -> t
 
 
 def _gains(mean: Array, power_iteration: bool) -> Array:
-    """Concave majorant of a large direction's coefficient q at the mean share."""
+    """Compute the concave majorant of a large direction's coefficient q at the mean share."""
     if power_iteration:
         return np.where(mean < 2.0, (mean - 1.0) / mean**2, 0.25)
     gain: Array = 1.0 - 1.0 / mean
@@ -195,9 +197,9 @@ class Head(NamedTuple):
 
 
 def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
-    """An upper bound on P(m > share) that holds for every spectrum.
+    """Bound P(m > share) from above for every spectrum.
 
-    ``power_iteration``: whether Q spans MᵀMS; otherwise the bound holds for MᵀS' and MᵀMS alike.
+    ``power_iteration``: whether Q spans MᵀMS; otherwise the bound holds for both MᵀS' and MᵀMS.
 
     Examples
     --------
@@ -230,7 +232,7 @@ def _good_cuts(total: float, sketch: int, power_iteration: bool) -> list[float]:
 
 
 def _missed(share: float, sketch: int, power_iteration: bool) -> float:
-    """κ: an upper bound on how far a direction left over misses the exact constraints, in units of x (H5)."""
+    """Bound κ: how far a remaining direction misses the exact constraints, in units of x (H5)."""
     length = 4.0 * (math.log(1.0 / _LONG_SKETCH) + sketch / 2 * math.log(2.0))  # Σ λ‖g‖² except for that probability
     scale = share / (1.0 + _ROOM)
     return ROUNDING * math.sqrt(length) / (scale if power_iteration else math.sqrt(scale))

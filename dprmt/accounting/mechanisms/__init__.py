@@ -1,4 +1,4 @@
-"""What users describe and ask: mechanisms, how samples come into batches, sequences, calibration."""
+"""Public accounting API: mechanisms, sampling schemes, compositions and calibration."""
 
 from __future__ import annotations
 

@@ -50,12 +50,12 @@ class Composable(Protocol):
 
     @property
     def sampling(self) -> Sampling:
-        """How samples come into batches: it counts steps, and says what is composed of them."""
+        """Sampling scheme, which counts the steps and lists the steps to compose."""
         ...
 
     @property
     def neighbours(self) -> Neighbours | None:
-        """Whose privacy; None where that is the others' affair."""
+        """Neighbouring relation; None if the other phases determine it."""
         ...
 
     @property
@@ -115,19 +115,19 @@ class Questions:
     def delta(self, epsilon: Numbers, *, tolerance: float = ...) -> PrivacyCurve: ...
 
     def delta(self, epsilon: float | Numbers, *, tolerance: float = 1e-2) -> PrivacyBounds | PrivacyCurve:
-        """δ at ``epsilon``, the larger of both adjacency directions.
+        """Bound δ at ``epsilon``, the larger of both adjacency directions.
 
         Parameters
         ----------
         epsilon : float or sequence of float
             In [0, 1e17].
         tolerance : float
-            Wanted relative width of the interval; δ below 1e-290 is told from 0 no further.
+            Wanted relative width of the interval. Values of δ below 1e-290 are not resolved further.
 
         Returns
         -------
         PrivacyBounds or PrivacyCurve
-            With the deciding direction's name; the latter, in the order of what was asked, for a sequence.
+            Bounds that name the deciding direction. A sequence gives a curve, in the order of the arguments.
         """
         if np.ndim(epsilon):
             return self._delta_curve(cast("Numbers", epsilon), tolerance)
@@ -229,7 +229,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Phases that calibration leaves as they are; made by :func:`fixed`."""
+    """Phases that calibration does not change; made by :func:`fixed`."""
 
     phases: tuple[tuple[Composable, int], ...]
 
@@ -422,7 +422,7 @@ class Composition(Questions):
 
     @property
     def _engine_phases(self) -> bool:
-        """Whether anything is left to compose beside what is disclosed outright."""
+        """Whether anything is left to compose apart from outright disclosures."""
         return any(not isinstance(one, Release) or one.largest_loss != 0 for one, _ in self.phases)
 
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
@@ -437,7 +437,7 @@ class Composition(Questions):
         return Composition(alone).schedule()
 
     def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
-        """Bounds of the larger of both directions; the other one is refined only until it cannot decide."""
+        """Bound the larger of both directions; the other one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         removed = self._solve(question, "remove", tolerance)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
@@ -446,7 +446,7 @@ class Composition(Questions):
         return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
 
     def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
-        """Bounds for one direction: what is disclosed outright in closed form, and the rest composed."""
+        """Bound one direction: outright disclosures in closed form, and the rest composed."""
         apart = self._disclosure
         if not self._engine_phases:
             return apart.alone(question, direction)
@@ -459,7 +459,7 @@ class Composition(Questions):
         return apart.joined(question, direction, tolerance, rest)
 
     def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
-        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
+        """Bound by the first analysis; where bounds stay wide, the upper one may come from another valid analysis."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
         progress, schedule = Progress(enough), self.schedule()
@@ -496,15 +496,16 @@ _LIST = "a list of (mechanism, steps), as in (DPSGD(1.0, 0.01), 100), of release
 def compose(phases: Sequence[Phase]) -> Composition:
     """Compose mechanisms, each run for a number of steps.
 
-    Each phase is one that draws its own batches. Two things that are released from *the same* batch, such as a sum and
-    a count, are not two phases: sampling hides a sample from both or from none, so ε is larger (2.352 instead of 1.948
-    in one example). Say what shares a batch with ``beside`` of :class:`DPSGD`.
+    Each phase draws independent batches. Two values released from *the same* batch, such as a sum and a count, are not
+    two phases. Sampling hides a sample from both or from none, so ε is larger (2.352 instead of 1.948 in one example).
+    State values that share a batch with ``beside`` of :class:`DPSGD`.
 
     Parameters
     ----------
     phases : sequence of (mechanism, steps), releases, compositions and fixed phases
-        A release is one of what is given out in addition to training: a noisy score, say. A composition stands for its
-        phases. For instance a noise schedule, or a warm-up without sampling followed by randomized clipping.
+        A release is published in addition to training, for example a noisy score. A composition contributes its
+        phases. Use several phases for a noise schedule, or for a warm-up without sampling followed by randomized
+        clipping.
 
     Returns
     -------
@@ -513,8 +514,8 @@ def compose(phases: Sequence[Phase]) -> Composition:
 
     Formal guarantees
     -----------------
-    The bounds hold for adaptive composition: each mechanism, and each step's function of the data, may depend
-    on everything released before. Dominating pairs compose (Zhu, Dong & Wang 2022, arXiv:2106.08567v4, Theorem 10).
+    The bounds hold for adaptive composition: each step may depend on everything released before. Dominating pairs
+    compose (Zhu, Dong & Wang 2022, arXiv:2106.08567v4, Theorem 10).
 
     Examples
     --------
@@ -530,17 +531,17 @@ def compose(phases: Sequence[Phase]) -> Composition:
 
 
 def fixed(phase: Phase) -> Fixed:
-    """Mark what has been spent already: :func:`calibrate` and :func:`largest_steps` leave it as it is.
+    """Mark a phase as already spent: :func:`calibrate` and :func:`largest_steps` do not change it.
 
     Parameters
     ----------
     phase : (mechanism, steps), Release or Composition
-        What is over.
+        The finished phase.
 
     Returns
     -------
     Fixed
-        To be composed with what is still to come.
+        Compose it with the phases still to come.
 
     Examples
     --------
@@ -593,27 +594,27 @@ class Parallel(Questions):
 
 
 def parallel(*runs: Composition) -> Parallel:
-    """Account for runs on disjoint parts of the data: each sample is in one of them, so the largest ε counts.
+    """Account for runs on disjoint parts of the data; the largest ε counts.
 
     Parameters
     ----------
     *runs : Composition
-        One or more, for the same neighbours.
+        One or more compositions with the same neighbours.
 
     Returns
     -------
     Parallel
-        Answers the questions of a composition.
+        An object with the methods of a composition.
 
     Raises
     ------
     ParameterError
-        If there is none, or their neighbours differ or replace samples or change several at once.
+        If there is no run, neighbours differ, or the relation replaces samples or changes several simultaneously.
 
     Formal guarantees
     -----------------
-    Which sample belongs to which part must not depend on other samples. A sample that is replaced may move to another
-    part, and the samples of one person may lie in several: compose the runs then.
+    The assignment of a sample to a part must not depend on other samples. If a sample is replaced, or one person has
+    several samples, several parts may change: compose the runs instead.
 
     Examples
     --------
@@ -640,7 +641,7 @@ def _fallback(mechanism: Composable, choice: int) -> Step:
 
 
 def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Composable, int, bool]]:
-    """All phases, checked, and whether each is fixed."""
+    """Flatten and check phases, and mark which are fixed."""
     for phase in phases:
         if isinstance(phase, Fixed):
             yield from _flat(phase.phases, True)

@@ -40,8 +40,8 @@ from dprmt.accounting.pairs import (
 class DPSGD(Value, Mechanism):
     """DP-SGD: clipped per-sample gradients, summed over randomly drawn batches, with Gaussian noise.
 
-    Three values that know nothing of each other describe a step. With exact norms and Poisson sampling it is the
-    Poisson-subsampled Gaussian mechanism; with estimated norms it is *randomized clipping*.
+    Three independent values describe a step: sampling, norms and neighbours. With exact norms and Poisson sampling it
+    is the Poisson-subsampled Gaussian mechanism; with estimated norms it is *randomized clipping*.
 
     Parameters
     ----------
@@ -60,13 +60,12 @@ class DPSGD(Value, Mechanism):
 
     Formal guarantees
     -----------------
-    Every ``upper`` bounds the privacy of adaptive composition for ``neighbours`` (``docs/theory/neighbours.md``; the
-    larger of both directions), provided batches are drawn as ``sampling`` says (a shuffle that is cut into batches of a
-    fixed size is :class:`FixedOrder`, and nothing better), each sample's contribution is clipped to norm C by its norm,
-    taken as ``norms`` says and under what that value asks of the training code, Gaussian noise of standard deviation σC
-    is added to the sum, and anything else, the normalisation by the *expected* batch size included, is post-processing.
-    Discretization, truncation and rounding are charged to it (``docs/theory/randomized_clipping.md``, §6; for random
-    allocation ``docs/theory/random_allocation.md``).
+    Every ``upper`` bounds adaptive composition for ``neighbours`` in both directions (``docs/theory/neighbours.md``)
+    if all of these hold: batches are drawn as ``sampling`` specifies (a shuffle cut into batches is
+    :class:`FixedOrder`); each contribution is clipped to norm C by its norm, computed under the conditions of
+    ``norms``; Gaussian noise of standard deviation σC is added to the sum. All else, such as dividing by the
+    *expected* batch size, is post-processing. Discretization, truncation and rounding are included
+    (``docs/theory/randomized_clipping.md``, §6; ``docs/theory/random_allocation.md``).
 
     Raises
     ------
@@ -192,12 +191,12 @@ class DPSGD(Value, Mechanism):
         return tuple(step for step, has_pair in others if has_pair or not self.has_pairs)
 
     def of_one_sample(self) -> DPSGD:
-        """The same mechanism for :class:`ZeroOut`.
+        """Return the same mechanism for :class:`ZeroOut`.
 
         Returns
         -------
         DPSGD
-            With the other values as they are.
+            The mechanism with all other values unchanged.
         """
         return replace(self, neighbours=ZeroOut())
 

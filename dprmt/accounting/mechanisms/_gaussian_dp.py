@@ -43,12 +43,12 @@ def clt_mu(noise_multiplier: float, sample_rate: float, steps: int) -> float:
 
 
 def gdp_trade_off(mu: float, alpha: ArrayLike) -> NDArray[np.float64]:
-    """G_μ(α) = Φ(Φ⁻¹(1 - α) - μ), the trade-off function of N(0,1) against N(μ,1).
+    """Evaluate G_μ(α) = Φ(Φ⁻¹(1 - α) - μ), the trade-off function of N(0,1) against N(μ,1).
 
     Parameters
     ----------
     mu : float
-        ≥ 0.
+        Gaussian DP parameter μ ≥ 0.
     alpha : array_like
         False positive rates in [0, 1].
 

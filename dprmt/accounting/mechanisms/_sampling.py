@@ -1,4 +1,4 @@
-"""How samples come into batches: values that say with which probability, and what the engine composes then."""
+"""Sampling schemes: the inclusion probability of a sample, and the steps that the engine composes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MOST_STEPS = 10**9
 
 
 class _EqualSteps(Value):
-    """Base of samplings that the engine composes step by step, all alike."""
+    """Base of samplings that compose equal steps."""
 
     bands: ClassVar[int] = 1
     """Every so many steps are one step for the engine."""
 
     def schedule(self, step: Step, steps: int) -> Schedule:
-        """Schedule of a number of steps, for the engine.
+        """Schedule a number of equal steps for the engine.
 
         Returns
         -------
         list of (step, count)
-            Of equal steps.
+            The step and how often it is repeated.
         """
         return [(step, -(-steps // self.bands))]
 
@@ -77,7 +77,7 @@ class _IndependentSteps(_EqualSteps):
 
 @dataclass(frozen=True, repr=False)
 class Poisson(_IndependentSteps):
-    """Poisson sampling: every sample enters every batch independently with the same probability.
+    """Poisson sampling: every sample enters every batch independently with probability q.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class FixedSize(_IndependentSteps):
     """Draw every batch anew as a uniform subset of a fixed size, without replacement.
 
     Use it for loaders that take ``batch_size`` of ``samples`` at random in every step. It costs a multiple of Poisson
-    sampling at the same rate, because whoever joins a batch displaces another sample.
+    sampling at the same rate, because each sample in a batch displaces another.
 
     Parameters
     ----------
@@ -275,12 +275,12 @@ class RandomAllocation(Value):
         return 1.0
 
     def schedule(self, step: Step, steps: int) -> Schedule:
-        """Schedule of a number of steps, for the engine: blocks of ⌊t/r⌋ or ⌈t/r⌉ of them (R1').
+        """Schedule a number of steps for the engine, in blocks of ⌊t/r⌋ or ⌈t/r⌉ (R1').
 
         Returns
         -------
         list of (epoch, count)
-            A sample has a step of its own in every block.
+            A sample has a separate step in every block.
         """
         epochs = steps // self.steps_per_epoch
         short, longer = divmod(self.steps_per_epoch, self.participations)
@@ -330,16 +330,16 @@ class RandomAllocation(Value):
 
 @dataclass(frozen=True, repr=False)
 class FixedOrder(_EqualSteps):
-    """No sampling: in an epoch every sample is in at most one batch, in any order chosen without looking at the data.
+    """No sampling: each sample is in at most one batch per epoch, in an order chosen without looking at the data.
 
-    A loader that shuffles and cuts, sorted files, a stream. An epoch is one step without sampling for the accountant,
-    whatever the batches are, and ``steps`` count epochs.
+    Use it for loaders that shuffle and cut, for sorted files, and for streams. The accountant treats an epoch as one
+    step without sampling, and ``steps`` count epochs.
 
     Formal guarantees
     -----------------
-    (N5, ``docs/theory/neighbours.md``) Who is in which batch must not depend on anybody's data, and not on who is
-    there: for `AddRemove`, where everybody after a removed sample moves up, there is no claim. Nothing better is proved
-    for a shuffle.
+    Holds if: the assignment to batches depends neither on the data nor on which samples exist. Does not cover:
+    `AddRemove`, because all samples after a removed one move up. Proof: N5 in ``docs/theory/neighbours.md``. No better
+    bound is proved for a shuffle.
 
     Examples
     --------

@@ -62,7 +62,7 @@ class RatioPlan:
 
 
 def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, tail: float) -> RatioPlan:
-    """Nodes for a law of V."""
+    """Choose nodes for a law of V."""
     low, high = pair.loss_range(tail)
     low, high = max(low, -_LARGEST_LOSS), min(high, _LARGEST_LOSS)
     ratio, mass = _rough_law(pair, low, high)
@@ -86,7 +86,7 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
 
 
 def _graded_losses(low: float, high: float, spacing: float) -> Array:
-    """From ``low`` to ``high`` and past it, in steps that grow with the loss where it is large."""
+    """Space losses from ``low`` past ``high``, in steps that grow with the loss where it is large."""
     inner = np.arange(low, min(high, max(low, _LARGE)) + spacing, spacing)
     if high <= inner[-1]:
         return inner
@@ -136,12 +136,12 @@ class AllocationEpoch:
 
     @property
     def sample_rate(self) -> float:
-        """1: no outcome of an epoch bounds the loss from below, unlike that of a Poisson-sampled step."""
+        """Return 1: no outcome of an epoch bounds the loss from below, unlike a Poisson-sampled step."""
         return 1.0
 
     @property
     def law(self) -> NormLaw:
-        """Of the step."""
+        """Law of the squared-norm ratio of the step."""
         return self.step.law
 
     @property
@@ -182,7 +182,7 @@ def _pairs(step: ClippingStep, steps: int, bins: int, tail: float) -> tuple[Step
 
 
 def _from_below(cells: RatioCells, plan: RatioPlan) -> tuple[RatioLaw, int]:
-    """Cells of small ratios merge into nodes of the grid, those of large ones into their means."""
+    """Merge cells of small ratios into nodes of the grid, and cells of large ratios into their means."""
     count = plan.small.size - 1
     small = never_less_private(RatioCells(cells.nodes[: count + 1], cells.mass[:count], cells.moment[:count], 0.0, 0.0))
     large = merged(RatioCells(cells.nodes[count:], cells.mass[count:], cells.moment[count:], 0.0, 0.0))

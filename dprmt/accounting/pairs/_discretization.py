@@ -67,7 +67,9 @@ def mass_from_above(losses: Array, cells: LossCells) -> Array:
 
 
 def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF:
-    """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there."""
+    """Compute the share of the mass moved to infinity by :func:`from_above` that the cell from the last node to ∞
+    keeps at that node.
+    """
     loss = float(pmf.losses[-1]) + offset
     if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
         return pmf
@@ -77,7 +79,7 @@ def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF
 
 
 def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
-    """Never more private: larger losses count as infinite."""
+    """Move larger losses to infinity: never more private."""
     kept = max(int(np.searchsorted(pmf.losses, loss, side="right")), 1)
     return LossPMF(pmf.index[:kept], pmf.mass[:kept], pmf.mesh, pmf.infinite + float(pmf.mass[kept:].sum()))
 
@@ -101,7 +103,7 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
 
 
 def mass_from_below(losses: Array, cells: LossCells) -> Array:
-    """What :func:`from_below` leaves at losses of at least -400."""
+    """Compute the mass that :func:`from_below` leaves at losses of at least -400."""
     share = _left_share(losses, cells, "lower")
     share[..., np.diff(losses) > _WIDE_CELL] = 1.0
     beyond = np.zeros(share.shape[:-1] + losses.shape)
@@ -186,10 +188,10 @@ def _before_zero(values: Array) -> Array:
 
 
 def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
-    """How far V lies below U at each node, so that it lies below U in every cell (D2).
+    """Compute how far V lies below U at each node, so that it lies below U in every cell (D2).
 
-    Returns: for n cells with ``moment`` = mass · width and ``share`` of the right node; with U's ``height`` at the
-    nodes, the last of them is spared where that is possible.
+    For n cells ``moment`` is mass · width and ``share`` belongs to the right node. With U's ``height`` at the nodes,
+    the last of them is spared if possible.
     """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that

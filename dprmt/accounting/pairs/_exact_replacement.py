@@ -1,6 +1,6 @@
-r"""One step with exact norms in which several samples toss coins of their own, or samples are replaced.
+r"""One step with exact norms in which several samples are sampled independently, or samples are replaced.
 
-P: Σ_j Bin(m, q)(j) N(j/σ, 1) against Q: N(0, 1), or, where samples are replaced, the mirror image of P. The loss
+P is Σ_j Bin(m, q)(j) N(j/σ, 1) against Q = N(0, 1), or, for replacement, against the mirror image of P. The loss
 increases with the outcome: equations (N1) and (N4) of ``docs/theory/neighbours.md``.
 """
 
@@ -97,7 +97,7 @@ class CoinMixture:
         return grid, np.maximum.accumulate(self._loss(grid)[0])
 
     def _solved(self, target: Array, grid: Array, table: Array) -> tuple[Array, Array]:
-        """Newton's method inside the cells of a table."""
+        """Solve by Newton's method inside the cells of a table."""
         right = np.clip(np.searchsorted(table, target), 1, table.size - 1)
         low, high = grid[right - 1], grid[right]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -137,7 +137,7 @@ class CoinMixture:
         )
 
     def _masses(self, ends: Array) -> Array:
-        """P's masses between outcomes."""
+        """Compute P's masses between outcomes."""
         weights, masses = np.exp(self._log_weights), np.empty(ends.size - 1)
         for start in range(0, masses.size, ROWS_AT_A_TIME):
             points = ends[start : start + ROWS_AT_A_TIME + 1, None] - self._means
@@ -153,7 +153,7 @@ def log_coin_weights(size: int, sample_rate: float) -> Array:
 
 
 def replacement_thresholds(loss: Array, shift: Array, sample_rate: float) -> Array:
-    """Outcomes of a loss between (1-q)N(0,1) + qN(μ,1) and its mirror image.
+    """Find the outcomes of a loss between (1-q)N(0,1) + qN(μ,1) and its mirror image.
 
     Solved for e^{μx}, a quadratic equation: μx = l/2 + arsinh((1-q)/q · e^{μ²/2} · sinh(l/2)).
     """

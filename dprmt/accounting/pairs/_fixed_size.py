@@ -1,11 +1,11 @@
 r"""One step whose batch has a fixed size, or at most a size: (W1) to (W3) of ``fixed_size.md``, (B2) of ``batches.md``.
 
-Who joins a batch displaces another sample, so that the outcome is shifted by a difference of two gradients. With
-exact norms the step's trade-off in each direction is a supremum over pairs
+A sample that joins a batch displaces another, so the outcome is shifted by a difference of two gradients. With exact
+norms the step's trade-off in each direction is a supremum over pairs
 
     (1-q) N(0, 1) + q N(u, 1)   against   (1-q) N(0, 1) + q N(v, 1),
 
-and (W2) says where it is attained: at u = 2/σ for losses above 0, by Poisson sampling's own pair below.
+attained (W2) at u = 2/σ for losses above 0, and by Poisson sampling's own pair below.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FixedSizeStep:
 
 @dataclass(frozen=True)
 class DisplacedPair:
-    """The pair of one data set: all other samples have one gradient, opposite to that of the sample.
+    """The pair of one data set in which all other samples have one gradient, opposite to the sample's gradient.
 
     ``joined``: u, the shift of the outcome where the sample is in the batch; ``changed``: v, that in the neighbour, 0
     or u/2. The loss is negative left of (u + v)/2, where it falls and rises again, and increases right of it.
@@ -141,8 +141,8 @@ class DisplacedPair:
 class SupremumPair:
     """The pair whose trade-off in either direction is the supremum over all data sets (W3).
 
-    ``member``: its losses above 0. ``shift``: of Poisson sampling's pair, N(0, 1) against
-    (1-q) N(0, 1) + q N(shift, 1), whose losses are those below 0. What both leave lies at 0.
+    ``member``: its losses above 0. ``shift``: the shift of Poisson sampling's pair, N(0, 1) against (1-q) N(0, 1) + q
+    N(shift, 1), whose losses are those below 0. The remaining mass is at 0.
     """
 
     member: DisplacedPair

@@ -86,7 +86,7 @@ class PublicPair:
         )
 
     def total_variation(self) -> float:
-        """H_1 of the pair without subsampling, E[2Φ(μ/2) - 1]."""
+        """Compute H_1 of the pair without subsampling, E[2Φ(μ/2) - 1]."""
         return float((2 * ndtr(self.shift / 2) - 1) @ self.mass) + self.infinite
 
 
@@ -122,7 +122,7 @@ class TightPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`PublicPair`."""
+        """Return the range as in :class:`PublicPair`."""
         return self.rank_one.loss_range(tail)
 
     def cells(self, nodes: Array) -> LossCells:
@@ -151,9 +151,9 @@ class TightPair:
         )
 
     def excess(self, nodes: Array) -> Array:
-        """How far the smaller of both curves lies above the rank-one law's own at each loss l (B3).
+        """Compute how far the smaller of both curves lies above the rank-one law's curve at each loss l (B3).
 
-        Returns: in units of e^{min(l, 0)}, as all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
+        Units are e^{min(l, 0)}, as for all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
         """
         ratio = log_shift_ratio(nodes, self.rank_one.sample_rate)
         used = np.isfinite(ratio)
@@ -167,7 +167,7 @@ class TightPair:
         return excess
 
     def _majorant_excess(self, epsilon: Array) -> Array:
-        """E(ĥ_ε - h_ε)(X_1)."""
+        """Compute E(ĥ_ε - h_ε)(X_1)."""
         pair = self.rank_one
         steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
         shift, mass = pair.shift[steep], pair.mass[steep]
@@ -178,7 +178,7 @@ class TightPair:
         return total
 
     def _envelope_excess(self, epsilon: Array) -> Array:
-        """At least E[h_ε(1) - h_ε(X_1); X_1 > 1], by Jensen's inequality."""
+        """Bound E[h_ε(1) - h_ε(X_1); X_1 > 1] from above by Jensen's inequality."""
         pair, one = self.rank_one, self.exact_shift
         beyond = pair.shift < one
         mass = float(pair.mass[beyond].sum())
@@ -200,13 +200,13 @@ class TightPair:
 
 
 def inflection_shift(epsilon: Array) -> Array:
-    """μ₀(ε) of (T2): h_ε is convex in the squared-norm ratio where μ ≤ μ₀."""
+    """Compute μ₀(ε) of (T2): h_ε is convex in the squared-norm ratio where μ ≤ μ₀."""
     value: Array = np.sqrt(6.0 + 2.0 * np.hypot(3.0, epsilon))
     return value
 
 
 def majorant_excess(epsilon: Array, shift: Array) -> Array:
-    """(ĥ_ε - h_ε)(x) for each ε and, in columns, each shift μ, rounded up; 0 where μ ≤ μ₀(ε)."""
+    """Compute (ĥ_ε - h_ε)(x) for each ε and, in columns, each shift μ, rounded up; 0 where μ ≤ μ₀(ε)."""
     at = inflection_shift(epsilon)
     reached = shift > at.min()
     result = np.zeros((epsilon.size, shift.size))
@@ -231,25 +231,25 @@ def _tangent_at_zero(epsilon: Array) -> Array:
 
 
 def _offset(epsilon: Array, at: Array) -> Array:
-    """ε/μ₀ - μ₀/2, without cancellation."""
+    """Compute ε/μ₀ - μ₀/2, without cancellation."""
     value: Array = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at
     return value
 
 
 def _rise(offset: Array, at: Array) -> Array:
-    """x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1)."""
+    """Compute x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1)."""
     value: Array = at / 2 * _density(offset)
     return value
 
 
 def _hockey_stick(offset: Array, across: Array) -> Array:
-    """Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
+    """Compute Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
     value: Array = ndtr(-offset) - _density(offset) * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
     return value
 
 
 def _hockey_stick_bound(epsilon: Array, shift: float, sign: float) -> Array:
-    """h_ε(x) at μ = ``shift``, rounded up or, with sign -1, down."""
+    """Compute h_ε(x) at μ = ``shift``, rounded up or, with sign -1, down."""
     offset = epsilon / shift - shift / 2
     value: Array = _hockey_stick(offset, offset + shift) + sign * _RELATIVE * ndtr(-offset)
     return value
@@ -317,7 +317,7 @@ def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
 
 
 def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
-    """Of the mass at node j, the masses (in their own units) that nodes a and b, or -∞ and +∞, have to get."""
+    """Split the mass at node j into the masses (in their own units) of nodes a and b, or of -∞ and +∞."""
     here = float(nodes[j])
     unit = min(here, 0.0)
     to_a = np.exp(nodes[a] - here) if a >= 0 else 0.0
@@ -336,7 +336,7 @@ def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, t
 
 
 def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> float:
-    """What (T5) charges per step for a bound η on the excess at every ε."""
+    """Compute the charge of (T5) per step for a bound η on the excess at every ε."""
     room = 1.0 - sample_rate * total_variation
     return min(1.0, sample_rate * eta / room) if room > 0 else 1.0
 
@@ -387,7 +387,7 @@ def _steepest_slope(epsilon: Array, shift: Array, noise_multiplier: float) -> Ar
 
 
 def _hockey_stick_of_shift(epsilon: Array, shift: Array) -> Array:
-    """H_{e^ε}(N(μ,1) ‖ N(0,1)) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)."""
+    """Compute H_{e^ε}(N(μ,1) ‖ N(0,1)) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)."""
     first = np.exp(log_ndtr(shift / 2 - epsilon / shift))
     value: Array = first - np.exp(epsilon + log_ndtr(-shift / 2 - epsilon / shift))
     return value

@@ -29,26 +29,26 @@ FULL = 8.5
 
 
 def blocks(size: int) -> Iterator[slice]:
-    """Consecutive rows, some at a time."""
+    """Iterate over consecutive rows, some at a time."""
     for start in range(0, size, ROWS_AT_A_TIME):
         yield slice(start, min(start + ROWS_AT_A_TIME, size))
 
 
 def two_sides(difference: Array) -> tuple[Array, Array]:
-    """Φ(x) and Φ(-x), both without cancellation, by one evaluation."""
+    """Compute Φ(x) and Φ(-x), both without cancellation, by one evaluation."""
     tail = ndtr(-np.abs(difference))
     positive = difference > 0
     return np.where(positive, 1.0 - tail, tail), np.where(positive, tail, 1.0 - tail)
 
 
 def suffix_sums(values: Array) -> Array:
-    """Σ_{i ≥ j} values[i] for j = 0 … n."""
+    """Compute Σ_{i ≥ j} values[i] for j = 0 … n."""
     sums: Array = np.append(np.cumsum(values[::-1])[::-1], 0.0)
     return sums
 
 
 def prefix_sums(values: Array) -> Array:
-    """Σ_{i < j} values[i] for j = 0 … n."""
+    """Compute Σ_{i < j} values[i] for j = 0 … n."""
     sums: Array = np.insert(np.cumsum(values), 0, 0.0)
     return sums
 
@@ -63,7 +63,7 @@ def normal_sums(t: Array, points: Array, weight: Array, sign: float) -> Array:
 
 
 def reach(least: float) -> float:
-    """Standard deviations beyond which a law's normal tails are too small to be seen in a sum of at least ``least``."""
+    """Find the standard deviations beyond which a law's normal tails are negligible in a sum of at least ``least``."""
     return min(-float(ndtri(1e-18 * least)), SEEN) if least > 0.0 else SEEN
 
 
@@ -79,7 +79,9 @@ def _density(x: Array) -> Array:
 
 
 def inflection_shift(t: Array) -> Array:
-    """μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the squared-norm ratio where μ ≤ μ*(t), concave beyond (C2)."""
+    """Compute μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the squared-norm ratio where μ ≤ μ*(t), concave beyond
+    (C2).
+    """
     root = np.sqrt(t**2 + 12.0)
     value: Array = np.where(t >= 0, (t + root) / 2, 6.0 / (root + np.abs(t)))
     return value
@@ -117,13 +119,13 @@ class SecretUpperPair:
         return _Sums.of(self.shift, self.mass)
 
     def _bounds(self, t: Array) -> tuple[Array, Array, Array]:
-        """μ*, and how many shifts are at most μ*, at most √3 μ*: the rest is frozen at y = 1/3."""
+        """Compute μ*, and how many shifts are at most μ* and at most √3 μ*: the rest is frozen at y = 1/3."""
         star = inflection_shift(t)
         shift = self._sums.shift
         return star, np.searchsorted(shift, star, side="right"), np.searchsorted(shift, _SQRT3 * star, side="right")
 
     def _curve(self, t: Array) -> tuple[Array, Array]:
-        """T̂(t) of (C3), before the cap at 1, and 1 - T̂(t); each without cancellation where it is small."""
+        """Compute T̂(t) of (C3), before the cap at 1, and 1 - T̂(t), each without cancellation where it is small."""
         sums = self._sums
         star, convex, tangent = self._bounds(t)
         value, rest = sums.convex_part(t, convex)
@@ -162,8 +164,8 @@ class SecretUpperPair:
     def thresholds(self, nodes: Array, last: float | None = None) -> tuple[Array, Array]:
         """The t where the loss reaches each node, and by how much the loss misses the node there.
 
-        ``last``: the largest threshold for which the bound has to hold, if not that of the last node.
-        Returns: t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
+        ``last``: the largest threshold for which the bound has to hold, if it is not the last node's. Returns: t is
+        -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
         grid, table, slope = self._table(float(np.max(target, initial=0.0)))
@@ -192,7 +194,7 @@ class SecretUpperPair:
         return {}
 
     def _solve(self, target: Array, grid: Array, table: Array, slope: Array) -> tuple[Array, Array]:
-        """Newton's method inside the cells of a table, from Hermite's interpolation of the inverse."""
+        """Solve by Newton's method inside the cells of a table, from Hermite's interpolation of the inverse."""
         right = np.clip(np.searchsorted(table, target), 1, table.size - 1)
         low, high = grid[right - 1], grid[right]
         t = np.clip(_hermite(target, right, table, grid, slope), low, high)
@@ -369,7 +371,7 @@ class _Sums:
         return value
 
     def exponents(self, t: Array, count: Array) -> tuple[Array, Array]:
-        """Log of m e^{μt - μ²/2} of those of the first ``count`` shifts that matter anywhere in the block."""
+        """Compute log m e^{μt - μ²/2} for the first ``count`` shifts that matter anywhere in the block."""
         nearest = np.clip(np.searchsorted(self.shift, t), 0, np.maximum(count - 1, 0))
         distance = (self.shift[nearest] - t) ** 2 - 2 * self.log_mass[nearest]
         reach = np.sqrt(float(distance.max()) + 2 * _NEGLIGIBLE)
@@ -418,7 +420,7 @@ class SecretLowerPair:
 
     @cached_property
     def guide(self) -> SecretUpperPair:
-        """The pair whose thresholds say where outcomes are merged."""
+        """The pair whose thresholds determine where outcomes are merged."""
         x, mass = self.bins.concentrate(0.0)
         return SecretUpperPair(self._shift(x), mass, self.sample_rate)
 
@@ -428,7 +430,7 @@ class SecretLowerPair:
         return value
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`SecretUpperPair`."""
+        """Return the range as in :class:`SecretUpperPair`."""
         return self.guide.loss_range(tail)
 
     def curve(self, t: Array) -> tuple[Array, Array]:
@@ -452,7 +454,7 @@ class SecretLowerPair:
         return _Points.of(self.bins, self._shift)
 
     def thresholds(self, nodes: Array) -> Array:
-        """Where outcomes are told apart; any will do."""
+        """Choose outcomes that are distinguished; any choice is valid."""
         return self.guide.thresholds(nodes)[0]
 
     def cells(self, nodes: Array) -> LossCells:
@@ -509,7 +511,7 @@ class _Points:
         return self._between(t, first, last, 1.0) + self.before[first]
 
     def beside(self, t: Array) -> Array:
-        """The mass less :meth:`above`, summed by itself."""
+        """Sum the mass not in :meth:`above` directly."""
         lowest, highest = float(t.min()), float(t.max())
         seen = reach(float(self.after[np.searchsorted(-self.at_left, -lowest)]) / 2)
         first = int(np.searchsorted(-self.at_right, -(highest + seen)))
@@ -517,7 +519,7 @@ class _Points:
         return self._between(t, first, last, -1.0) + self.after[last]
 
     def _between(self, t: Array, first: int, last: int, sign: float) -> Array:
-        """Jensen's inequality where all of a bin is convex, a chord where it is concave, else the right end."""
+        """Apply Jensen's inequality where all of a bin is convex, a chord where it is concave, else the right end."""
         star = inflection_shift(t)
         chords = int(np.searchsorted(-self.at_right, -float(star.max()), side="right"))
         means = int(np.searchsorted(-self.at_left, -float(star.min())))
@@ -554,7 +556,9 @@ def cells_of_curve(nodes: Array, t: Array, value: Array, rest: Array, sample_rat
 
 
 def masses_between(ends: Array, value: Array, rest: Array, sample_rate: float) -> tuple[Array, Array]:
-    """P- and Q-masses between thresholds, the first of which is -∞ and the last ∞, by a curve at the inner ones."""
+    """Compute P- and Q-masses between thresholds, the first of which is -∞ and the last ∞, by a curve at the inner
+    ones.
+    """
     value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
     step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
     absent = interval_masses(ends)
@@ -571,7 +575,7 @@ def _log_masses(points: Array) -> Array:
 
 
 def merged(present: Array, absent: Array) -> tuple[list[float], list[float], list[float]]:
-    """Outcomes merged into a monotone likelihood ratio: P-masses, Q-masses, logs of the ratio."""
+    """Merge outcomes into a monotone likelihood ratio: P-masses, Q-masses, logs of the ratio."""
     keep = absent > 0
     weights = np.maximum(absent[keep], 1e-300)
     ratio = np.maximum(isotonic_regression(present[keep] / weights, weights), 0.0)

@@ -1,7 +1,7 @@
-r"""Bounds for several changes at once, or for replacement, from two certified curves alone: (N6).
+r"""Bounds for several simultaneous changes, or for replacement, from two certified curves alone: (N6).
 
-b(α), the largest power of a test of level α, of one change bounds that of the next: b∘b that of both. Curves are kept
-as the δ(ε) of lines e^ε·α + δ that lie above b. See ``docs/theory/neighbours.md``.
+b(α), the largest power of a test of level α, of one change bounds the level of the next, so b∘b bounds both. Curves
+are kept as the δ(ε) of lines e^ε·α + δ that lie above b. See ``docs/theory/neighbours.md``.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Lines:
 
 
 def lines_of(epsilon: Array, delta: Array, other: Array) -> Lines:
-    """From δ at increasing ``epsilon`` ≥ 0 for a pair and, ``other``, for the exchanged one."""
+    """Build lines from δ at increasing ``epsilon`` ≥ 0 for a pair and, ``other``, for the exchanged one."""
     falling = np.exp(-epsilon[:0:-1])
     left = 1.0 - falling + falling * other[:0:-1]
     return Lines(np.concatenate([-epsilon[:0:-1], epsilon]), np.minimum.accumulate(np.concatenate([left, delta])))
 
 
 def repeated(lines: Lines, times: int) -> Lines:
-    """b∘…∘b."""
+    """Compute b∘…∘b."""
     result, power = None, lines
     while times:
         if times & 1:

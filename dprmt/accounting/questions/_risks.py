@@ -1,4 +1,4 @@
-"""What a composed run lets an attacker do, in numbers that people can read: from its whole curve, with both ends."""
+"""Success rates of an attacker on a composed run: from its whole curve, with both ends."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _NARROW = 1e-2  # relative width of an interval that is called narrow
 
 
 def true_positive_rate(band: TradeOff) -> PrivacyBounds:
-    """1 - β at the band's one α."""
+    """Compute 1 - β at the band's one α."""
     lower, estimate, upper = (1.0 - float(end[0]) for end in (band.upper, band.estimate, band.lower))
     return PrivacyBounds(lower, estimate, upper, is_narrow=upper - lower <= _NARROW * upper)
 
 
 def bayes_risk(delta: PrivacyBounds, least: float) -> PrivacyBounds:
-    """Min over tests of π·β + (1-π)·α = min(π, 1-π)·(1 - δ(|log((1-π)/π)|)): the larger of both directions decides."""
+    """Minimize π·β + (1-π)·α = min(π, 1-π)·(1 - δ(|log((1-π)/π)|)) over tests; the larger direction decides."""
     lower, estimate, upper = (least * (1.0 - end) for end in (delta.upper, delta.estimate, delta.lower))
     narrow = upper - lower <= _NARROW * upper
     return PrivacyBounds(lower, estimate, upper, delta.direction, is_narrow=narrow, safe="lower")
 
 
 def mu_grid(last: float) -> Array:
-    """Where δ is asked for to tell μ, up to an ε."""
+    """List the ε at which δ is computed to determine μ, up to an ε."""
     return np.linspace(0.0, max(last, 1e-6), _POINTS)
 
 
@@ -59,7 +59,7 @@ def _log_tail(x: Array) -> Array:
 
 
 def _mu_of(epsilon: Array, delta: Array) -> Array:
-    """At most the μ whose curve passes through each point."""
+    """Bound the μ whose curve passes through each point from above."""
     low, high = np.zeros(epsilon.size), np.full(epsilon.size, _LARGEST_MU)
     for _ in range(_HALVINGS):
         middle = np.where(low > 0.0, np.sqrt(np.maximum(low, 1e-12) * high), high * 1e-3)

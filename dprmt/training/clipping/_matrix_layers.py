@@ -43,7 +43,7 @@ class Factors:
     gradients: torch.Tensor
 
     def formed(self) -> PerSampleGradients:
-        """Every sample's product."""
+        """Form every sample's product."""
         a, g = token_factors(activations=self.activations, gradients=self.gradients)
         left, right = (a, g) if self.inputs_first else (g, a)
         with full_precision(a.device):
@@ -51,7 +51,7 @@ class Factors:
         return PerSampleGradients(values if self.bias is None else values | {self.bias: g.sum(1)})
 
     def sketched(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Sums over all samples times `sketch_columns`, in few operations."""
+        """Sum the samples' products with `sketch_columns`, in few operations."""
         a, g = token_factors(activations=self.activations, gradients=self.gradients)
         left, right = (value.flatten(0, 1) for value in ((a, g) if self.inputs_first else (g, a)))
         with full_precision(g.device):
@@ -73,7 +73,7 @@ class Factors:
 
 
 def sketch_columns(width: int, dtype: torch.dtype) -> torch.Tensor:
-    """As high as gradients are wide, of independent N(0, 1/16) entries, the same at every call; few are left alone."""
+    """Draw N(0, 1/16) columns of the gradients' width, the same in every call."""
     if width <= _SKETCHED:
         return torch.eye(width, dtype=dtype)
     generator = torch.Generator().manual_seed(width)

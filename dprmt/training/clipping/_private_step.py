@@ -1,4 +1,4 @@
-"""What a private training step looks like to whoever drives it, whatever clips the gradients."""
+"""Interface of a private training step, for every clipping method."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from dprmt.training.norms import NormRecord
 class PrivateStep(Protocol):
     """Per-sample gradients, clipped, summed over micro-batches, noised once per logical step, given to an optimizer.
 
-    A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew nobody) and one
-    of :meth:`step`. :class:`ClippedStep` is one; who knows the clipped sums in closed form may write another.
+    A logical step has any number of calls of :meth:`accumulate` (none, if Poisson sampling drew no sample) and one of
+    :meth:`step`. :class:`ClippedStep` implements it. If you know the clipped sums in closed form, you can write
+    another.
 
     Examples
     --------
@@ -33,7 +34,7 @@ class PrivateStep(Protocol):
 
     @property
     def record(self) -> NormRecord:
-        """Record of how the norms are obtained: what the accountant is told."""
+        """Record of how the norms are obtained, for the accountant."""
 
     def accumulate(
         self,
@@ -49,20 +50,20 @@ class PrivateStep(Protocol):
         Parameters
         ----------
         losses : callable, or Tensor of shape (B,)
-            From a batch to each sample's own loss, by :attr:`model`; or these losses, with their graph.
+            A function from a batch to each sample's loss, by :attr:`model`; or these losses, with their graph.
         samples : sequence of int or str, or tensor of integers, shape (B,)
             Identities in the data set, all different within a logical step.
         step : int
             Number of the logical step, the same for all its micro-batches, never used twice in a run.
         batch : Tensor, list, or mapping or tuple of these
-            What a callable takes: each with one row for each sample.
+            Argument of a callable ``losses``; every tensor has one row per sample.
         units : sequence of int or str, or tensor of integers, shape (B,), optional
-            Whose rows they are, where all rows of one are a sample together.
+            Unit of each row; all rows of a unit form one sample.
 
         Returns
         -------
         Tensor, shape (B,)
-            The losses, without graph. **Private.**
+            The losses, detached. **Private.**
         """
 
     def step(self) -> None:

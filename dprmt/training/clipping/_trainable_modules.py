@@ -23,12 +23,12 @@ _SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, nn.Module]:
-    """Modules by which the trainable parameters' gradients are formed, none inside another, by name.
+    """Map names to the modules in which the trainable parameters' gradients are formed, none inside another.
 
-    A layer of a type that hooks can follow stands for itself. Any other module with a parameter of its own stands for
-    all parameters in it: the smallest one that is called and inside of which they are used. So does one in ``whole``.
+    A layer that hooks can follow is such a module. For any other module with direct parameters, the smallest enclosing
+    module is used that is called and that contains all their uses. Modules in ``whole`` are such modules too.
 
-    Returns: in the model's order; where it is the model itself, it is called "model".
+    Modules are in the model's order; the model itself is named "model".
     """
     modules = dict(model.named_modules())
     taken = {_caller(modules, name) for name, module in modules.items() if _is_opaque(module)}.union(whole)
@@ -43,13 +43,13 @@ def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, 
 
 
 def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | None:
-    """Which of the trainable modules stands for the parameters of the one at a place."""
+    """Return the trainable module that covers the parameters of the module at a place."""
     around = (name or "model" for name in (place, *_ancestors(place)))
     return next((modules[name] for name in around if name in modules), None)
 
 
 def is_followed(module: nn.Module) -> bool:
-    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
+    """Whether inputs and output gradients of the module, which has no parts, determine its per-sample gradients."""
     if type(module) is not nn.Embedding and embedding_scale(module) is not None:
         return "forward" not in vars(module)
     known = type(module) in _FOLLOWED or is_conv1d(module)
@@ -57,7 +57,7 @@ def is_followed(module: nn.Module) -> bool:
 
 
 def is_torch_layer(module: nn.Module) -> bool:
-    """Whether the forward pass is torch's own (or Transformers' Conv1D's), which nobody has replaced."""
+    """Whether the forward pass is torch's (or Transformers' Conv1D's) and has not been replaced."""
     if "forward" in vars(module) or not (type(module) in _FOLLOWED or is_conv1d(module)):
         return False
     owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
@@ -65,7 +65,7 @@ def is_torch_layer(module: nn.Module) -> bool:
 
 
 def embedding_scale(module: nn.Module) -> float | None:
-    """By how much a table of embeddings multiplies the rows that it looks up; None where that is not all it does."""
+    """Find the factor by which an embedding multiplies its rows; None if it does anything else."""
     if type(module) is nn.Embedding:
         return 1.0
     scale = getattr(module, "embed_scale", None)
@@ -112,9 +112,9 @@ def is_sequence_first(module: nn.Module) -> bool:
 
 
 def _is_replayable(module: nn.Module) -> bool:
-    """Whether functorch can replay the module on one sample: a layer of somebody else's, with one input and no parts.
+    """Whether functorch can replay the module on one sample: a custom layer with one input and no parts.
 
-    Torch's own layers that are not named above keep a state, take several inputs or have another first axis.
+    Torch's other layers keep a state, have several inputs or another first axis.
     """
     if type(module).__module__.startswith("torch.nn") or list(module.children()) or list(module.buffers()):
         return False
@@ -129,7 +129,9 @@ def _is_opaque(module: nn.Module) -> bool:
 
 
 def _caller(modules: dict[str, nn.Module], name: str) -> str:
-    """Of the module or those around it, the first that is called, or that uses its parts' parameters itself."""
+    """Find the innermost of the module and those around it that is called, or that uses its parts' parameters
+    directly.
+    """
     around = [name, *_ancestors(name)]
     users = [other for other in around if _uses_its_parts(modules[other])]
     return next(iter(users), None) or next((other for other in around if not is_container(modules[other])), name)

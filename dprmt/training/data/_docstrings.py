@@ -49,16 +49,15 @@ class Docstring(NamedTuple):
 
 @cache
 def docstrings() -> tuple[Docstring, ...]:
-    """Docstrings of the standard library that runs this program, without duplicates.
+    """Collect docstrings of the running standard library, without duplicates.
 
-    Sources are parsed, nothing is imported. Runs of white space become one space. Every word that contains the
-    name of one of the packages, in whatever case, is replaced by "module", in all texts alike, so that neither
-    the name nor the mask gives the package away. A text that then occurs twice in a package is kept once, and
-    one that occurs in two packages is left out. The split follows from a hash of the masked text: eight tenths
-    for training, one each for validation and test.
+    Sources are parsed, nothing is imported. Runs of white space become one space. Every word that contains the name of
+    a package is replaced by "module", in all texts, so that neither the name nor the mask reveals the package. A text
+    that then occurs twice in a package is kept once; a text that occurs in two packages is dropped. The split follows
+    from a hash of the masked text: eight tenths for training, one each for validation and test.
 
-    What comes out depends on the version of Python, and a little on who packaged it: a package that is not
-    installed, or has too few docstrings, is no class.
+    The result depends on the version of Python, and a little on its packager: a package that is not installed, or has
+    too few docstrings, is no class.
 
     Returns
     -------
@@ -86,7 +85,7 @@ def docstrings() -> tuple[Docstring, ...]:
 
 
 def python_version() -> str:
-    """Version of the Python whose docstrings these are, such as ``3.12.1``."""
+    """Return the version of the Python that has these docstrings, such as ``3.12.1``."""
     return ".".join(str(part) for part in sys.version_info[:3])
 
 
@@ -108,7 +107,7 @@ def split_of(text: str) -> str:
 
 
 def library_files(source: str) -> Iterator[Path]:
-    """Files of a package or module of the standard library, tests left out."""
+    """List the files of a package or module of the standard library, without tests."""
     path = Path(sysconfig.get_paths()["stdlib"]) / source
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []:
         if _TESTS.isdisjoint(file.relative_to(path.parent).parts):

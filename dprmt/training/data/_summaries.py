@@ -15,7 +15,7 @@ _LONGEST = 600  # characters of source
 
 
 class Summary(NamedTuple):
-    """A function and what it says of itself, and the first module that has it."""
+    """A function with its summary line, and the first module that has it."""
 
     source: str
     summary: str
@@ -25,11 +25,11 @@ class Summary(NamedTuple):
 
 @cache
 def summaries() -> tuple[Summary, ...]:
-    """Functions of the standard library with their summary lines, without duplicates.
+    """Collect functions of the standard library with their summary lines, without duplicates.
 
-    Of the packages behind the docstrings for classification, every function whose docstring's first paragraph is one
-    line. The source is that of the function without docstring, comments and decorators, cut after 600 characters. One
-    that occurs twice is kept once; the split follows from a hash of it.
+    The packages are those used for classification of docstrings. Every function is included whose docstring's first
+    paragraph is one line. The source has no docstring, comments or decorators, and is cut after 600 characters.
+    Duplicates are kept once; a hash of the source determines the split.
 
     Examples
     --------

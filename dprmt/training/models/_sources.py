@@ -169,7 +169,7 @@ def _revision(model: ModelRecipe) -> dict[str, Any]:
 
 @contextmanager
 def loading(key: str, source: str, wanted: str = "a model folder or hub name that loads") -> Iterator[None]:
-    """Say in one line what was wanted, and why it could not be loaded."""
+    """Turn a loading error into one line that names the source and the reason."""
     try:
         yield
     except _UNREADABLE as error:

@@ -36,7 +36,7 @@ _KEPT = (
 
 
 def poisson(batch_size: float, samples: int) -> Poisson:
-    """Poisson sampling at the smallest rate, at least the nominal one, that ``torch.rand`` can draw exactly."""
+    """Make Poisson sampling at the smallest rate, at least the nominal one, that ``torch.rand`` can draw exactly."""
     return Poisson(min(1.0, math.ceil(batch_size / samples * _RESOLUTION) / _RESOLUTION))
 
 
@@ -164,7 +164,7 @@ class Source:
         self.samples = len(self.dataset) if owners is None else len(owners.names)
 
     def parts(self, drawn: Sequence[int]) -> list[Part]:
-        """Micro-batches of the samples drawn."""
+        """Split the drawn samples into micro-batches."""
         size = self._micro or max(1, len(drawn))
         if self._owners is None:
             return [[(place, None) for place in drawn[at : at + size]] for at in range(0, len(drawn), size)]
@@ -172,19 +172,19 @@ class Source:
         return [list(zip(places, names, strict=True)) for places, names in self._owners.parts(drawn, size)]
 
     def loaded(self, plans: Iterator[list[Part]]) -> Iterator[Any]:
-        """Pairs of positions and collated rows, of all parts in their order."""
+        """Load positions and collated rows of all parts, in order."""
         positions = ([place for place, _ in part] for parts in plans for part in parts)
         options = {name: getattr(self._loader, name) for name in _KEPT if getattr(self._loader, name, None) is not None}
         collate = _Collated(self._loader.collate_fn)
         return iter(DataLoader(_Numbered(self.dataset), batch_sampler=positions, collate_fn=collate, **options))
 
     def first_row(self) -> Any:
-        """Any row, for a process that has none left."""
+        """Load any row, for a process that has none left."""
         return self._loader.collate_fn([self.dataset[0]])
 
 
 def checked_data(data: Any) -> Any:
-    """What was given, if rows can be drawn from it."""
+    """Check that rows can be drawn from the data."""
     dataset = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise ParameterError("dataset_or_loader", type(dataset).__name__, "a data set with a length and numbered rows")

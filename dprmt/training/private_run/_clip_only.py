@@ -1,4 +1,4 @@
-"""A run that clips and adds no noise: the comparison that papers draw, and no private mechanism."""
+"""One step without noise, in the place of a mechanism; ``sample_rate`` is the rate of its batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
 
 @dataclass(frozen=True)
 class ClippingOnly:
-    """One step without noise, where others have a mechanism; ``sample_rate`` is that of its batches."""
+    """Name the neighbouring relation of every ε of a run; empty without ε."""
 
     sample_rate: float
     noise_multiplier: float = 0.0
@@ -20,12 +20,12 @@ class ClippingOnly:
 
 
 def named_relation(mechanism: Any) -> str | None:
-    """What every ε of such a run is against; nothing where there is no ε."""
+    """Return the statement that a run has no privacy, for its records; empty for other runs."""
     return None if isinstance(mechanism, ClippingOnly) else relation_label(mechanism.neighbours)
 
 
 def no_privacy(mechanism: object) -> dict[str, Any]:
-    """What every record of such a run says; nothing for others."""
+    """Return the text for the ε of each line: its neighbours, or that there is no ε."""
     return {"privacy": SENTENCE} if isinstance(mechanism, ClippingOnly) else {}
 
 

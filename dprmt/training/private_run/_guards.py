@@ -1,4 +1,4 @@
-"""What a training loop does by mistake in the middle of a private step, found before anything is released."""
+"""Checks for common mistakes in the middle of a private step, before anything is released."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ class PrivacyLedger:
 
     Formal guarantees
     -----------------
-    :meth:`charge` returns only after the line is on the disk (fsync of the file, and of its folder when it is new).
-    Whoever uses a noisy gradient after it returned can be stopped at any instant: the file then names at least as
-    many steps as gradients were used. A line that was cut short by a crash counts as a step.
+    :meth:`charge` returns only after the line is on the disk (fsync of the file, and of its folder when it is new). So
+    you can be stopped at any instant after it returned: the file then names at least as many steps as noisy gradients
+    were used. A line that was cut short by a crash counts as a step.
     """
 
     def __init__(self, folder: Path, mechanism: str, relation: str | None = None) -> None:
@@ -76,12 +76,12 @@ def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
 class SpentEpsilon:
     """Upper bounds of ε after any number of steps, each computed once.
 
-    Where an answer takes longer than half a second, the bound for a number of steps up to a quarter larger is given
-    (1, 2, …, 8, 10, 12, 14, 16, 20, …, never past the planned number): ε grows with the number of steps, so this errs
-    to the safe side. Random allocation is charged in whole epochs, whatever step of an epoch was the last.
+    If a bound takes longer than half a second, it is computed for up to a quarter more steps (1, 2, …, 8, 10, 12, 14,
+    16, 20, …, at most the planned number). This is safe, because ε grows with the number of steps. Random allocation
+    counts whole epochs, including a partial last one.
 
-    Of a run that is long enough, bounds come in blocks of 64 numbers of steps, from one curve: each is an upper bound,
-    and takes a thirtieth of the time. The last one is always solved for alone. ``releases``: what else was released.
+    For a long run, bounds are computed in blocks of 64 numbers of steps from one curve: each is an upper bound, and
+    takes a thirtieth of the time. The last one is always computed separately. ``releases``: other releases.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class SpentEpsilon:
 def spent_epsilon(
     mechanism: Mechanism, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
 ) -> SpentEpsilon:
-    """The same for all runs with the same mechanism: those of a sweep ask the same questions."""
+    """Share the bounds of all runs with the same mechanism, such as the runs of a sweep."""
     return SpentEpsilon(mechanism, delta, planned, releases)
 
 

@@ -22,7 +22,9 @@ class Owners:
     alone: bool = False
 
     def parts(self, drawn: Sequence[int], largest: int) -> Iterator[tuple[list[int], list[SampleId]]]:
-        """Positions of micro-batches and whose they are: whole owners together, or one, cut where it is long."""
+        """Split positions into micro-batches with their owners: whole owners together, or one owner, cut if it is
+        long.
+        """
         size = 1 if self.alone else largest
         held: list[tuple[int, SampleId]] = []
         for owner in drawn:

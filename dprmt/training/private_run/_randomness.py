@@ -1,4 +1,4 @@
-"""Randomness of a run: one secret per start, from which noise, Poisson coins and probes are derived."""
+"""Randomness of a run: one secret per start, from which noise, Poisson sampling and probes are derived."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Randomness:
     Formal guarantees
     -----------------
     Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as
-    :func:`dprmt.training.randomness.secret_generator` says. The Mersenne Twister is no cryptographic generator.
-    Released gradients show sums of rounded normals and data, not its words; still, a guarantee against an adversary
-    who attacks the generator, or floating-point noise, needs ``secure``, and is then that of ``SecureRandom``.
+    those of :func:`dprmt.training.randomness.secret_generator`. The Mersenne Twister is not a cryptographic generator.
+    Released gradients show sums of rounded normals and data, not its raw output. For an attacker on the generator or
+    on floating-point noise, use ``secure``, which has the guarantee of ``SecureRandom``.
     """
 
     secret: bytes
@@ -38,7 +38,7 @@ class Randomness:
         return f"Randomness(is_secret={self.is_secret})"
 
     def derive(self, purpose: str) -> bytes:
-        """32 bytes for one purpose: nobody asks for one purpose twice."""
+        """Derive 32 bytes for one purpose; each purpose is used once."""
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
@@ -49,7 +49,7 @@ class Randomness:
 
 
 def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False) -> Randomness:
-    """Randomness of one start of a run."""
+    """Make the randomness of one start of a run."""
     if noise_seed is None:
         drawn = Randomness(secrets.token_bytes(_SECRET_BYTES), True, secure)
         if secure:

@@ -12,12 +12,12 @@ from dprmt._validation import check_count, check_real
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Shape of a layer, all that a rule may look at: nothing that depends on the data.
+    """Shape of a layer, the only input of a rule: nothing that depends on the data.
 
     Parameters
     ----------
     name : str
-        Of the weight, as in ``model.named_parameters()``.
+        Name of the weight, as in ``model.named_parameters()``.
     m, n : int
         Lengths of the longer side, which is projected, and of the other one.
     """
