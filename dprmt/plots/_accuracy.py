@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plot_accuracy_over_steps(
     steps: ArrayLike, accuracy: Mapping[str, ArrayLike], *, ax: Axes | None = None, title: str | None = None
 ) -> Axes:
-    """Mean accuracy over runs, with a band of one standard deviation to each side.
+    """Return the mean accuracy over runs, with a band of one standard deviation to each side.
 
     Parameters
     ----------

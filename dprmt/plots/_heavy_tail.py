@@ -34,8 +34,8 @@ def plot_metric_against_epsilon(
     metric : str
         Label of the second axis. "accuracy" in it: values in [0, 1], shown in per cent.
     title : str, optional
-        Such as the frequency group.
-    Title, for example the frequency group.
+        Title, for example the frequency group.
+    reference : float, optional
         A level to mark, such as the loss of a uniform guess.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.

@@ -189,7 +189,7 @@ def _measured_sections(measured: Measurements) -> list[Section]:
 
 
 def section_numbers(section: Section) -> dict[str, Any]:
-    """A section for ``numbers.json``."""
+    """Return a section for ``numbers.json``."""
     return {"sentences": list(section.sentences), **section.numbers}
 
 
@@ -205,7 +205,7 @@ def _recipe(name: str | None) -> Recipe:
 
 
 def writable_folder(out: Path) -> Path:
-    """The folder, made if it is missing."""
+    """Return the folder, made if it is missing."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):

@@ -59,7 +59,7 @@ class CheckpointSpectra(Mapping[str, NoisySpectrum]):
         return len(self.spectra)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
+        """Return one row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
         found = [{"matrix": name, "kind": self.kinds[name], **summary(spectrum)} for name, spectrum in self.items()]
         return found + [{"matrix": name, "verdict": reason} for name, reason in self.skipped.items()]
 
@@ -94,7 +94,7 @@ def _cell(value: object) -> str:
 
 
 def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
-    """The columns of a table of matrices."""
+    """Return the columns of a table of matrices."""
     return {
         "shape": "{} × {}".format(*spectrum.shape),
         "sigma": spectrum.sigma,
@@ -282,11 +282,11 @@ class _Arrays:
         self.adapter = {} if isinstance(source, Mapping) else _adapter_config(Path(source))
 
     def is_scale(self, name: str) -> bool:
-        """Whether it is the scale of 8-bit floats."""
+        """Return whether it is the scale of 8-bit floats."""
         return name in self.scaled_by and isinstance(self._floats(self.scaled_by[name]), EightBit)
 
     def read(self, name: str) -> NDArray[Any] | str:
-        """The array as floats, or why there is none."""
+        """Return the array as floats, or why there is none."""
         values = self._floats(name)
         if not isinstance(values, EightBit):
             return values

@@ -67,7 +67,7 @@ class LayerReport:
 
 
 def axes_of(name: str, layer: Any) -> int:
-    """The number of axes of a layer."""
+    """Return the number of axes of a layer."""
     axes = getattr(layer, "ndim", None)
     if not isinstance(axes, int):
         raise ParameterError(label(name), layer, "an array")
@@ -75,7 +75,7 @@ def axes_of(name: str, layer: Any) -> int:
 
 
 def checked_matrix(name: str, layer: Array) -> Array:
-    """A layer as a matrix that can be denoised, if its entries are finite."""
+    """Return a layer as a matrix that can be denoised, if its entries are finite."""
     matrix = as_array(label(name), layer)
     check_nonempty(label(name), matrix)
     return matrix
@@ -102,7 +102,7 @@ def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[st
 
 
 def shape_of(matrix: Array) -> tuple[int, int]:
-    """Rows and columns."""
+    """Return rows and columns."""
     rows, columns = matrix.shape
     return rows, columns
 
@@ -128,7 +128,7 @@ class Way(NamedTuple):
 
 
 def checked_way(method: str, below_gate: str | None, loss: str, backend: str) -> Way:
-    """The choices of `denoise`, checked."""
+    """Return the choices of `denoise`, checked."""
     check_choice("method", method, get_args(Method))
     below = ("unchanged" if method == "paper" else "zero") if below_gate is None else below_gate
     check_choice("below_gate", below, get_args(BelowGate))
@@ -265,7 +265,7 @@ class LayerDenoiser:
 
 
 def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
-    """κ for matrices of a shape."""
+    """Return κ for matrices of a shape."""
     if kappa is None:
         return kappa_for(shape, FALSE_ALARM)
     if callable(kappa):
@@ -274,7 +274,7 @@ def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
 
 
 def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
-    """The noise level of every matrix."""
+    """Return the noise level of every matrix."""
     if not isinstance(sigma, Mapping):
         return dict.fromkeys(names, check_real("sigma", sigma, low=0.0))
     for name in names:
@@ -344,7 +344,7 @@ def denoise_stack(
 
 
 def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
-    """The matrices in float32 or float64, each in units of a power of two, and the units.
+    """Return the matrices in float32 or float64, each in units of a power of two, and the units.
 
     These are near the top entry for all if one of them is so large or small that its squares might leave the
     range, else 1.

@@ -122,7 +122,7 @@ class DPSGD(Value, Mechanism):
         return self._step(self.norms)[1]
 
     def step(self) -> AnyStep:
-        """One step under the chosen analysis.
+        """Return one step under the chosen analysis.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class DPSGD(Value, Mechanism):
         return self._step(self.norms)[0]
 
     def fallback_steps(self) -> tuple[AnyStep, ...]:
-        """One step under each of the analyses that are valid too, and at times tighter.
+        """Return one step under each of the analyses that are valid too, and at times tighter.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class DPSGD(Value, Mechanism):
         return replace(self, neighbours=ZeroOut())
 
     def _step(self, norms: Norms) -> tuple[AnyStep, bool]:
-        """One step with these norms, and whether it is one for ``neighbours``; else for one sample's presence."""
+        """Return one step with these norms, and whether it is for ``neighbours`` or for one sample's presence."""
         relation = self.neighbours
         if isinstance(self.sampling, FixedSize):
             return FixedSizeStep(self.noise_multiplier, self.sampling.rate, relation.is_replacement), True
@@ -175,5 +175,5 @@ class DPSGD(Value, Mechanism):
 
 
 def check_noise(noise_multiplier: float) -> float:
-    """The noise multiplier, checked."""
+    """Return the noise multiplier, checked."""
     return check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)

@@ -149,7 +149,7 @@ class FactoredLayer:
         return price * gram_entries(tokens) * sum(self._sizes) < tokens * math.prod(self._sizes)
 
     def keeps_formed(self, tokens: int) -> bool:
-        """Whether gradients are no larger than their factors: then they are formed, and kept in their place."""
+        """Return whether gradients are no larger than their factors: then they are formed, and kept in their place."""
         return math.prod(self._sizes) <= tokens * sum(self._sizes)
 
 
@@ -205,7 +205,7 @@ class ProjectedLayer(FactoredLayer):
         return squared + of_bias, weight + bias
 
     def as_captured(self, gradient: torch.Tensor) -> torch.Tensor:
-        """A gradient of the weight in the coordinates in which this layer's are summed."""
+        """Return a gradient of the weight in the coordinates in which this layer's are summed."""
         whole, projector = self._matrix.orient(gradient), self._subspaces.projector(self.module.weight)
         if projector is None:
             return whole

@@ -199,7 +199,9 @@ class Replay:
             raise TrainingStateError(f"a sample's result depends on its padding: {_NO_PADDING}") from error
 
     def _unknown_padding(self, rows: BatchRows) -> int | None:
-        """The number that seems to fill up texts, in a batch of another width than the last, where nothing says so."""
+        """Return the number that seems to fill up texts, in a batch of another width than the last, where nothing says
+        so.
+        """
         if rows.tells_padding:
             return None
         number, width = padding_number(rows.words)

@@ -110,7 +110,7 @@ class Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by myp
         return False
 
     def _in_order(self, index: torch.Tensor) -> bool:
-        """Whether an index is 0, 1, 2, … along the samples, counted out rather than found in the batch."""
+        """Return whether an index is 0, 1, 2, … along the samples, counted out rather than found in the batch."""
         counted = {_storage(value) for value in self._counted} | self._fixed
         if index.dtype == torch.bool or _storage(index) not in counted:
             return False

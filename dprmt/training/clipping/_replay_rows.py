@@ -40,7 +40,7 @@ class Window:
         return sum(window.length for window in self._windows())
 
     def cut(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """A batch's tensor without the other columns; masks over two positions lose both."""
+        """Return a batch's tensor without the other columns; masks over two positions lose both."""
         window = self.target if self.target is not None and _is_target(name) else self
         if window.width is None:
             return value
@@ -104,11 +104,11 @@ class BatchRows:
         self._target = _target_columns(named, padding, self._kept, translates=translates)
 
     def reordered(self, order: Sequence[int]) -> Any:
-        """The samples in another order."""
+        """Return the samples in another order."""
         return _mapped(self._batch, self._size, lambda _, value: _picked(value, order))
 
     def alone(self, sample: int, window: Window) -> Any:
-        """One of them."""
+        """Return one of them."""
 
         def pick(name: str, value: Any) -> Any:
             value = _picked(value, [sample])
@@ -117,7 +117,7 @@ class BatchRows:
         return _mapped(self._batch, self._size, pick)
 
     def window(self, sample: int) -> Window:
-        """The columns from the first to the last one that is not padding."""
+        """Return the columns from the first to the last one that is not padding."""
         target = None if self._target is None else Window(*_from_first_to_last(self._target[sample]))
         if self._kept is None:
             return Window(0, 0, None, target)
@@ -130,7 +130,7 @@ class BatchRows:
 
 
 def padding_number(words: Sequence[torch.Tensor]) -> tuple[int | None, int | None]:
-    """The number that fills up the shorter of some texts, and their width; None where nothing looks like it.
+    """Return the number that fills up the shorter of some texts, and their width; None where nothing looks like it.
 
     It ends at least two rows, one of them more than once, not all rows, and in different lengths.
     """
@@ -147,7 +147,7 @@ def padding_number(words: Sequence[torch.Tensor]) -> tuple[int | None, int | Non
 
 
 def two_rows(one: Any, other: Any) -> Any:
-    """A batch of one sample and another batch of one, one after the other; None if they are not alike."""
+    """Return a batch of one sample and another batch of one, one after the other; None if they are not alike."""
     if isinstance(one, Mapping):
         if not isinstance(other, Mapping) or one.keys() != other.keys():
             return None
@@ -229,7 +229,7 @@ def _is_target(name: str) -> bool:
 
 
 def _columns(value: Any, size: int) -> bool:
-    """Whether a list is what a loader makes of tuples of tensors, rather than one of samples."""
+    """Return whether a list is what a loader makes of tuples of tensors, rather than one of samples."""
     return (
         isinstance(value, list)
         and len(value) > 0

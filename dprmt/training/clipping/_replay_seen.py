@@ -233,7 +233,7 @@ def _rows_differ(
     tolerance: float,
     floor: float = 0.0,
 ) -> bool:
-    """Whether a sample's rows differ; of what has no axis of the samples, whether anything does."""
+    """Return whether a sample's rows differ; of what has no axis of the samples, whether anything does."""
     if one.shape == other.shape and torch.equal(one, other):
         return False
     along = [place_ for place_ in (axis, *range(one.ndim)) if place_ < one.ndim]
@@ -270,7 +270,7 @@ def check_order(given: Seen, turned: Seen, order: Sequence[int], device: torch.d
 def _own_part(
     value: torch.Tensor, shape: Sequence[int], size: int, place: int, window: Window, axis: int = 0
 ) -> torch.Tensor | None:
-    """A sample's part, of a shape, of what a batch has; None if it has no such part.
+    """Return a sample's part, of a shape, of what a batch has; None if it has no such part.
 
     ``axis``: looked at first as the one of the samples, which may also hold several rows of each, such as heads.
     """

@@ -104,7 +104,7 @@ def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
 
 
 def _is_scaled(losses: torch.Tensor) -> bool:
-    """Whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
+    """Return whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
     factor = getattr(losses.grad_fn, "_saved_other", None)
     if losses.grad_fn is None or losses.grad_fn.name() != "MulBackward0" or not isinstance(factor, torch.Tensor):
         return False

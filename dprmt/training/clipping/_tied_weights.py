@@ -26,7 +26,7 @@ _PARTS = (EmbeddingRows, Factors, PerSampleGradients)
 
 
 def tied_tables(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
-    """Tables whose parts can be added: the weight of embeddings, and of at most one linear layer."""
+    """Return tables whose parts can be added: the weight of embeddings, and of at most one linear layer."""
     users = defaultdict(list)
     for module in modules:
         if embedding_scale(module) is not None or type(module) is nn.Linear:

@@ -72,7 +72,8 @@ def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, b
 
 
 def gram_entries(tokens: int) -> int:
-    """Number of entries of a Gram matrix that are formed: all T² up to 128 tokens, hardly more than half of many.
+    """Return the number of entries of a Gram matrix that are formed: all T² up to 128 tokens, hardly more than half of
+    many.
 
     Parameters
     ----------
@@ -93,7 +94,8 @@ def gram_entries(tokens: int) -> int:
 
 
 def _scaled(a: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Factors by powers of two: no entry above 1, and every sample's largest product of two rows' entries above ¼.
+    """Return factors by powers of two: no entry above 1, and every sample's largest product of two rows' entries above
+    ¼.
 
     Returns: both, and for each sample the exponent e, float64, with AᵀG = 2ᵉ times the product of what is returned.
     """

@@ -42,7 +42,7 @@ class Randomness:
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
-        """A generator for one purpose."""
+        """Return a generator for one purpose."""
         if self.secure:
             return SecureRandom(self.derive(purpose))
         return secret_generator(device, self.derive(purpose))
