@@ -80,8 +80,8 @@ def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> t
 
     Parameters
     ----------
-    A Transformers model, with or without hooks.
-        Of Transformers, with or without hooks.
+    model : Module
+        A Transformers model, with or without hooks.
     batch : mapping of str to Tensor
         As `TaskData.collate` returns it. The model gets all of it except for labels and ``sample_id``, and nothing
         else: positions are those that the model computes.
