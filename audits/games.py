@@ -94,20 +94,18 @@ _SHOWN = 2  # of the stored values of δ, the one that the page shows
 
 def table() -> str:
     """As the page has it."""
-    head = ("game", "trials", f"ε at δ = {DELTAS[_SHOWN]:g}", "share", "μ", "found")
+    head = ("game", "trials", f"ε at δ = {DELTAS[_SHOWN]:g}", "share", "found")
     return markdown(head, [_row(name, entry) for name, entry in read_results().items()])
 
 
 def _row(name: str, entry: dict[str, Any]) -> list[str]:
     verdict = Verdict(**{key: entry[key] for key in ("shown", "claimed", "mu", "claimed_mu", "law", "noise")})
     found = "refuted" if verdict.broken else "another law" if verdict.other_law else "nothing"
-    mu = f"{verdict.mu:.2f}" + (f" of {verdict.claimed_mu:.2f}" if verdict.claimed_mu < float("inf") else "")
     return [
         name,
         f"{entry['trials']:,}",
         f"{verdict.shown[_SHOWN]:.2f} of {verdict.claimed[_SHOWN]:.2f}",
         f"{100 * verdict.share:.0f} %",
-        mu,
         found if entry["fine"] else f"**{found}**",
     ]
 

@@ -23,6 +23,7 @@ from notebooks import notebook_pages
 _ROOT = Path(__file__).parents[2]
 _UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)]*)\)")
 _FILE = re.compile(r"<code>((?:[\w.-]+/)+[\w.-]*)</code>")
+_NUMBER = re.compile(r"<!--n:[\w.+-]+-->(.*?)<!--/n-->")  # see tests/docs/test_page_numbers.py
 _LONG = re.compile(r"<code>([^<\n]{28,})</code>")
 _PAGES: dict[str, tuple[str, str]] = {}  # title and Markdown by address, while the site is built
 _SECTIONS: list[tuple[str, list[str]]] = []
@@ -45,6 +46,7 @@ def on_files(files: Files, *, config: Any, **_: Any) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Links between pages; and out of the folder of documents to pictures, other files being named without a link."""
+    markdown = _NUMBER.sub(r"\1", markdown)
     folder, _, name = page.file.src_uri.rpartition("/")
     if folder == "theory":
         markdown = linked_theory(markdown, name.removesuffix(".md"))

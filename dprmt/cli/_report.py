@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt._files import strict_json
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, require
 from dprmt.cli._options import Commands, Option, add_command_with, count, named, read_options
 from dprmt.cli._recipes import SET
 from dprmt.cli._runs import of_record
@@ -46,6 +46,7 @@ def add_command(commands: Commands) -> None:
 
 def run_report(namespace: argparse.Namespace) -> None:
     """Write the page, and print its sentences."""
+    require("demo", "matplotlib", "jinja2")
     from dprmt.report import Progress, write_report, write_run_report
 
     _take_record(namespace)

@@ -1,9 +1,13 @@
-"""Colours, line styles and the axes to draw on, shared by all plots."""
+"""Colours, line styles, the axes to draw on, and how a picture is saved: shared by all plots."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dprmt._files import replacing
 from dprmt._validation import needing
 
 if TYPE_CHECKING:
@@ -66,3 +70,48 @@ def legend_below(ax: Axes, columns: int = 2, **entries: Any) -> None:
     below = ax.transAxes + ScaledTranslation(0, -_LABEL_INCHES, ax.figure.dpi_scale_trans)
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
     ax.legend(frameon=False, fontsize="small", ncols=columns, **place, **entries)
+
+
+def save_picture(
+    path: str | Path,
+    draw: Callable[[Any], object],
+    size: tuple[float, float] = (6.4, 4.4),
+    dpi: int = 160,
+    panels: tuple[int, int] = (1, 1),
+) -> None:
+    """Draw on fresh axes and save; the file appears only once it is complete.
+
+    Parameters
+    ----------
+    path : str or Path
+        Its suffix decides the format.
+    draw : callable
+        Gets the axes, or an array of them if there are several panels.
+    size : (float, float)
+        Inches.
+    dpi : int
+        Dots per inch for bitmaps.
+    panels : (int, int)
+        Rows and columns of axes.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; what was there before is left as it was.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_picture(Path(folder) / "line.png", lambda ax: ax.plot([0, 1]))
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['line.png']
+    """
+    with needing("plots"):
+        from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    draw(figure.subplots(*panels))
+    with replacing(Path(path), public=True) as fresh, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # names may be in any script
+        figure.savefig(fresh, dpi=dpi)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
-from dprmt._files import strict_json, write_whole
+from dprmt._files import parse_json, strict_json, write_whole
 from dprmt._validation import ParameterError, check_count
+from dprmt.accounting import neighbours_from_dict
 from dprmt.report._adam_bound import adam_bound_section
 from dprmt.report._course import course_section
 from dprmt.report._denoising import improvement_section, kappa_section
@@ -19,7 +20,7 @@ from dprmt.report._page import Section, Table, plain_numbers, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section, privacy_table, work
 from dprmt.report._spectra import spectra_section
 from dprmt.report._spikes import overlap_section, spike_section
-from dprmt.report._telemetry import measured_telemetry_sections
+from dprmt.report._telemetry import measured_telemetry_sections, telemetry_sections
 from dprmt.report._validation import (
     RECIPE,
     Measurements,
@@ -30,9 +31,12 @@ from dprmt.report._validation import (
     setting_numbers,
     setting_sentences,
 )
+from dprmt.report._words import counted
+from dprmt.statements import relation_label, round_up
 
 if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
+
 
 _TITLE = "Noise in private training: theory against measurement"
 _WARNING = (
@@ -214,3 +218,84 @@ def writable_folder(out: Path) -> Path:
         reason = (error.strerror or "not usable").lower()
         raise ParameterError("out", str(out), f"a folder that can be written ({reason})") from None
     return out
+
+
+def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[str, Any]] = ()) -> RunReport:
+    """A run's telemetry as one page: is it learning, which layers are noise, is the rate right.
+
+    Parameters
+    ----------
+    out : str or Path
+        Folder for ``index.html`` and ``numbers.json``, made if it is missing.
+    run : str or Path
+        A run folder, of a run that goes on or has ended.
+    truth : sequence of dict
+        ``private_steps`` of `dprmt.report.measurements.TelemetryTruth`, to be drawn beside. The page is then private.
+
+    Returns
+    -------
+    RunReport
+        What was written, and where.
+
+    Raises
+    ------
+    ParameterError
+        If there is no full reading of telemetry in the folder's ``metrics.jsonl``, or ``out`` cannot be written.
+    OSError
+        If a file could not be written.
+
+    Formal guarantees
+    -----------------
+    Without ``truth``, post-processing of what the run released: its ε covers the page. What stands under ``private`` in
+    the metrics is not read.
+
+    Examples
+    --------
+    >>> report = write_run_report("page", "runs/sst2")  # doctest: +SKIP
+    >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
+    """
+    folder = writable_folder(Path(out))
+    lines = _metrics(Path(run))
+    sections = telemetry_sections(lines, truth)
+    last = lines[-1]
+    said = f"{counted(len(lines), 'step')} read, the last of them number {last['step']}"
+    spent, relation = last.get("epsilon"), _relation(Path(run))
+    if isinstance(spent, float) and relation is not None:
+        said += f"; ε ≤ {round_up(spent)} after it ({relation})"
+    covered = (
+        "Every number here is a function of what the run released, its noisy gradients and weights: it costs no"
+        " privacy, and may be shown to whoever may see the model."
+    )
+    warning = None
+    if truth:
+        covered, warning = (
+            "",
+            "The crosses are from clean gradients: on private data no ε covers this page.",
+        )
+    title = "What a private run says of itself"
+    page = render_page(title, [f"{said}.", *filter(None, [covered])], sections, warning=warning)
+    numbers = {"version": __version__, "sections": {section.title: section_numbers(section) for section in sections}}
+    write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n", public=True)
+    write_whole(folder / "index.html", page, public=True)
+    return RunReport(folder / "index.html", folder / "numbers.json", sections)
+
+
+def _relation(run: Path) -> str | None:
+    """Against which neighbours the run was charged; None if its record does not say so, and no ε is told then."""
+    try:
+        record = parse_json((run / "run.json").read_bytes())
+        return relation_label(neighbours_from_dict(record["step"]["neighbours"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _metrics(run: Path) -> list[dict[str, Any]]:
+    from dprmt.training.harness import read_metrics
+
+    try:
+        lines = read_metrics(run)
+    except OSError:
+        lines = []
+    if not lines:
+        raise ParameterError("run", str(run), "a run folder with metrics.jsonl, in which a step was taken")
+    return lines

@@ -71,10 +71,11 @@ def half(*, probes, secret, generator):
 """
 
 COMMAND = """
+from dprmt.cli._options import add_command_with, named
+
 def add_command(commands):
-    parser = commands.add_parser("answer", help="the answer")
-    parser.add_argument("--to", required=True)
-    parser.set_defaults(run=lambda namespace: print(f"{namespace.to}: 42"))
+    to = named("--to", "NAME", "a person", "who is told", required=True)
+    add_command_with(commands, "answer", (to,), lambda namespace: print(f"{namespace.to}: 42"), "")
 """
 
 FIGURE = """

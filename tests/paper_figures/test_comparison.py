@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.plots import plot_accuracy_over_steps
 from dprmt.training.harness import dry_run, read_metrics, train
 from dprmt.training.recipes import load_recipe
 from paper_figures.__main__ import main
@@ -101,8 +100,6 @@ def test_a_method_compared_with_itself_saves_nothing_where_it_rises(values):
         (lambda: MetricCurve([1, 2], [1], [[0, 0]]), "epsilon"),
         (lambda: speedups(curve([[0] * 4]), curve([[0] * 4]), [15]), "milestones"),
         (lambda: speedups(curve([[0] * 4]), MetricCurve([1, 2], [1, 2], [[0, 0]]), [10]), "steps"),
-        (lambda: plot_accuracy_over_steps([1, 2], {}), "accuracy"),
-        (lambda: plot_accuracy_over_steps([1, 2], {"a": [[0.1]]}), "accuracy"),
     ],
 )
 def test_bad_input_is_named(build, name):

@@ -122,7 +122,7 @@ def test_printed_bound_fails_on_a_real_quadratic_where_its_premise_does() -> Non
 def test_picture_shows_steps_and_both_bounds() -> None:
     from matplotlib.figure import Figure
 
-    from dprmt.plots import plot_step_improvement
+    from paper_figures._plots import plot_step_improvement
 
     names = ("improvement", "bound", "printed_bound")
     steps = {"cosine": [0.5, 0.1], **{name: [float(i), float(-i)] for i, name in enumerate(names)}}
@@ -131,13 +131,6 @@ def test_picture_shows_steps_and_both_bounds() -> None:
     drawn = [line for line in ax.lines if not line.get_label().startswith("_")]
     assert [line.get_ydata().tolist() for line in drawn] == [[0.0, 0.0], [1.0, -1.0], [2.0, -2.0]]
     assert len({line.get_marker() for line in drawn}) == 3
-    weighted = {"DP-Adam": {**steps, "weighted_bound": [0.5, -0.5]}}
-    assert plot_step_improvement(weighted, ax=Figure().subplots()).lines[-1].get_ydata().tolist() == [0.5, -0.5]
-    assert len(plot_step_improvement({"DP-Adam": steps}, printed=False, ax=Figure().subplots()).lines) == 3
-    for name, value in (("cosine", [2.0, 0.1]), ("bound", [1.0])):
-        with pytest.raises(ParameterError) as caught:
-            plot_step_improvement({"DP-Adam": {**steps, name: value}}, ax=Figure().subplots())
-        assert caught.value.name == name
 
 
 @pytest.mark.parametrize(

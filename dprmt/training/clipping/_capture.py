@@ -74,7 +74,8 @@ class Capture:
         self._frozen = {name: parameter.requires_grad for name, parameter in self._parameters.items()}
         device = next(value.device for value in model.parameters() if value.requires_grad)
         self._anchor = torch.zeros((), device=device, requires_grad=True)  # to which every tap leads
-        self.is_on, self._expected, self.summing = True, False, False
+        self._expected, self.summing = False, False
+        self._looked: list[int] | None = None
         self._asked: tuple[torch.Tensor, torch.Tensor] | None = None
         self.batch_size = 1
         self._restored: dict[nn.Module, Any] = {}
@@ -114,18 +115,15 @@ class Capture:
         if not self._forward:
             raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop capturing, and run the whole batch through modules that otherwise run sample by sample."""
-        self.is_on = False
-        for forward in self._apart:
-            forward.is_apart = False
+    def uses_of(self, losses: torch.Tensor, rows: Sequence[int]) -> dict[Layer, list[Use]]:
+        """Return what a backward pass of the losses' sum shows of some rows; nothing is measured or summed."""
+        self._expected, self._size, self._looked = True, len(losses), list(rows)
         try:
-            yield
+            if losses.requires_grad:
+                torch.autograd.grad(losses.sum(), [self._anchor], allow_unused=True)
+            return self.waiting
         finally:
-            self.is_on = True
-            for forward in self._apart:
-                forward.is_apart = True
+            self._expected, self._looked = False, None
 
     def check_apart(self, losses: torch.Tensor, *, always: bool = False) -> None:
         """Raise if the first or the last sample's loss depends on others' rows, or others' losses on theirs.
@@ -198,7 +196,7 @@ class Capture:
 
     def _start(self) -> Callable[..., None]:
         def start(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if model is self.model and self.is_on:
+            if model is self.model:
                 self._begin(args, kwargs)
 
         return _uncompiled(start)
@@ -233,7 +231,7 @@ class Capture:
         patched = "forward" in vars(module)
 
         def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if called is not module or not (self.is_on and module.training and torch.is_grad_enabled()):
+            if called is not module or not (module.training and torch.is_grad_enabled()):
                 return None
             if ("forward" in vars(module)) != patched:
                 raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
@@ -271,7 +269,7 @@ class Capture:
 
     def _watch_whole(self, layer: WholeModule) -> Callable[..., None]:
         def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if module is not layer.module or not (self.is_on and module.training and torch.is_grad_enabled()):
+            if module is not layer.module or not (module.training and torch.is_grad_enabled()):
                 return
             if not self._expected:
                 self._forward[layer] += 1
@@ -322,6 +320,10 @@ class Capture:
         if len(first) != size or len(gradients) != size:
             raise TrainingStateError(_shapes(layer.name, first, gradients, size))
         uses = self.waiting.setdefault(layer, [])
+        if self._looked is not None:
+            own = [value[self._looked] if _has_rows(value) and len(value) == size else value for value in inputs]
+            uses.append((list(inputs) if isinstance(layer, WholeModule) else own, gradients.detach()[self._looked]))
+            return
         uses.append((list(inputs), gradients.detach()))
         if isinstance(layer, WholeModule):
             return  # each of its parameters comes by itself

@@ -139,3 +139,14 @@ def parameters_added(later: Sequence[torch.Tensor]) -> str:
     """Return a sentence about what an optimizer got since it was made private."""
     shapes = [tuple(value.shape) for value in later]
     return f"the optimizer got parameters of shapes {shapes} since it was made private: they have no clipped gradients"
+
+
+def changed_buffer(name: str) -> str:
+    """What is wrong where a forward pass changes a buffer, and what to do."""
+    todo = "a sample run alone must give what it gives in the batch: freeze it"
+    if name.endswith(("_u", "_v")) and ".parametrizations." in f".{name}":
+        todo = (
+            "spectral norm iterates once in each forward pass, and how many there are is private; call "
+            "layer.parametrizations.weight[0].eval() after model.train()"
+        )
+    return f"a forward pass changes buffer {name}, a state of many samples: {todo}"

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dprmt._validation import TrainingStateError
+from dprmt.training.clipping._refusals import changed_buffer
 from dprmt.training.clipping._sample_axes import follows_convention, input_axis, output_axis
 
 Take = Callable[[nn.Parameter, torch.Tensor], None]
@@ -55,13 +56,12 @@ class SampleWiseForward:
         self._signature, self._body = inspect.signature(module.forward), _Body(module, module.forward)
         self._loops = isinstance(module, nn.RNNBase)
         self._shared: set[str] = set()
-        self.is_apart = True  # else the module runs as it is
         self._compared: set[tuple[str, ...]] = set()
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module, one sample at a time where it is trained."""
-        if not (self.is_apart and self._module.training and torch.is_grad_enabled()):
+        if not (self._module.training and torch.is_grad_enabled()):
             return self._forward(*args, **kwargs)
         call = _Call(self._signature.bind(*args, **kwargs), self._refuse)
         size = self._size(call)
@@ -72,8 +72,8 @@ class SampleWiseForward:
             self._compare(call, axes, size, args, kwargs)
         before = self._buffers()
         output = self._apart(call, axes, self._copies(size))
-        if self._buffers() != before:
-            self._refuse("has a buffer that the forward pass changes: freeze it")
+        if changed := self._buffers() ^ before:
+            raise TrainingStateError(changed_buffer(f"{self._name}.{min(changed)[0]}"))
         return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -180,8 +180,8 @@ class SampleWiseForward:
             self._refuse(f"{found}; it mixes samples, or the first batch has the size of another axis")
         self._compared.add(key)
 
-    def _buffers(self) -> list[tuple[int, int]]:
-        return [(id(value), value._version) for value in self._module.buffers()]
+    def _buffers(self) -> set[tuple[str, int, int]]:
+        return {(name, id(value), value._version) for name, value in self._module.named_buffers()}
 
     def _refuse(self, found: str) -> None:
         raise TrainingStateError(f"{self._name} ({type(self._module).__name__}), run on one sample at a time, {found}")

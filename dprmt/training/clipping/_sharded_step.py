@@ -192,8 +192,8 @@ class ShardedStep(ClippedStep):
         gathered_again(self.model)
         return super().close()
 
-    def _computed(self, losses: Any, batch: Any, size: int) -> torch.Tensor:
-        self._replay.possible = False
+    def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
+        self._isolation.possible = False
         try:
             return losses(batch)
         except BaseException:

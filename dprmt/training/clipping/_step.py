@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -13,10 +13,10 @@ import torch
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._isolation import Isolation
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySum
 from dprmt.training.clipping._policy import Contribution, Samples
 from dprmt.training.clipping._refusals import parameters_added
-from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, sample_names
@@ -111,6 +111,25 @@ def _is_scaled(losses: torch.Tensor) -> bool:
     if factor.ndim or factor.dtype != torch.float32 or factor.requires_grad:
         return False
     return float(factor) >= _LEAST_SCALE and math.log2(float(factor)).is_integer()
+
+
+class _MaySpreadError(Exception):
+    """A gradient is not finite, and a neighbour's may be so because of it."""
+
+
+@contextmanager
+def _products_by_row() -> Iterator[None]:
+    """Without oneDNN, whose products in bfloat16 read on after a row of odd length.
+
+    They multiply the next row's first number by zero: of NaN or an infinity that is NaN, and a neighbour of a sample
+    that is left out would be left out too.
+    """
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 def _only_when(private: NoisySum, *_: Any) -> None:
@@ -264,7 +283,7 @@ class ClippedStep(LogicalStep):
         super().__init__(capture.model, optimizer, StepLog())
         self._most_rows = most_rows
         self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
-        self._replay = Replay(capture, replay, float(optimizer.max_grad_norm))
+        self._isolation = Isolation(capture, replay, float(optimizer.max_grad_norm))
         self._capture, self._was_checked = capture, False
 
     @property
@@ -280,12 +299,12 @@ class ClippedStep(LogicalStep):
     @property
     def replays(self) -> int:
         """Micro-batches of which samples were run alone; 0 where every loss was given as a tensor."""
-        return self._replay.count
+        return self._isolation.count
 
     @property
     def replayable(self) -> bool:
         """True if all losses so far came as a function of the batch, which can be run again."""
-        return self._replay.possible
+        return self._isolation.possible
 
     def accumulate(
         self,
@@ -346,18 +365,31 @@ class ClippedStep(LogicalStep):
         number, current = check_count("step", step, low=0), self._log.current
         if current not in (None, number):
             raise ParameterError("step", number, f"{current} until step() has finished it")
-        with self._draws():
-            return self._accumulate(losses, samples, number, batch, units)
+        try:
+            with self._draws():
+                return self._accumulate(losses, samples, number, batch, units)
+        except _MaySpreadError:
+            self._draw_count -= 1  # the same dropout
+            with _products_by_row(), self._draws():
+                return self._accumulate(losses, samples, number, batch, units, again=True)
 
     def _accumulate(
-        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+        self,
+        losses: Losses,
+        samples: Identities,
+        number: int,
+        batch: Any,
+        units: Identities | None,
+        again: bool = False,
     ) -> torch.Tensor:
+        may_spread = False
         if not isinstance(losses, torch.Tensor) and callable(losses):
-            losses = self._computed(losses, batch, len(samples))
+            may_spread = not again and self._devices[0].type == "cpu"
+            losses = self._computed(losses, batch, len(samples), check=not again)
         elif batch is not None:
             raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
         else:
-            self._replay.possible = False
+            self._isolation.possible = False
         if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
@@ -380,7 +412,7 @@ class ClippedStep(LogicalStep):
             raise
         try:
             with checkpointing_by_name():
-                self._backward(losses, number, samples if whose is None else list(whose.names), whose)
+                self._backward(losses, number, samples if whose is None else list(whose.names), whose, may_spread)
             self._has_units = whose is not None
         except BaseException:
             if not self._capture.summing:
@@ -390,7 +422,9 @@ class ClippedStep(LogicalStep):
             self.discard()
         return losses.detach()
 
-    def _backward(self, losses: torch.Tensor, step: int, samples: Samples, units: UnitRows | None) -> None:
+    def _backward(
+        self, losses: torch.Tensor, step: int, samples: Samples, units: UnitRows | None, may_spread: bool
+    ) -> None:
         capture, several = self._capture, self._in_any(len(losses) > 1)
         if not self._was_checked and several:
             capture.check_apart(losses, always=self.is_spread)
@@ -400,6 +434,8 @@ class ClippedStep(LogicalStep):
         if squared is None:
             raise TrainingStateError("the losses reach no trainable layer")
         finite = torch.isfinite(squared)
+        if may_spread and not bool(finite.all()):
+            raise _MaySpreadError
         all_finite = several and self._in_all(bool(finite.all()))  # NaN shows nothing
         factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=capture.rounding)
         kept = self._kept(finite)
@@ -423,11 +459,12 @@ class ClippedStep(LogicalStep):
             raise
         return whose
 
-    def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int) -> torch.Tensor:
+    def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int, *, check: bool) -> torch.Tensor:
         try:
             with checkpointing_by_name():
-                self._replay.look(losses, batch, size)
-                for generator in self._replay.generators:  # of the model's own: their seed may be known
+                if check:
+                    self._isolation.check(losses, batch, size)
+                for generator in self._isolation.generators:  # of the model's own: their seed may be known
                     generator.set_state(secret_generator(generator.device).get_state())
                 return losses(batch)
         except BaseException:

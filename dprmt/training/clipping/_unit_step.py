@@ -12,10 +12,10 @@ from typing import Any, SupportsIndex
 import torch
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
+from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.clipping._capture import buffer_versions
+from dprmt.training.clipping._isolation import tolerance_of
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
-from dprmt.training.clipping._replay_rows import BatchRows
-from dprmt.training.clipping._replay_seen import tolerance_of
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses, StepLog
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sum_of_squares
@@ -224,8 +224,8 @@ class UnitStep(LogicalStep):
             if not rows.owners:
                 return []
             apart, function = BatchRows(batch, len(rows.owners)), losses
-            self._look(function, [apart.reordered(own) for own in (rows.rows[0], rows.rows[-1])])
-            return [lambda own=own: self._run(function, apart.reordered(own)) for own in rows.rows]  # type: ignore[misc]
+            self._look(function, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
+            return [lambda own=own: self._run(function, apart.picked(own)) for own in rows.rows]  # type: ignore[misc]
         if batch is not None:
             raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
         if len(rows.names) > 1:
@@ -247,7 +247,7 @@ class UnitStep(LogicalStep):
         if changed := buffer_versions(self.model).items() ^ buffers.items():
             raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
         for one, two in zip(first, again, strict=True):
-            tolerance = tolerance_of({one.dtype}, one.device).same_size
+            tolerance = tolerance_of({one.dtype}, one.device).beside
             if one.shape != two.shape or float((one - two).norm()) > tolerance * max(0.1, float(one.norm())):
                 raise TrainingStateError("a loss or its gradient depends on other units: a state is kept")
         self.count += 1
