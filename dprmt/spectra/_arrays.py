@@ -1,8 +1,8 @@
 """Array glue: one code path for NumPy arrays and torch tensors, which returns the type it was given.
 
-The functions of this subpackage are written once, against an array namespace (`numpy` or `torch`, which share names
-such as ``sqrt``, ``where`` and ``atan2``). torch is never imported here: only a caller that has imported torch can
-pass a tensor.
+The functions of this subpackage are written once, against an array namespace: `numpy` or `torch`, which share names
+such as ``sqrt`` and ``where``. This module never imports torch: only a caller that has imported torch can pass a
+tensor.
 """
 
 from __future__ import annotations

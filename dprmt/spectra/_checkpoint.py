@@ -122,10 +122,10 @@ def spectra_of(
 ) -> CheckpointSpectra:
     """Analyse the matrices of a checkpoint, one at a time.
 
-    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in, …)
-    with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
-    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed; its scale is read from
-    ``adapter_config.json`` or ``alpha``. 8-bit floats are multiplied by their scales: ``weight_scale``,
+    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in,
+    …) with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
+    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed. Its scale is read from
+    ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are multiplied by their scales: ``weight_scale``,
     ``weight_scale_inv`` or ``scale_weight``, one for all, for each row or for each block.
 
     Parameters
@@ -311,7 +311,7 @@ class _Arrays:
         return "has masked entries" if np.ma.is_masked(value) else value
 
     def factors(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | str:
-        """B, with the adapter's scale, and A as matrices; of a convolution its kernels."""
+        """Return B, with the adapter's scale, and A as matrices; for a convolution its kernels."""
         if name not in self.pairs:
             return "is not in the file that is subtracted"
         found = []

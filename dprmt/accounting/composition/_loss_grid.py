@@ -200,7 +200,7 @@ def laws_of_steps(
 
 
 def rough_meshing(direction: Direction, mesh: float, growth: float) -> Meshing:
-    """Mesh with few nodes, each farther out by a factor, for choosing meshes and tilts."""
+    """Choose a mesh with few nodes, each farther out by a factor, for choosing meshes and tilts."""
     return Meshing(direction, "upper", mesh, 0.0, mesh / (growth - 1.0))
 
 

@@ -47,12 +47,12 @@ class DPSGD(Value, Mechanism):
 
     Formal guarantees
     -----------------
-    Every ``upper`` bounds adaptive composition for ``neighbours`` in both directions (``docs/theory/neighbours.md``)
-    if all of these hold: batches are drawn as ``sampling`` specifies (a shuffle cut into batches is
-    :class:`FixedOrder`); each contribution is clipped to norm C by its norm, computed under the conditions of
-    ``norms``; Gaussian noise of standard deviation σC is added to the sum. All else, such as dividing by the
-    *expected* batch size, is post-processing. Discretization, truncation and rounding are included
-    (``docs/theory/randomized_clipping.md``, §6; ``docs/theory/random_allocation.md``).
+    Holds if: batches are drawn as ``sampling`` specifies (a shuffle cut into batches is :class:`FixedOrder`), and each
+    contribution is clipped to norm C by its norm, computed under the conditions of ``norms``. Gaussian noise of
+    standard deviation σC must be added to the sum. Covers: every ``upper``, for adaptive composition and
+    ``neighbours`` in both directions. All else, such as dividing by the *expected* batch size, is post-processing.
+    Discretization, truncation and rounding are included (``docs/theory/randomized_clipping.md``, §6;
+    ``docs/theory/random_allocation.md``).
 
     Raises
     ------

@@ -534,7 +534,9 @@ def _small_law(
 def _with_large(
     small_sum: RatioLaw, outside: float, large: RatioLaw | None, ways: float, copies: int, above: bool
 ) -> _Charged:
-    """``outside`` bounds the Q-mass, and the P-mass without large summands, outside the sum of small ones."""
+    """Add large summands to the sum of small ones, outside which ``outside`` bounds the Q-mass, and the P-mass without
+    large summands.
+    """
     if large is None:
         return _Charged(small_sum, outside, outside)
     law = _convolved(_coarser(small_sum, above), large, above, 2000)

@@ -116,7 +116,9 @@ class FactoredLayer:
         return tokens + 1 if self._policy.form else tokens + sum(self._sizes) + 1
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
-        """Estimated, of gradients that are formed, or by Gram matrices of tokens; with room for tokens that cancel."""
+        """Measure estimated norms, norms of formed gradients, or norms by Gram matrices with an allowance for tokens
+        that cancel.
+        """
         (a, *_), g = uses[0]
         own = None if self._bias is None else self.module.bias  # whole, where the planned one is a shard
         factors, bias = Factors(self.module.weight, own, self._inputs_first, a, g), own is not None

@@ -85,7 +85,7 @@ class Layer(Protocol):
     """Whether samples have tokens, all axes between first and last, on which the rounding or the rank depends."""
 
     def records(self) -> list[LayerRecord]:
-        """Records for the accountant."""
+        """Return the records for the accountant."""
 
     def terms(self, tokens: int) -> int:
         """Return the longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer

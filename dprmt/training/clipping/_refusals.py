@@ -142,7 +142,7 @@ def parameters_added(later: Sequence[torch.Tensor]) -> str:
 
 
 def changed_buffer(name: str) -> str:
-    """What is wrong where a forward pass changes a buffer, and what to do."""
+    """Explain the error if a forward pass changes a buffer, and its fix."""
     todo = "a sample run alone must give what it gives in the batch: freeze it"
     if name.endswith(("_u", "_v")) and ".parametrizations." in f".{name}":
         todo = (

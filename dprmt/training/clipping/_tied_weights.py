@@ -1,7 +1,7 @@
 """One table that several layers use: input embeddings and the head of a language model, or encoder and decoder.
 
 Each layer measures its own part of the table's gradient. A sample's gradient is the sum of these parts. So its squared
-norm is the sum of their squared norms and of twice their inner products, which are formed from what the layers keep
+norm is the sum of their squared norms and of twice their inner products. These are formed from what the layers keep
 for the sum: rows by token for an embedding, inputs and output gradients for a head. With R a row for token v, and A
 and G of the head, ⟨R, GᵀA⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as a table is formed.
 """

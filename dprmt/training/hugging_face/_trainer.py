@@ -123,10 +123,10 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     Privacy
     -------
-    Holds if: the training set's rows (or its owners) are the samples, and ``private_run.pt`` in checkpoints stays as
-    secret as they are. This file has the secret of sampling and noise, unless ``secure=True``. Covers: the trained
-    parameters after every step, and logs without ``show_losses``. Does not cover: rows that share content, evaluation
-    on private data, callbacks that write parameters, and the exclusions of `PrivateRun`.
+    Holds if: the training set's rows (or its owners) are the samples, and you keep ``private_run.pt`` in checkpoints
+    secret. This file has the secret of sampling and noise, unless ``secure=True``. Covers: the trained parameters
+    after every step, and logs without ``show_losses``. Does not cover: rows that share content, evaluation on private
+    data, callbacks that write parameters, and the exclusions of `PrivateRun`.
 
     See Also
     --------

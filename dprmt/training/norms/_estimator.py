@@ -65,7 +65,7 @@ class NormEstimator(Protocol):
 
 @runtime_checkable
 class EmbeddingNormEstimator(NormEstimator, Protocol):
-    """An estimator of whole norms, including those of embedding tables, so that it may estimate every parameter.
+    """An estimator of whole norms, with embedding tables, so that it may estimate every parameter.
 
     If its ``norms`` are ``Hutchinson(…)``, the largest ranks of the layers' gradients are claimed from their shapes. A
     finite total rank is claimed if ``everything`` is estimated.

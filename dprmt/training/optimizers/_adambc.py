@@ -193,7 +193,7 @@ class DPAdamBC(NoiseAwareOptimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a result of `state_dict`; later steps equal those of the saved optimizer.
+        """Load a result of `state_dict`, to continue the saved optimizer.
 
         Parameters
         ----------

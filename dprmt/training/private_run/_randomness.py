@@ -20,10 +20,10 @@ class Randomness:
 
     Formal guarantees
     -----------------
-    Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as
-    those of :func:`dprmt.training.randomness.secret_generator`. The Mersenne Twister is not a cryptographic generator.
-    Released gradients show sums of rounded normals and data, not its raw output. For an attacker on the generator or
-    on floating-point noise, use ``secure``, which has the guarantee of ``SecureRandom``.
+    Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as a
+    stream of :func:`dprmt.training.randomness.secret_generator`. The Mersenne Twister is not a cryptographic
+    generator. Released gradients show sums of rounded normals and data, not its raw output. For an attacker on the
+    generator or on floating-point noise, use ``secure``, which has the guarantee of ``SecureRandom``.
     """
 
     secret: bytes
