@@ -423,39 +423,38 @@ def denoise(
     Parameters
     ----------
     matrix : array, shape (..., m, n)
-        Y, a NumPy array or torch tensor of real floating dtype; leading axes are a batch of independent matrices. The
-        result is computed in float64 for float64 and else in float32; gate and shrinkage always in float64. There is
-        no automatic differentiation. Do not use it under autocast, which would round its products.
+        Noisy matrix Y, NumPy or torch, of real floating dtype; leading axes are a batch. float64 is computed in
+        float64, all else in float32, with gate and shrinkage in float64. Do not use it under autocast, which would
+        round its products.
     sigma : float or array of shape (...)
-        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; one for all matrices of
-        a batch, or one each, as `estimate_sigma` returns. With 0 the matrix is returned unchanged.
+        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; for all matrices of a
+        batch, or one each.
     kappa : float, optional
         The gate κ >= 1 in units of the bulk edge; Eq. 10 uses 1.02. By default `kappa_for` of the shape, which noise
         alone passes in 1 % of draws.
     method : {"shrink", "paper"}
-        "shrink" estimates the clean matrix. "paper" is Eq. 10, the estimate scaled to the Frobenius norm of the noisy
-        matrix, so that improvements of layers add up (`block_cosine`). A matrix is not rescaled if that would leave
-        the range of its dtype, as large float16 entries can.
+        "shrink" estimates the clean matrix. "paper" is Eq. 10, the estimate scaled to the Frobenius norm of Y, so that
+        improvements of layers add up (`block_cosine`). A matrix whose rescaled version leaves the range of its dtype
+        is not rescaled.
     below_gate : {"zero", "unchanged"}, optional
         Result for a matrix that does not pass the gate. "zero", the default of "shrink", is the estimate if nothing is
         detected. "unchanged", the default of "paper", is Y.
     loss : {"frobenius", "operator", "nuclear"}
         The loss that the shrinker minimizes. Eq. 10 uses "frobenius". Only "nuclear" shrinks values next to the edge
-        to 0; a matrix with nothing left to rescale counts as below the gate.
+        to 0.
     backend : {"auto", "gram", "lanczos", "svd"}
-        Method for the singular values; "auto" chooses by shape, see `dprmt.spectra._backends`.
+        Method for the singular values; "auto" chooses by shape.
 
     Returns
     -------
     array, shape (..., m, n)
-        In the form, dtype and device of ``matrix``. It is the same object, not a copy, if nothing changes.
+        In the form, dtype and device of ``matrix``; the same object if nothing changes.
 
     Raises
     ------
     ParameterError
         If ``matrix`` has fewer than two axes, is a convolution's kernel (out, in, h, w), or is empty or not finite. If
-        ``sigma`` < 0, ``kappa`` < 1, either is not finite, or a choice is unknown. If the result does not fit the
-        dtype.
+        another argument is out of its range, or the result does not fit the dtype.
 
     Formal guarantees
     -----------------

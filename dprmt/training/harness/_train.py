@@ -55,9 +55,8 @@ def train(
 ) -> TrainingResult:
     """Train a recipe and record everything in a run folder.
 
-    The folder has the recipe, the run's record, every recorded step, metrics, spectra, a checkpoint, and at the end
-    summary, model and privacy report. See ``docs/reference/run_folder.md``. ``privacy.clip_only`` switches privacy
-    off.
+    The folder has recipe, record, steps, metrics, spectra and checkpoint, and at the end summary, model and privacy
+    report. See ``docs/reference/run_folder.md``. ``privacy.clip_only`` switches privacy off.
 
     Parameters
     ----------
@@ -100,8 +99,9 @@ def train(
     Covers: the released parameters after any number of starts and stops, for :class:`dprmt.accounting.ZeroOut`
     neighbours and the ε that the result and the files state:
 
-    * batches come from Poisson sampling with the exact rate of ``run.json``, or from random allocation, and clipping
-      is that in `dprmt.training.clipping`. Every epoch of random allocation that was begun counts as a whole;
+    * batches come from Poisson sampling with the exact rate of ``run.json``, or from random allocation, and
+      `dprmt.training.clipping` clips, within its limits. Every epoch of random allocation that was begun counts as a
+      whole;
     * a step is recorded durably before its noisy gradient is used, and steps lost in a crash count, too;
     * with a target ε no more steps are recorded than it was computed for;
     * sums are divided by the expected batch size.

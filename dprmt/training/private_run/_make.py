@@ -142,7 +142,6 @@ def make_private(
     See Also
     --------
     PrivateRun : for its methods and its guarantee.
-    dprmt.accounting.calibrate : for σ without a model.
 
     Examples
     --------

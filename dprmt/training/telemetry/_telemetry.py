@@ -34,12 +34,12 @@ class Telemetry:
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Optimizer whose ``.grad`` is the noisy gradient when its step begins. For an Opacus optimizer see `attach`.
+        Optimizer whose ``.grad`` is the noisy gradient when its step begins.
     named_parameters : mapping, or iterable of (str, Tensor)
-        Names for all parameters of the optimizer; others are ignored.
+        Names for all parameters of the optimizer.
     sigma : float or callable
         Standard deviation σ_DP·C/L > 0 of the noise in one entry of ``.grad``, with L the *expected* batch size; or a
-        function that returns it, called at every step.
+        function that returns it.
     every : int
         Steps between full readings, >= 1.
     window : int
@@ -55,14 +55,14 @@ class Telemetry:
     Attributes
     ----------
     last : dict
-        Reading of the last step; empty before the first. The theory (T1 to T6) is in ``docs/theory/telemetry.md``.
+        Reading of the last step; empty before the first.
 
         ``z``, ``z_window``
             Slope along the last update, and over the window, in units of its noise (T2). Above 0 the objective still
             falls.
         ``signal``
-            Share of the signal in the squared norm of the released gradient over the window, by parameter and ``"*"``
-            for all, with ``value``, ``low`` and ``high`` (T1).
+            Share of the signal in the squared norm over the window, by parameter and ``"*"`` for all, with ``value``,
+            ``low`` and ``high`` (T1).
         ``rate_factor``, ``best_rate``
             Factor by which each of the window's updates was too short, and its product with the learning rate (T3).
         ``curvature``
@@ -73,8 +73,7 @@ class Telemetry:
             Slope from here back to the start of ``change`` (T2).
         ``advice``
             Advice from step 20 on (T6): ``rate`` is "too low", "about right", "too high" or "unknown". ``factor`` is
-            how much longer the whole displacement should have been, with ``low`` and ``high`` for all readings
-            together. ``says`` is a sentence.
+            how much longer the whole displacement should have been, with ``low`` and ``high``. ``says`` is a sentence.
         ``displacement``
             ``spikes`` of every matrix, their ``share`` of its squared norm, and ``top_over_edge`` (T5).
 
