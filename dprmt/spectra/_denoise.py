@@ -440,8 +440,7 @@ def denoise(
         Result for a matrix that does not pass the gate. "zero", the default of "shrink", is the estimate if nothing is
         detected. "unchanged", the default of "paper", is Y.
     loss : {"frobenius", "operator", "nuclear"}
-        The loss that the shrinker minimizes. Eq. 10 uses "frobenius". Only "nuclear" shrinks values next to the edge
-        to 0.
+        The loss that the shrinker minimizes. Eq. 10 uses "frobenius".
     backend : {"auto", "gram", "lanczos", "svd"}
         Method for the singular values; "auto" chooses by shape.
 

@@ -66,12 +66,12 @@ def make_private(
     replay : float
         Probability in [0, 1] of an isolation check of a later micro-batch; the first one is always checked.
     units : Units, optional
-        Units of privacy with several rows, such as all texts of a person.
+        Units of privacy with several rows.
 
     Returns
     -------
     ClippedStep or UnitStep
-        A ``PrivateStep``.
+        A private step.
 
     Raises
     ------

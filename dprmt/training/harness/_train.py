@@ -94,7 +94,7 @@ def train(
     Privacy
     -------
     Holds if: ``noise_seed`` is None, and the checkpoint of a run with random allocation stays as secret as the data
-    until the run is finished, because it has the epoch's draws.
+    until the run is finished.
 
     Covers: the released parameters after any number of starts and stops, for :class:`dprmt.accounting.ZeroOut`
     neighbours and the ε that the result and the files state:
@@ -109,8 +109,7 @@ def train(
     With ``evaluation.private_noise`` the accuracy after the last step is a further release. The ε then holds for a
     person with at most one item in the training set and one scored row.
 
-    Does not cover: entries marked ``"private"`` in ``metrics.jsonl`` (training loss, realised batch size, exact scores
-    next to a released one), and scores, which depend on validation or test data. The size of the training set is
+    Does not cover: entries marked ``"private"`` in ``metrics.jsonl``, and scores, which depend on validation or test data. The size of the training set is
     public.
 
     Examples

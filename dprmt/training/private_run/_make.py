@@ -73,8 +73,7 @@ def make_private(
 ) -> PrivateRun:
     """Make a training run private: batches, gradients, optimizer and ε in one object.
 
-    Iterate over the result instead of over your data loader. Pass each batch to :meth:`PrivateRun.step`, with a
-    function from rows to their losses.
+    Iterate over the result instead of over your data loader. Pass each batch to :meth:`PrivateRun.step`.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ def make_private(
     delta : float, optional
         δ in (0, 1). Required with a target and with ``ledger``.
     micro_batch_size : int, optional
-        Number of rows clipped together, >= 1; by default a whole batch.
+        Rows clipped together, >= 1; by default all.
     sampling : {"poisson", "allocation"}
         Independent sampling, or one random batch of each epoch.
     owners : str, or sequence of int or str, optional
@@ -132,7 +131,7 @@ def make_private(
     Raises
     ------
     ParameterError
-        If an argument is invalid, two conflict, or model or optimizer cannot be made private. Nothing is changed then.
+        If an argument is invalid, two conflict, or model or optimizer cannot be made private.
 
     Privacy
     -------

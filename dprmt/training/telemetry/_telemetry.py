@@ -45,7 +45,7 @@ class Telemetry:
     window : int
         Steps covered by a full reading, >= 2, typically at least ``every``.
     horizon : int
-        Approximate number of steps of the run, >= 1, at which the band around the objective is narrowest.
+        Approximate number of steps of the run, >= 1.
     untouched : bool
         Whether the optimizer uses the gradient as it was released. With False, for example under a denoiser, only
         energies, slopes and displacements are read.
