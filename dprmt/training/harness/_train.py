@@ -109,8 +109,8 @@ def train(
     With ``evaluation.private_noise`` the accuracy after the last step is a further release. The ε then holds for a
     person with at most one item in the training set and one scored row.
 
-    Does not cover: entries marked ``"private"`` in ``metrics.jsonl``, and scores, which depend on validation or test data. The size of the training set is
-    public.
+    Does not cover: entries marked ``"private"`` in ``metrics.jsonl``, and scores, which depend on validation or test
+    data. The size of the training set is public.
 
     Examples
     --------
