@@ -102,7 +102,7 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A hint in brackets where a known word is like this one, else nothing.
+    """Return a hint in brackets where a known word is like this one, else nothing.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def require(extra: str, *packages: str) -> None:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra, in a checkout: the package is on no index yet.
+    """Return the command that adds an extra, in a checkout: the package is on no index yet.
 
     Examples
     --------

@@ -28,20 +28,20 @@ def plot_epsilon_against_steps(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Certified upper bounds on ε along a run, one curve per analysis; bands reach down to the lower bounds.
+    """Plot certified upper bounds on ε along a run, one curve per analysis; bands reach down to the lower bounds.
 
     Parameters
     ----------
     steps : sequence of int
-        Where the curves were computed.
+        Step numbers at which the curves were computed.
     curves : mapping of label to sequence of PrivacyBounds
         One bound per entry of ``steps``.
     delta : float
-        δ, for the axis label.
+        The δ for the axis label.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -77,18 +77,18 @@ def plot_trade_off(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Trade-off curves: the smallest false negative rate against the false positive rate.
+    """Plot trade-off curves: the smallest false-negative rate against the false-positive rate.
 
     Parameters
     ----------
     bands : TradeOff, or mapping of label to TradeOff
         Drawn at their lower (safe) side, shaded up to the upper side.
     gaussian_mu : float, optional
-        Adds the curve of μ-Gaussian DP, labelled as the approximation that it is.
+        Adds the curve of μ-Gaussian DP, labelled as an approximation.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------

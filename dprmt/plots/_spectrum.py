@@ -324,7 +324,7 @@ def plot_spectra(
     xscale : {"log", "linear"}, default "log"
         Scale of the singular values.
     **style
-        Of matplotlib's lines, such as ``markersize`` or ``alpha``, for the values above the gate.
+        Options of matplotlib's lines for the values above the gate, such as ``markersize`` or ``alpha``.
 
     Returns
     -------

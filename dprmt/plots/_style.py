@@ -24,7 +24,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
-    """The colour of text on the axes' background, mixed with it: the dark or light grey that a style sheet needs."""
+    """Return the colour of text on the axes' background, mixed with it: the dark or light grey that a style sheet
+    needs.
+    """
     from matplotlib import rcParams
     from matplotlib.colors import to_rgb
 

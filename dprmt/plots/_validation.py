@@ -117,7 +117,7 @@ def plot_prediction_errors(
 def plot_measured_overlaps(
     points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike, ArrayLike]], *, ax: Axes | None = None
 ) -> Axes:
-    """Squared overlaps of the noisy with the clean top singular vectors, measured and predicted.
+    """Return squared overlaps of the noisy with the clean top singular vectors, measured and predicted.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def plot_norm_ratios(
     band: float,
     ax: Axes | None = None,
 ) -> Axes:
-    """The distribution of estimated over true squared norms, its exact law, and the envelope of all laws.
+    """Return the distribution of estimated over true squared norms, its exact law, and the envelope of all laws.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class LeadingSpectrum(NamedTuple):
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
-    """All singular values above the edge, and their vectors of the shorter side.
+    """Return all singular values above the edge, and their vectors of the shorter side.
 
     ``stack``: finite, with entries whose squares, and sums of them, neither overflow nor vanish.
     Returns: with as many columns as the matrix with the most values above its edge has, at least one.
@@ -105,7 +105,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
 
 
 def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
-    """All singular values, and their vectors of the shorter side.
+    """Return all singular values, and their vectors of the shorter side.
 
     By the eigendecomposition of YYᵀ, formed in float64, or by a full singular value decomposition where that
     is not accurate enough.
@@ -284,7 +284,7 @@ class KrylovBasis:
         return ritz_pairs(self.basis[: self.steps].T, self.images[: self.steps].T)
 
     def ritz_vectors(self, θ: Array, S: Array) -> tuple[Array, Array]:
-        """Some of them in the space itself, and the norms of their residuals."""
+        """Return some of them in the space itself, and the norms of their residuals."""
         U, images = self.basis[: self.steps].T @ S, self.images[: self.steps].T @ S
         return U, array_namespace(θ).linalg.norm(images - U * θ, 2, 0)
 
@@ -334,7 +334,7 @@ class BulkTop:
         self.spikes, self.last, self.steps = -1, math.inf, 0
 
     def seems_below(self, θ: Array) -> bool:
-        """Whether it will stay below the threshold."""
+        """Return whether it will stay below the threshold."""
         spikes, k = int((θ > self.threshold).sum()), len(θ)
         now = float(θ[-spikes - 1]) if spikes < k else math.inf
         rise = (now - self.last) * self.steps**2 / (k**2 - self.steps**2) if spikes == self.spikes else math.inf
@@ -350,7 +350,7 @@ def ritz_pairs(basis: Array, images: Array) -> tuple[Array, Array]:
 
 
 def gaussian(rng: np.random.Generator, like: Array, *shape: int) -> Array:
-    """Independent N(0, 1) entries in the dtype, and on the device, of another array."""
+    """Return independent N(0, 1) entries in the dtype, and on the device, of another array."""
     entries = rng.standard_normal(shape)
     return like.new_tensor(entries) if is_tensor(like) else entries.astype(like.dtype, copy=False)
 

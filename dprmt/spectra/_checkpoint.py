@@ -59,7 +59,7 @@ class CheckpointSpectra(Mapping[str, NoisySpectrum]):
         return len(self.spectra)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
+        """Return one row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
         found = [{"matrix": name, "kind": self.kinds[name], **summary(spectrum)} for name, spectrum in self.items()]
         return found + [{"matrix": name, "verdict": reason} for name, reason in self.skipped.items()]
 
@@ -94,7 +94,7 @@ def _cell(value: object) -> str:
 
 
 def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
-    """The columns of a table of matrices."""
+    """Return the columns of a table of matrices."""
     return {
         "shape": "{} × {}".format(*spectrum.shape),
         "sigma": spectrum.sigma,
@@ -122,10 +122,10 @@ def spectra_of(
 ) -> CheckpointSpectra:
     """Analyse the matrices of a checkpoint, one at a time.
 
-    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in, …)
-    with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
-    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed; its scale is read from
-    ``adapter_config.json`` or ``alpha``. 8-bit floats are multiplied by their scales: ``weight_scale``,
+    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in,
+    …) with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
+    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed. Its scale is read from
+    ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are multiplied by their scales: ``weight_scale``,
     ``weight_scale_inv`` or ``scale_weight``, one for all, for each row or for each block.
 
     Parameters
@@ -282,11 +282,11 @@ class _Arrays:
         self.adapter = {} if isinstance(source, Mapping) else _adapter_config(Path(source))
 
     def is_scale(self, name: str) -> bool:
-        """Whether it is the scale of 8-bit floats."""
+        """Return whether it is the scale of 8-bit floats."""
         return name in self.scaled_by and isinstance(self._floats(self.scaled_by[name]), EightBit)
 
     def read(self, name: str) -> NDArray[Any] | str:
-        """The array as floats, or why there is none."""
+        """Return the array as floats, or why there is none."""
         values = self._floats(name)
         if not isinstance(values, EightBit):
             return values
@@ -311,7 +311,7 @@ class _Arrays:
         return "has masked entries" if np.ma.is_masked(value) else value
 
     def factors(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | str:
-        """B, with the adapter's scale, and A as matrices; of a convolution its kernels."""
+        """Return B, with the adapter's scale, and A as matrices; for a convolution its kernels."""
         if name not in self.pairs:
             return "is not in the file that is subtracted"
         found = []

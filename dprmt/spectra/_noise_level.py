@@ -148,7 +148,7 @@ def _unit_median(shape: tuple[int, int]) -> float:
 
 
 def median_sigma(spectrum: Array, shape: tuple[int, int]) -> Array:
-    """The noise level of matrices of this shape from the medians of their singular values, in decreasing order."""
+    """Return the noise level of matrices of this shape from the medians of decreasing singular values."""
     count = spectrum.shape[-1]
     return (spectrum[..., (count - 1) // 2] + spectrum[..., count // 2]) / 2 / _unit_median(shape)
 
@@ -207,7 +207,7 @@ def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int,
 
 
 def clear_spikes(values: Floats, shape: tuple[int, int], sigma: float) -> int:
-    """Number of values that are 2 % above the edge of noise."""
+    """Return the number of values that are 2 % above the edge of noise."""
     return int((values > 1.02 * sigma * (math.sqrt(shape[0]) + math.sqrt(shape[1]))).sum())
 
 

@@ -161,7 +161,7 @@ class NoisySpectrum:
         return plot_spectrum_histogram(self.singular_values, self.shape, self.sigma, ax=ax, **options)
 
     def predicted(self) -> Floats:
-        """Singular values by the law of the noise, given as many spikes.
+        """Return the singular values by the law of the noise, given as many spikes.
 
         Returns
         -------
@@ -172,7 +172,7 @@ class NoisySpectrum:
         return np.asarray(predicted_spectrum(signals, self.shape, self.sigma))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in types that JSON knows.
+        """Convert all fields to JSON values.
 
         Returns
         -------

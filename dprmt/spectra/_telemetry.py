@@ -75,12 +75,12 @@ class Estimate:
 
 
 def as_numbers(values: object) -> NDArray[np.float64]:
-    """One number or one a layer, in double precision."""
+    """Return one number or one a layer, in double precision."""
     return np.asarray(values, dtype=np.float64)
 
 
 def estimate(value: object, low: object, high: object) -> Estimate:
-    """The estimate of arrays, of which those without axes become numbers."""
+    """Return the estimate of arrays, of which those without axes become numbers."""
     arrays = np.broadcast_arrays(as_numbers(value), as_numbers(low), as_numbers(high))
     return Estimate(*(float(array) if array.ndim == 0 else np.array(array) for array in arrays))
 
@@ -128,7 +128,7 @@ def layer_products(first: Any, second: Any = None) -> float | NDArray[np.float64
 
 
 def layer_sizes(layers: Any) -> int | NDArray[np.int64]:
-    """Numbers of entries: one, or one a layer."""
+    """Return numbers of entries: one, or one a layer."""
     if not isinstance(layers, Mapping):
         return int(np.prod(as_array("noisy", layers).shape))
     return np.array([int(np.prod(as_array(name, value).shape)) for name, value in layers.items()])
@@ -346,7 +346,7 @@ class UpdateProducts:
         return UpdateProducts(**values)
 
     def total(self) -> UpdateProducts:
-        """The products of all layers together.
+        """Return the products of all layers together.
 
         Returns
         -------

@@ -48,7 +48,7 @@ class Value:
 
 
 def value_from_dict(what: str, kinds: tuple[Any, ...], record: Mapping[str, Any]) -> Any:
-    """The value that :meth:`Value.as_dict` described; ``what`` names the kinds in errors."""
+    """Return the value that :meth:`Value.as_dict` described; ``what`` names the kinds in errors."""
     if not isinstance(record, Mapping):
         raise ParameterError(what, record, "a mapping with its kind and fields")
     stated = dict(record)

@@ -61,7 +61,7 @@ class PowerProduct:
             self.value *= power(transform, int(count))
 
     def inverse(self) -> Array:
-        """The law of the sum, with negative masses where rounding left some."""
+        """Return the law of the sum, with negative masses where rounding left some."""
         spectrum = np.zeros(self.size // 2 + 1, dtype=np.complex128)
         spectrum[self.frequency] = self.value
         mass: Array = fft.irfft(spectrum, self.size)
@@ -74,7 +74,7 @@ class PowerProduct:
 
 
 def folded(index: Array, weights: Array, size: int) -> Array:
-    """Weights at grid indices, shape (laws, n), wrapped around a window."""
+    """Return weights at grid indices, shape (laws, n), wrapped around a window."""
     place = (index % size).astype(np.intp)
     if index[-1] - index[0] < size:
         whole = np.zeros((weights.shape[0], size))
@@ -84,7 +84,7 @@ def folded(index: Array, weights: Array, size: int) -> Array:
 
 
 def power(transform: Array, count: int) -> Array:
-    """Its power; 0 where that is below e^{-80}, as at most frequencies."""
+    """Return its power; 0 where that is below e^{-80}, as at most frequencies."""
     with np.errstate(divide="ignore"):
         seen = np.log(np.abs(transform)) * count > _LOG_NOTHING
     result = np.zeros_like(transform)
@@ -139,7 +139,7 @@ def log_mgf(phases: Phases, tilts: Array) -> Array:
 
 
 def _log_mgf_of_each(stack: _Stack, tilts: Array) -> Array:
-    """One step's log E e^{λL} for each tilt and each of the laws, shape (tilts, laws)."""
+    """Return one step's log E e^{λL} for each tilt and each of the laws, shape (tilts, laws)."""
     with np.errstate(divide="ignore"):
         if stack.counts.size == 1:
             support = stack.mass[0] > 0
@@ -173,21 +173,21 @@ def log_kappa(tilt: Array) -> Array:
 
 
 def tilt_for_delta(phases: Phases, delta: float) -> float:
-    """The tilt whose Chernoff bound on ε at this δ is smallest."""
+    """Return the tilt whose Chernoff bound on ε at this δ is smallest."""
     return _minimize_on_log_grid(
         lambda tilts: (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts, loss_deviation(phases)
     )
 
 
 def tilt_for_epsilon(phases: Phases, epsilon: float) -> float:
-    """The tilt whose Chernoff bound on δ at this ε is smallest."""
+    """Return the tilt whose Chernoff bound on δ at this ε is smallest."""
     return _minimize_on_log_grid(
         lambda tilts: log_mgf(phases, tilts) + log_kappa(tilts) - tilts * epsilon, loss_deviation(phases)
     )
 
 
 def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:
-    """Standard deviation of the finite part of the composed loss after tilting."""
+    """Return the standard deviation of the finite part of the composed loss after tilting."""
     variance = 0.0
     for stack in _stacks(phases):
         weights, losses = _tilted_mass(stack, tilt), stack.losses
@@ -197,7 +197,9 @@ def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:
 
 
 def step_scale(phases: Phases, tilt: float) -> float:
-    """Standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over steps."""
+    """Return the standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over
+    steps.
+    """
     steps = sum(count for _, count in phases)
     smallest = 4 * min(pmf.mesh for pmf, _ in phases)
     if tilt == 0.0:
@@ -224,7 +226,7 @@ class Split:
 
 
 def best_split(phases: Phases, tilt: float, epsilon: float | None, delta: float) -> Split | None:
-    """The split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest."""
+    """Return the split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest."""
     tilts = tilt * np.geomspace(0.01, 1e4, _SPLIT_TILTS)[:, None]
     nodes = max((pmf.losses for pmf, _ in phases), key=lambda losses: float(losses[-1]))
     large = nodes[(nodes > 0) & (nodes < nodes[-1])]
@@ -255,7 +257,9 @@ def best_split(phases: Phases, tilt: float, epsilon: float | None, delta: float)
 
 
 def _log_parts(pmf: LossPMF, tilts: Array, large: Array) -> tuple[Array, Array]:
-    """Logarithms of the tilted masses up to each loss and beyond it, shape (tilts, losses); the last node is beyond."""
+    """Return logarithms of the tilted masses up to each loss and beyond it, shape (tilts, losses); the last node is
+    beyond.
+    """
     cuts = np.clip(np.searchsorted(pmf.losses, large, side="right"), 1, pmf.losses.size - 1)
     inner, place = np.unique(cuts, return_inverse=True)
     starts = np.append(0, inner)
@@ -278,7 +282,9 @@ def _minimize_on_log_grid(objective: Callable[[Array], Array], scale: float) -> 
 
 
 def chernoff(pmf: LossPMF, steps: int, tilt: float) -> tuple[float, float]:
-    """A log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding charged."""
+    """Return a log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding
+    charged.
+    """
     (stack,) = _stacks([(pmf, 1)])
     rounding = float(_mass_rounding(stack.mass, _tilted_mass(stack, tilt))[0])
     log_scale = steps * (float(log_mgf([(pmf, 1)], np.array([tilt]))[0]) + rounding)
@@ -321,7 +327,9 @@ def window(phases: Phases, tilt: float, share: float = 1.0) -> Window:
 
 
 def _sharpest(ends: Callable[[Array, Array], tuple[Array, Array]], scale: float) -> tuple[Array, Array]:
-    """The θ at which the upper end is lowest, and that at which the lower one is highest: coarsely, then finely."""
+    """Return the θ at which the upper end is lowest, and that at which the lower one is highest: coarsely, then
+    finely.
+    """
     up = down = scale * np.exp(np.linspace(-12.0, 6.0, 19))
     near = np.exp(np.linspace(-0.75, 0.75, 7))
     for fine in (near, np.ones(1)):
@@ -338,7 +346,7 @@ def _chernoff_ends(phases: Phases, tilt: float, up: Array, down: Array, log_outs
 
 
 def some_of(phases: Sequence[tuple[Item, int]]) -> Sequence[tuple[Item, int]]:
-    """Some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
+    """Return some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
     if len(phases) <= _MANY_PHASES:
         return phases
     chosen = phases[:: len(phases) // _MANY_PHASES]
@@ -347,7 +355,7 @@ def some_of(phases: Sequence[tuple[Item, int]]) -> Sequence[tuple[Item, int]]:
 
 
 def _tilted_mass(stack: _Stack, tilt: float) -> Array:
-    """Each law's masses, tilted and normalised; zeros where all of it counts as infinite."""
+    """Return each law's masses, tilted and normalised; zeros where all of it counts as infinite."""
     with np.errstate(divide="ignore"):
         exponent = np.log(stack.mass) + tilt * stack.losses
     peak = exponent.max(axis=1, keepdims=True)
@@ -393,7 +401,7 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
 
 
 def _composed_loss(phases: Phases, tilt: float, win: Window, mass: Array, error: float) -> ComposedLoss:
-    """The loss with these masses, wrapped around the window."""
+    """Return the loss with these masses, wrapped around the window."""
     log_never_infinite = sum(
         steps * (float(np.log1p(-pmf.infinite)) if pmf.infinite < 1 else -np.inf) for pmf, steps in phases
     )
@@ -408,7 +416,9 @@ def _composed_loss(phases: Phases, tilt: float, win: Window, mass: Array, error:
 
 
 def composed_beyond(phases: Phases, large: float, tilt: float, win: Window) -> ComposedLoss:
-    """The part of the composition in which some step has a loss beyond ``large``: a difference of two products (F4)."""
+    """Return the part of the composition in which some step has a loss beyond ``large``: a difference of two products
+    (F4).
+    """
     share = _large_share(phases, large, tilt)
     unit, rounding, large_rounding = 8 * _EPS * math.log2(win.size), 0.0, 0.0
     frequency = np.arange(win.size // 2 + 1, dtype=np.int64)
@@ -445,19 +455,19 @@ def composed_beyond(phases: Phases, large: float, tilt: float, win: Window) -> C
 
 
 def up_to(phases: Phases, large: float) -> list[tuple[LossPMF, int]]:
-    """The phases' finite losses that are at most ``large``."""
+    """Return the phases' finite losses that are at most ``large``."""
     return [
         (LossPMF(law.index, np.where(law.losses > large, 0.0, law.mass), law.mesh, 0.0), steps) for law, steps in phases
     ]
 
 
 def window_beyond(phases: Phases, split: Split) -> Window:
-    """The window of :func:`composed_beyond`, which leaves out 1e-10 of its mass on either side."""
+    """Return the window of :func:`composed_beyond`, which leaves out 1e-10 of its mass on either side."""
     return window(phases, split.tilt_beyond, max(_large_share(phases, split.large, split.tilt_beyond), _FAINT))
 
 
 def _large_share(phases: Phases, large: float, tilt: float) -> float:
-    """A bound on the tilted mass of :func:`composed_beyond`: the expected number of losses beyond ``large``."""
+    """Return a bound on the tilted mass of :func:`composed_beyond`: the expected number of losses beyond ``large``."""
     expected = sum(
         float(stack.counts @ _tilted_mass(stack, tilt)[:, stack.losses > large].sum(axis=1))
         for stack in _stacks(phases)
@@ -473,7 +483,7 @@ def _expm1(z: Array) -> Array:
 
 
 def moved(loss: ComposedLoss, shift: float) -> ComposedLoss:
-    """The law of a loss larger by ``shift``."""
+    """Return the law of a loss larger by ``shift``."""
     return replace(loss, losses=loss.losses + shift, log_scale=loss.log_scale + loss.tilt * shift)
 
 
@@ -516,7 +526,7 @@ class TiltedLaw:
     rounding: float
 
     def transform(self, size: int) -> Array:
-        """Its transform on a window of ``size`` points, shape (size // 2 + 1,)."""
+        """Return its transform on a window of ``size`` points, shape (size // 2 + 1,)."""
         values: Array = fft.rfft(folded(self.index, self.weights[None], size)[0])
         return values
 
@@ -527,7 +537,7 @@ class TiltedLaw:
 
 
 def tilted_law(pmf: LossPMF, tilt: float) -> TiltedLaw:
-    """The law at a tilt."""
+    """Return the law at a tilt."""
     (stack,) = _stacks([(pmf, 1)])
     weights = _tilted_mass(stack, tilt)
     rounding = float(_mass_rounding(stack.mass, weights)[0])
@@ -576,7 +586,7 @@ def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int
 
 
 def _powers(transform: Array, magnitude: Array, counts: Array) -> Array:
-    """Its powers, one a row; 0 where that is below e^{-80}, as at most frequencies."""
+    """Return its powers, one a row; 0 where that is below e^{-80}, as at most frequencies."""
     with np.errstate(divide="ignore"):
         seen = np.flatnonzero(np.log(magnitude) * counts.min() > -80.0)
     result = np.zeros((counts.size, transform.size), dtype=np.complex128)

@@ -60,16 +60,16 @@ class LossGrid:
     mean_cell: MeanCell | None = None
 
     def covering(self, ends: tuple[float, float], bulk: float) -> NDArray[np.int64]:
-        """Increasing integers whose nodes cover a range of losses."""
+        """Return increasing integers whose nodes cover a range of losses."""
         margin = self.mesh if self.offset or self.mean_cell else 0.0  # outcomes may lie at the end itself
         return graded_indices(ends[0] - self.offset - margin, ends[1] - self.offset + margin, self.mesh, bulk)
 
     def nodes(self, index: NDArray[np.int64]) -> Array:
-        """The losses."""
+        """Return the losses."""
         return index * self.mesh + self.offset
 
     def boundaries(self, index: NDArray[np.int64]) -> Array:
-        """The losses at which cells meet."""
+        """Return the losses at which cells meet."""
         return self.nodes(index) if self.mean_cell is None else self.mean_cell.boundaries(index, self)
 
 
@@ -116,7 +116,7 @@ def loss_grid(
 
 
 def _mean_near(pair: StepPair, end: float, mesh: float, direction: Direction) -> tuple[float, float | None]:
-    """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean.
+    """Return the mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean.
 
     The mean is moved by a rounding margin to the safe side, where (D2) would not place it on the neighbouring node.
     """
@@ -134,18 +134,22 @@ def _mean_near(pair: StepPair, end: float, mesh: float, direction: Direction) ->
 
 
 def _goes_on(pair: StepPair, end: float) -> bool:
-    """Whether losses lie below ``end``: without sampling, or where a sample is replaced, all numbers are losses."""
+    """Return whether losses lie below ``end``: without sampling, or where a sample is replaced, all numbers are
+    losses.
+    """
     plain = pair.rank_one if isinstance(pair, TightPair) else pair  # its cells have all mass at nodes
     return plain.cells(end * np.array([1.0 + _ROUNDING, 1.0])).p_below > 0.0
 
 
 def is_wide(mesh: float, end: float) -> bool:
-    """Whether few nodes would lie between 0 and the commonest loss."""
+    """Return whether few nodes would lie between 0 and the commonest loss."""
     return mesh > abs(end) / _LEAST_CELLS
 
 
 def at_mean(near: LossCells, end: float, boundary: float) -> tuple[float, float | None]:
-    """The mean of all losses up to a boundary, and the boundary; the end itself if there are none, or others beyond."""
+    """Return the mean of all losses up to a boundary, and the boundary; the end itself if there are none, or others
+    beyond.
+    """
     if near.p_below > 0.0 and near.q_below > 0.0:
         mean = math.log(near.p_below / near.q_below)
         if mean >= end - _ROUNDING * abs(end):
@@ -162,7 +166,8 @@ def discretize_step(
     *,
     to_infinity: bool = False,
 ) -> LossPMF:
-    """One step's loss on a grid of losses, less its offset: from above (with the pair's slack charged) or from below.
+    """Return one step's loss on a grid of losses, less its offset: from above (with the pair's slack charged) or from
+    below.
 
     ``to_infinity``: whether the dots connect the last node to an infinite loss, where otherwise all mass above it is
     infinite.
@@ -178,7 +183,7 @@ def discretize_step(
 
 
 def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tuple[LossPMF, float]:
-    """One step's discrete loss less an offset, and the offset."""
+    """Return one step's discrete loss less an offset, and the offset."""
     if how.side == "lower" and isinstance(pair, PublicPair):  # its losses may end where those of the upper pair go on
         own = directed_range(pair, _ALL, how.direction)
         ends = max(ends[0], own[0]), min(ends[1], own[1])
@@ -189,7 +194,7 @@ def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tupl
 def laws_of_steps(
     pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], how: Meshing
 ) -> tuple[list[tuple[LossPMF, int]], float]:
-    """The steps' discrete losses, each less an offset, and the sum of all offsets."""
+    """Return the steps' discrete losses, each less an offset, and the sum of all offsets."""
     laws, total = [], 0.0
     for (pair, count), ends in zip(pairs, ranges, strict=True):
         law, offset = law_of_step(pair, ends, how)
@@ -199,7 +204,7 @@ def laws_of_steps(
 
 
 def rough_meshing(direction: Direction, mesh: float, growth: float) -> Meshing:
-    """Mesh with few nodes, each farther out by a factor, for choosing meshes and tilts."""
+    """Choose a mesh with few nodes, each farther out by a factor, for choosing meshes and tilts."""
     return Meshing(direction, "upper", mesh, 0.0, mesh / (growth - 1.0))
 
 
@@ -209,7 +214,7 @@ def discrete_variation(law: LossPMF) -> float:
 
 
 def directed_range(pair: StepPair, tail: float, direction: Direction) -> tuple[float, float]:
-    """The range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
+    """Return the range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
     ends = pair.loss_range(tail)
     low, high = ends if direction == "remove" else (-ends[1], -ends[0])
     return max(low, -60.0), min(high, LARGEST_LOSS)

@@ -126,7 +126,7 @@ class Level:
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 
     def curve(self, side: Side) -> Curve:
-        """One side."""
+        """Return one side."""
         assert not isinstance(self.question, WholeCurve)
         pair, steps = self.pairs[side][0]
         if len(self.pairs[side]) == 1 and steps == 1:
@@ -140,7 +140,7 @@ class Level:
         return DeltaCurve(phases.composed(), around)
 
     def composed(self, side: Side) -> ComposedLoss:
-        """The composed loss itself."""
+        """Return the composed loss itself."""
         phases = self._on_one_mesh(side)
         return _nothing_known(side) if phases is None else phases.composed()
 
@@ -193,7 +193,7 @@ class _Phases:
 def step_laws(
     step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
 ) -> tuple[dict[Side, LossPMF], float]:
-    """One step's discrete losses from above and from below, on a mesh for ``count`` steps.
+    """Return one step's discrete losses from above and from below, on a mesh for ``count`` steps.
 
     ``tail``: mass that may be cut off per step.
     Returns: the laws, and a bound on the total variation of one step.
@@ -294,7 +294,7 @@ _TAILS, _A_LITTLE_MORE = (1e-20, 1e-200), 1.0 + 1e-6
 
 
 def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
-    """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
+    """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
 
     Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
     """
@@ -318,12 +318,14 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
 
 
 def _is_plain(pair: StepPair, step: Step) -> bool:
-    """Whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
+    """Return whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
     return (step.is_exact and step.steps == 1) or isinstance(pair, PublicPair | TightPair)
 
 
 def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:
-    """Upper bound on a δ that floating point hardly holds: 0 only where all losses are bounded by less than ε."""
+    """Return an upper bound on a δ that floating point hardly holds: 0 only where all losses are bounded by less than
+    ε.
+    """
     if not isinstance(question, DeltaAtEpsilon):
         return 0.0
     pairs, _ = pairs_at(schedule, tail_per_step(schedule, question.small), LOWEST)
@@ -336,7 +338,7 @@ def least_upper(schedule: Schedule, question: Question, direction: Direction) ->
 
 
 def reachable(schedule: Schedule, question: Question, direction: Direction) -> Question:
-    """The question, or one about the largest sum of losses where it asks far beyond."""
+    """Return the question, or one about the largest sum of losses where it asks far beyond."""
     if not isinstance(question, DeltaAtEpsilon) or question.epsilon < _FAR_OUT:
         return question
     tail = tail_per_step(schedule, question.small)
@@ -408,7 +410,7 @@ def solve(
 
 
 def is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
-    """Whether an ε of estimated norms is so large that finer laws are not worth their time."""
+    """Return whether an ε of estimated norms is so large that finer laws are not worth their time."""
     is_exact = all(step.is_exact for step, _ in schedule)
     if is_exact or isinstance(question, DeltaAtEpsilon) or not math.isfinite(found.upper):
         return False
@@ -418,7 +420,7 @@ def is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) ->
 def improve(
     bounds: PrivacyBounds, schedule: Schedule, question: Question, tolerance: float, progress: Progress
 ) -> PrivacyBounds:
-    """The same bounds with a smaller ``upper``, where another valid analysis of the steps gives one.
+    """Return the same bounds with a smaller ``upper``, where another valid analysis of the steps gives one.
 
     The attempt stops when it is no better than the first analysis at the same level.
     """
@@ -485,7 +487,7 @@ def intersection(
 def _solve_at_level(
     schedule: Schedule, question: Question, direction: Direction, level: float, enough: float
 ) -> dict[Side, float]:
-    """Both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
+    """Return both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
     at = Level(schedule, question, direction, level)
     if question.is_trivial(at.coarse.total_variation):
         return {"upper": 0.0, "lower": 0.0}

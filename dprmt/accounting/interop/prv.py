@@ -105,7 +105,7 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         return mass if mass.ndim else float(mass)
 
     def mean(self) -> float:
-        """Mean of the finite losses, by prv-accountant's own quadrature."""
+        """Return the mean of the finite losses, by prv-accountant's own quadrature."""
         end = 1.001 * self.largest_loss
         return float(PrivacyRandomVariableTruncated(self, -end, end).mean())
 

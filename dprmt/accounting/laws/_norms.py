@@ -214,7 +214,7 @@ _KINDS = (ExactNorms, Hutchinson, HutchPlusPlus)
 
 
 def checked_norms(norms: Norms) -> Norms:
-    """The value, checked; the error names the classes there are."""
+    """Return the value, checked; the error names the classes there are."""
     if not isinstance(norms, Norms):
         raise ParameterError(
             "norms", norms, "ExactNorms(), Hutchinson(probes, secret=…) or HutchPlusPlus(probes, sketch, secret=…)"
@@ -223,7 +223,7 @@ def checked_norms(norms: Norms) -> Norms:
 
 
 def norms_from_dict(record: Mapping[str, Any]) -> Norms:
-    """The value that :meth:`Value.as_dict` described.
+    """Return the value that :meth:`Value.as_dict` described.
 
     Parameters
     ----------

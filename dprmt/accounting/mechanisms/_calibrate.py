@@ -290,7 +290,7 @@ def largest_steps(run: DPSGD | Composition, epsilon: float, delta: float) -> int
 
 
 def _gaussian_guess(shift: float, strength: float) -> float:
-    """The noise multiplier by the central limit theorem, for many steps: only where to start.
+    """Return the noise multiplier by the central limit theorem, for many steps: only where to start.
 
     ``strength``: Σ T q² over the phases, of each in units of its noise over the least one's.
     """
@@ -308,7 +308,9 @@ class _Search:
         self.at_low = self.at_high = math.nan
 
     def approach(self, epsilon: Callable[[float], float], at: float) -> float:
-        """A noise multiplier that nearly meets the target, by a few steps of the secant method; promises nothing."""
+        """Return a noise multiplier that nearly meets the target, by a few steps of the secant method; promises
+        nothing.
+        """
         value = epsilon(at)
         for _ in range(_MOST_ROUGH):
             before, value_before = at, value
@@ -373,7 +375,7 @@ class _Search:
             raise ParameterError(self.name, self.said, allowed)
 
     def _inside(self, bisect: bool) -> float:
-        """A point inside the bracket, a little to the private side of the interpolated root."""
+        """Return a point inside the bracket, a little to the private side of the interpolated root."""
         low, high = self.low, self.high
         if bisect or not (math.isfinite(self.at_low) and self.at_high > 0):
             return math.sqrt(low * high)

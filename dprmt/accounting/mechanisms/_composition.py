@@ -64,15 +64,15 @@ class Composable(Protocol):
         ...
 
     def step(self) -> Step:
-        """One step."""
+        """Return one step."""
         ...
 
     def fallback_steps(self) -> tuple[Step, ...]:
-        """One step under each of two other valid analyses, or none."""
+        """Return one step under each of two other valid analyses, or none."""
         ...
 
     def of_one_sample(self) -> Composable:
-        """The same for one sample that is present, or without a gradient."""
+        """Return the same for one sample that is present, or without a gradient."""
         ...
 
 
@@ -80,19 +80,19 @@ class Questions:
     """The questions that a run answers, all from its ε, its δ and its trade-off function."""
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample; both the same where samples are replaced."""
+        """Return ε for removing and for adding one sample; both the same where samples are replaced."""
         raise NotImplementedError
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """δ for removing and for adding one sample; both the same where samples are replaced."""
+        """Return δ for removing and for adding one sample; both the same where samples are replaced."""
         raise NotImplementedError
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """The trade-off function α ↦ β: the smaller of both adjacency directions."""
+        """Return the trade-off function α ↦ β: the smaller of both adjacency directions."""
         raise NotImplementedError
 
     def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
-        """ε at ``delta``, the larger of both adjacency directions.
+        """Return ε at ``delta``, the larger of both adjacency directions.
 
         Parameters
         ----------
@@ -134,7 +134,7 @@ class Questions:
         return worst_of(self.delta_by_direction(cast("float", epsilon), tolerance=tolerance))
 
     def advantage(self) -> PrivacyBounds:
-        """The most by which an attacker's true positive rate can exceed the false positive rate.
+        """Return the most by which an attacker's true positive rate can exceed the false positive rate.
 
         Returns
         -------
@@ -151,7 +151,7 @@ class Questions:
         return replace(self.delta(0.0), at_epsilon=None)
 
     def true_positive_rate(self, false_positive_rate: float) -> PrivacyBounds:
-        """The largest true positive rate of an attacker with this false positive rate, in [0, 1].
+        """Return the largest true positive rate of an attacker with this false positive rate, in [0, 1].
 
         Returns
         -------
@@ -173,7 +173,8 @@ class Questions:
         return true_positive_rate(self.trade_off([alpha]))
 
     def bayes_risk(self, prior: float = 0.5) -> PrivacyBounds:
-        """The least probability of error of an attacker who believes in one neighbour with probability ``prior``.
+        """Return the least probability of error of an attacker who believes in one neighbour with probability
+        ``prior``.
 
         Returns
         -------
@@ -198,7 +199,7 @@ class Questions:
         return bayes_risk(self.delta(abs(math.log1p(-prior) - math.log(prior))), min(prior, 1.0 - prior))
 
     def gdp_mu(self, *, least_delta: float = 1e-10) -> PrivacyBounds:
-        """The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
+        """Return the smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
 
         Returns
         -------
@@ -301,7 +302,7 @@ class Composition(Questions):
         return phases_html(self.phases)
 
     def free_phases(self) -> tuple[tuple[Composable, int], ...]:
-        """The phases that are not fixed.
+        """Return the phases that are not fixed.
 
         Returns
         -------
@@ -318,7 +319,7 @@ class Composition(Questions):
         return replace(self._worst(EpsilonAtDelta(delta), tolerance), at_delta=delta)
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample; both the same where samples are replaced.
+        """Return ε for removing and for adding one sample; both the same where samples are replaced.
 
         Returns
         -------
@@ -343,7 +344,7 @@ class Composition(Questions):
         return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """δ for removing and for adding one sample; both the same where samples are replaced.
+        """Return δ for removing and for adding one sample; both the same where samples are replaced.
 
         Returns
         -------
@@ -355,7 +356,7 @@ class Composition(Questions):
         return {direction: replace(bounds, at_epsilon=epsilon) for direction, bounds in found.items()}
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """The trade-off function α ↦ β: the smaller of both adjacency directions.
+        """Return the trade-off function α ↦ β: the smaller of both adjacency directions.
 
         Returns
         -------
@@ -376,7 +377,7 @@ class Composition(Questions):
         return self._disclosure.of_trade_off(band, rates)
 
     def schedule(self) -> Schedule:
-        """The steps that are composed, for the engine.
+        """Return the steps that are composed, for the engine.
 
         Returns
         -------
@@ -432,7 +433,7 @@ class Composition(Questions):
         return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
 
     def _one_sample(self) -> Schedule:
-        """The steps as one sample that is present, or without a gradient, sees them."""
+        """Return the steps as one sample that is present, or without a gradient, sees them."""
         alone = [(mechanism.of_one_sample(), steps) for mechanism, steps in self.phases]
         return Composition(alone).schedule()
 
@@ -665,7 +666,7 @@ def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable,
 
 
 def run_length(sampling: Sampling, steps: int | None = None, epochs: int | None = None) -> int:
-    """The number of steps of a run, which may be 0: nothing is released yet."""
+    """Return the number of steps of a run, which may be 0: nothing is released yet."""
     given = steps if epochs is None else epochs
     if given == 0 and None in (steps, epochs):
         return check_count("steps" if epochs is None else "epochs", given, low=0)

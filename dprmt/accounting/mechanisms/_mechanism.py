@@ -36,15 +36,15 @@ class Mechanism:
         return True
 
     def step(self) -> AnyStep:
-        """One step under the chosen analysis."""
+        """Return one step under the chosen analysis."""
         raise NotImplementedError
 
     def fallback_steps(self) -> tuple[AnyStep, ...]:
-        """One step under analyses that are valid as well and may be tighter where the first one is not."""
+        """Return one step under analyses that are valid as well and may be tighter where the first one is not."""
         return ()
 
     def of_one_sample(self) -> Mechanism:
-        """The same for one sample that is present, or without a gradient."""
+        """Return the same for one sample that is present, or without a gradient."""
         return self
 
     def run(self, *, steps: int | None = None, epochs: int | None = None) -> Composition:
@@ -187,7 +187,7 @@ class Mechanism:
         return compose([(self, steps)])._solve(question, direction, tolerance)
 
     def _unit(self) -> AnyStep | AllocationEpoch:
-        """One step, or one epoch of random allocation: what other packages' accountants compose."""
+        """Return one step, or one epoch of random allocation: what other packages' accountants compose."""
         if not self.has_pairs:
             raise ParameterError("neighbours", self.neighbours, "a relation for which one step has a pair")
         return self.sampling.unit(self.step())
@@ -200,7 +200,8 @@ class Mechanism:
         tail: float = 1e-12,
         bins: int = 128,
     ) -> UpperLoss:
-        """One step, or epoch of random allocation, as a privacy random variable of prv-accountant (extra ``interop``).
+        """Return one step, or epoch of random allocation, as a privacy random variable of prv-accountant (extra
+        ``interop``).
 
         Parameters
         ----------

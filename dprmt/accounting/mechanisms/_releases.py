@@ -53,7 +53,7 @@ class Release(Value):
         return None
 
     def step(self) -> Step:
-        """One release, but for what is disclosed outright, as the engine composes it.
+        """Return one release, but for what is disclosed outright, as the engine composes it.
 
         Returns
         -------
@@ -266,7 +266,7 @@ class Disclosure:
         return _down(1 - self.high)
 
     def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
-        """The answer where nothing else is released."""
+        """Return the answer where nothing else is released."""
         if isinstance(question, DeltaAtEpsilon):
             low, high = _down(self.low), _up(self.high)
         else:
@@ -276,7 +276,7 @@ class Disclosure:
     def joined(
         self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
     ) -> PrivacyBounds:
-        """The answer from that for the rest, whose losses end at ``loss``."""
+        """Return the answer from that for the rest, whose losses end at ``loss``."""
         if isinstance(question, DeltaAtEpsilon):
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
@@ -298,11 +298,11 @@ class Disclosure:
         return interval(min(low, high), high, direction, question, tolerance)
 
     def ends_by(self, epsilon: float) -> bool:
-        """Whether no loss of the rest lies beyond."""
+        """Return whether no loss of the rest lies beyond."""
         return self.loss is not None and Fraction(epsilon) >= self.loss
 
     def joined_ends(self, low: float, high: float) -> tuple[float, float]:
-        """Bounds on δ(ε), from those for the rest."""
+        """Return bounds on δ(ε), from those for the rest."""
         below = _down(self.low + (1 - self.low) * Fraction(low))
         return below, min(_up(self.high + (1 - self.high) * Fraction(high)), 1.0)
 
@@ -317,13 +317,13 @@ class Disclosure:
 
 
 def _down(exact: Fraction) -> float:
-    """The largest float that is not above."""
+    """Return the largest float that is not above."""
     value = float(exact)
     return value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
 
 
 def _up(exact: Fraction) -> float:
-    """The smallest float that is not below."""
+    """Return the smallest float that is not below."""
     value = float(exact)
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
@@ -336,12 +336,12 @@ class LaplacePair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """All losses."""
+        """Return all losses."""
         del tail
         return -1.0 / self.scale, 1.0 / self.scale
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         most = 1.0 / self.scale
         at = np.clip(nodes, -most, most)
         # P(L ≤ l) = e^{-(most - l)/2}/2 and Q(L ≤ l) = 1 - e^{-(most + l)/2}/2 for l inside, and 1 from ``most`` on.
@@ -358,7 +358,7 @@ class LaplacePair:
 
 
 def release_from_dict(record: Mapping[str, Any]) -> Release:
-    """The value that ``as_dict`` described.
+    """Return the value that ``as_dict`` described.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ class _EqualSteps(Value):
         return [(step, -(-steps // self.bands))]
 
     def unit(self, step: AnyStep) -> AnyStep:
-        """The unit that another package's accountant composes.
+        """Return the unit that another package's accountant composes.
 
         Returns
         -------
@@ -56,7 +56,7 @@ class _IndependentSteps(_EqualSteps):
         return self.rate
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of steps of a run.
+        """Return the number of steps of a run.
 
         Returns
         -------
@@ -288,7 +288,7 @@ class RandomAllocation(Value):
         return [(_block(step, length), epochs * count) for length, count in blocks.items() if count]
 
     def unit(self, step: AnyStep) -> AnyStep | AllocationEpoch:
-        """The unit that another package's accountant composes.
+        """Return the unit that another package's accountant composes.
 
         Returns
         -------
@@ -304,7 +304,7 @@ class RandomAllocation(Value):
         return _block(step, self.steps_per_epoch)
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of steps of a run.
+        """Return the number of steps of a run.
 
         Returns
         -------
@@ -358,7 +358,7 @@ class FixedOrder(_EqualSteps):
     """The sample rate of the step that the engine sees."""
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of epochs of a run.
+        """Return the number of epochs of a run.
 
         Returns
         -------
@@ -383,7 +383,7 @@ _KINDS = (Poisson, CyclicPoisson, FixedSize, RandomAllocation, FixedOrder)
 
 
 def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
-    """The value; a plain number stands for Poisson sampling at this rate."""
+    """Return the value; a plain number stands for Poisson sampling at this rate."""
     if isinstance(sampling, _KINDS):
         return sampling
     try:
@@ -398,7 +398,7 @@ def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
 
 
 def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
-    """The value that :meth:`Value.as_dict` described.
+    """Return the value that :meth:`Value.as_dict` described.
 
     Parameters
     ----------

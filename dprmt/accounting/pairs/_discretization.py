@@ -52,7 +52,7 @@ class LossPMF:
 
 
 def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
-    """A discrete loss that is never more private than the cells, whose nodes are ``index * mesh + offset``.
+    """Return a discrete loss that is never more private than the cells, whose nodes are ``index * mesh + offset``.
 
     Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
@@ -60,7 +60,7 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
 
 
 def mass_from_above(losses: Array, cells: LossCells) -> Array:
-    """The finite part of :func:`from_above`."""
+    """Return the finite part of :func:`from_above`."""
     mass = connect_the_dots(losses, cells)
     mass[..., 0] += cells.p_below
     return mass
@@ -85,12 +85,12 @@ def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
 
 
 def connect_the_dots(losses: Array, cells: LossCells) -> Array:
-    """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
+    """Return the masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
     return _dots(cells.p, _left_share(losses, cells, "upper"))
 
 
 def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
-    """A discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
+    """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
 
     Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
     dropped.
@@ -114,7 +114,7 @@ def mass_from_below(losses: Array, cells: LossCells) -> Array:
 
 
 def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array:
-    """Masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
+    """Return the masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
 
     ``width``, ``mass``, ``share``: of each cell, the latter of its right node in the law that keeps mass and mean.
     ``at_nodes``: mass that lies at the nodes.
@@ -164,7 +164,7 @@ def _dots(mass: Array, left_share: Array) -> Array:
 
 
 def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) -> Array:
-    """Slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
+    """Return slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
     # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
     # slopes, which are kept between 0 and the total mass. Equation (D2).
     total = dots.sum(axis=-1, keepdims=True)

@@ -60,7 +60,7 @@ class RatioLaw:
 def replaced_by_opposites(
     law: NormRatioBins, probes: int, noise_multiplier: float, sample_rate: float, tail: float, number: int
 ) -> AtomicPair:
-    """A pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
+    """Return a pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
 
     ``law``: χ²(k)/k in bins. ``tail``: P-mass at losses that need not be resolved; ``number``: of losses.
     """
@@ -73,7 +73,7 @@ def replaced_by_opposites(
 def opposites_below(
     law: NormRatioBins, noise_multiplier: float, sample_rate: float, tail: float, number: int
 ) -> AtomicPair:
-    """A pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
+    """Return a pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
     x, mass = law.concentrate(equal_ratios_convex_from(noise_multiplier))
     shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), _LEAST_SHIFT)
     losses = _losses(shift, mass, noise_multiplier, sample_rate, tail, number)
@@ -149,11 +149,11 @@ class _EqualRatios:
         return cls(height, before, after, losses[:, None])
 
     def of(self, some: Places) -> _EqualRatios:
-        """The same of some shifts."""
+        """Return the same of some shifts."""
         return _EqualRatios(self.height[:, some], self.before[:, some], self.after[:, some], self.loss)
 
     def tilt(self, shift: Array) -> Array:
-        """κ = tanh(at - l/2)."""
+        """Return κ = tanh(at - l/2)."""
         return np.asarray(np.tanh(shift * (self.after - self.before) / 2 - self.loss / 2))
 
     def bent(self, x: Array, shift: Array, law: RatioLaw, noise_multiplier: float) -> Array:
@@ -178,7 +178,7 @@ class _EqualRatios:
         return value
 
     def _between(self, shift: Array) -> tuple[Array, Array]:
-        """The least and largest z between neighbours: z = 2a - y, and y grows with a."""
+        """Return the least and largest z between neighbours: z = 2a - y, and y grows with a."""
         low = np.maximum(2 * shift[1:] - self.before[:, :-1], 0.0)
         return low, 2 * shift[:-1] - self.before[:, 1:]
 
@@ -195,7 +195,7 @@ class _EqualRatios:
 
 
 def _product(factor: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """The least and the largest of a number times one between ``low`` ≥ 0 and ``high``."""
+    """Return the least and the largest of a number times one between ``low`` ≥ 0 and ``high``."""
     return np.where(factor >= 0.0, factor * low, factor * high), np.where(factor >= 0.0, factor * high, factor * low)
 
 
@@ -307,7 +307,7 @@ class _Windows:
 
 
 def _allowed_multiplier(ends: Array, high: Array, low: Array, probes: int, sample_rate: float) -> Array:
-    """β such that 4β/k sin²θ is at most what misaligned gradients lose, by loss and cells of both shifts."""
+    """Return β such that 4β/k sin²θ is at most what misaligned gradients lose, by loss and cells of both shifts."""
     a0, a1, b0, b1 = low[:, None], high[:, None], low[None, :], high[None, :]
     weight, loss = np.exp(ends[:, 0])[:, None, None], ends[:, 1][:, None, None]
     found = np.full((ends.shape[0], high.size, high.size), math.inf)
@@ -333,7 +333,9 @@ def _threshold_above(a: Array, b: Array, loss: Array, sample_rate: float) -> Arr
 
 
 def _least_charge(beta: Array, need: Array, x: Array, law: RatioLaw, window: _Windows) -> Array:
-    """The smallest, over β, of what convex functions of one ratio cost that make up for all that is not settled."""
+    """Return the smallest, over β, of what convex functions of one ratio cost that make up for all that is not
+    settled.
+    """
     outside = law.below(x[window.left + 1]) / (x[window.left + 1] - x[window.left])
     right = law.above(x[window.right - 1]) / (x[window.right] - x[window.right - 1])
     fits = window.beta[:, None, :] >= beta[:, :, None]
@@ -367,7 +369,9 @@ def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
 
 
 def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
-    """The pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same exchanged."""
+    """Return the pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same
+    exchanged.
+    """
     curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
     step = np.diff(losses)
     mass = np.zeros(losses.size)

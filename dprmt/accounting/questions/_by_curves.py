@@ -41,7 +41,7 @@ def bounds_by_curves(
 
 
 def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighbours, largest: float) -> Lines:
-    """All lines of the relation, from curves up to ``largest`` ε."""
+    """Return all lines of the relation, from curves up to ``largest`` ε."""
     return _related(tuple(schedule), direction, neighbours, largest, _FLOOR)
 
 

@@ -55,13 +55,13 @@ class Brackets:
             raise InconsistentBoundsError("bounds after different numbers of steps contradict each other: report this")
 
     def width(self) -> Array:
-        """Widths in units of the tolerance."""
+        """Compute widths in units of the tolerance."""
         with np.errstate(invalid="ignore"):
             value: Array = (self.upper - self.lower) / (self.tolerance * np.maximum(1.0, self.upper))
         return np.where(np.isfinite(self.upper), value, np.inf)
 
     def open(self) -> NDArray[np.int64]:
-        """Compute widths in units of the tolerance."""
+        """Mark bounds that are wider than requested, and could decide."""
         return np.flatnonzero((self.width() > 1.0) & (self.upper > self.floor))
 
 
@@ -91,7 +91,7 @@ class _BlockQuestion:
 
 @dataclass(frozen=True)
 class _Laws:
-    """Mark bounds that are wider than requested, and could decide."""
+    """Discrete losses of a step from above and from below, and a bound on its total variation."""
 
     upper: LossPMF
     lower: LossPMF
@@ -135,7 +135,7 @@ def _solve_all(
 
 
 def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, block: NDArray[np.int64]) -> bool:
-    """Whether this could be done."""
+    """Return whether this could be done."""
     counts, delta = brackets.counts[block], question.delta
     drift = loss_drift([(question.step, 1)]) * counts
     upper = _bounds_of(laws.upper, counts, delta, upper=True)

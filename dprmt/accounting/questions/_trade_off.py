@@ -55,7 +55,7 @@ def checked_rates(alpha: ArrayLike) -> Array:
 
 
 def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
-    """The smaller of both directions' trade-off functions of a composition.
+    """Return the smaller of both directions' trade-off functions of a composition.
 
     Notes
     -----

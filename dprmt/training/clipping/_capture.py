@@ -164,7 +164,7 @@ class Capture:
             raise ParameterError("model", self._elsewhere[0], _ELSEWHERE)
 
     def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        """Squared norms over all layers after the backward pass, shape (B,), and what they are of."""
+        """Return squared norms over all layers after the backward pass, shape (B,), and what they are of."""
         for layer in list(self.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
         if self._tied and self.squared is not None:
@@ -417,7 +417,7 @@ def _has_rows(value: Any) -> bool:
 
 
 def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
-    """Whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
+    """Return whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
     if known is None or not hasattr(known, "device_mesh"):
         return False
     return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape

@@ -95,7 +95,7 @@ class StepCosts:
         return min(cheap or found, key=lambda one: one.time)
 
     def rows(self) -> list[list[str]]:
-        """Rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
+        """Return rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
         return [
             [
                 one.way,
@@ -147,7 +147,7 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
 
 
 def checked_losses(losses: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """One forward pass; raises unless it gives one loss per sample, with its graph."""
+    """Return one forward pass; raises unless it gives one loss per sample, with its graph."""
     found: Any = losses()
     if not isinstance(found, torch.Tensor) or found.ndim != 1 or not found.requires_grad:
         shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__

@@ -40,16 +40,14 @@ def make_private(
     Parameters
     ----------
     model : Module
-        Model in training mode, with samples as first axis. Modules that hooks cannot follow (torch's attention and
-        recurrent layers, DoRA) run one sample at a time, which needs more memory.
+        Model in training mode, with samples as first axis. Modules that hooks cannot follow run one sample at a time,
+        which needs more memory.
     optimizer : torch.optim.Optimizer
-        Optimizer of exactly the trainable parameters. Weights in the subspaces of a
-        `dprmt.training.optimizers.DPGrape` are clipped and noised there.
+        Optimizer of exactly the trainable parameters.
     norms : str, Norms or NormEstimator
-        Norm method. "exact" forms per-sample gradients, in blocks. "ghost" computes the same norms by Gram matrices
-        where that is cheaper. "hutchinson" and "hutch++" estimate them with 32 *secret* probes. Pass a value such as
-        ``Hutchinson(64, secret=True)`` to change the numbers. Layers whose exact norm is cheaper stay exact, unless
-        the value has a ``rank``.
+        Norm method. "exact" forms per-sample gradients; "ghost" computes the same norms by Gram matrices where that is
+        cheaper; "hutchinson" and "hutch++" estimate them with 32 *secret* probes. Pass a value such as
+        ``Hutchinson(64, secret=True)`` to change the numbers.
     clipping_norm : float
         Largest norm C > 0 of a sample's gradient in the sum.
     noise_multiplier : float
@@ -64,33 +62,31 @@ def make_private(
     distributed : bool
         Whether a process group shares each logical batch, with every sample in one process.
     whole : iterable of str
-        Names of modules to run sample by sample, "" for the whole model, for example around a parameter that is used
-        in several places.
+        Names of modules to run sample by sample, "" for the whole model.
     replay : float
         Probability in [0, 1] of an isolation check of a later micro-batch; the first one is always checked.
     units : Units, optional
-        Units of privacy with several rows, such as all texts of a person.
+        Units of privacy with several rows.
 
     Returns
     -------
     ClippedStep or UnitStep
-        A ``PrivateStep``.
+        A private step.
 
     Raises
     ------
     ParameterError
-        If an argument is out of its range, a layer is shared or mixes samples, or the optimizer lacks a trainable
-        parameter.
+        If an argument is out of its range, a layer is shared or mixes samples, or parameters differ from the
+        optimizer's.
     TrainingStateError
-        Later, if a module that runs sample by sample gives a batch another output than its samples.
+        Later, if a module gives a batch another output than its samples.
 
     Privacy
     -------
     Holds if: each loss depends on one sample, ``samples`` are identities in the data set, and each sample is in one
-    process. Covers: (Σ_i c_i g_i + σC·N(0, I)) / L with c_i = min(1, (1-ρ)C/√n̂_i), rounding of norms and passes
-    included. Does not cover: rounding of the sum's additions, floating-point noise without a ``SecureRandom``, and
-    mixing that no isolation check finds. Proof: ``docs/theory/randomized_clipping.md``; for DP-GRAPE
-    ``docs/how_to/dp_grape.md``.
+    process. Covers: (Σ_i c_i g_i + σC·N(0, I)) / L with c_i = min(1, (1-ρ)C/√n̂_i). Does not cover: rounding of the
+    sum, floating-point noise without a ``SecureRandom``, and mixing that no isolation check finds. Proof:
+    ``docs/theory/randomized_clipping.md``; for DP-GRAPE ``docs/how_to/dp_grape.md``.
 
     Examples
     --------

@@ -136,7 +136,7 @@ class NoisySum:
             _mark_as_processed(parameter.summed_grad)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Shape of what is released for a parameter."""
+        """Return the shape of what is released for a parameter."""
         return parameter.shape
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:

@@ -46,7 +46,7 @@ class NormPolicy:
         return estimator if isinstance(estimator, EmbeddingNormEstimator) and estimator.everything else None
 
     def estimates(self, rows: int, columns: int) -> NormEstimator | None:
-        """The estimator for a layer of this shape, by the shape alone; None if its norm is to be exact."""
+        """Return the estimator for a layer of this shape, by the shape alone; None if its norm is to be exact."""
         if self.estimator is None:
             return None
         return self.estimator if self.everything or self.estimator.is_cheaper(rows, columns) else None
@@ -85,13 +85,15 @@ class Layer(Protocol):
     """Whether samples have tokens, all axes between first and last, on which the rounding or the rank depends."""
 
     def records(self) -> list[LayerRecord]:
-        """Records for the accountant."""
+        """Return the records for the accountant."""
 
     def terms(self, tokens: int) -> int:
-        """The longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer additions."""
+        """Return the longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer
+        additions.
+        """
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
-        """Squared norms, shape (B,) and float64, and what their weighted sum can be formed from.
+        """Return squared norms, shape (B,) and float64, and what their weighted sum can be formed from.
 
         ``uses``: of a layer with tokens one only, see `joined`.
         ``units``: where several rows are one of the samples, and the layer has no tokens: whose gradients to add.

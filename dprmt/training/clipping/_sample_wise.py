@@ -79,7 +79,7 @@ class SampleWiseForward:
         return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copied model has the plain forward pass."""
+        """Restore the plain forward pass in a copied model."""
         return types.MethodType(type(self._module).forward, memo[id(self._module)])
 
     def remove(self) -> None:
@@ -253,7 +253,7 @@ class _Call:
                     refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and words alone")
 
     def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
-        """The arguments with other tensors in their places."""
+        """Return the arguments with other tensors in their places."""
         value, arguments = iter(values), {}
         for name, (leaves, spec) in self._flat.items():
             arguments[name] = tree_unflatten(
@@ -263,7 +263,7 @@ class _Call:
 
 
 def _cut(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """The samples first, each with the axis that was theirs: of length 1, or of several heads."""
+    """Return the samples first, each with the axis that was theirs: of length 1, or of several heads."""
     return value.unflatten(axis, (size, -1)).movedim(axis, 0)
 
 

@@ -53,7 +53,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         self._check_streams()
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Shape of the rows of this process."""
+        """Return the shape of the rows of this process."""
         return tuple(_shard(parameter).to_local().shape)
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:

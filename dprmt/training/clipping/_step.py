@@ -104,7 +104,7 @@ def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
 
 
 def _is_scaled(losses: torch.Tensor) -> bool:
-    """Whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
+    """Return whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
     factor = getattr(losses.grad_fn, "_saved_other", None)
     if losses.grad_fn is None or losses.grad_fn.name() != "MulBackward0" or not isinstance(factor, torch.Tensor):
         return False
@@ -119,10 +119,10 @@ class _MaySpreadError(Exception):
 
 @contextmanager
 def _products_by_row() -> Iterator[None]:
-    """Without oneDNN, whose products in bfloat16 read on after a row of odd length.
+    """Switch off oneDNN, whose products in bfloat16 read past a row of odd length.
 
-    They multiply the next row's first number by zero: of NaN or an infinity that is NaN, and a neighbour of a sample
-    that is left out would be left out too.
+    They multiply the next row's first number by zero. If that is NaN or infinite, the product is NaN, and the
+    neighbour of a dropped sample would be dropped too.
     """
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False

@@ -75,7 +75,7 @@ def check_units(units: object) -> Units:
 
 
 def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
-    """The regime and why, from public sizes alone; ``tokens``: T of a row."""
+    """Return the regime and why, from public sizes alone; ``tokens``: T of a row."""
     wanted, rows, size = units.regime, units.rows_per_unit, units.micro_batch_size
     if wanted == "alone":
         return "alone", "units are run one at a time, as asked for"

@@ -10,7 +10,7 @@ from dprmt._validation import ParameterError
 
 
 def as_text(value: Any) -> str:
-    """A cell of a table as text; triples are written ``subject : relation : object | …``.
+    """Return a cell of a table as text; triples are written ``subject : relation : object | …``.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def as_text(value: Any) -> str:
 
 
 def as_references(value: Any) -> list[str]:
-    """The target texts of a cell: one string, strings, or annotations with a ``text``.
+    """Return the target texts of a cell: one string, strings, or annotations with a ``text``.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def as_references(value: Any) -> list[str]:
 
 
 def read_dart_xml(path: Path) -> list[dict[str, Any]]:
-    """Rows of DART's XML layout, in the shape of its JSON layout.
+    """Return rows of DART's XML layout, in the shape of its JSON layout.
 
     ``path``: A file of ``entry`` elements with ``modifiedtripleset/mtriple`` and ``lex``.
     """

@@ -80,8 +80,8 @@ def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> t
 
     Parameters
     ----------
-    A Transformers model, with or without hooks.
-        Of Transformers, with or without hooks.
+    model : Module
+        A Transformers model, with or without hooks.
     batch : mapping of str to Tensor
         As `TaskData.collate` returns it. The model gets all of it except for labels and ``sample_id``, and nothing
         else: positions are those that the model computes.
@@ -197,7 +197,7 @@ def head_of(model: torch.nn.Module) -> Head:
 
 
 def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
-    """The model inside of adapters and hooks, which do not pass on attributes."""
+    """Return the model inside of adapters and hooks, which do not pass on attributes."""
     if (found := _named_model(model)) is not None:
         return found
     allowed = "a model of Transformers; or give the loss of each sample as losses="
@@ -205,7 +205,7 @@ def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _named_model(model: torch.nn.Module) -> torch.nn.Module | None:
-    """The outermost model of Transformers, or module whose class names its head."""
+    """Return the outermost model of Transformers, or module whose class names its head."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) or isinstance(getattr(type(module), "head", None), str):
             return module
@@ -264,7 +264,7 @@ def _next_token_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]
 
 
 def _decoded_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
-    """The decoder's inputs are the model's own shift of the labels, unless the batch has them."""
+    """Set the decoder's inputs by the model's shift of the labels, unless the batch has them."""
     labels, more = batch["labels"], {}
     if not any(name in batch for name in ("decoder_input_ids", "decoder_inputs_embeds")):
         shift = getattr(_transformers_model(model), "prepare_decoder_input_ids_from_labels", None)
@@ -351,7 +351,9 @@ def _raised(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _has_fixed_head(model: torch.nn.Module) -> bool:
-    """Whether the model can leave out logits of the prompt that all samples have, and no trained layer misses them."""
+    """Return whether the model can leave out logits of the prompt that all samples have, and no trained layer misses
+    them.
+    """
     for module in model.modules():
         if "logits_to_keep" in signature(module.forward).parameters:
             head = module.get_output_embeddings()

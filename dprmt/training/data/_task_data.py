@@ -93,7 +93,7 @@ class TaskData:
     summary: Mapping[str, Any]
 
     def collate(self, items: Sequence[Item], *, length: int | None = None) -> dict[str, torch.Tensor]:
-        """A batch of items, padded on the right.
+        """Return a batch of items, padded on the right.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class TaskData:
         return batch | {"sample_id": torch.tensor([item["sample_id"] for item in items])}
 
     def describe(self) -> dict[str, Any]:
-        """The data, as plain values for a log.
+        """Return the data, as plain values for a log.
 
         Returns
         -------

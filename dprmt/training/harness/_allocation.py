@@ -13,7 +13,9 @@ from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
 
 def epoch_length(batch_size: float, samples: int) -> int:
-    """The number t of steps of an epoch whose batches, of n/t samples on average, are closest to the expected size."""
+    """Return the number t of steps of an epoch whose batches, of n/t samples on average, are closest to the expected
+    size.
+    """
     return max(1, round(samples / batch_size))
 
 
@@ -47,7 +49,7 @@ class AllocatedBatches:
             self.charged += self.steps_per_epoch - done
 
     def was_charged(self) -> None:
-        """Say that the last batch is charged, before the next one is asked for."""
+        """Record that the last batch counts towards ε, before the next one is drawn."""
         self.charged += 1
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -61,7 +63,7 @@ class AllocatedBatches:
             yield from allocation(self.samples, self.steps_per_epoch, generator)[done:]
 
     def for_checkpoint(self) -> dict[str, Any] | None:
-        """The draws of the epoch that is under way, and after which charge; as secret as the training data."""
+        """Return the draws of the epoch that is under way, and after which charge; as secret as the training data."""
         if self.randomness.secure:
             return None
         secret = torch.tensor(list(self._secret), dtype=torch.uint8)

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM only raises a flag; a second SIGINT interrupts at once.
+    """While entered, the first SIGINT or SIGTERM only sets a flag; a second SIGINT interrupts immediately.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """

@@ -1,4 +1,4 @@
-"""What looks on while a run trains, and the files that are written so."""
+"""Observers of a training run, and the files that they write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dprmt.training.private_run._clip_only import said_of_every_step
 
 
 class RunView(Protocol):
-    """What observers see of a `Run`."""
+    """Part of a `Run` that observers can read."""
 
     @property
     def prepared(self) -> Prepared:
@@ -41,7 +41,7 @@ class RunView(Protocol):
         """Steps charged over all starts."""
 
     def epsilon_after(self, steps: int) -> float:
-        """Upper bound of ε for a number of steps."""
+        """Return an upper bound of ε for a number of steps."""
 
     def stop(self) -> None:
         """End the run before the next step is charged."""
@@ -54,29 +54,29 @@ class StepRecord:
     Attributes
     ----------
     step : int
-        Its number, from 1.
+        Number of the step, from 1.
     attempt : int
         Number of the start of the run.
     epsilon : float
-        Upper bound of ε after it, for all steps ever charged; NaN where the run is not told it at every step.
+        Upper bound of ε after the step, for all recorded steps; NaN if the run does not compute it.
     learning_rate : float
-        Of the step.
+        Learning rate of the step.
     noisy_gradient_norm : float
         Over all trainable parameters, before denoising.
     denoising : dict
-        How many matrices were replaced, out of how many; empty without a denoiser.
+        Number of replaced matrices, and of all; empty without a denoiser.
     seconds : float
-        It took, which grows with the batch that was drawn. **Private.**
+        Duration, which grows with the drawn batch. **Private.**
     loss : float or None
-        Mean over the batch; None if Poisson sampling drew nobody. **Private.**
+        Mean over the batch; None if Poisson sampling drew no sample. **Private.**
     batch_size : int
-        As it was drawn. **Private.**
+        Size of the drawn batch. **Private.**
     evaluation : dict or None
-        Scores after the step, if they were taken.
+        Scores after the step, if they were computed.
     private_evaluation : dict or None
-        The same where ``evaluation.private_noise`` is given. **Private.**
+        The same scores if ``evaluation.private_noise`` is given. **Private.**
     telemetry : dict
-        What the run said of itself, see `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
+        Reading of `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
     """
 
     step: int
@@ -93,7 +93,7 @@ class StepRecord:
     telemetry: dict[str, Any] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
-        """The record as a line of ``metrics.jsonl``."""
+        """Return the record as a line of ``metrics.jsonl``."""
         entry: dict[str, Any] = {
             "step": self.step,
             "attempt": self.attempt,
@@ -123,29 +123,31 @@ class Observer:
     """
 
     def start(self, run: RunView) -> None:
-        """Called before the first step of this start; ``run.done`` steps were done by earlier ones."""
+        """Handle the start, before the first step; ``run.done`` steps were done by earlier starts."""
 
     def before_step(self, run: RunView, step: int) -> None:
-        """Called before a batch is drawn. ``run.stop()`` ends the run here."""
+        """Handle the moment before a batch is drawn. Call ``run.stop()`` to end the run here."""
 
     def measured(self, run: RunView, step: int) -> None:
-        """Called when the batch went through the model, before the step is charged. ``run.stop()`` ends the run."""
+        """Handle the moment after the batch went through the model, before the step is recorded. Call ``run.stop()``
+        to end the run.
+        """
 
     def after_step(self, run: RunView, record: StepRecord) -> None:
-        """Called after the optimizer has moved."""
+        """Handle the moment after the optimizer has moved."""
 
     def before_checkpoint(self, run: RunView) -> None:
-        """Called before the state is written."""
+        """Handle the moment before the state is written."""
 
     def note(self, run: RunView, text: str) -> None:
-        """Called with a sentence about the run."""
+        """Handle a sentence about the run."""
 
     def end(self, run: RunView) -> None:
-        """Called after the last step of this start, whatever ended it, errors included."""
+        """Handle the end of this start, also after an error."""
 
 
 def listeners(observers: Sequence[Observer], moment: str) -> list[Callable[..., None]]:
-    """What is to be called at a moment of the run, by the name of `Observer`'s method."""
+    """List the methods of observers to call at a moment of the run, by the name of `Observer`'s method."""
     methods = [getattr(observer, moment) for observer in observers]
     return [method for method in methods if getattr(method, "__func__", None) is not getattr(Observer, moment)]
 

@@ -122,7 +122,7 @@ def _mechanism(settings: Settings, record: NormRecord, sigma: float, batches: Po
 
 
 def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poisson | RandomAllocation) -> float:
-    """The σ that was asked for, or the smallest that keeps the target ε."""
+    """Return the σ that was asked for, or the smallest that keeps the target ε."""
     privacy, steps = settings.privacy, settings.training.steps
     if privacy.clip_only:
         return 0.0
@@ -138,7 +138,7 @@ def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poiss
 
 
 def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
-    """How samples come into batches: what sampler and accountant are told."""
+    """Choose the sampling scheme, for sampler and accountant."""
     if settings.training.batch_size > size:
         allowed = f"at most the size of the training set, {size}"
         raise ParameterError("training.batch_size", settings.training.batch_size, allowed)

@@ -1,4 +1,4 @@
-"""What a run says while it trains: step, loss, ε spent, gradient norm."""
+"""Progress of a run: step, loss, spent ε, gradient norm."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RecipeTask(Task):
         return len(self.data.train[position]["input_ids"])
 
     def collate(self, items: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """A micro-batch on the device of the model, ``sample_id`` included."""
+        """Return a micro-batch on the device of the model, ``sample_id`` included."""
         return {name: value.to(self.device) for name, value in self.data.collate(items).items()}
 
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
@@ -59,7 +59,7 @@ class RecipeTask(Task):
         return private.accumulate(losses, samples=samples, step=step, batch=inputs)
 
     def digest(self) -> str:
-        """Of all items in their order, and whose they are."""
+        """Digest all items in order, with their owners."""
         digest = hashlib.blake2b(digest_size=16)
         for item, row in zip(self.data.train, self.data.train.rows, strict=True):
             whose = {} if row.unit is None else {"unit": row.unit}
@@ -67,7 +67,9 @@ class RecipeTask(Task):
         return digest.hexdigest()
 
     def score(self) -> dict[str, Any]:
-        """On the validation set. For generation, ``"skipped"`` says which metrics could not be computed, and why."""
+        """Score the validation set. For generation, ``"skipped"`` has the reason for each metric that could not be
+        computed.
+        """
         if not len(self.data.validation):
             return {}
         wanted, model = self.evaluation, self.loaded.model
@@ -94,11 +96,11 @@ class RecipeUnitsTask(RecipeTask):
         return self._batches.plan(model, **options)
 
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`; positions are those of units."""
+        """Split into micro-batches, see `Task`; positions count units."""
         return self._batches.pieces(batch, largest)
 
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
-        """See `Task`; positions are those of units."""
+        """Add gradients, see `Task`; positions count units."""
         private.model.train()
         found = []
         for rows in self._batches.parts(positions, step):
@@ -109,7 +111,7 @@ class RecipeUnitsTask(RecipeTask):
 
 
 def recipe_task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> RecipeTask:
-    """Rows as samples, or units of several."""
+    """Return rows as samples, or units of several."""
     if recipe.data.unit is None:
         return RecipeTask(loaded, data, recipe.evaluation, device)
     averages = recipe.data.unit_gradient == "mean"
@@ -126,7 +128,7 @@ def prepare_recipe(
     randomness: Randomness,
     **options: Any,
 ) -> Prepared:
-    """A recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
+    """Return a recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
     loaded.model.to(device)
     check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
     return prepare(
@@ -147,7 +149,9 @@ def check_draws_kept(recipe: Recipe, *, repeatable: bool) -> None:
 
 
 def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
-    """Model with tokenizer, and data, of a recipe; refused if the model cannot read texts as long as the recipe's."""
+    """Load model, tokenizer and data of a recipe; raise an error if the model cannot read texts as long as the
+    recipe's.
+    """
     tokenizer = load_tokenizer(recipe.model)
     data = load_data(recipe.data, tokenizer, recipe.model.task)
     labels = len(data.labels) if data.labels is not None else None
@@ -159,7 +163,7 @@ def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
 
 
 def usable_device(name: str | torch.device | None) -> torch.device:
-    """The device to train on; under ``torchrun``, this process' own GPU."""
+    """Return the device to train on; under ``torchrun``, this process' own GPU."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda":
@@ -174,7 +178,7 @@ def usable_device(name: str | torch.device | None) -> torch.device:
 
 
 def made_up_batch(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> dict[str, torch.Tensor]:
-    """A batch of random tokens: looking at it costs no privacy."""
+    """Return a batch of random tokens: looking at it costs no privacy."""
     generator = torch.Generator().manual_seed(0)
     shape = (samples, tokens)
     vocabulary = int(loaded.model.config.vocab_size)

@@ -79,7 +79,7 @@ class ReleasedGradients:
         return {"denoised_layers": sum(layer.denoised for layer in layers), "matrices": len(layers)}
 
     def spectra(self) -> dict[str, np.ndarray]:
-        """Singular values, in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``."""
+        """Return singular values in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``."""
         return dict(self._kept)
 
     def restore(self, spectra: Mapping[str, np.ndarray], last_step: int) -> None:

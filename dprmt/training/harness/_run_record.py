@@ -1,4 +1,4 @@
-"""What a run's files say about it, beside its ledger."""
+"""Files of a run about itself, in addition to its ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_REPLAYED = (
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """``run.json``, empty if there is none."""
+    """Read ``run.json``; empty if there is none."""
     file = path / RUN
     try:
         document: dict[str, Any] = parse_json(file.read_bytes()) if file.exists() else {}
@@ -41,7 +41,7 @@ def _is_record(document: Any) -> bool:
 
 
 def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
-    """Which installed packages the recipe's words are of, where they are not this one's."""
+    """List the other installed packages that registered names of the recipe."""
     asked = {
         "privacy.norms.kind": NORMS.source(settings.privacy.norms.kind),
         "optimizer.name": OPTIMIZERS.source(settings.optimizer.name),
@@ -52,7 +52,7 @@ def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
 
 
 def steps_seen(path: Path) -> int:
-    """Steps that metrics and summary know of: each of them was charged."""
+    """Count the steps in metrics and summary: each of them was recorded."""
     steps = len(read_lines(path / METRICS))
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         steps = max(steps, int(parse_json((path / SUMMARY).read_bytes())["charged"]))

@@ -40,7 +40,7 @@ def check_spread(settings: Settings, processes: int, *, repeatable: bool = False
 
 
 def spread(model: torch.nn.Module) -> None:
-    """Shard every block of a list of blocks, and the model around them, unless somebody did."""
+    """Shard every block of a list of blocks, and the model around them, unless they are sharded."""
     if any(isinstance(module, FSDPModule) for module in model.modules()):
         return
     for module in list(model.modules()):
@@ -52,12 +52,12 @@ def spread(model: torch.nn.Module) -> None:
 
 
 def local(value: torch.Tensor) -> torch.Tensor:
-    """What this process keeps of a tensor."""
+    """Return this process' part of a tensor."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def squared_norm(value: torch.Tensor) -> torch.Tensor:
-    """Of a tensor, over all processes that have a part of it: one call in each of them."""
+    """Compute the squared norm of a tensor over all processes that have a part of it; call it in each of them."""
     total = local(value).double().square().sum()
     if isinstance(value, DTensor):
         total = total.cpu()
@@ -66,7 +66,7 @@ def squared_norm(value: torch.Tensor) -> torch.Tensor:
 
 
 def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """By name; none of them as an evaluation has gathered it."""
+    """Map sharded parameters by name, without any that an evaluation has gathered."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -74,7 +74,7 @@ def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tensor:
-    """What this process keeps of a tensor that was saved, if the parameter is a shard and of its shape."""
+    """Return this process' part of a saved tensor, if the parameter is a shard with its shape."""
     if isinstance(parameter, DTensor) and tuple(value.shape) == tuple(parameter.shape):
         first, end = own_rows(parameter)
         own = value.rows(first, end) if isinstance(value, SavedRows) else value[first:end].clone()
@@ -84,7 +84,9 @@ def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tens
 
 
 def own_rows(parameter: DTensor) -> tuple[int, int]:
-    """The first row that this process keeps, and the one after its last: ``fully_shard`` cuts as ``torch.chunk``."""
+    """Return the first row that this process keeps, and the one after its last: ``fully_shard`` cuts as
+    ``torch.chunk``.
+    """
     rows, mesh = parameter.shape[0], parameter.device_mesh
     most = -(-rows // mesh.size())
     first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
@@ -94,7 +96,7 @@ def own_rows(parameter: DTensor) -> tuple[int, int]:
 
 
 def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A saved optimizer state whose tensors are cut as the parameters are."""
+    """Return a saved optimizer state whose tensors are cut as the parameters are."""
     moved = [value for group in optimizer.param_groups for value in group["params"]]
     own = {
         key: {

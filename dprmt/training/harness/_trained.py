@@ -36,7 +36,7 @@ def save_trained(loaded: LoadedModel, folder: Path, weights: Path | None = None)
 
 
 def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
-    """The model that a finished run ended with.
+    """Return the model that a finished run ended with.
 
     Parameters
     ----------

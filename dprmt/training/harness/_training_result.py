@@ -1,4 +1,4 @@
-"""What a call of `train` ends with."""
+"""Result of `train`."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ Losses = Callable[[torch.nn.Module, Any], torch.Tensor]
 class UnitTable:
     """The rows of every unit of a training set.
 
-    ``names``: of the units. ``rows``: of each, positions in the training set. ``most``: at most so many are drawn of
-    each in a step, None for all. ``averages``: whether a unit's gradient is the mean over its drawn rows, not the sum.
-    ``seed``: of the draws, which nobody has to keep secret: whichever of its rows are used, a unit's gradient is
-    clipped.
+    ``names``: names of the units. ``rows``: positions of each unit's rows in the training set. ``most``: largest
+    number of rows drawn of each in a step, None for all. ``averages``: whether a unit's gradient is the mean over its
+    drawn rows instead of the sum. ``seed``: seed of the draws, which may be public: a unit's gradient is clipped
+    whichever rows are used.
     """
 
     names: tuple[SampleId, ...]
@@ -38,11 +38,11 @@ class UnitTable:
     seed: int = 0
 
     def count(self, unit: int) -> int:
-        """How many rows of a unit a step uses."""
+        """Count the rows of a unit that a step uses."""
         return len(self.rows[unit]) if self.most is None else min(self.most, len(self.rows[unit]))
 
     def drawn(self, unit: int, step: int) -> list[int]:
-        """Positions of the rows of a unit that a step uses, by unit and step alone."""
+        """Return the positions of the rows of a unit that a step uses, by unit and step alone."""
         rows, many = self.rows[unit], self.count(unit)
         if many == len(rows):
             return list(rows)
@@ -50,7 +50,7 @@ class UnitTable:
         return sorted(random.Random(hashlib.blake2b(text.encode()).digest()).sample(rows, many))
 
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """Units of similar size together, as many as fit with all their rows, the smaller ones padded."""
+        """Group units of similar size, as many as fit with all their rows; smaller ones are padded."""
         pieces: list[list[int]] = []
         for unit in sorted(batch, key=self.count):
             if pieces and (len(pieces[-1]) + 1) * self.count(unit) <= largest:
@@ -71,18 +71,18 @@ class UnitBatches:
         self._regime, self._largest = "alone", 1
 
     def plan(self, model: torch.nn.Module, **options: Any) -> ClippingPlan:
-        """What is chosen is chosen from public sizes alone."""
+        """Plan by public sizes alone."""
         plan = plan_private(model, units=self._units, **options)
         self._regime = plan.regime
         return plan
 
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """Units as many as fit side by side, or each alone."""
+        """Group as many units as fit side by side, or one each."""
         self._largest = largest
         return [[unit] for unit in batch] if self._regime == "alone" else self.table.pieces(batch, largest)
 
     def parts(self, units: Sequence[int], step: int) -> Iterator[list[tuple[int, int]]]:
-        """Positions of the rows that a step uses, and their units: all at once, or as many as a micro-batch holds."""
+        """Yield positions of the rows that a step uses, and their units: all together, or in micro-batches."""
         rows = [(row, unit) for unit in units for row in self.table.drawn(unit, step)]
         if self._regime != "alone":
             yield rows
@@ -101,7 +101,7 @@ class UnitBatches:
         samples: Sequence[int] | torch.Tensor,
         step: int,
     ) -> torch.Tensor:
-        """Rows with their units' names; their losses by their shares, where a unit's gradient is a mean."""
+        """Return rows with their units' names; their losses by their shares, where a unit's gradient is a mean."""
         table = self.table
         if table.averages:
             batch = _with_shares(batch, torch.tensor([1.0 / table.count(unit) for _, unit in rows]))
@@ -129,7 +129,7 @@ def _shares_of_losses(losses: Losses, model: torch.nn.Module, batch: Any) -> tor
 
 
 def check_owners(name: str, owners: Sequence[Any] | torch.Tensor, rows: int) -> list[SampleId]:
-    """Whose every row is: a row of nobody could not be protected with anybody."""
+    """Check the owner of every row, because a row without an owner could not be protected."""
     values = owners.tolist() if isinstance(owners, torch.Tensor) else owners
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or len(values) != rows:
         found = len(values) if hasattr(values, "__len__") else type(values).__name__
@@ -152,7 +152,7 @@ def _owner(name: str, value: Any) -> SampleId:
 
 
 def unit_table(units: Sequence[SampleId], **options: int | bool | None) -> UnitTable:
-    """From the unit of every row."""
+    """Build the table from the unit of every row."""
     rows: dict[SampleId, list[int]] = {}
     for position, unit in enumerate(units):
         rows.setdefault(unit, []).append(position)

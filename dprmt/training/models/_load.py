@@ -43,7 +43,7 @@ class LoadedModel:
         return limit - config.pad_token_id - 1 if limit and config.model_type in _PAD_OFFSET else limit
 
     def describe(self) -> dict[str, Any]:
-        """The model, as plain values for a log.
+        """Return the model, as plain values for a log.
 
         Returns
         -------

@@ -45,8 +45,8 @@ def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, b
     -----
     If row lengths add up to more than 2²⁴, rows are first scaled by powers of two, so that products neither underflow
     nor overflow. Otherwise the amount that may underflow is added. With u the unit roundoff, an entry of AAᵀ∘GGᵀ has
-    an error of at most (d+p+3)u‖a_t‖‖a_s‖‖g_t‖‖g_s‖. :func:`cancellation_allowance` adds eight standard deviations of
-    the sum under the "statistical" model of :func:`rounding_margin`: 8√2 √(d+p+3) u Σ_t ‖a_t‖²‖g_t‖².
+    an error of at most (d+p+3)u‖a_t‖‖a_s‖‖g_t‖‖g_s‖. Under the "statistical" model of :func:`rounding_margin`, eight
+    standard deviations of the sum are 8√2 √(d+p+3) u Σ_t ‖a_t‖²‖g_t‖², which :func:`cancellation_allowance` adds.
 
     References
     ----------
@@ -72,7 +72,8 @@ def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, b
 
 
 def gram_entries(tokens: int) -> int:
-    """Number of entries of a Gram matrix that are formed: all T² up to 128 tokens, hardly more than half of many.
+    """Return the number of entries of a Gram matrix that are formed: all T² up to 128 tokens, hardly more than half of
+    many.
 
     Parameters
     ----------
@@ -93,7 +94,8 @@ def gram_entries(tokens: int) -> int:
 
 
 def _scaled(a: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Factors by powers of two: no entry above 1, and every sample's largest product of two rows' entries above ¼.
+    """Return factors by powers of two: no entry above 1, and every sample's largest product of two rows' entries above
+    ¼.
 
     Returns: both, and for each sample the exponent e, float64, with AᵀG = 2ᵉ times the product of what is returned.
     """

@@ -52,7 +52,7 @@ class Draws:
         self._epoch: tuple[int, list[list[int]]] | None = None
 
     def at(self, charged: int) -> list[int]:
-        """The batch of the step that comes after so many charged ones."""
+        """Return the batch of the step that comes after so many charged ones."""
         if isinstance(self._sampling, Poisson):
             generator = self.randomness.generator(f"Poisson sampling after {charged} steps")
             if isinstance(generator, SecureRandom):

@@ -51,7 +51,7 @@ class PrivacyLedger:
 
 
 def charged_steps(folder: Path) -> int:
-    """Number of steps charged in a run folder, over all its starts."""
+    """Return the number of steps charged in a run folder, over all its starts."""
     # A line that was cut short counts, and so do lines that are gone but that a later line has counted.
     path, count = folder / FILE, 0
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
@@ -69,7 +69,7 @@ def _stated(line: bytes) -> int:
 
 
 def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
-    """The least number of steps, not below ``steps``, that can be charged: (R1'') of random_allocation.md."""
+    """Return the least number of steps, not below ``steps``, that can be charged: (R1'') of random_allocation.md."""
     return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
 
 
@@ -93,7 +93,7 @@ class SpentEpsilon:
         self._slow = False
 
     def after(self, steps: int, *, exactly: bool = False) -> float:
-        """The bound; infinite where no noise is added."""
+        """Return the bound; infinite where no noise is added."""
         if isinstance(self._mechanism, ClippingOnly):
             return math.inf
         if steps == 0 and not self._releases:
@@ -141,13 +141,13 @@ def spent_epsilon(
 
 
 def mechanism_digest(mechanism: Mechanism, delta: float) -> str:
-    """A few letters that differ where the mechanism or δ does."""
+    """Return a few letters that differ where the mechanism or δ does."""
     document = json.dumps({**describe_mechanism(mechanism), "delta": delta}, sort_keys=True)
     return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()
 
 
 def describe_mechanism(mechanism: Mechanism) -> dict[str, Any]:
-    """The mechanism as a document, for the run's record."""
+    """Return the mechanism as a document, for the run's record."""
     if isinstance(mechanism, ClippingOnly):
         return {"mechanism": f"none ({SENTENCE})", "sample_rate": mechanism.sample_rate}
     document = mechanism.as_dict()

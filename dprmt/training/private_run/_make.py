@@ -73,39 +73,37 @@ def make_private(
 ) -> PrivateRun:
     """Make a training run private: batches, gradients, optimizer and ε in one object.
 
-    Iterate over the result instead of over your data loader. Pass each batch to :meth:`PrivateRun.step`, with a
-    function from rows to their losses.
+    Iterate over the result instead of over your data loader. Pass each batch to :meth:`PrivateRun.step`.
 
     Parameters
     ----------
     model : Module
-        Model to train, on its device. Batch normalization raises an error, because it mixes samples.
+        Model to train, on its device.
     optimizer : torch.optim.Optimizer
         Any optimizer of all trainable parameters.
     dataset_or_loader : Dataset or DataLoader
-        Data set with a length. The sampler of a loader is replaced.
+        Data with a length; the sampler of a loader is replaced.
     norms : str, Norms or NormEstimator
-        Norm method. Start with ``"exact"``; ``"ghost"`` computes the same norms with less memory; ``Hutchinson(probes,
-        secret=...)`` and ``HutchPlusPlus(...)`` estimate them.
+        Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory; ``Hutchinson(probes, secret=...)`` and
+        ``HutchPlusPlus(...)`` estimate norms.
     clipping_norm : float
         Largest norm C > 0 of a sample's gradient in the sum (Opacus' ``max_grad_norm``).
     batch_size : float, optional
-        *Expected* logical batch size over all processes; by default the loader's. It counts owners if there are any.
+        *Expected* logical batch size over all processes; by default the loader's.
     steps, epochs : int, float
         Exactly one of them: the length of the run.
     target_epsilon, noise_multiplier : float, optional
         Exactly one of them: the ε > 0 that the planned steps may cost, or σ > 0.
     delta : float, optional
-        δ in (0, 1). Required with ``target_epsilon`` and with ``ledger``.
+        δ in (0, 1). Required with a target and with ``ledger``.
     micro_batch_size : int, optional
-        Number of rows clipped together, >= 1; by default a whole batch.
+        Rows clipped together, >= 1; by default all.
     sampling : {"poisson", "allocation"}
-        Every sample enters every batch independently, or one random batch of each epoch.
+        Independent sampling, or one random batch of each epoch.
     owners : str, or sequence of int or str, optional
-        Owner of each row, or the column that has it. All rows of one owner are then one sample.
+        Owner of each row, or its column; all rows of one owner are one sample.
     units : Units, optional
-        How samples of several rows are clipped. ``Units(1, regime="alone")`` suits losses that call the model several
-        times.
+        How samples of several rows are clipped.
     tokens : int, optional
         Largest number of tokens in a row, known without looking at the data.
     whole : iterable of str
@@ -115,7 +113,7 @@ def make_private(
     denoising : Denoising, optional
         Denoiser of released gradients.
     telemetry : bool or mapping
-        Whether to estimate signal and progress, or options of `dprmt.training.telemetry.Telemetry`.
+        Whether to estimate signal and progress, or options for it.
     secure : bool
         Whether a cipher draws sampling and noise.
     ledger : path, optional
@@ -123,7 +121,7 @@ def make_private(
     progress : bool
         Whether to show a bar with ε; it needs tqdm.
     **others
-        None: Opacus' names raise an error with the name to use here.
+        None: Opacus' names raise an error with the right name.
 
     Returns
     -------
@@ -133,8 +131,7 @@ def make_private(
     Raises
     ------
     ParameterError
-        If an argument is out of its range, two conflict, or the model or optimizer cannot be made private. Nothing is
-        changed then.
+        If an argument is invalid, two conflict, or model or optimizer cannot be made private.
 
     Privacy
     -------
@@ -144,7 +141,6 @@ def make_private(
     See Also
     --------
     PrivateRun : for its methods and its guarantee.
-    dprmt.accounting.calibrate : for σ without a model.
 
     Examples
     --------

@@ -20,10 +20,10 @@ class Randomness:
 
     Formal guarantees
     -----------------
-    Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as
-    those of :func:`dprmt.training.randomness.secret_generator`. The Mersenne Twister is not a cryptographic generator.
-    Released gradients show sums of rounded normals and data, not its raw output. For an attacker on the generator or
-    on floating-point noise, use ``secure``, which has the guarantee of ``SecureRandom``.
+    Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as a
+    stream of :func:`dprmt.training.randomness.secret_generator`. The Mersenne Twister is not a cryptographic
+    generator. Released gradients show sums of rounded normals and data, not its raw output. For an attacker on the
+    generator or on floating-point noise, use ``secure``, which has the guarantee of ``SecureRandom``.
     """
 
     secret: bytes
@@ -42,7 +42,7 @@ class Randomness:
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
-        """A generator for one purpose."""
+        """Return a generator for one purpose."""
         if self.secure:
             return SecureRandom(self.derive(purpose))
         return secret_generator(device, self.derive(purpose))

@@ -171,7 +171,7 @@ class SecureRandom:
         return np.flatnonzero(words < np.uint64(heads)).tolist()
 
     def integers(self, count: int, below: int) -> torch.Tensor:
-        """Independent numbers, exactly uniform on {0, …, below - 1}: what is drawn above is drawn again.
+        """Return independent numbers, exactly uniform on {0, …, below - 1}: what is drawn above is drawn again.
 
         Parameters
         ----------

@@ -20,18 +20,18 @@ class EvaluationRecipe(Section):
     every : int or None
         Steps between evaluations; only at the end if absent.
     batch_size : int
-        Samples at once.
+        Number of samples per forward pass.
     limit : int or None
-        At most so many inputs, the first ones.
+        Measure on this number of inputs, the first ones.
     metrics : tuple of str
-        Of accuracy, f1, bleu, nist, rouge_1, rouge_l, meteor, cider, exact_match. Empty: accuracy, or all of
-        the generation metrics.
+        Any of accuracy, f1, bleu, nist, rouge_1, rouge_l, meteor, cider, exact_match. Empty: accuracy, or all of the
+        generation metrics.
     private_noise : float or None
-        Given, the accuracy after the last step is a release like a step: with Gaussian noise of so many validation rows
-        as its standard deviation, once in a run folder, charged with the steps; exact scores are private then. In
-        [1e-3, 1e6]; for a classifier whose unit of privacy is an item. Absent, scores are written down as they are.
+        Release the accuracy after the last step with Gaussian noise, whose standard deviation is this number of
+        validation rows. It counts towards ε once in a run folder, and exact scores are then private. In [1e-3, 1e6],
+        for a classifier whose unit of privacy is an item. If absent, exact scores are recorded.
     beams, max_new_tokens, length_penalty, no_repeat_ngram
-        Beam search, with the values of appendix J.2 of arXiv:2510.01137v3.
+        Options of beam search, by default as in appendix J.2 of arXiv:2510.01137v3.
 
     Raises
     ------

@@ -18,19 +18,19 @@ class NormsRecipe(Section):
     Attributes
     ----------
     kind : {"exact", "ghost", "auto", "hutchinson", "hutch++"}
-        Exact norms of gradients that are formed, or by the cheaper of them and tokens' Gram matrices; what ``dprmt
-        plan`` recommends; or estimates.
+        "exact" forms gradients, "ghost" uses Gram matrices where they are cheaper, and "auto" uses the recommendation
+        of ``dprmt plan``. The others estimate norms.
     probes : int or None
-        k >= 2 Gaussian probes per layer, of estimates; 32 by default.
+        Number k >= 2 of Gaussian probes per layer for estimates; 32 by default.
     sketch : int or None
-        Width of Hutch++'s sketch, >= 1; only of ``"hutch++"``. By default about the best split of as many products
-        between sketch and probes (see ``dprmt probes``).
+        Width of the sketch, >= 1; only for ``"hutch++"``. By default about the best split between sketch and probes
+        (see ``dprmt probes``).
     power_iteration : bool or None
-        Whether Hutch++'s sketch goes through one power iteration (3s + k products), as by default, or one pass
-        (2s + k); only of ``"hutch++"``.
+        Whether the sketch of ``"hutch++"`` uses one power iteration (3s + k products), the default, or one pass (2s +
+        k).
     secret : bool or None
-        Of estimates: independent secret probes for every sample, as by default, or one matrix per layer and step, which
-        may become public.
+        Whether estimates use independent secret probes for every sample, the default, or one matrix per layer and
+        step, which may become public.
 
     Raises
     ------

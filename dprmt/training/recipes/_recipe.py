@@ -34,7 +34,7 @@ class Document(Section):
     """Sections that are changed by dotted names and written as TOML."""
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with some keys changed, for sweeps and command-line overrides.
+        """Return a copy with some keys changed, for sweeps and command-line overrides.
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class Document(Section):
         return changed
 
     def to_dict(self) -> dict[str, Any]:
-        """The sections as nested tables of plain values, without the absent ones.
+        """Return the sections as nested tables of plain values, without the absent ones.
 
         Returns
         -------
@@ -78,7 +78,7 @@ class Document(Section):
         return _plain(dataclasses.asdict(self))  # type: ignore[call-overload]  # subclasses are dataclasses
 
     def to_toml(self) -> str:
-        """The recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
+        """Return the recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
 
         Returns
         -------
@@ -97,14 +97,14 @@ class Document(Section):
 
 @dataclass(frozen=True)
 class Settings(Document):
-    """Settings of a training run, whatever is trained: what a `Recipe` says beside its model and its data.
+    """Settings of a training run for any model: the sections of a `Recipe` except model and data.
 
     Attributes
     ----------
     privacy, optimizer, training
         The required sections; tables become sections.
     denoising, evaluation, telemetry, distributed
-        With defaults for everything; the denoiser's is none, telemetry is on.
+        Optional sections; by default without a denoiser and with telemetry.
 
     Raises
     ------
@@ -150,12 +150,12 @@ class Settings(Document):
 
 @dataclass(frozen=True)
 class Recipe(Document):
-    """All that determines a training run, checked.
+    """All settings of a training run, checked.
 
     Attributes
     ----------
     name : str
-        What the run is called.
+        Name of the run.
     model, data, privacy, optimizer, training
         The required sections.
     denoising, evaluation, telemetry, distributed
@@ -164,7 +164,7 @@ class Recipe(Document):
     Raises
     ------
     ParameterError
-        If the sections do not go together, such as generation from two columns.
+        If the sections do not match, such as generation from two columns.
 
     Examples
     --------
@@ -227,7 +227,7 @@ class Recipe(Document):
 
 
 def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
-    """The recipe of a nested table.
+    """Return the recipe of a nested table.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
 
 
 def builtin_recipes() -> tuple[str, ...]:
-    """Names of the recipes that come with the package, sorted.
+    """Return the names of the recipes that come with the package, sorted.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The section of a recipe on what a run says of itself."""
+"""Recipe section on telemetry."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class TelemetryRecipe(Section):
     Attributes
     ----------
     on : bool
-        Whether anything is.
+        Whether telemetry is on.
     every : int or None
-        Steps between full readings; a fiftieth of the run if absent.
+        Steps between full readings; a fiftieth of the run by default.
     window : int
-        Steps that a full reading looks back, >= 2.
+        Steps covered by a full reading, >= 2.
     displacement : bool
-        Whether the distance from the start is looked at, with its spectra; it keeps the start in a temporary file.
+        Whether to read the displacement from the start, with its spectra; it keeps the start in a temporary file.
 
     Raises
     ------
@@ -29,7 +29,7 @@ class TelemetryRecipe(Section):
 
     Formal guarantees
     -----------------
-    Post-processing of released values, whatever the options: it costs no privacy.
+    Post-processing of released values for all options, so it costs no privacy.
     """
 
     section = "telemetry"

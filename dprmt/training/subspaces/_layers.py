@@ -63,7 +63,7 @@ class ProjectedMatrix:
 
 
 def projected_axis(weight: torch.Tensor) -> int:
-    """The longer axis, the first of equal ones: what is left, r × n, is smallest then."""
+    """Return the longer axis, the first of equal ones: what is left, r × n, is smallest then."""
     return 0 if weight.shape[0] >= weight.shape[1] else 1
 
 
@@ -94,7 +94,7 @@ def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> l
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether the weight is (out, in), as in ``torch.nn.Linear``."""
+    """Return whether the weight is (out, in), as in ``torch.nn.Linear``."""
     return type(module) is nn.Linear
 
 

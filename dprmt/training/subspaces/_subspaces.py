@@ -132,7 +132,7 @@ class Subspaces:
         return self.kind != "svd" or self._by_weight[weight].name in self._held
 
     def released_shape(self, weight: torch.Tensor) -> tuple[int, int]:
-        """The shape of what is released of the weight's gradient in the present step.
+        """Return the shape of what is released of the weight's gradient in the present step.
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class Subspaces:
         return (self._held[layer.name].shape[1] if self.projects(weight) else layer.m), layer.n
 
     def projector(self, weight: torch.Tensor) -> torch.Tensor | None:
-        """P of the present step.
+        """Return P of the present step.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class Subspaces:
         return matrix
 
     def noise_gain(self, weight: torch.Tensor) -> float:
-        """Mean variance of an entry of PᵀZ for Z with variance 1: m/r, and 1 for singular vectors.
+        """Return the mean variance of an entry of PᵀZ for Z with variance 1: m/r, and 1 for singular vectors.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class Subspaces:
                 raise ParameterError(layer.name, tuple(layer.weight.shape), allowed)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs.
+        """Return all that a resumed run needs.
 
         Returns
         -------
