@@ -103,7 +103,7 @@ class DisplacedPair:
         return loss, (loss + 1.5 * self.changed**2 - np.log(2.0)) / self.changed
 
     def outcomes(self, losses: Array) -> tuple[Array, Array]:
-        """Return the largest outcome with a loss of at most each of these, and the smallest; both the same where there is none.
+        """Return the largest and the smallest outcome with a loss of at most each of these; equal where there is none.
 
         With v = u/2 the loss is l where e^{vx} solves a quadratic equation, with roots A(1 ± √(1 - ρ)).
         """
