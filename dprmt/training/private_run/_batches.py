@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.accounting import FixedOrder, FixedSize, Poisson, RandomAllocation
+from dprmt.accounting import Poisson, RandomAllocation, Sampling
 from dprmt.training.norms import SampleId
 from dprmt.training.private_run._owners import Owners, Part
 from dprmt.training.private_run._processes import rank
@@ -51,10 +51,9 @@ class Draws:
     generator that the secret seeds; the same number always gives the same batch.
     """
 
-    def __init__(
-        self, samples: int, sampling: Poisson | RandomAllocation | FixedOrder | FixedSize, randomness: Randomness
-    ) -> None:
-        assert not isinstance(sampling, FixedOrder | FixedSize)  # a private run offers none
+    def __init__(self, samples: int, sampling: Sampling, randomness: Randomness) -> None:
+        assert isinstance(sampling, Poisson | RandomAllocation)  # what a private run offers, without a largest size
+        assert getattr(sampling, "at_most", None) is None
         self._samples, self._sampling, self.randomness = samples, sampling, randomness
         self._epoch: tuple[int, list[list[int]]] | None = None
 
