@@ -301,7 +301,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]],
         lambda: (torch.randn(4, D), {1}),
         r"was given more of set",
     ),
-    "a state": (lambda: Own(counted), lambda: (torch.randn(4, D),), r"a buffer that the forward pass changes"),
+    "a state": (lambda: Own(counted), lambda: (torch.randn(4, D),), r"a forward pass changes buffer model.seen"),
     "packed sequences": (
         lambda: Own(lambda own, x: x * own.scale),
         lambda: (pack_sequence([torch.randn(2, D), torch.randn(1, D)]),),

@@ -1,8 +1,8 @@
 """Clipping of per-sample gradients: exact, ghost, and with estimated norms; whole or projected.
 
-:func:`plan_private` decides how norms are computed, and records what the accountant composes; with the noise
-multiplier that this leads to, the plan makes model and optimizer private. :func:`dprmt.make_private` stands on it.
-:func:`allocation_loader` gives a loop on Opacus' engine random allocation.
+:func:`plan_private` decides how norms are computed, and records what the accountant composes. With the noise
+multiplier, the plan makes model and optimizer private. :func:`dprmt.make_private` uses it. :func:`allocation_loader`
+adds random allocation to a loop on Opacus' engine.
 """
 
 import dprmt.training._needs_train  # noqa: F401

@@ -95,13 +95,13 @@ class WayCost:
     Attributes
     ----------
     way : str
-        The norm method, as `plan_private` takes it.
+        The norm method, an argument of `plan_private`.
     seconds : float
         The fastest step on one micro-batch.
     time : float
-        ``seconds`` over those of a step without privacy.
+        ``seconds`` divided by the seconds of a step without privacy.
     peak : int
-        Bytes at the peak beyond what the process held before the step.
+        Peak memory in bytes, beyond the memory before the step.
     epsilon : float or None
         An upper bound on the run's ε; None if no noise was given.
     """
@@ -122,9 +122,9 @@ class StepCosts:
     ways : sequence of WayCost
         Exact methods first.
     plain_seconds : float
-        Of a step without privacy.
+        Seconds of a step without privacy.
     plain_peak : int
-        Bytes at its peak.
+        Peak memory in bytes of this step.
     neighbours : str
         Neighbouring relation of every ε.
     """
@@ -162,7 +162,7 @@ class StepCosts:
         return min(cheap or found, key=lambda one: one.time)
 
     def rows(self) -> list[list[str]]:
-        """Rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
+        """Return rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
         return [
             [
                 one.way,
@@ -189,7 +189,7 @@ def _costs_little(one: WayCost, exact: WayCost) -> bool:
 
 
 class StillOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
-    """Optimizer whose steps leave every parameter as it is."""
+    """Optimizer whose steps change no parameter."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__([value for value in model.parameters() if value.requires_grad], {})
@@ -214,7 +214,7 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
 
 
 def checked_losses(losses: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """One forward pass; raises unless it gives one loss per sample, with its graph."""
+    """Return one forward pass; raises unless it gives one loss per sample, with its graph."""
     found: Any = losses()
     if not isinstance(found, torch.Tensor) or found.ndim != 1 or not found.requires_grad:
         shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
@@ -223,7 +223,7 @@ def checked_losses(losses: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 
 def measured(step: Callable[[], None], device: torch.device) -> tuple[float, int]:
-    """Seconds of the fastest step, and bytes at the peak; a first step, with its checks, does not count."""
+    """Measure seconds of the fastest step, and peak bytes; the first step, with its checks, does not count."""
     step()
     peak = _peak(step, device)
     seconds: list[float] = []

@@ -1,4 +1,4 @@
-"""What is decided before the noise is: which norms, of which layers, and what the accountant is told of them."""
+"""Decisions before the noise is known: which norms each layer uses, and the record for the accountant."""
 
 from __future__ import annotations
 
@@ -61,25 +61,26 @@ class ClippingPlan:
     Parameters
     ----------
     model : Module
-        Without hooks yet.
+        The model, without hooks.
     record : NormRecord
-        What the accountant is told.
+        The record for the accountant.
     clipping_norm, expected_batch_size : float
-        C and L.
+        Clipping norm C and expected batch size L.
     policy : NormPolicy
         How norms are obtained.
     subspaces : Subspaces or None
-        What is clipped and noised in projected coordinates.
+        Subspaces in which gradients are clipped and noised.
     distributed : bool
         Whether a process group shares each logical batch.
     replay : float
-        How often samples of a later micro-batch are run alone.
+        Probability that samples of a later micro-batch run alone.
     regime : {"rows", "together", "alone"}
-        Whether rows are samples, or units of several rows: clipped side by side, or run one at a time.
+        "rows" for samples, "together" for units of several rows that are clipped side by side, and "alone" for units
+        that run one at a time.
     reason : str
-        Why, in a sentence.
+        The reason for the regime, in a sentence.
     rows_per_unit : int or None
-        How many rows a unit may have in a logical step.
+        Largest number of rows of a unit in a logical step.
 
     Examples
     --------
@@ -111,17 +112,17 @@ class ClippingPlan:
     rows_per_unit: int | None = None
 
     def noise_variance(self, noise_multiplier: float) -> float:
-        """(σC/L)², the noise's variance in one entry of the gradient: what `DPAdamBC` and `DPGrape` ask for.
+        """Compute (σC/L)², the variance of the noise in one entry of the gradient, for `DPAdamBC` and `DPGrape`.
 
         Parameters
         ----------
         noise_multiplier : float
-            σ >= 0.
+            Noise multiplier σ >= 0.
 
         Returns
         -------
         float
-            In the units of the squared gradient.
+            The variance in the units of the squared gradient.
 
         Raises
         ------
@@ -143,7 +144,7 @@ class ClippingPlan:
         """Measure time, memory and ε of a step by every norm method, this plan's or not.
 
         Each method takes a few private steps on synthetic rows; the first one does not count. Nothing is trained:
-        parameters, gradients and the states of torch's generators are as before.
+        parameters, gradients and the states of torch's generators are restored.
 
         Parameters
         ----------
@@ -151,13 +152,14 @@ class ClippingPlan:
             The losses, shape (B,), of one micro-batch of synthetic samples, by the plan's model in training mode. It is
             called for every step.
         noise_multiplier, sampling, steps, delta : float, Poisson or RandomAllocation or float, int, float
-            Of the run: σ, how samples come into batches, T and δ. Give all of them, or none: then there is no ε.
+            Noise multiplier σ, sampling scheme, number of steps T and δ of the run. Pass all of them, or none: then
+            there is no ε.
 
         Returns
         -------
         StepCosts
-            ``.ways``, ``.recommended`` and a ``.sentence``. Times are without the optimizer's update, and of estimates
-            with 32 secret probes, and Hutch++'s default sketch.
+            ``.ways``, ``.recommended`` and a ``.sentence``. Times exclude the optimizer's update. Estimates use 32
+            secret probes, and Hutch++'s default sketch.
 
         Raises
         ------
@@ -240,7 +242,7 @@ class ClippingPlan:
         Parameters
         ----------
         optimizer : torch.optim.Optimizer
-            Of all the model's trainable parameters; a `DPGrape` of the plan's subspaces, if it has any.
+            Optimizer of all the model's trainable parameters; a `DPGrape` of the plan's subspaces, if it has any.
         noise_multiplier : float
             σ >= 0.
         noise_generator : torch.Generator or SecureRandom, optional
@@ -258,7 +260,7 @@ class ClippingPlan:
         Raises
         ------
         ParameterError
-            If an argument is out of its range, or the model is not as it was when the plan was made.
+            If an argument is out of its range, or the model has changed since the plan was made.
         """
         noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
         if self.regime != "alone":
@@ -335,7 +337,7 @@ def plan_private(
     units: Units | None = None,
     memory_budget: SupportsIndex = MEMORY_BUDGET,
 ) -> ClippingPlan:
-    """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
+    """Decide how norms will be computed, so that you can ask the accountant for σ before you make anything private.
 
     Parameters
     ----------

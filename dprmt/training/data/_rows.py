@@ -38,28 +38,28 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of every split, and the names of the labels if the source says them."""
+    """Rows of every split, and the names of the labels if the source has them."""
 
     splits: dict[str, list[Row]]
     label_names: tuple[str, ...] | None
 
 
 def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
-    r"""All rows as text.
+    r"""Read all rows as text.
 
     Parameters
     ----------
     data : DataRecipe
-        Where they are.
+        Location of the rows.
     task : {"classification", "generation"}
         Whether the target is a label or text.
     base_folder : Path or None
-        What relative file names are relative to; the current folder by default.
+        Folder of relative file names; the current folder by default.
 
     Returns
     -------
     Rows
-        Of every split, an absent one empty.
+        Rows of every split; a missing split is empty.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def _rows_of(table: Any, data: DataRecipe, task: str, part: str, unit: str | Non
 
 
 def _units(column: str, values: Sequence[Any]) -> list[int | str]:
-    """Whose the rows are: a row of nobody could not be protected with anybody."""
+    """Read the owner of each row, and raise an error for a row without one."""
     holes = sum(value is None or value == "" or value != value for value in values)
     if holes:
         raise ParameterError("data.unit", column, f"a column without holes: {holes} of {len(values)} rows have none")

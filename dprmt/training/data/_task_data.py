@@ -95,7 +95,7 @@ class TaskData:
     summary: Mapping[str, Any]
 
     def collate(self, items: Sequence[Item], *, length: int | None = None) -> dict[str, torch.Tensor]:
-        """A batch of items, padded on the right.
+        """Return a batch of items, padded on the right.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class TaskData:
         return batch | {"sample_id": torch.tensor([item["sample_id"] for item in items])}
 
     def describe(self) -> dict[str, Any]:
-        """The data, as plain values for a log.
+        """Return the data, as plain values for a log.
 
         Returns
         -------
@@ -156,14 +156,14 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     Parameters
     ----------
     data : DataRecipe
-        Where they are.
+        Location of the rows.
     tokenizer : PreTrainedTokenizerBase
-        Of the model; see `dprmt.training.models.load_tokenizer`.
+        Tokenizer of the model; see `dprmt.training.models.load_tokenizer`.
     task : {"classification", "generation"}
-        The task. For generation every pair of an input and one of its references is an item; what is learnt is
-        the reference and the end of text, after the input and a line break.
+        Kind of task. For generation every pair of an input and a reference is an item. The model learns the reference
+        and the end of text, after the input and a line break.
     base_folder : str or Path or None
-        What relative file names are relative to; the current folder by default.
+        Folder of relative file names; the current folder by default.
 
     Returns
     -------
@@ -178,16 +178,15 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
 
     Formal guarantees
     -----------------
-    The unit of privacy of a run on these data is one item of ``train``: one row of a table, and for generation
-    one pair of input and reference. Someone who contributed several items is protected as a group; with ``data.unit``
-    the unit is all items with one value of that column, and their number takes that of items. The number of
-    training items kept, from which the sampling rate and the expected batch size are computed, the names of the
-    labels and the describing numbers are treated as public: two neighbouring tables are compared under the numbers
-    of one of them.
+    Holds if: one item of ``train`` is one row of a table, and for generation one pair of input and reference. This
+    item is the unit of privacy. A person with several items is protected as a group. With ``data.unit`` the unit is
+    all items with one value of that column, and the number of units replaces the number of items. The number of
+    training items, which determines sampling rate and expected batch size, the names of the labels and the summary
+    numbers are public: two neighbouring tables are compared under the same numbers.
 
-    With ``data.fraction`` the choice of rows is each row's own, and the unit stays an item of the table. With
-    ``data.limit`` a row that leaves the table lets another in; the unit is then one item of the kept ones, present
-    or absent, and for an item of the table what is reported must be read as for a group of two.
+    With ``data.fraction`` each row is chosen independently, and the unit is still an item of the table. With
+    ``data.limit`` a removed row admits another. The unit is then one of the kept items, and an item of the table is
+    protected as a group of two.
 
     Examples
     --------
@@ -279,7 +278,7 @@ def _classification_items(
 
 
 def prompt_ids(text: str, tokenizer: Any) -> list[int]:
-    r"""Tokens of the prompt: the start of text if the tokenizer sets one, the input, and a line break.
+    r"""Tokenize the prompt: the start of text if the tokenizer sets one, the input, and a line break.
 
     Parameters
     ----------

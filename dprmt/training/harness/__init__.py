@@ -1,4 +1,4 @@
-"""The harness: run a recipe, write everything down, continue after any stop, and say what it cost."""
+"""The harness: run a recipe, record everything, resume after any stop, and report its privacy cost."""
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.harness._checkpoint import load_parameters as load_parameters

@@ -62,7 +62,7 @@ def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Te
 
 
 def snapshot(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of the trainable parameters."""
+    """Copy the trainable parameters."""
     return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
 
 

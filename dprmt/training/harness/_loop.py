@@ -35,50 +35,50 @@ _MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
 
 
 class Run:
-    """One start of a run: every private training of the package goes through :meth:`steps`.
+    """One start of a run; every private training of dprmt uses :meth:`steps`.
 
     Parameters
     ----------
     prepared : Prepared
         Model, task, settings and private step.
     randomness : Randomness
-        Of this start.
+        Randomness of this start.
     folder : Path or None
-        Where it is charged and kept. None forgets both with the process, for runs on public data whose parameters go
-        nowhere; no step is told ε then, which takes the accountant's time.
+        Folder for ledger and checkpoints. None keeps both in memory, for runs on public data whose parameters are not
+        published; then no step computes ε, which takes time.
     attempt : int
         Number of this start.
 
     Attributes
     ----------
     done : int
-        Steps that the parameters have seen.
+        Number of steps that the parameters have seen.
     total : int
-        Steps of the whole run.
+        Number of steps of the whole run.
     released : ReleasedGradients
-        What is seen of the noisy gradients.
+        Statistics of the noisy gradients.
     scores : dict
-        The last ones that were taken.
+        The most recent scores.
     charged : int
-        Steps charged over all starts, at least ``done``.
+        Number of steps recorded over all starts, at least ``done``.
     stopped : bool
         Whether an observer ended it.
 
     Raises
     ------
     ParameterError
-        If the state that ``folder`` holds is that of another model.
+        If the state in ``folder`` belongs to another model.
 
     Formal guarantees
     -----------------
-    A logical step is charged in ``folder`` before its noise is added and its gradient used; the batches are those of a
-    Poisson sampler whose exact rate is the mechanism's, or of random allocation, of which every epoch that was begun is
-    charged as a whole (see `AllocatedBatches`); with a target ε no more steps are charged than it was computed
-    for. What is released is then covered by ``epsilon()``, which is as durable as the folder.
+    A logical step is recorded in ``folder`` before its noise is added and its gradient used. Batches come from a
+    Poisson sampler whose exact rate is the mechanism's, or from random allocation, where every epoch that was begun
+    counts as a whole (see `AllocatedBatches`). With a target ε, no more steps are recorded than it was computed for.
+    So ``epsilon()`` covers the releases, and is as durable as the folder.
 
     Examples
     --------
-    Made by `dprmt.training.harness.run_in_memory`, or for a folder by `dprmt.training.harness.train`; see there.
+    Use `dprmt.training.harness.run_in_memory`, or for a folder `dprmt.training.harness.train`; see there.
 
     >>> from dprmt.training.harness import run_in_memory
     >>> with run_in_memory(model, task, settings) as run:  # doctest: +SKIP
@@ -145,11 +145,11 @@ class Run:
         return spent_epsilon(self.prepared.mechanism, delta, self.total, self.private.releases)
 
     def epsilon(self) -> float:
-        """Upper bound of ε for all charged steps, exactly for their number."""
+        """Return an upper bound of ε for all charged steps, exactly for their number."""
         return self._spent.after(self.charged, exactly=True)
 
     def epsilon_after(self, steps: int) -> float:
-        """Upper bound of ε for a number of steps."""
+        """Return an upper bound of ε for a number of steps."""
         return self._spent.after(steps)
 
     def _spend(self) -> None:
@@ -161,7 +161,7 @@ class Run:
         self.stopped = True
 
     def evaluate(self) -> dict[str, Any]:
-        """Scores after the steps that were done, taken once."""
+        """Compute the scores after the finished steps, once."""
         if self._scored != self.done:
             training = self.prepared.model.training
             self.scores, self._scored = self.prepared.task.score(), self.done
@@ -169,7 +169,9 @@ class Run:
         return self.scores
 
     def release(self) -> dict[str, Any]:
-        """Scores after the last step, to be written down and shown: charged and with noise where that is wanted."""
+        """Compute the scores after the last step to be recorded and shown; with ``evaluation.private_noise`` they get
+        noise and count towards ε.
+        """
         scores, folder = self.evaluate(), self._folder
         releases, rows = wanted_releases(self.prepared.settings), self.prepared.task.scored_rows
         if not releases:
@@ -182,7 +184,7 @@ class Run:
         return from_first(found) or {}
 
     def steps(self) -> Generator[StepRecord, None, None]:
-        """Iterator that does the steps that are left, each when it is asked for.
+        """Run the remaining steps, one for each item of the iterator.
 
         Yields
         ------

@@ -1,4 +1,4 @@
-"""What looks on while a run trains, and the files that are written so."""
+"""Observers of a training run, and the files that they write."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ class StepRecord:
     Attributes
     ----------
     step : int
-        Its number, from 1.
+        Number of the step, from 1.
     attempt : int
         Number of the start of the run.
     epsilon : float
-        Upper bound of ε after it, for all steps ever charged; NaN where the run is not told it at every step.
+        Upper bound of ε after the step, for all recorded steps; NaN if the run does not compute it.
     learning_rate : float
-        Of the step.
+        Learning rate of the step.
     noisy_gradient_norm : float
         Over all trainable parameters, before denoising.
     denoising : dict
-        How many matrices were replaced, out of how many; empty without a denoiser.
+        Number of replaced matrices, and of all; empty without a denoiser.
     seconds : float
-        It took, which grows with the batch that was drawn. **Private.**
+        Duration, which grows with the drawn batch. **Private.**
     loss : float or None
-        Mean over the batch; None if Poisson sampling drew nobody. **Private.**
+        Mean over the batch; None if Poisson sampling drew no sample. **Private.**
     batch_size : int
-        As it was drawn. **Private.**
+        Size of the drawn batch. **Private.**
     evaluation : dict or None
-        Scores after the step, if they were taken.
+        Scores after the step, if they were computed.
     private_evaluation : dict or None
-        The same where ``evaluation.private_noise`` is given. **Private.**
+        The same scores if ``evaluation.private_noise`` is given. **Private.**
     telemetry : dict
-        What the run said of itself, see `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
+        Reading of `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
     """
 
     step: int
@@ -70,7 +70,7 @@ class StepRecord:
     telemetry: dict[str, Any] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
-        """The record as a line of ``metrics.jsonl``."""
+        """Return the record as a line of ``metrics.jsonl``."""
         entry: dict[str, Any] = {
             "step": self.step,
             "attempt": self.attempt,
@@ -122,7 +122,7 @@ class Observer:
 
 
 def listeners(observers: Sequence[Observer], moment: str) -> list[Callable[..., None]]:
-    """What is to be called at a moment of the run, by the name of `Observer`'s method."""
+    """List the methods of observers to call at a moment of the run, by the name of `Observer`'s method."""
     methods = [getattr(observer, moment) for observer in observers]
     return [method for method in methods if getattr(method, "__func__", None) is not getattr(Observer, moment)]
 

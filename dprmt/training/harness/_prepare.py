@@ -92,7 +92,7 @@ def prepare(
 
 
 def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poisson | RandomAllocation) -> float:
-    """The σ that was asked for, or the smallest that keeps the target ε."""
+    """Return the σ that was asked for, or the smallest that keeps the target ε."""
     privacy, steps = settings.privacy, settings.training.steps
     if privacy.clip_only:
         return 0.0

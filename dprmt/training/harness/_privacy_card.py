@@ -1,4 +1,4 @@
-"""The privacy card of a run folder, from what the folder says of itself."""
+"""Privacy report of a run folder, from the folder's files."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ _KNOWN = "whoever knows the noise seed: towards them this run has no privacy"
 
 
 def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
-    """The privacy card of a run that ``train`` keeps in a folder, for all steps that were charged so far.
+    """Read the privacy report of a run folder, for all steps recorded so far.
 
     Parameters
     ----------
     folder : path
-        A run folder, of a finished run or another.
+        Folder of a finished or unfinished run.
 
     Returns
     -------
     PrivacyCard
-        With the digest of the ledger, ``sha256sum privacy.jsonl``.
+        Report with the digest of the ledger, ``sha256sum privacy.jsonl``.
 
     Raises
     ------
     ParameterError
-        If the folder holds no private run, or none that was charged a step.
+        If the folder has no private run, or the run has no recorded step.
 
     Formal guarantees
     -----------------
-    Those of :func:`dprmt.training.harness.train`, for as many steps as the ledger names, in every start; steps of
-    random allocation are counted by whole epochs.
+    As for :func:`dprmt.training.harness.train`, for the number of steps in the ledger over all starts; random
+    allocation counts whole epochs.
 
     Examples
     --------

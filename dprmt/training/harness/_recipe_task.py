@@ -59,7 +59,7 @@ class RecipeTask(Task):
         return per_sample_losses(model, batch)
 
     def digest(self) -> str:
-        """Of all items in their order, and whose they are."""
+        """Digest all items in order, with their owners."""
         digest = hashlib.blake2b(digest_size=16)
         for item, row in zip(self.data.train, self.data.train.rows, strict=True):
             whose = {} if row.unit is None else {"unit": row.unit}
@@ -67,7 +67,9 @@ class RecipeTask(Task):
         return digest.hexdigest()
 
     def score(self) -> dict[str, Any]:
-        """On the validation set. For generation, ``"skipped"`` says which metrics could not be computed, and why."""
+        """Score the validation set. For generation, ``"skipped"`` has the reason for each metric that could not be
+        computed.
+        """
         if not len(self.data.validation):
             return {}
         wanted, model = self.evaluation, self.loaded.model
@@ -115,7 +117,9 @@ def prepare_recipe(
 
 
 def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
-    """Model with tokenizer, and data, of a recipe; refused if the model cannot read texts as long as the recipe's."""
+    """Load model, tokenizer and data of a recipe; raise an error if the model cannot read texts as long as the
+    recipe's.
+    """
     tokenizer = load_tokenizer(recipe.model)
     data = load_data(recipe.data, tokenizer, recipe.model.task)
     labels = len(data.labels) if data.labels is not None else None
@@ -127,7 +131,7 @@ def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
 
 
 def usable_device(name: str | torch.device | None) -> torch.device:
-    """The device to train on; under ``torchrun``, this process' own GPU."""
+    """Return the device to train on; under ``torchrun``, this process' own GPU."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda":
@@ -142,7 +146,7 @@ def usable_device(name: str | torch.device | None) -> torch.device:
 
 
 def made_up_batch(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> dict[str, torch.Tensor]:
-    """A batch of random tokens: looking at it costs no privacy."""
+    """Return a batch of random tokens: looking at it costs no privacy."""
     generator = torch.Generator().manual_seed(0)
     shape = (samples, tokens)
     vocabulary = int(loaded.model.config.vocab_size)

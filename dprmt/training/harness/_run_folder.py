@@ -117,7 +117,7 @@ def _left_by_a_kill(file: Path) -> bool:
 
 
 def is_config_of(stored: bytes, config: str) -> bool:
-    """Whether a run folder's recipe is this one, whatever either leaves to defaults."""
+    """Return whether a run folder's recipe is this one, whatever either leaves to defaults."""
     return _written_out(stored) == _written_out(config.encode())
 
 
@@ -139,27 +139,27 @@ def save_spectra(path: Path, spectra: dict[str, np.ndarray]) -> None:
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """One entry per step of a run: that of the last start that did the step.
+    """Read one entry per step of a run, from the last start that did the step.
 
     Parameters
     ----------
     folder : path
-        A run folder.
+        Run folder.
 
     Returns
     -------
     list of dict
-        By step, none if nothing was written; keys as in ``docs/reference/run_folder.md``. Lines that were cut short are
-        left out.
+        Entries by step, none if nothing was written; the keys are in ``docs/reference/run_folder.md``. Lines that were
+        cut short are skipped.
 
     Formal guarantees
     -----------------
-    As for :func:`dprmt.training.harness.train`: what stands under ``"private"`` is private, the rest is covered by the
-    run's ε, except for scores, which are about the data that they were measured on.
+    As for :func:`dprmt.training.harness.train`: entries under ``"private"`` are private. The run's ε covers the rest,
+    except scores, which depend on the data that they were measured on.
 
     Examples
     --------
-    Step 2 was done again after an interruption:
+    Step 2 was repeated after an interruption:
 
     >>> import json, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

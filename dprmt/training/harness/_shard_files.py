@@ -39,16 +39,16 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class SavedRows:
-    """A tensor on disk, in files whose rows follow one another; nothing of it is read before it is asked for.
+    """A tensor on disk, in files with consecutive rows; it is read when used.
 
     Attributes
     ----------
     files : tuple of str
-        In the order of their rows.
+        Files in the order of their rows.
     name : str
-        Of the tensor in each file.
+        Name of the tensor in each file.
     shape : tuple of int
-        Of all rows together.
+        Shape of all rows together.
     """
 
     files: tuple[str, ...]
@@ -56,14 +56,14 @@ class SavedRows:
     shape: tuple[int, ...]
 
     def whole(self) -> torch.Tensor:
-        """All of it."""
+        """Return all of it."""
         if not self.shape:
             with safe_open(self.files[0], "pt") as file:
                 return file.get_tensor(self.name)
         return self.rows(0, self.shape[0])
 
     def rows(self, first: int, end: int) -> torch.Tensor:
-        """Rows from ``first`` to before ``end``."""
+        """Return rows from ``first`` to before ``end``."""
         pieces, start = [], 0
         for path in self.files:
             with safe_open(path, "pt") as file:
@@ -77,7 +77,7 @@ class SavedRows:
 
 
 def in_memory(value: Any) -> Any:
-    """Dicts and lists with tensors in the place of what is on disk."""
+    """Replace tensors on disk by tensors in memory, in dicts and lists."""
     if isinstance(value, SavedRows):
         return value.whole()
     if isinstance(value, Mapping):
@@ -88,9 +88,10 @@ def in_memory(value: Any) -> Any:
 
 
 def write_shards(folder: Path, shards: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Write this process' rows, in all processes at once: every file's name and digest, in the order of the rows.
+    """Write this process' rows, in all processes together, and return every file's name and digest, in the order of
+    the rows.
 
-    What cannot be written by one process is refused in all of them.
+    If one process cannot write, all raise an error.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     path, digest, problem = folder / f"shard-{rank:05}-of-{size:05}.safetensors", "", ""
@@ -109,9 +110,9 @@ def write_shards(folder: Path, shards: Mapping[str, torch.Tensor]) -> list[list[
 
 
 def write_whole_tensors(path: Path, state: Mapping[str, torch.Tensor]) -> None:
-    """Write shards and what is no shard as whole tensors, from the first process: one call in each of them.
+    """Write shards and other values as whole tensors from the first process; call it in each process.
 
-    No process has more than one of them whole at a time. What the first cannot write is refused in all of them.
+    No process has more than one whole tensor in memory. If the first process cannot write, all raise an error.
     """
     is_first, problem = dist.get_rank() == 0, ""
     with contextlib.ExitStack() as stack:
@@ -144,7 +145,7 @@ def _put(file: IO[bytes] | None, content: bytes | memoryview) -> None:
 
 
 def _header(state: Mapping[str, torch.Tensor]) -> bytes:
-    """Of a safetensors file with the tensors one after the other."""
+    """Build the header of a safetensors file with the tensors in order."""
     places: dict[str, Any] = {}
     end = 0
     for name, value in state.items():
@@ -180,7 +181,7 @@ def check_seen(folder: Path, written: list[list[str]]) -> None:
 
 
 def digest_of(path: Path) -> str:
-    """Of a file's content."""
+    """Digest a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 

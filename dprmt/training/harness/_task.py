@@ -34,14 +34,14 @@ class Task(ABC):
     units : Units or None
         With these, how samples of several rows are clipped.
     unit : str
-        What a sample is, for the record of a run.
+        Meaning of a sample, for the record of a run.
     scored_rows : int or None
-        Of how many rows, a public number, the score's ``"accuracy"`` is a mean of zeros and ones: then
+        Public number of rows whose zeros and ones are averaged in the score's ``"accuracy"``; then
         ``evaluation.private_noise`` may release it.
 
     Examples
     --------
-    `ItemTask` is one. Another, on four points of a line:
+    `ItemTask` is a task. This one has four points of a line: Another, on four points of a line:
 
     >>> class Line(Task):
     ...     size, points = 4, torch.arange(4.0)[:, None]
@@ -123,9 +123,9 @@ class Task(ABC):
         Parameters
         ----------
         model : Module
-            What is trained.
+            Model to train.
         **options
-            Those of `dprmt.training.clipping.plan_private`.
+            Options of `dprmt.training.clipping.plan_private`.
 
         Returns
         -------
@@ -153,50 +153,49 @@ class Task(ABC):
         return None
 
     def score(self) -> dict[str, Any]:
-        """Scores of the model as it is now, on data that is not trained on.
+        """Score the present model on data that is not trained on.
 
         Returns
         -------
         dict
-            JSON values; empty, as by default, if there is nothing to evaluate on.
+            JSON values; by default empty, if there is nothing to evaluate on.
         """
         return {}
 
 
 @dataclass
 class ItemTask(Task):
-    """Samples that are collated into batches, of which a function gives the losses.
+    """Samples that are collated into batches, with a function that returns the losses.
 
     Attributes
     ----------
     items : sequence
         The training set; one item is the unit of privacy, unless ``owners`` are given.
     collate : callable
-        From a list of items to the batch that ``losses`` takes.
+        Function from a list of items to the batch for ``losses``.
     losses : callable
-        From (model, batch) to each sample's own loss, shape (B,), with its graph. Right, of a text: the sum over its
-        own tokens by their number, as `dprmt.training.data.per_sample_losses` has it. Wrong, as other samples' lengths
-        decide: the mean over the padded length, or the sum over the batch's number of tokens
-        (``num_items_in_batch``). Wrong, too: a loss divided by the batch's largest one, a batch's mean taken from the
-        inputs. Everything in the batch has one row for each sample. Samples are run alone at random, and a loss
-        that differs is refused.
+        Function from (model, batch) to each sample's loss, shape (B,), with its graph. Right, for a text: the mean
+        over its tokens, as in `dprmt.training.data.per_sample_losses`. Wrong, because other samples' lengths count:
+        the mean over the padded length, or a division by the batch's number of tokens (``num_items_in_batch``). Also
+        wrong: a loss divided by the batch's largest loss, or inputs minus the batch's mean. Everything in the batch
+        must have one row per sample. Isolation checks run random samples alone, and raise an error if a loss differs.
     length : callable or None
-        Of an item: micro-batches are then formed of items of similar length.
+        Function from an item to its length, for micro-batches of items of similar length.
     owners : sequence of int or str, or tensor of integers, or None
         Of every item, whose it is: then all items of one are the unit of privacy, drawn together, their gradients
         added and clipped together. ``size`` and the batch size count units, a micro-batch's size items.
     units : Units or None
-        With owners: at most ``rows_per_unit`` items of each are used in a step, drawn anew for each step by the step's
-        number and ``seed``, all of them by default; how they are clipped.
+        With owners: at most ``rows_per_unit`` items of each are used in a step, by default all; and how they are
+        clipped. Items are drawn anew for each step from the step's number and ``seed``.
     averages : bool
-        Whether a unit's gradient is the mean over the items used, not their sum.
+        Whether a unit's gradient is the mean over the used items instead of their sum.
     seed : int
-        Of these draws, which nobody has to keep secret.
+        Seed of these draws, which may be public.
 
     Raises
     ------
     ParameterError
-        If there is not an owner for each item.
+        If an item has no owner.
 
     Examples
     --------
@@ -205,7 +204,7 @@ class ItemTask(Task):
     >>> ItemTask([0, 1, 2, 1], torch.tensor, losses).size
     4
 
-    Anna has three of them:
+    Anna has three items:
 
     >>> task = ItemTask([0, 1, 2, 1], torch.tensor, losses, owners=["anna", "ben", "anna", "anna"], units=Units(2))
     >>> task.size, task.unit

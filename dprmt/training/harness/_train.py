@@ -108,35 +108,33 @@ def train(
     show_progress: bool = False,
     tensorboard: bool = False,
 ) -> TrainingResult:
-    """Train as a recipe says, writing everything down in a run folder.
+    """Train a recipe and record everything in a run folder.
 
-    The folder holds ``config.toml`` (the recipe), ``run.json`` (mechanism, noise multiplier, starts),
-    ``privacy.jsonl`` (every charged step), ``metrics.jsonl``, ``spectra.npz``, ``checkpoint/``, and at the end
-    ``summary.json``, ``model/`` and the privacy card, see ``docs/reference/run_folder.md``. ``privacy.clip_only`` takes
-    all privacy away.
+    The folder has recipe, record, steps, metrics, spectra and checkpoint, and at the end summary, model and privacy
+    report. See ``docs/reference/run_folder.md``. ``privacy.clip_only`` switches privacy off.
 
     Parameters
     ----------
     recipe : Recipe
         From :func:`dprmt.training.recipes.load_recipe`.
     out : path
-        The run folder: new or empty, or that of a run to continue.
+        The run folder: new, empty, or of a run to continue.
     resume : bool
-        Continue the run in ``out`` from its last checkpoint.
+        Whether to continue the run in ``out`` from its last checkpoint.
     noise_seed : int, optional
         Makes noise, sampling and probes repeatable; a run in pieces is then that in one, as long as no step was lost.
         For studies and tests: if you know it, you can remove the noise.
     device : str, optional
-        A GPU if there is one, by default.
+        By default a GPU if there is one.
     show_progress : bool
         Whether to draw a progress bar.
     tensorboard : bool
-        Whether to write TensorBoard events into the folder too (needs the package ``tensorboard``).
+        Whether to write TensorBoard events too (needs the package ``tensorboard``).
 
     Returns
     -------
     TrainingResult
-        Also when a signal stopped the run.
+        Also if a signal stopped the run.
 
     Raises
     ------
@@ -145,32 +143,26 @@ def train(
     SilentParameterError
         If a trainable parameter gets no gradient, or does not move.
 
-    Formal guarantees
-    -----------------
-    The released parameters, after any number of starts and stops, are (ε, δ)-differentially private where one sample
-    of the training set, whose size is public, may be replaced by one without a gradient
-    (:class:`dprmt.accounting.ZeroOut`), for the ε that the result, ``privacy.jsonl``, ``summary.json`` and the card
-    state, if ``noise_seed`` is None:
+    Privacy
+    -------
+    Holds if: ``noise_seed`` is None, and the checkpoint of a run with random allocation stays as secret as the data
+    until the run is finished.
 
-    * every logical step is the mechanism that ``run.json`` names (its clipping is `dprmt.training.clipping`'s, with
-      that guarantee and its limits), sampled by Poisson sampling with the stated rate, which is the exact probability
-      of the coins that are thrown, or by random allocation. Then every epoch that was begun is charged as a whole, so
-      ε holds at each of its steps; a run that is resumed where its last checkpoint was made keeps the epoch's
-      draws, which that checkpoint therefore holds until the run is finished (keep it as secret as the data), and one
-      that lost steps gives the epoch up, charged, and draws anew;
-    * a step is charged, durably, before its noisy gradient is used. Steps that a crash threw away are charged as
-      well, and repeated with fresh noise;
-    * with a target ε no more steps are charged than it was computed for: a resumed run ends as many steps earlier as
-      were thrown away;
-    * the sums are divided by the expected batch size.
+    Covers: the released parameters after any number of starts and stops, for :class:`dprmt.accounting.ZeroOut`
+    neighbours and the ε that the result and the files state:
 
-    With ``evaluation.private_noise`` the accuracy after the last step is one release more, and ε, with its target, is
-    that of all together, for whoever has at most one item in the training set and at most one row among those that are
-    scored; how many are, is public. It is charged, durably, before its noise is drawn, once in a folder.
+    * batches come from Poisson sampling with the exact rate of ``run.json``, or from random allocation, and
+      `dprmt.training.clipping` clips, within its limits. Every epoch of random allocation that was begun counts as a
+      whole;
+    * a step is recorded durably before its noisy gradient is used, and steps lost in a crash count, too;
+    * with a target ε no more steps are recorded than it was computed for;
+    * sums are divided by the expected batch size.
 
-    Not covered, and marked ``"private"`` in ``metrics.jsonl``: the training loss and the realised batch size, and exact
-    scores beside a released one. Else scores on validation or test data are about those data. The size of the training
-    set is taken to be public.
+    With ``evaluation.private_noise`` the accuracy after the last step is a further release. The ε then holds for a
+    person with at most one item in the training set and one scored row.
+
+    Does not cover: entries marked ``"private"`` in ``metrics.jsonl``, and scores, which depend on validation or test
+    data. The size of the training set is public.
 
     Examples
     --------
@@ -223,13 +215,13 @@ def train_task(
     show_progress: bool = False,
     observers: Sequence[Observer] = (),
 ) -> TrainingResult:
-    """Train any model on any task, in place and in a run folder as `train` keeps it, except for ``model/``.
+    """Train any model on any task, in place, with a run folder as in `train` except for ``model/``.
 
     Parameters
     ----------
     model : Module
-        What is trained, on its device and in training mode; its layers must be those of
-        `dprmt.make_private`, or what the task's own private step takes.
+        Model to train, on its device and in training mode. Its layers must be supported by `dprmt.make_private`, or by
+        the task's private step.
     task : Task
         On what. Each loss is of one sample alone: of a text, the mean over its own tokens. Means over the batch's
         tokens (``num_items_in_batch``) or over padding, and anything divided by a statistic of the batch, are refused.
@@ -240,22 +232,22 @@ def train_task(
     tokens : int, optional
         Length of the longest sample, if it is known without looking at the data.
     observers : sequence of Observer
-        Who looks on, in the first process, beside those that write the folder.
+        Observers in the first process, in addition to those that write the folder.
 
     Returns
     -------
     TrainingResult
-        Also when a signal or an observer stopped the run.
+        Also if a signal or an observer stopped the run.
 
     Raises
     ------
     ParameterError
-        As `train` does.
+        As for `train`.
 
     Formal guarantees
     -----------------
-    Those of `train`, with the task's samples in place of the recipe's; and as far as its own private step keeps them,
-    if it has one.
+    As for `train`, with the task's samples instead of the recipe's, and with the limits of its private step, if it has
+    one.
 
     Examples
     --------

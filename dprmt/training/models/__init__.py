@@ -1,4 +1,6 @@
-"""Models for private training: pretrained or random weights, LoRA through PEFT, frozen as the recipe says."""
+"""Models for private training: pretrained or random weights, LoRA through PEFT, and frozen parameters as in the
+recipe.
+"""
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.models._adapter_files import load_adapter as load_adapter

@@ -39,13 +39,13 @@ class LoadedModel:
 
     @property
     def longest_input(self) -> int | None:
-        """Most tokens that a text may have, or None if the configuration says nothing."""
+        """Largest number of tokens of a text, or None if the configuration has no limit."""
         config = self.model.config
         limit = getattr(config, "max_position_embeddings", None)
         return limit - config.pad_token_id - 1 if limit and config.model_type in _PAD_OFFSET else limit
 
     def describe(self) -> dict[str, Any]:
-        """The model, as plain values for a log.
+        """Return the model, as plain values for a log.
 
         Returns
         -------
@@ -68,13 +68,13 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     Parameters
     ----------
     model : ModelRecipe
-        What to load and what to train.
+        Source of the model, and which parameters to train.
     labels : int or None
-        Number of classes, >= 2; given if and only if the task is classification.
+        Number of classes, >= 2, for classification; None for generation.
     seed : int
-        Of all initial values that are not loaded. The global generator is left as it was.
+        Seed of all initial values that are not loaded. The state of the global generator is restored.
     tokenizer : PreTrainedTokenizerBase or None
-        From `load_tokenizer` if it has been loaded already.
+        The result of `load_tokenizer`, if it has been loaded already.
 
     Returns
     -------
@@ -84,22 +84,21 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     Raises
     ------
     ParameterError
-        If something cannot be loaded, an adapter's target matches nothing, or input and output embeddings that
-        share a parameter would be trained: a per-sample gradient is per layer, and the two layers' gradients of
-        one parameter would have to be added before the norm is taken.
+        If something cannot be loaded, an adapter's target matches nothing, or trainable input and output embeddings
+        share a parameter: their per-sample gradients would have to be added before the norm is computed.
 
     Notes
     -----
-    Per-sample hooks record in train mode only, so that is what the model is in. Its dropouts are 0: with them a
-    sample's gradient would depend on the other samples of its micro-batch through the order of random numbers,
-    and on being computed once or twice. LoRA's own dropout is what the recipe says.
+    The model is in train mode, because per-sample hooks record only there. Dropouts are 0. Otherwise a sample's
+    gradient would depend on the order of random numbers in its micro-batch, and on being computed once or twice.
+    LoRA's dropout is set by the recipe.
 
     Attention is Transformers' default, ``scaled_dot_product_attention`` where there is one. It has no parameters,
     so the hooks do not see it, and it does not mix samples.
 
     Examples
     --------
-    A small encoder with random weights, of which LoRA's adapters and the new head are trained:
+    In this example LoRA's adapters and the new head of a small random encoder are trained:
 
     >>> from dprmt.training.recipes import LoraRecipe
     >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

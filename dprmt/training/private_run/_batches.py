@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.accounting import FixedOrder, FixedSize, Poisson, RandomAllocation
+from dprmt.accounting import Poisson, RandomAllocation, Sampling
 from dprmt.training.norms import SampleId
 from dprmt.training.private_run._owners import Owners, Part
 from dprmt.training.private_run._processes import rank
@@ -40,7 +40,7 @@ _KEPT = (
 
 
 def poisson(batch_size: float, samples: int) -> Poisson:
-    """Poisson sampling at the smallest rate, at least the nominal one, that ``torch.rand`` can draw exactly."""
+    """Make Poisson sampling at the smallest rate, at least the nominal one, that ``torch.rand`` can draw exactly."""
     return Poisson(min(1.0, math.ceil(batch_size / samples * _RESOLUTION) / _RESOLUTION))
 
 
@@ -51,10 +51,9 @@ class Draws:
     generator that the secret seeds; the same number always gives the same batch.
     """
 
-    def __init__(
-        self, samples: int, sampling: Poisson | RandomAllocation | FixedOrder | FixedSize, randomness: Randomness
-    ) -> None:
-        assert not isinstance(sampling, FixedOrder | FixedSize)  # a private run offers none
+    def __init__(self, samples: int, sampling: Sampling, randomness: Randomness) -> None:
+        assert isinstance(sampling, Poisson | RandomAllocation)  # what a private run offers, without a largest size
+        assert getattr(sampling, "at_most", None) is None
         self._samples, self._sampling, self.randomness = samples, sampling, randomness
         self._epoch: tuple[int, list[list[int]]] | None = None
         self._secrets: dict[int, bytes] = {}  # of epochs that another start of the run began
@@ -75,7 +74,7 @@ class Draws:
         return self._secrets.get(epoch) or self.randomness.derive(f"allocation of epoch {epoch}")
 
     def at(self, charged: int) -> list[int]:
-        """The batch of the step that comes after so many charged ones."""
+        """Return the batch of the step that comes after so many charged ones."""
         if isinstance(self._sampling, Poisson):
             generator = self.randomness.generator(f"Poisson sampling after {charged} steps")
             if isinstance(generator, SecureRandom):
@@ -265,12 +264,12 @@ class Source:
         return sum(shares[: rank()], Counter())
 
     def first_row(self) -> Any:
-        """Any row, for a process that has none left."""
+        """Load any row, for a process that has none left."""
         return self._loader.collate_fn([self.dataset[0]])
 
 
 def checked_data(data: Any) -> Any:
-    """What was given, if rows can be drawn from it."""
+    """Check that rows can be drawn from the data."""
     dataset = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise ParameterError("dataset_or_loader", type(dataset).__name__, "a data set with a length and numbered rows")

@@ -1,4 +1,4 @@
-"""A run that clips and adds no noise: the comparison that papers draw, and no private mechanism."""
+"""A run that clips without noise, for comparison: it is no private mechanism."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class ClippingOnly:
 
 
 def named_relation(mechanism: Any) -> str | None:
-    """What every ε of such a run is against; nothing where there is no ε."""
+    """Name the neighbouring relation of every ε of a run; empty without ε."""
     return None if isinstance(mechanism, ClippingOnly) else relation_label(mechanism.neighbours)
 
 
 def no_privacy(mechanism: object) -> dict[str, Any]:
-    """What every record of such a run says; nothing for others."""
+    """Return the statement that a run has no privacy, for its records; empty for other runs."""
     return {"privacy": SENTENCE} if isinstance(mechanism, ClippingOnly) else {}
 
 
 def said_of_every_step(mechanism: Any) -> dict[str, Any]:
-    """What stands beside the ε of each line: its neighbours; where there is no ε, that there is none."""
+    """Return the text for the ε of each line: its neighbours, or that there is no ε."""
     relation = named_relation(mechanism)
     return no_privacy(mechanism) if relation is None else {"neighbours": relation}

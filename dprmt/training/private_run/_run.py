@@ -490,7 +490,7 @@ class PrivateRun:
         Parameters
         ----------
         delta : float, optional
-            In (0, 1); by default that of ``make_private``.
+            The δ of the guarantee, in (0, 1); by default the δ of ``make_private``.
 
         Returns
         -------
@@ -547,7 +547,7 @@ class PrivateRun:
 
     @property
     def records(self) -> dict[str, Any]:
-        """What the run did, as a document of strings and numbers."""
+        """Records of the run, as a document of strings and numbers."""
         return {
             "version": __version__,
             "mechanism": describe_mechanism(self.mechanism),
@@ -613,22 +613,22 @@ class PrivateRun:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called: the same batches, the same noise, the same charges.
+        """Continue from :meth:`state_dict`, with the same batches, noise and recorded steps.
 
-        Where this object, or its ``ledger``, has charged steps after the state was saved, they stay charged, and
-        batches and noise of the steps to come are new ones.
+        If this object or its ``ledger`` has recorded steps after the state was saved, they stay recorded, and the
+        remaining steps get new batches and noise.
 
         Parameters
         ----------
         state : mapping
-            Of a run with the same model, data set size and mechanism.
+            State of a run with the same model, data set size and mechanism.
 
         Raises
         ------
         ParameterError
-            If it is not.
+            If the state does not match.
         TrainingStateError
-            If this object has charged steps of another run.
+            If this object has recorded steps of another run.
         """
         if not isinstance(state, Mapping) or not state.keys() >= _STATE_KEYS or state["format"] != _FORMAT:
             raise ParameterError("state", type(state).__name__, "what private.state_dict() gave")

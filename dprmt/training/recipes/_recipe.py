@@ -35,7 +35,7 @@ class Document(Section):
     """Sections that are changed by dotted names and written as TOML."""
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with some keys changed, for sweeps and command-line overrides.
+        """Return a copy with some keys changed, for sweeps and command-line overrides.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class Document(Section):
         return changed
 
     def to_dict(self) -> dict[str, Any]:
-        """The sections as nested tables of plain values, without the absent ones.
+        """Return the sections as nested tables of plain values, without the absent ones.
 
         Returns
         -------
@@ -80,7 +80,7 @@ class Document(Section):
         return {key: values[key] for key in sorted(values, key=lambda key: key not in _FIRST)}
 
     def to_toml(self) -> str:
-        """The recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
+        """Return the recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
 
         Returns
         -------
@@ -99,14 +99,14 @@ class Document(Section):
 
 @dataclass(frozen=True)
 class Settings(Document):
-    """Settings of a training run, whatever is trained: what a `Recipe` says beside its model and its data.
+    """Settings of a training run for any model: the sections of a `Recipe` except model and data.
 
     Attributes
     ----------
     privacy, optimizer, training
         The required sections; tables become sections.
     denoising, evaluation, telemetry, distributed
-        With defaults for everything; the denoiser's is none, telemetry is on.
+        Optional sections; by default without a denoiser and with telemetry.
 
     Raises
     ------
@@ -157,7 +157,7 @@ class Recipe(Settings):
     Attributes
     ----------
     name : str
-        What the run is called.
+        Name of the run.
     model, data, privacy, optimizer, training
         The required sections.
     denoising, evaluation, telemetry, distributed
@@ -166,7 +166,7 @@ class Recipe(Settings):
     Raises
     ------
     ParameterError
-        If the sections do not go together, such as generation from two columns.
+        If the sections do not match, such as generation from two columns.
 
     Examples
     --------
@@ -214,7 +214,7 @@ class Recipe(Settings):
 
 
 def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
-    """The recipe of a nested table.
+    """Return the recipe of a nested table.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
 
 
 def builtin_recipes() -> tuple[str, ...]:
-    """Names of the recipes that come with the package, sorted.
+    """Return the names of the recipes that come with the package, sorted.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Words of a recipe that stand for something in the library, or in another package that says so in its metadata.
+"""Registered names in recipes: places in the library, or in another package that registers them in its metadata.
 
-Recipes are read without torch, so a word only says where its meaning is, and a run imports it.
+Recipes are read without torch, so a name holds only the place of its object, and a run imports it.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class Word:
     place: str
 
     def meaning(self) -> Any:
-        """The object at the place, imported now.
+        """Return the object at the place, imported now.
 
         Returns
         -------
         object
-            What the word's table asks for.
+            Object of the kind that the table needs.
         """
         module, _, name = self.place.partition(":")
         return getattr(importlib.import_module(module), name)
@@ -122,15 +122,15 @@ class OptimizerWord(Word):
 class DenoiserWord(Word):
     """A denoiser: a function of `dprmt.training.denoising.Denoising` that gives a function of layers.
 
-    The latter takes noisy matrices by name, with the standard deviation of an entry's noise, and gives those that
-    replace them, with a report by name whose entries know whether theirs was ``denoised``.
+    It receives noisy matrices by name, with the standard deviation of an entry's noise. It returns the matrices that
+    replace them, and a report by name whose entries have ``denoised``.
 
     Parameters
     ----------
     place : str
         As for `Word`.
     keeps_norm : bool
-        Whether a matrix that it replaces gets the norm of the noisy one, where ``norm_correction`` says nothing.
+        Whether a replaced matrix gets the norm of the noisy one, if ``norm_correction`` is absent.
 
     Examples
     --------

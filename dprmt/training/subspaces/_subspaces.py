@@ -140,14 +140,14 @@ class Subspaces:
     refresh_every : int
         F >= 1 steps that share a subspace.
     projector : {"gaussian", "stiefel", "svd"}
-        N(0, 1/r) entries; √(m/r) times a random orthonormal frame; or the leading left singular vectors of the
-        released gradient of the first step of every F.
+        "gaussian" has N(0, 1/r) entries. "stiefel" is √(m/r) times a random orthonormal frame. "svd" uses the leading
+        left singular vectors of the released gradient of the first step of every F.
     seed : int, optional
         In [0, 2²⁵⁶), from which the random projectors are drawn. It may be public, but must be chosen without looking
         at the private data. By default a new one; saved with the state.
     keep : bool
-        Whether the projectors are kept between uses, Σ m·r numbers, instead of being drawn again. Those of "svd"
-        are always kept.
+        Whether the projectors, Σ m·r numbers, are kept between uses instead of drawn again. Projectors of "svd" are
+        always kept.
 
     Attributes
     ----------
@@ -156,8 +156,8 @@ class Subspaces:
 
     Formal guarantees
     -----------------
-    Random projectors are a function of (seed, layer, period) alone, hence independent of the data. Those of "svd" are a
-    function of a gradient that has been released. Neither needs to be hidden, and neither is charged to the budget.
+    Random projectors are a function of (seed, layer, period) alone, and so independent of the data. Projectors of
+    "svd" are a function of a released gradient. Neither needs to be hidden, and neither counts towards ε.
 
     Raises
     ------
@@ -205,12 +205,12 @@ class Subspaces:
         return iter(self.layers)
 
     def layer(self, weight: torch.Tensor) -> ProjectedMatrix | None:
-        """Shapes and projection of a weight.
+        """Return the shapes and the projection of a weight.
 
         Parameters
         ----------
         weight : torch.nn.Parameter
-            Of the model.
+            A weight of the model.
 
         Returns
         -------
@@ -235,7 +235,7 @@ class Subspaces:
         return self.kind != "svd" or self._by_weight[weight].name in self._held
 
     def released_shape(self, weight: torch.Tensor) -> tuple[int, int]:
-        """The shape of what is released of the weight's gradient in the present step.
+        """Return the shape of what is released of the weight's gradient in the present step.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class Subspaces:
         return (self._held[layer.name].shape[1] if self.projects(weight) else layer.m), layer.n
 
     def projector(self, weight: torch.Tensor) -> torch.Tensor | None:
-        """P of the present step.
+        """Return P of the present step.
 
         Parameters
         ----------
@@ -304,7 +304,7 @@ class Subspaces:
         return matrix
 
     def noise_gain(self, weight: torch.Tensor) -> float:
-        """Mean variance of an entry of PᵀZ for Z with variance 1: m/r, and 1 for singular vectors.
+        """Return the mean variance of an entry of PᵀZ for Z with variance 1: m/r, and 1 for singular vectors.
 
         Parameters
         ----------
@@ -345,7 +345,7 @@ class Subspaces:
                 raise ParameterError(layer.name, tuple(layer.weight.shape), allowed)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs.
+        """Return all that a resumed run needs.
 
         Returns
         -------
@@ -362,17 +362,17 @@ class Subspaces:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken.
+        """Continue from a result of :meth:`state_dict`.
 
         Parameters
         ----------
         state : mapping
-            Of subspaces of the same layers, ranks, kind and F. The seed is taken from it.
+            State of subspaces with the same layers, ranks, kind and F. The seed is taken from it.
 
         Raises
         ------
         ParameterError
-            If it is of others; nothing is changed then.
+            If it belongs to other subspaces; nothing is changed then.
         """
         mine = self.state_dict()
         for key in ("kind", "refresh_every", "layers"):
@@ -388,7 +388,7 @@ class Subspaces:
 
 
 def _scaled_frame(normal: torch.Tensor) -> torch.Tensor:
-    """√(m/r) times orthonormal columns, uniformly distributed on the Stiefel manifold.
+    """Draw √(m/r) times orthonormal columns, uniformly distributed on the Stiefel manifold.
 
     The factor Q of a Gaussian matrix is uniform once R's diagonal is positive: then Q is a function of the matrix
     that commutes with rotations (Mezzadri 2007, arXiv:math-ph/0609050, section 5).
