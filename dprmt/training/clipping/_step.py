@@ -387,7 +387,8 @@ class ClippedStep(LogicalStep):
             may_spread = not again and self._devices[0].type == "cpu"
             losses = self._computed(losses, batch, len(samples), check=not again)
         elif batch is not None:
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+            fix = "pass a function of the batch as losses, or remove batch"
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
         else:
             self._isolation.possible = False
         if not isinstance(losses, torch.Tensor) or losses.ndim != 1:

@@ -227,7 +227,8 @@ class UnitStep(LogicalStep):
             self._look(function, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
             return [lambda own=own: self._run(function, apart.picked(own)) for own in rows.rows]  # type: ignore[misc]
         if batch is not None:
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+            fix = "pass a function of the batch as losses, or remove batch"
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
         if len(rows.names) > 1:
             allowed = "one at a time where losses are given as a tensor; or give a function of the batch"
             raise ParameterError("units", len(rows.names), allowed)

@@ -227,7 +227,7 @@ class ItemTask(Task):
             self.unit = "all items that have one of the owners"
             self.pieces = self._batches.pieces  # type: ignore[method-assign]
         elif self.units is not None or self.averages:
-            raise ParameterError("owners", None, "given with units or averages: whose the items are")
+            raise ParameterError("owners", None, "given with units or averages", "pass the owner of each item")
 
     @property
     def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed

@@ -56,6 +56,5 @@ class EvaluationRecipe(Section):
             if metric not in METRICS:
                 raise ParameterError("evaluation.metrics", metric, "one of " + ", ".join(METRICS))
         if self.private_noise is not None and self.metrics and "accuracy" not in self.metrics:
-            raise ParameterError(
-                "evaluation.private_noise", self.private_noise, "left out unless metrics has 'accuracy'"
-            )
+            allowed, fix = "left out unless metrics has 'accuracy'", "add 'accuracy' to evaluation.metrics"
+            raise ParameterError("evaluation.private_noise", self.private_noise, allowed, fix)

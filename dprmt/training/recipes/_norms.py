@@ -64,7 +64,7 @@ class NormsRecipe(Section):
             elif not is_asked and value is not None:
                 kinds = " or ".join(repr(name) for name, word in NORMS.items() if asks(word))
                 allowed = f"left out unless privacy.norms.kind is {kinds}"
-                raise ParameterError(f"privacy.norms.{key}", value, allowed)
+                raise ParameterError(f"privacy.norms.{key}", value, allowed, f"remove privacy.norms.{key}")
 
 
 def _estimates(word: EstimatorWord | None) -> bool:
