@@ -157,7 +157,7 @@ def spectra_of(
     ------
     ParameterError
         If ``sigma`` or ``false_alarm`` is out of range.
-    UnreadableFileError
+    ValueError
         If a file cannot be read at all. An array that cannot be read is listed in ``skipped``.
 
     Examples

@@ -12,7 +12,6 @@ from dprmt.accounting import (
     Composition,
     ExactNorms,
     FixedOrder,
-    FixedSize,
     GaussianRelease,
     Group,
     PrivacyBounds,
@@ -20,6 +19,7 @@ from dprmt.accounting import (
     ReplaceOne,
     neighbours_from_dict,
     norms_from_dict,
+    release_from_dict,
     sampling_from_dict,
 )
 
@@ -54,7 +54,7 @@ def mechanism_from_dict(record: Mapping[str, Any]) -> DPSGD:
     Parameters
     ----------
     record : mapping
-        ``kind``, "dpsgd", noise multiplier, sampling, norms and neighbours.
+        ``kind``, "dpsgd", noise multiplier, sampling, norms, neighbours and, where there is any, ``beside``.
 
     Returns
     -------
@@ -81,6 +81,7 @@ def mechanism_from_dict(record: Mapping[str, Any]) -> DPSGD:
         sampling_from_dict(parts.pop("sampling")),
         norms_from_dict(parts.pop("norms")),
         neighbours_from_dict(parts.pop("neighbours")),
+        [release_from_dict(one) for one in parts.pop("beside", ())],  # type: ignore[misc]  # checked there
     )
     if parts:
         raise ParameterError("mechanism", sorted(parts), "one whose keys this version knows")
@@ -99,8 +100,6 @@ def _phase(mechanism: Any, steps: int) -> dict[str, Any] | None:
 
 
 def _is_known(mechanism: DPSGD) -> bool:
-    if isinstance(mechanism.sampling, FixedSize):
-        return False  # the verifier has no supremum over data sets
     whose = mechanism.neighbours
     if isinstance(whose, Group) and whose.size > 1:
         by_pairs = isinstance(mechanism.norms, ExactNorms) and mechanism.has_pairs

@@ -12,6 +12,7 @@ from dprmt.accounting import (
     AddRemove,
     ApproximateRelease,
     Composition,
+    CyclicPoisson,
     ExactNorms,
     FixedOrder,
     FixedSize,
@@ -109,7 +110,12 @@ def relation_sentence(run: Composition) -> str:
 def sampling_sentence(sampling: Sampling, steps: int) -> str:
     """Describe how batches are drawn, and for how long; it follows "DP-SGD"."""
     if isinstance(sampling, Poisson):
-        return f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
+        drawn = f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
+        cut = f" from {sampling.samples} samples, of which at most {sampling.at_most} are kept, chosen uniformly"
+        return drawn + (cut if sampling.at_most else "")
+    if isinstance(sampling, CyclicPoisson):
+        groups = f"one of {sampling.bands} groups of samples in turn, at rate {sampling.step_rate:.6g} of the group"
+        return f"for T = {steps} steps on batches by Poisson sampling from {groups}"
     if isinstance(sampling, FixedSize):
         of = f"{sampling.batch_size} of {sampling.samples} samples"
         return f"for T = {steps} steps on batches of {of}, drawn uniformly without replacement anew in every step"
@@ -158,10 +164,16 @@ def _run(run: Composition) -> str:
     phases = [
         f"{sampling_sentence(mechanism.sampling, steps)}, with Gaussian noise of standard deviation"
         f" {mechanism.noise_multiplier:.6g} times the clipping norm and per-sample clipping"
-        f" {norms_sentence(mechanism.norms)}"
+        f" {norms_sentence(mechanism.norms)}{_of_the_same_batches(mechanism)}"
         for mechanism, steps in trainings(run)
     ]
     return phases[0] if len(phases) == 1 else f"in {len(phases)} phases: {'; then '.join(phases)}"
+
+
+def _of_the_same_batches(mechanism: DPSGD) -> str:
+    said = "; ".join(release_sentence(release, 1) for release in mechanism.beside)
+    where = "of the same batches, in units of what one sample adds"
+    return f" (released {where}: {said})" if said else ""
 
 
 def _beside(run: Composition) -> str:

@@ -7,21 +7,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from prv_accountant import PoissonSubsampledGaussianMechanism, PrivacyRandomVariable
+from prv_accountant import PrivacyRandomVariable
 from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncated
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting.basics import Array, Direction, NoRenyiDivergenceError
+from dprmt.accounting.basics import Array, Direction, NoRenyiDivergenceError, graded_indices
 from dprmt.accounting.pairs import (
     AllocationEpoch,
     AnyStep,
     ClippingStep,
-    FixedSizeStep,
     LossCells,
-    RelatedStep,
     StepPair,
     charged_cells,
+    from_above,
 )
+
+_FINE, _GROWTH = 2.0**-20, 1e-3  # of the quadrature of Rényi divergences: a node, then each farther by a factor
 
 
 def to_prv(
@@ -109,25 +110,22 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         return float(PrivacyRandomVariableTruncated(self, -end, end).mean())
 
     def rdp(self, alpha: float) -> float:
-        """Bound the Rényi divergence of the finite part of DP-SGD with exact norms, by which prv-accountant chooses
-        its domain.
+        """Rényi divergence of the finite part where norms are exact; prv-accountant chooses its domain by it.
 
-        The result is an upper bound. Removing a sample has the larger divergence of both directions (Mironov, Talwar &
-        Zhang 2019, arXiv:1908.10530v1, Section 3).
+        Returns: an upper bound: E e^{(α-1)L} of a discrete loss that dominates it.
         """
-        if isinstance(self._step, RelatedStep | FixedSizeStep):
-            raise NotImplementedError(
-                "no Rényi divergence is known for these neighbours or batches: give PRVAccountant an eps_max"
-            )
-        if not self._step.is_exact:
+        if isinstance(self._step, ClippingStep | AllocationEpoch) and not self._step.is_exact:
             raise NoRenyiDivergenceError(
                 "randomized clipping has no finite Rényi divergence of any order > 1: its sensitivity Z has a "
                 f"polynomial tail, P(Z > z) ~ z^-{self._step.law.fewest}, so E exp(c Z^2) is infinite; give "
                 "PRVAccountant "
                 f"an eps_max above both the ε in question and largest_loss = {self.largest_loss:.4g}"
             )
-        whole = PoissonSubsampledGaussianMechanism(self._step.sample_rate, self._step.noise_multiplier).rdp(alpha)
-        return float(whole) - math.log1p(-self.pm_inf) / (alpha - 1.0)
+        index = graded_indices(self._low, self._high, _FINE, _FINE / _GROWTH)
+        law = from_above(index, _FINE, self._cells(index * _FINE))
+        with np.errstate(divide="ignore"):
+            total = float(np.logaddexp.reduce(np.log(law.mass) + (alpha - 1.0) * law.losses))
+        return (total - math.log1p(-self.pm_inf)) / (alpha - 1.0)
 
     def _tails(self, t: Array) -> tuple[Array, Array]:
         """Evaluate P(L ≤ t) and P(t < L), both given that L is finite."""

@@ -499,7 +499,7 @@ def compose(phases: Sequence[Phase]) -> Composition:
 
     Each phase draws independent batches. Two values released from *the same* batch, such as a sum and a count, are not
     two phases. Sampling hides a sample from both or from none, so ε is larger (2.352 instead of 1.948 in one example).
-    Release values that share a batch as one vector with one noise multiplier.
+    State values that share a batch with ``beside`` of :class:`DPSGD`.
 
     Parameters
     ----------

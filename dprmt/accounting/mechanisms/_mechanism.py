@@ -169,8 +169,13 @@ class Mechanism:
         length = self.sampling.steps_per_epoch
         schedule = self._schedule_after if self.has_pairs else None
         if epochs is None:
-            counts = checked_counts("steps", steps, length or 1)
-            return epsilon_curve(schedule, self._solved_after, counts, delta, tolerance)
+            counts, bands = checked_counts("steps", steps, length or 1), getattr(self.sampling, "bands", 1)
+            after = schedule and (lambda rounds: self._schedule_after(rounds * bands))
+
+            def ask(rounds: int, *asked: Any) -> PrivacyBounds:
+                return self._solved_after(rounds * bands, *asked)
+
+            return epsilon_curve(after, ask, -(-counts // bands), delta, tolerance, at=counts)
         self.sampling.run_length(steps, 1)  # refuses both, or epochs of Poisson sampling
         counts = checked_counts("epochs", epochs, high=10**9 // (length or 1))
         return epsilon_curve(schedule, self._solved_after, counts * (length or 1), delta, tolerance, at=counts)

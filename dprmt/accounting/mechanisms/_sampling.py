@@ -18,6 +18,9 @@ _MOST_STEPS = 10**9
 class _EqualSteps(Value):
     """Base of samplings that compose equal steps."""
 
+    bands: ClassVar[int] = 1
+    """Every so many steps are one step for the engine."""
+
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule a number of equal steps for the engine.
 
@@ -26,7 +29,7 @@ class _EqualSteps(Value):
         list of (step, count)
             The step and how often it is repeated.
         """
-        return [(step, steps)]
+        return [(step, -(-steps // self.bands))]
 
     def unit(self, step: AnyStep) -> AnyStep:
         """Return the unit that another package's accountant composes.
@@ -80,24 +83,97 @@ class Poisson(_IndependentSteps):
     ----------
     rate : float
         q, the probability of entering a batch; in [1e-9, 1].
+    at_most : int, optional
+        B, the largest batch: of a larger one a uniform random subset of B is kept. In [1, samples].
+    samples : int, optional
+        n, the number of samples, which is public; needed with ``at_most`` only. In [2, 1e12].
 
     Raises
     ------
     ParameterError
-        If the rate lies outside its range.
+        If an argument lies outside its range, or only one of ``at_most`` and ``samples`` is given.
+
+    Privacy
+    -------
+    Covers with ``at_most``: exact norms, and neighbours ``ZeroOut``, ``AddRemove`` (n counts the sample) and
+    ``ReplaceOne``. Proof: ``docs/theory/batches.md``, (B2).
 
     Examples
     --------
     >>> Poisson(0.01)
     Poisson(0.01)
+    >>> from dprmt.accounting import DPSGD
+    >>> f"{DPSGD(1.0, Poisson(0.01, at_most=160, samples=10_000)).epsilon(steps=1000, delta=1e-5):.2f}"
+    '1.83'
     """
 
     kind: ClassVar[str] = "poisson"
 
     rate: float
+    at_most: int | None = None
+    samples: int | None = None
 
     def __post_init__(self) -> None:
         self._keep(rate=check_real("rate", self.rate, low=1e-9, high=1.0))
+        if (self.at_most is None) != (self.samples is None):
+            raise ParameterError("at_most, samples", (self.at_most, self.samples), "given together, or not at all")
+        if self.at_most is not None and self.samples is not None:
+            samples = check_count("samples", self.samples, low=2, high=10**12)
+            self._keep(samples=samples, at_most=check_count("at_most", self.at_most, high=samples))
+
+    def as_dict(self) -> dict[str, Any]:
+        """See :meth:`Value.as_dict`; the rate alone where batches may have any size."""
+        return {name: part for name, part in super().as_dict().items() if part is not None}
+
+
+@dataclass(frozen=True, repr=False)
+class CyclicPoisson(_IndependentSteps):
+    """Poisson sampling from one of several groups of samples, each of which has its turn.
+
+    For noise that is correlated over at most ``bands`` steps: C⁻¹z with a lower-triangular matrix C of so many
+    bands, whose columns have norm at most 1. Independent noise (C = I) is allowed.
+
+    Parameters
+    ----------
+    rate : float
+        q, expected batch size over the number of all samples; in [1e-9, 1/bands].
+    bands : int
+        b: samples are divided into b groups without looking at them, and step t draws from group t mod b alone,
+        each sample with probability b·q; in [1, 1e6].
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Privacy
+    -------
+    Holds if: a sample's group does not depend on samples. T steps cost what ⌈T/b⌉ steps at rate b·q cost.
+    Covers: all norms; one sample that is zeroed out, added, removed or replaced.
+    Does not cover: groups of several samples. Proof: ``docs/theory/batches.md``, (B3).
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> for sampling in (Poisson(0.01), CyclicPoisson(0.01, bands=4)):
+    ...     print(f"{DPSGD(2.0, sampling).epsilon(steps=1000, delta=1e-5):.2f}")
+    0.63
+    1.33
+    """
+
+    kind: ClassVar[str] = "cyclic-poisson"
+
+    rate: float
+    bands: int  # type: ignore[misc]  # one, of other samplings
+
+    def __post_init__(self) -> None:
+        bands = check_count("bands", self.bands, high=10**6)
+        self._keep(bands=bands, rate=check_real("rate", self.rate, low=1e-9, high=1.0 / bands))
+
+    @property
+    def step_rate(self) -> float:
+        """The probability with which a sample of the group is drawn, b·q, rounded up."""
+        return min(math.nextafter(self.bands * self.rate, 1.0), 1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -302,8 +378,8 @@ class FixedOrder(_EqualSteps):
         return check_count(name, value, high=_MOST_STEPS)
 
 
-Sampling: TypeAlias = Poisson | FixedSize | RandomAllocation | FixedOrder
-_KINDS = (Poisson, FixedSize, RandomAllocation, FixedOrder)
+Sampling: TypeAlias = Poisson | CyclicPoisson | FixedSize | RandomAllocation | FixedOrder
+_KINDS = (Poisson, CyclicPoisson, FixedSize, RandomAllocation, FixedOrder)
 
 
 def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
@@ -315,7 +391,8 @@ def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
     except ParameterError:
         allowed = (
             "Poisson(rate) with a rate in [1e-9, 1], that rate alone, RandomAllocation(steps_per_epoch), or "
-            "FixedSize(batch_size, samples), or FixedOrder() for a loader that shuffles and cuts"
+            "FixedSize(batch_size, samples), CyclicPoisson(rate, bands), or FixedOrder() for a loader that shuffles "
+            "and cuts"
         )
         raise ParameterError("sampling", sampling, allowed) from None
 
@@ -326,11 +403,11 @@ def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
     Parameters
     ----------
     record : mapping
-        ``kind``, "poisson", "fixed-size", "allocation" or "fixed-order", and the value's fields.
+        ``kind``, "poisson", "cyclic-poisson", "fixed-size", "allocation" or "fixed-order", and the value's fields.
 
     Returns
     -------
-    Poisson, FixedSize, RandomAllocation or FixedOrder
+    Poisson, CyclicPoisson, FixedSize, RandomAllocation or FixedOrder
         The value, checked.
 
     Raises

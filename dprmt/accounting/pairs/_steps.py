@@ -14,7 +14,7 @@ from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.basics import LARGEST_LOSS, Value, value_from_dict
 from dprmt.accounting.laws import ExactLaw, Focus, NormLaw, NormRatioBins, RankOneLaw
 from dprmt.accounting.pairs._exact_replacement import CoinMixture
-from dprmt.accounting.pairs._fixed_size import FixedSizeStep
+from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, slack_of_excess, step_slack
 from dprmt.accounting.pairs._public_replacement import opposites_below, replaced_by_opposites
@@ -342,7 +342,7 @@ class RelatedStep:
         return self.pairs(bins, tail)[0]
 
 
-AnyStep: TypeAlias = ClippingStep | RelatedStep | FixedSizeStep
+AnyStep: TypeAlias = ClippingStep | RelatedStep | FixedSizeStep | TruncatedStep
 
 
 def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> bool:

@@ -96,6 +96,17 @@ def check_samples_apart(name: str, module: nn.Module) -> None:
     kind = f"{name}: {type(module).__name__}"
     if is_frozen_batch_norm(module) and not module.training:
         return  # a fixed map: `Capture` sees to it that it stays one
+    kinds = (
+        "peft.tuners.prompt_tuning.model",
+        "peft.tuners.p_tuning.model",
+        "peft.tuners.multitask_prompt_tuning.model",
+    )
+    if type(module).__module__ in kinds and any(value.requires_grad for value in module.parameters()):
+        allowed = (
+            "without prompts of which one row is repeated for all samples, so that a sample's gradient is nowhere: "
+            "peft.PrefixTuningConfig, or units=Units(1, regime='alone'), which runs each row alone"
+        )
+        raise ParameterError("model", kind, allowed)
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         allowed = (
             "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it; or "

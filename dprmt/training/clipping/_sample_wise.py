@@ -49,7 +49,7 @@ class SampleWiseForward:
         take: Take,
         anchor: torch.Tensor,
     ) -> None:
-        self._name, self._module, self._anchor = name, module, anchor
+        self.name, self._module, self._anchor = name, module, anchor
         self._parameters = {value: inside for inside, value in module.named_parameters() if value.requires_grad}
         self._batch_size, self._take = batch_size, take
         self._had_forward, self._forward = "forward" in vars(module), module.forward
@@ -57,6 +57,7 @@ class SampleWiseForward:
         self._loops = isinstance(module, nn.RNNBase)
         self._shared: set[str] = set()
         self._compared: set[tuple[str, ...]] = set()
+        self.takes_no_rows = False  # in its last call: then it gives each sample what all share, such as a table
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -68,12 +69,13 @@ class SampleWiseForward:
         if size == 0:
             return self._forward(*args, **kwargs)
         axes = [self._axis(name, value, size) for name, value in call.tensors]
+        self.takes_no_rows = all(axis is None for axis in axes)
         if size > 1:
             self._compare(call, axes, size, args, kwargs)
         before = self._buffers()
         output = self._apart(call, axes, self._copies(size))
         if changed := self._buffers() ^ before:
-            raise TrainingStateError(changed_buffer(f"{self._name}.{min(changed)[0]}"))
+            raise TrainingStateError(changed_buffer(f"{self.name}.{min(changed)[0]}"))
         return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -184,7 +186,7 @@ class SampleWiseForward:
         return {(name, id(value), value._version) for name, value in self._module.named_buffers()}
 
     def _refuse(self, found: str) -> None:
-        raise TrainingStateError(f"{self._name} ({type(self._module).__name__}), run on one sample at a time, {found}")
+        raise TrainingStateError(f"{self.name} ({type(self._module).__name__}), run on one sample at a time, {found}")
 
 
 @contextmanager

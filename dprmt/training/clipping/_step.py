@@ -468,6 +468,14 @@ class ClippedStep(LogicalStep):
                 for generator in self._isolation.generators:  # of the model's own: their seed may be known
                     generator.set_state(secret_generator(generator.device).get_state())
                 return losses(batch)
+        except RuntimeError as error:
+            shared = self._capture.shared_modules()
+            self.discard()
+            if isinstance(error, TrainingStateError) or not shared:
+                raise
+            todo = "where the code around it does not take that, name a module around both in whole=[...]"
+            found = f"{shared[0]} is the same for all samples, and is given once for each of them"
+            raise TrainingStateError(f"the losses fail ({str(error)[:100]}); {found}: {todo}") from error
         except BaseException:
             self.discard()
             raise
