@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _, _BLUE, _RED = PALETTE[:3]
-_REACH = 3.0  # of the curves, in units of the detection threshold
+_REACH = 3.0  # end of the curves, in units of the detection threshold
 
 
 def plot_spike_map(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _, _BLUE, _RED = PALETTE[:3]
-_EACH_MARKED = 16  # leading values with a marker each; those of a long bulk would merge
-_VISIBLE = 1e-3  # share of the largest value below which a value cannot be told from 0
+_EACH_MARKED = 16  # leading values with separate markers; markers of a long bulk would merge
+_VISIBLE = 1e-3  # share of the largest value below which a value looks like 0
 _NAMED, _NAME = 200, 60  # matrices with a name on the axis, and the characters of one
 _GATE = "gate"  # mark of the lines that count the matrices on the axes
 _FAR = 4.0  # top singular value, in units of the bulk edge, from which the axis is logarithmic beyond the edge
@@ -223,7 +223,7 @@ def plot_spectrum_histogram(
 
 
 def _colors(ax: Axes) -> tuple[tuple[str, str], int]:
-    # Of the values and the gate of one more matrix on the axes, and how many are there before it.
+    # Values and gate of a further matrix on the axes, and the number of earlier ones.
     pairs = ((_BLUE, _RED), (PALETTE[3], PALETTE[4]), (PALETTE[5], PALETTE[6]))
     number = sum(line.get_gid() == _GATE for line in ax.lines)
     return pairs[number % len(pairs)], number

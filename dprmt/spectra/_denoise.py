@@ -32,7 +32,7 @@ from dprmt.spectra._tracy_widom import kappa_for
 Method = Literal["shrink", "paper"]
 BelowGate = Literal["zero", "unchanged"]
 Gate: TypeAlias = float | Callable[[tuple[int, int]], float] | None
-_BATCH_ENTRIES = 2**24  # of a stack, whose copies then take 64 MiB in float32
+_BATCH_ENTRIES = 2**24  # entries of a stack, whose copies take 64 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def label(name: str) -> str:
 
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
-FALSE_ALARM = 0.01  # of the gate that nobody chose
+FALSE_ALARM = 0.01  # default false-alarm rate of the gate
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 

@@ -277,7 +277,7 @@ class ClippingPlan:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
         noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
-        # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
+        # DP-GRAPE needs no smaller margin than the default of clip_factors.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
         capture = Capture(self.model, layers, self.policy, floor=floor)
         if isinstance(noisy, ShardedNoisySumOptimizer):

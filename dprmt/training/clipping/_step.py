@@ -26,7 +26,7 @@ from dprmt.training.subspaces import Subspaces
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
 Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
-_LEAST_SCALE = 128.0  # of a GradScaler, which halves and doubles 65536
+_LEAST_SCALE = 128.0  # smallest scale of a GradScaler, which halves and doubles 65536
 REPLAY = 0.02
 """How often a sample of a later micro-batch is run alone, by default."""
 
@@ -506,7 +506,7 @@ class ClippedStep(LogicalStep):
         order = sorted(range(len(contributions)), key=sizes.__getitem__, reverse=True)
         contributions[:] = [contributions[place] for place in order]
 
-    # What processes that share a model do together, see `ShardedStep`.
+    # Collective operations of processes that share a model, see `ShardedStep`.
 
     is_spread = False
 

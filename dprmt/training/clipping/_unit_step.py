@@ -286,7 +286,7 @@ class UnitStep(LogicalStep):
             raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
         if changed := buffer_versions(self.model).items() ^ self._buffers.items():
             raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
-        for parameter in self._trained:  # what somebody left there would be added to
+        for parameter in self._trained:  # a leftover gradient would be added to
             parameter.grad = self._held.get(parameter)
         losses.sum().backward()
         for parameter in self._trained:

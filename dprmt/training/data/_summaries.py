@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dprmt.training.data._docstrings import PACKAGES, library_files, module_of, split_of
 
 _LEAST_LETTERS = 10
-_LONGEST = 600  # characters of source
+_LONGEST = 600  # most characters of source
 
 
 class Summary(NamedTuple):

@@ -21,7 +21,7 @@ class Events(Observer):
             raise ParameterError("tensorboard", True, f"left out, or {error.name} installed") from None
         self._make: Callable[..., Any] = SummaryWriter
         self._folder = folder / "tensorboard"
-        self._writer: Any = None  # made with the first step: before, the folder may not be that of a run
+        self._writer: Any = None  # made with the first step, because the folder may belong to no run before
 
     def after_step(self, run: RunView, record: StepRecord) -> None:
         """Write one step."""

@@ -271,7 +271,7 @@ class Run:
         )
 
     def _accumulate(self, step: int, batch: Sequence[int]) -> float | None:
-        # The mean loss of the logical batch over all processes; None if Poisson sampling drew nobody.
+        # Mean loss of the logical batch over all processes; None if Poisson sampling drew no sample.
         task, private = self.prepared.task, self.prepared.private
         total = torch.zeros((), dtype=torch.float64)
         share = batch[self.rank :: self.processes]  # of the same draw, so that one process and several do the same
@@ -321,7 +321,7 @@ class Run:
 
     def _restore(self) -> int:
         # Number of steps that the parameters have seen. All processes continue from the first one's checkpoint; where
-        # parameters are shards each reads its own rows, whoever wrote them.
+        # parameters are shards, each process reads its rows, whichever process wrote them.
         folder, parameters = self._folder, self.prepared.parameters
         lazily = self.prepared.settings.distributed.is_sharded
         if folder is not None and lazily and self.processes > 1:

@@ -36,7 +36,7 @@ class Prepared:
     task: Task
     settings: Settings
     private: PrivateStep
-    mechanism: Mechanism  # one step, at the rate of the coins that are thrown
+    mechanism: Mechanism  # one step, at the exact sampling rate
     noise_generator: torch.Generator
     units: str | None = None  # how units of several rows are clipped, and why
     denoising: DenoisingStep | None = None

@@ -46,7 +46,7 @@ def spread(model: torch.nn.Module) -> None:
     for module in list(model.modules()):
         if isinstance(module, torch.nn.ModuleList):
             for block in module:
-                if list(block.children()):  # a layer by itself stays with what is around it
+                if list(block.children()):  # a single layer stays with its surroundings
                     fully_shard(block)
     fully_shard(model)
 

@@ -357,7 +357,7 @@ class _FolderRun:
                 write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
 
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
-        # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
+        # ε over all starts is computed for one mechanism, so every recorded step must have it.
         former = self._former
         for key in ("step", "samples", "labels", "score_release"):
             if former.get(key) != document[key]:
@@ -372,7 +372,7 @@ class _FolderRun:
 
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
-        # Every line of the metrics was charged too, and the summary says how many were.
+        # Every line of the metrics counts, and the summary has their number.
         seen = max(run.done, from_first(steps_seen(self._path)))
         if run.charged < seen or (run.charged and not self._former):
             what = f"{run.charged} steps charged, {seen} done" if self._former else "no run.json"

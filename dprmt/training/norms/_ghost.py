@@ -8,11 +8,11 @@ import torch
 
 from dprmt.training.norms._layer_gradient import full_precision, layer_gradient
 
-_NOTHING = -4096  # an exponent below those of all products of two float64 numbers
+_NOTHING = -4096  # exponent below all products of two float64 numbers
 _LARGE = (
     2.0**24
 )  # sum of rows' lengths up to which Gram matrices do not overflow, and what underflows is next to nothing
-_ROWS = 128  # of Gram matrices at once: they are symmetric, and what is left of a block was in an earlier one
+_ROWS = 128  # rows of a block of Gram matrices, which are symmetric
 
 
 def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False) -> torch.Tensor:

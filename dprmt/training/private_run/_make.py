@@ -27,7 +27,7 @@ from dprmt.training.private_run._processes import from_first, rank
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.private_run._run import PrivateRun, check_free
 
-_ISOLATION_CHECKS = 0.02  # of later micro-batches
+_ISOLATION_CHECKS = 0.02  # probability of a check of a later micro-batch
 _OPACUS = {
     "max_grad_norm": "clipping_norm=...",
     "target_delta": "delta=...",
