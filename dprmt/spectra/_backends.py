@@ -51,7 +51,7 @@ _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
 _RESIDUAL = {4: 1e-6, 8: 1e-11}  # residual of a Ritz pair, in units of b², by bytes per entry of the product
 _FEW = 1 / 16  # share of all singular values, above which spikes are not computed one by one
-_LOOKS = 8  # products with a vector that estimate the number of spikes
+_TRACE_PROBES = 8  # products with a vector that estimate the number of spikes
 _TINY = 1e-300  # replaces the norm of a zero vector
 _CHECK_EVERY = 12  # steps between checks of the Ritz values
 _TOP_RESIDUAL = 1e-3  # relative residual of the top Ritz pair below the threshold
@@ -210,8 +210,8 @@ def _many_spikes(squares: float, fourths: float, shape: tuple[int, int], edge: f
 
 def _moments(y: Array) -> tuple[float, float]:
     # Σs², and an unbiased estimate of Σs⁴ = ‖YYᵀ‖².
-    probes = gaussian(np.random.default_rng(0), y, _LOOKS, y.shape[0])
-    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _LOOKS
+    probes = gaussian(np.random.default_rng(0), y, _TRACE_PROBES, y.shape[0])
+    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _TRACE_PROBES
 
 
 def _squared_norm(matrix: Array) -> float:

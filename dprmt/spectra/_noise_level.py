@@ -132,9 +132,9 @@ def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: f
         top = np.maximum(spectra[:, :1], 1e-300)
         squares = (spectra[:, ::-1] / top) ** 2
         kept = np.arange(1, short + 1)
-        room = kept * (long - short + kept)
-        variances = np.cumsum(squares, 1) / room
-        fits = squares - squares[:, :1] < 4 * variances * np.sqrt(room) * (1 + 1e-9)
+        capacity = kept * (long - short + kept)
+        variances = np.cumsum(squares, 1) / capacity
+        fits = squares - squares[:, :1] < 4 * variances * np.sqrt(capacity) * (1 + 1e-9)
         fits[:, : max(_FEWEST, -(-short // 8)) - 1] = True  # too few values to decide
         most = np.where(fits.all(1), short, np.argmin(fits, 1)) - 1  # up to the first that does not
         found = np.sqrt(np.where(most < 0, 0.0, variances[np.arange(len(spectra)), most])) * top[:, 0]

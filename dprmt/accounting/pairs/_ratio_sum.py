@@ -131,14 +131,14 @@ def _with_mean_kept(mass: Array, width: Array, share: Array) -> tuple[Array, Arr
     """
     while True:
         drop = drops(mass * width, share)
-        crossed = drop > _room(mass, width, share) * (1.0 + 1e-9)  # neither end has space left
+        crossed = drop > _gap_to_tangent(mass, width, share) * (1.0 + 1e-9)  # neither end has space left
         beside = (crossed[1:] | crossed[:-1]) & (mass > 0)
         if not beside.any():
             return mass, drop
         mass = np.where(beside, 0.0, mass)
 
 
-def _room(mass: Array, width: Array, share: Array) -> Array:
+def _gap_to_tangent(mass: Array, width: Array, share: Array) -> Array:
     """Compute how far the interpolated put function of the spread law lies above max(0, its last tangent), at each
     node.
     """

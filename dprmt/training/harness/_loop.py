@@ -185,8 +185,8 @@ class Run:
         with self._watched():
             batches = self._batches()
             for step in range(self.done + 1, self.total + 1):
-                for look in self._hear["before_step"]:
-                    look(self, step)
+                for listener in self._hear["before_step"]:
+                    listener(self, step)
                 if self.processes > 1:
                     self.stopped = from_first(self.stopped)
                 if self.stopped:
@@ -199,8 +199,8 @@ class Run:
                 record = self._one_step(step, next(batches))
                 if record is None:
                     break
-                for look in self._hear["after_step"]:
-                    look(self, record)
+                for listener in self._hear["after_step"]:
+                    listener(self, record)
                 if step % every == 0 or step == self.total:
                     self._checkpoint()
                 yield record
@@ -238,8 +238,8 @@ class Run:
         charged = False
         try:
             loss = self._accumulate(step, batch)
-            for look in self._hear["measured"]:
-                look(self, step)
+            for listener in self._hear["measured"]:
+                listener(self, step)
             if self.processes > 1:
                 self.stopped = from_first(self.stopped)
             if self.stopped:
@@ -301,8 +301,8 @@ class Run:
         return epsilon
 
     def _checkpoint(self) -> None:
-        for look in self._hear["before_checkpoint"]:
-            look(self)
+        for listener in self._hear["before_checkpoint"]:
+            listener(self)
         is_sharded = self.prepared.settings.distributed.is_sharded
         if self._folder is None or (self.rank and not is_sharded):
             return
