@@ -571,7 +571,7 @@ class Parallel(Questions):
         return f"Parallel({list(self.runs)!r})"
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """See :meth:`Composition.epsilon_by_direction`."""
+        """Bound ε in each direction; see :meth:`Composition.epsilon_by_direction`."""
         return _largest([run.epsilon_by_direction(delta, tolerance=tolerance) for run in self.runs])
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:

@@ -54,9 +54,9 @@ class AddRemove(Value):
 
     Formal guarantees
     -----------------
-    The numbers equal those of :class:`ZeroOut`. They hold *only if* the sample rate and the divisor of the released
-    sum are constants chosen without the data set's size. A rate B/n, or a sum divided by q·n, reveals a private n by
-    the scale of the noise, so there is no claim.
+    The numbers of :class:`ZeroOut` hold *only if* the sample rate and the divisor of the released sum are constants
+    chosen without the data set's size. A rate B/n, or a sum divided by q·n, reveals a private n by the scale of the
+    noise, so there is no claim.
 
     Examples
     --------
@@ -238,7 +238,7 @@ class ClippingStep:
         return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         if self.is_exact:
             one = np.ones(1)
             pair = PublicPair(self._shift(one), one, self.sample_rate)
@@ -322,7 +322,7 @@ class RelatedStep:
         return self.step.is_exact
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         step = self.step
         if step.is_exact:
             above = CoinMixture(step.noise_multiplier, step.sample_rate, self.size, self.is_replacement)

@@ -193,7 +193,7 @@ def _is_target(name: str) -> bool:
 
 
 def _columns(value: Any, size: int) -> bool:
-    """Whether a list is what a loader makes of tuples of tensors, rather than one of samples."""
+    """Return whether a list is what a loader makes of tuples of tensors, rather than one of samples."""
     return (
         isinstance(value, list)
         and len(value) > 0

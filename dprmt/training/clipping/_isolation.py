@@ -254,7 +254,7 @@ class Isolation:
                 raise TrainingStateError(changed_buffer(name))
 
     def _compare_beside(self, one: _Pass, other: _Pass | None, *, first: bool = False) -> None:
-        """``first``: compare only the first row."""
+        """Compare rows with other neighbours. ``first``: compare only the first row."""
         if other is None or other.draws != one.draws:
             return  # rows got other numbers: what was drawn for them is not the same
         limit = self._tolerance(one).beside

@@ -103,7 +103,7 @@ def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
 
 
 def check_owners(name: str, owners: Sequence[Any] | torch.Tensor, rows: int) -> list[SampleId]:
-    """Whose every row is: a row of nobody could not be protected with anybody."""
+    """Check the owner of every row, because a row without an owner could not be protected."""
     values = owners.tolist() if isinstance(owners, torch.Tensor) else owners
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or len(values) != rows:
         found = len(values) if hasattr(values, "__len__") else type(values).__name__
