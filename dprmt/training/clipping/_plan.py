@@ -344,9 +344,8 @@ def plan_private(
         which needs more memory.
     norms : str, Norms or NormEstimator
         Norm method. "exact" forms per-sample gradients; "ghost" computes the same norms by Gram matrices where that is
-        cheaper; "hutchinson" and "hutch++" estimate them with 32 *secret* probes. Pass a value such as
-        ``Hutchinson(64, secret=True)`` to change the numbers. Layers whose exact norm is cheaper stay exact, unless
-        the value has a ``rank``.
+        cheaper; "hutchinson" and "hutch++" estimate them with 32 *secret* probes. Layers whose exact norm is cheaper
+        stay exact, unless the value has a ``rank``.
     clipping_norm : float
         Largest norm C > 0 of a sample's gradient in the sum.
     expected_batch_size : float
@@ -361,14 +360,13 @@ def plan_private(
     distributed : bool
         Whether a process group shares each logical batch, with every sample in one process.
     whole : iterable of str
-        Names of modules to run sample by sample, "" for the whole model, for example around a parameter that is used
-        in several places.
+        Names of modules to run sample by sample, "" for the whole model.
     replay : float
         Probability in [0, 1] of an isolation check of a later micro-batch; the first one is always checked.
     units : Units, optional
-        Units of privacy with several rows, such as all texts of a person.
+        Units of privacy with several rows.
     memory_budget : int
-        Bytes, >= 1, that a block of a layer's exact gradients may take; the norms do not depend on it.
+        Largest bytes, >= 1, of a block of a layer's exact gradients.
 
     Returns
     -------
