@@ -49,12 +49,12 @@ GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized
 _SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
 _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
-_RESIDUAL = {4: 1e-6, 8: 1e-11}  # of a Ritz pair, in units of b², by bytes per entry of the product
-_FEW = 1 / 16  # of all singular values; more spikes than this are not looked for one by one
-_LOOKS = 8  # products with a vector that tell how many they are
-_TINY = 1e-300  # in place of the norm of a zero vector
+_RESIDUAL = {4: 1e-6, 8: 1e-11}  # residual of a Ritz pair, in units of b², by bytes per entry of the product
+_FEW = 1 / 16  # share of all singular values, above which spikes are not computed one by one
+_TRACE_PROBES = 8  # products with a vector that estimate the number of spikes
+_TINY = 1e-300  # replaces the norm of a zero vector
 _CHECK_EVERY = 12  # steps between checks of the Ritz values
-_TOP_RESIDUAL = 1e-3  # of the top Ritz pair if it lies below the threshold, relative to its value
+_TOP_RESIDUAL = 1e-3  # relative residual of the top Ritz pair below the threshold
 _BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
 _PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
@@ -166,7 +166,7 @@ def _svd_is_fast(stack: Array) -> bool:
 
 
 def _from_lanczos(stack: Array, edges: Array, products: _Products) -> LeadingSpectrum:
-    # Of a stack of one matrix: the pairs above the edge, or all of them where they are many.
+    # Stack of one matrix: the pairs above the edge, or all if they are many.
     y, edge, svd_is_fast = stack[0], float(edges[0]), _svd_is_fast(stack)
     if svd_is_fast and _many_spikes(*_moments(y), y.shape, edge):
         return _from_svd(stack)
@@ -187,7 +187,7 @@ def _from_lanczos(stack: Array, edges: Array, products: _Products) -> LeadingSpe
 
 
 def _from_eigenpairs(eigenvalues: Array, eigenvectors: Array, y: Array) -> LeadingSpectrum:
-    # Of the YYᵀ of one matrix, in increasing order.
+    # Eigenvalues of the YYᵀ of one matrix, in increasing order.
     xp = array_namespace(y)
     values = xp.sqrt(xp.clip(xp.flip(eigenvalues, (-1,)), 0.0, None))
     return LeadingSpectrum(values[None], cast_like(xp.flip(eigenvectors, (-1,)), y)[None])
@@ -210,8 +210,8 @@ def _many_spikes(squares: float, fourths: float, shape: tuple[int, int], edge: f
 
 def _moments(y: Array) -> tuple[float, float]:
     # Σs², and an unbiased estimate of Σs⁴ = ‖YYᵀ‖².
-    probes = gaussian(np.random.default_rng(0), y, _LOOKS, y.shape[0])
-    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _LOOKS
+    probes = gaussian(np.random.default_rng(0), y, _TRACE_PROBES, y.shape[0])
+    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _TRACE_PROBES
 
 
 def _squared_norm(matrix: Array) -> float:

@@ -100,7 +100,7 @@ _STACKED = 2**16  # masses of many phases at a time
 _FAINT = 1e-250
 _MANY_PHASES = 16
 _SPLIT_TILTS, _SPLIT_LOSSES = 37, 64  # from a hundredth of a tilt to 10,000 times it, and losses, that are tried
-_LONGEST = 2**40  # points: no transform is this long, and whoever asked takes a coarser mesh
+_LONGEST = 2**40  # points; longer transforms are refused, and the caller takes a coarser mesh
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _log_mgf_of_each(stack: _Stack, tilts: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
             sums = np.exp(exponent - peak) @ stack.mass.T
         result = peak + np.log(sums)
-    # Laws that differ so much that one underflows beside the other.
+    # Laws so different that one underflows relative to the other.
     for law in np.flatnonzero(~np.all((sums > _FAINT) & (sums < 1.0 / _FAINT), axis=0)):
         alone = _Stack(stack.index, stack.losses, stack.mass[law : law + 1], stack.counts[law : law + 1])
         result[:, law] = _log_mgf_of_each(alone, tilts)[:, 0]
@@ -317,7 +317,7 @@ def window(phases: Phases, tilt: float, share: float = 1.0) -> Window:
     """Find the grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
     mesh, some, log_outside = phases[0][0].mesh, some_of(phases), _LOG_OUTSIDE + math.log(share)
     scale = 1.0 / loss_deviation(phases, tilt)
-    # Every θ gives a bound by Chernoff; which is best, some phases tell.
+    # Every θ gives a bound by Chernoff; some phases suffice to choose the best.
     up, down = _sharpest(lambda up, down: _chernoff_ends(some, tilt, up, down, log_outside), scale)
     highest, lowest = _chernoff_ends(phases, tilt, up, down, log_outside)
     first = int(np.floor(np.max(lowest) / mesh)) - 1

@@ -21,7 +21,7 @@ from dprmt.accounting.composition._compose import (
 from dprmt.accounting.pairs import LossPMF
 
 _ROUNDING = 1e-12
-_RESOLVED = 1e-10  # of an ε found by bisection
+_RESOLVED = 1e-10  # relative precision of an ε found by bisection
 LEAST_DELTA = 1e-290
 """Smaller ones are told from 0 no further."""
 

@@ -24,7 +24,7 @@ from dprmt.accounting.pairs import (
 
 _LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
 _ROUNDING = 1e-12  # relative, of a mean that is the end
-_ASIDE = 1e-4  # of a cell, as a share of what lies beyond it: how far thresholds may move its mean
+_ASIDE = 1e-4  # largest shift of a cell's mean by thresholds, as a share of the mass beyond the cell
 _ALL = 1e-300  # a tail without mass
 MEANS = 4
 """How often the mean of the commonest losses is taken anew on a wide mesh."""
@@ -184,7 +184,7 @@ def discretize_step(
 
 def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tuple[LossPMF, float]:
     """Return one step's discrete loss less an offset, and the offset."""
-    if how.side == "lower" and isinstance(pair, PublicPair):  # its losses may end where those of the upper pair go on
+    if how.side == "lower" and isinstance(pair, PublicPair):  # its losses may extend beyond the upper pair's
         own = directed_range(pair, _ALL, how.direction)
         ends = max(ends[0], own[0]), min(ends[1], own[1])
     grid = loss_grid(pair, ends, how.direction, how.side, how.mesh, within=how.within)

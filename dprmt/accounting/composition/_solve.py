@@ -55,10 +55,10 @@ Pairs = list[tuple[StepPair, int]]
 
 LOWEST = -2.0
 """The coarsest level."""
-_BINS = 160  # at level 0
+_BINS = 160  # bins of the law of the sensitivity at level 0
 _MESH = 0.04  # at level 0, in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
-_MESH_OF_ONE = 0.005  # of a single step, in units of what is asked about
+_MESH_OF_ONE = 0.005  # mesh for a single step, in units of the requested value
 _MAX_WINDOW = 2**20  # points: a transform of a tenth of a second
 _MAX_COARSENINGS = 12
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
@@ -67,7 +67,7 @@ _ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, o
 _FAR, _FARTHER = 1.5, 60.0  # as far as losses have to be told from infinite ones: times the answer, and beyond
 _CHARGED = 10.0  # e^{-10} of δ may be charged for losses that count as infinite though they are not
 _WORTH_A_SPLIT = 5.0  # e^5: how much smaller the errors of a transform get
-_CUTS = 4  # of a tail, each of which brings Chernoff's bound closer
+_CUTS = 4  # points in a tail; each brings Chernoff's bound closer
 
 
 @dataclass(frozen=True)
@@ -350,13 +350,13 @@ def reachable(schedule: Schedule, question: Question, direction: Direction) -> Q
 _HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
-_LEAST_GAIN = 0.8  # left of a width: such a level is the last; two in a row of a question about δ, or of no end yet
+_LEAST_GAIN = 0.8  # a level that keeps more of the width is the last; for δ, two in a row
 _NO_BETTER = 0.9999
 _NO_PRIVACY = 20.0
 """ε that no one publishes: from there on answers for estimated norms, whose laws are dear, are not refined."""
-_TO_SPARE = 0.2  # of a level, where less than one is needed
-_ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
-_WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
+_TO_SPARE = 0.2  # fraction of a refinement level kept in reserve, if less than one level is needed
+_ESTIMATE_AT = 0.67  # estimate's position between lower and upper: the lower side errs about twice as much
+_WIDE_ESTIMATE_AT = 0.95  # the same for a wide interval, where the lower side is usually too small
 
 
 class InconsistentBoundsError(RuntimeError):

@@ -366,7 +366,7 @@ class Composition(Questions):
         from dprmt.accounting.questions import checked_rates, perfect_trade_off, trade_off, trade_off_by_curves
 
         rates = checked_rates(alpha)
-        # What is disclosed is told apart for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
+        # Disclosed parts are distinguished for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
         inner = np.minimum(rates / self._disclosure.kept, 1.0) if self._disclosure.kept else np.ones(rates.shape)
         if not self._engine_phases:
             band = perfect_trade_off(inner)

@@ -17,10 +17,10 @@ from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regre
 from dprmt.accounting.pairs._pairs import LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
-_SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
-_NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, up to rounding
-_CANCELLED, _SLOPE_ROUNDING = 0.5, 16 * float(np.finfo(np.float64).eps)  # where most of a slope is taken away
-_MOST_DRIFT = 1e-12  # of E u, by which rounding may move mass to the wrong side
+_SPARE = 0.5  # share of a height to drop: dropping all would leave nothing at larger losses
+_NO_GAP = 1e-9  # relative distance below which a cell's mean is a node, up to rounding
+_CANCELLED, _SLOPE_ROUNDING = 0.5, 16 * float(np.finfo(np.float64).eps)  # thresholds for a slope that mostly cancels
+_MOST_DRIFT = 1e-12  # largest relative shift of E u to the wrong side by rounding
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
 

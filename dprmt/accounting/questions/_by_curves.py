@@ -14,10 +14,10 @@ from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, 
 from dprmt.accounting.questions._delta_curve_solver import DeltaCurveSolver
 
 _POINTS = 401
-_TOLERANCE = 4e-2  # of each δ
+_TOLERANCE = 4e-2  # relative tolerance of each δ
 _ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
 _NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
-_NEGLIGIBLE = 1e-2  # share of δ
+_NEGLIGIBLE = 1e-2  # negligible share of δ
 _LEAST = 1e-250
 _FLOOR = 1e-30
 

@@ -77,7 +77,7 @@ def delta_curve(
         found = [interval(0.0, math.inf, direction, DeltaAtEpsilon(at), tolerance) for at in ordered.tolist()]
         if schedule is not None:
             found = DeltaCurveSolver(schedule, ordered.tolist(), direction, tolerance, enough.tolist()).solve()
-        # What other analyses of the steps may improve is asked for by itself.
+        # Values that other analyses of the steps may improve are computed one by one.
         found = [
             bounds
             if bounds.is_narrow or bounds.upper <= least or not (improves or schedule is None)

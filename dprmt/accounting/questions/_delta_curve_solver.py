@@ -17,7 +17,7 @@ from dprmt.accounting.composition import (
 )
 from dprmt.accounting.pairs import Schedule
 
-_WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
+_WORSE = 3.0  # ratio of a width to the middle one, above which it gets a separate law
 _FEW = 8
 _LEAST_STEP, _SAFELY = 0.25, 1.1
 _SIDES: tuple[Side, Side] = ("upper", "lower")

@@ -25,9 +25,9 @@ from dprmt.accounting.composition import (
 from dprmt.accounting.pairs import LossPMF, Step
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
-_MOST_POINTS = 2**20  # of an inverse transform that has to be made for single numbers of steps
+_MOST_POINTS = 2**20  # points of an inverse transform for single numbers of steps
 _TRANSFORMS = 33  # at most, before it is seen what they leave open
-_LEAST_GAIN = 0.8  # of a level's width in the one before it, beyond which another level is not tried
+_LEAST_GAIN = 0.8  # share of the former level's width, above which no further level is tried
 _WIDER = 1.5  # than its neighbours' intervals, where those are wide: nothing narrower is to be had
 
 

@@ -16,7 +16,7 @@ from dprmt.accounting.questions._by_curves import lines_by_curves
 _LEVEL = 0.5  # refinement of the discretization
 _DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
 _LEAST_DELTA = 1e-9
-_ESTIMATE_AT = 0.33  # of the way from lower to upper: the upper side errs about twice as much
+_ESTIMATE_AT = 0.33  # estimate's position between lower and upper: the upper side errs about twice as much
 
 
 @dataclass(frozen=True)

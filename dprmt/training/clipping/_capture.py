@@ -331,7 +331,7 @@ class Capture:
             return
         uses.append((list(inputs), gradients.detach()))
         if isinstance(layer, WholeModule):
-            return  # each of its parameters comes by itself
+            return  # each parameter is captured separately
         if self._forward[layer] < 1:
             raise TrainingStateError("gradient checkpointing is of the reentrant kind: use_reentrant=False")
         if len(uses) >= self._forward[layer]:
@@ -380,7 +380,7 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
     ) -> torch.Tensor:
         ctx.take, ctx.count = take, len(inputs)
         ctx.save_for_backward(*inputs)
-        # What torch's own layers return is saved by none of them: it may be changed in place, as no view may.
+        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
         return output.data if owned else output.view_as(output)
 
     @staticmethod

@@ -48,7 +48,7 @@ Losses = Callable[[Any], torch.Tensor]
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)
 _MOST = 13  # above ten, a score beyond three deviations can show; no length that batches often have
 _LARGE = 1e3
-_NEGLIGIBLE = 1e-3  # of C
+_NEGLIGIBLE = 1e-3  # negligible change of a gradient, as a share of C
 _SMALL_LOSS = 0.1  # rounding of logits is not smaller where the loss is
 _OWN = "a sample run alone must give what it gives in the batch"
 _LOSSES = f"{_OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
@@ -152,7 +152,7 @@ class Isolation:
             self._chance.shuffle(others)
         order = [*chosen[1:], *others[: _MOST - len(chosen)], chosen[0]]
         size, mine, seed = len(order), chosen[0], secrets.token_bytes(32)
-        own = [size - 1, *range(size // 2 - 1)][: len(chosen)]  # places of rows that stay as they are
+        own = [size - 1, *range(size // 2 - 1)][: len(chosen)]  # positions of unchanged rows
         batch, plain = rows.picked(order), [1.0] * size
         copies = rows.picked([row if place in own else mine for place, row in enumerate(order)])
         scales: list[bool] = []

@@ -205,8 +205,8 @@ class Run:
                 record = self._one_step(step, next(batches))
                 if record is None:
                     break
-                for look in self._hear["after_step"]:
-                    look(self, record)
+                for listener in self._hear["after_step"]:
+                    listener(self, record)
                 if step % every == 0 or step == self.total:
                     self._checkpoint()
                 yield record

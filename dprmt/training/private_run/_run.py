@@ -47,7 +47,7 @@ _FORMAT = 1  # of state_dict
 _STATE_KEYS = {"format", "run", "steps_taken", "charged", "attempts", "parameters", "optimizer", "description"}
 
 
-_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # of runs that are not closed
+_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models of open runs
 
 
 def check_free(model: torch.nn.Module) -> None:
