@@ -130,6 +130,14 @@ def test_a_grad_scaler() -> None:
     in_mid_step(unscale, "middle of a private step", micro_batch_size=None)
 
 
+def test_a_loop_of_accelerate() -> None:
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    in_mid_step(lambda private: accelerator.backward(private.model(ROWS[:5][0]).sum()), "backward")
+    in_mid_step(lambda private: accelerator.clip_grad_norm_(private.model.parameters(), 1.0), "middle of a private step")
+    private = new()
+    fails(private, accelerator.prepare(private.optimizer).step, "optimizer")
+
+
 def test_another_backward_pass_in_mid_step() -> None:
     in_mid_step(lambda private: private.model(ROWS[:5][0]).sum().backward(), "backward")
 
