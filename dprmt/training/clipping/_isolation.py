@@ -75,7 +75,7 @@ def tolerance_of(dtypes: Iterable[torch.dtype], device: torch.device) -> Toleran
     """By the shortest of the dtypes, and of what products are rounded to."""
     floating = {dtype for dtype in dtypes if dtype.is_floating_point}
     if torch.is_autocast_enabled(device.type) or floating - {torch.float32, torch.float64}:
-        return Tolerance(1e-3, 0.05, 0.5)
+        return Tolerance(1e-2, 0.05, 0.5)  # attention takes another kernel where no row has padding: 3e-3
     if torch.float32 not in floating:
         return Tolerance(1e-9, 1e-7, 0.1)
     tensor_cores = device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
@@ -179,8 +179,7 @@ class Isolation:
         self._compare_beside(together, run(rows.opposite(order, own)))
         self._compare_beside(together, run(batch, beside(_LARGE)))
         self._compare_beside(together, run(batch, beside(math.nan)), first=True)
-        all_extreme = run(rows.picked([mine] * size), [_LARGE] * size)
-        self._compare_beside(run(batch, [*plain[1:], _LARGE]), all_extreme, first=True)
+        self._compare_beside(run(batch, [*plain[1:], _LARGE]), run(copies, [_LARGE] * size), first=True)
         self._compare_beside(together, run(batch))
         calm = self._run(losses, batch, size, [order.index(row) for row in chosen], seed, calm=True)
         limits = self._tolerance(calm)
