@@ -291,7 +291,7 @@ def compared(rows: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> str:
     """A sentence on whether two versions' intervals overlap: both hold the truth."""
     number, contradicted = apart(rows, earlier)
     named = f"; apart: {', '.join(map(str, contradicted))}" if contradicted else ""
-    return f"Of {number} mechanisms that an earlier version answers too, {number - len(contradicted)} overlap{named}."
+    return f"An earlier version answers {number} of them too; {number - len(contradicted)} intervals overlap{named}."
 
 
 def _upper(row: dict[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Checks shared by all rooms: of arguments, by one error type with the allowed range, and of an extra's packages."""
+"""Checks shared by all subpackages: argument ranges with one error type, and the packages of an extra."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ParameterError(ValueError):
     Parameters
     ----------
     name : str
-        The argument, as the caller spelled it.
+        Name of the argument, as the caller spelled it.
     value : object
-        What was passed.
+        The rejected value.
     allowed : str
         The allowed range, in words or interval notation.
 
@@ -35,7 +35,7 @@ class ParameterError(ValueError):
         super().__init__(f"{name} must be {allowed}, got {value!r}")
 
     def __reduce__(self) -> tuple[type[ParameterError], tuple[str, object, str]]:
-        """For the way from one process to another; exceptions are rebuilt from their arguments."""
+        """Rebuild the exception in another process from its arguments."""
         return type(self), (self.name, self.value, self.allowed)
 
 
@@ -102,7 +102,7 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A hint in brackets where a known word is like this one, else nothing.
+    """Return a hint in brackets where a known word is like this one, else nothing.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def require(extra: str, *packages: str) -> None:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra, in a checkout: the package is on no index yet.
+    """Return the command that adds an extra, in a checkout: the package is on no index yet.
 
     Examples
     --------

@@ -365,8 +365,8 @@ def _draw(place: str, band: TradeOff, run: Run) -> None:
     from dprmt.plots import plot_trade_off, save_picture
 
     mu, ((first, steps), *more) = None, run.phases
-    if not more and isinstance(first.norms, ExactNorms) and isinstance(first.sampling, Poisson):
-        mu = clt_mu(first.noise_multiplier, first.sampling.rate, steps)
+    if not more and isinstance(first.norms, ExactNorms) and first.sampling == Poisson(first.sampling.rate):
+        mu = clt_mu(first.joint_noise_multiplier, first.sampling.rate, steps)
     save_picture(place, lambda ax: plot_trade_off({run.label(): band}, gaussian_mu=mu, ax=ax))
 
 

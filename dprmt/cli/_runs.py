@@ -15,6 +15,7 @@ from dprmt._validation import ParameterError, check_count, did_you_mean, needing
 from dprmt.accounting import (
     DPSGD,
     Composition,
+    CyclicPoisson,
     ExactNorms,
     FixedOrder,
     FixedSize,
@@ -26,7 +27,17 @@ from dprmt.accounting import (
     release_from_dict,
 )
 from dprmt.cli._options import Option, grouped, read_options, real
-from dprmt.cli._values import ALSO, NOISE, OF_A_PHASE, analysis_of, neighbours_of, norms_label, norms_of, sampling_of
+from dprmt.cli._values import (
+    ALSO,
+    BESIDE,
+    NOISE,
+    OF_A_PHASE,
+    analysis_of,
+    neighbours_of,
+    norms_label,
+    norms_of,
+    sampling_of,
+)
 from dprmt.statements import mechanism_from_dict, relation_label
 
 _OPTIONS = {option.dest: option for option in OF_A_PHASE}
@@ -35,7 +46,12 @@ _TABLES = "a TOML file with a list of tables [[phases]]"
 _PAIRS = "options of a phase without their dashes, such as noise-multiplier=2,steps=100"
 _FORM = "a file with what --json printed, or - for standard input"
 _OF_A_RUN = "of a run: one with a mechanism and steps, or with phases"
-_SCHEMES = {FixedSize: ", fixed-size batches", RandomAllocation: ", random allocation", FixedOrder: ", fixed order"}
+_SCHEMES = {
+    CyclicPoisson: ", cyclic Poisson sampling",
+    FixedSize: ", fixed-size batches",
+    RandomAllocation: ", random allocation",
+    FixedOrder: ", fixed order",
+}
 
 
 def read_record(name: str, text: str, command: str, keys: Collection[str] = ()) -> dict[str, Any]:
@@ -328,7 +344,8 @@ def _phase(texts: dict[str, Any], unknown: Mapping[str, str], missing: str) -> t
         raise ParameterError(NOISE.dest, None, missing)
     values = read_options(argparse.Namespace(**given), OF_A_PHASE)
     sampling, steps = sampling_of(values)
-    return DPSGD(values[NOISE.dest], sampling, norms_of(values), neighbours_of(values)), steps
+    beside = values[BESIDE.dest] or ()
+    return DPSGD(values[NOISE.dest], sampling, norms_of(values), neighbours_of(values), beside), steps
 
 
 def _described(mechanism: DPSGD, steps: int) -> dict[str, Any]:
@@ -349,4 +366,7 @@ def _analysis(mechanism: DPSGD) -> str:
 
 def _label(mechanism: DPSGD) -> str:
     by_curves = "" if mechanism.has_pairs else ", composed curves"
-    return f"{norms_label(mechanism.norms)}{_SCHEMES.get(type(mechanism.sampling), '')}{by_curves}"
+    most = getattr(mechanism.sampling, "at_most", None)
+    scheme = f", batches of at most {most}" if most else _SCHEMES.get(type(mechanism.sampling), "")
+    beside = f", {len(mechanism.beside)} more of each batch" if mechanism.beside else ""
+    return f"{norms_label(mechanism.norms)}{scheme}{beside}{by_curves}"

@@ -11,10 +11,11 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from dprmt._validation import ParameterError, check_count, did_you_mean
+from dprmt._validation import ParameterError, check_count, check_real, did_you_mean
 from dprmt.accounting import (
     AddRemove,
     ApproximateRelease,
+    CyclicPoisson,
     ExactNorms,
     FixedOrder,
     FixedSize,
@@ -41,11 +42,13 @@ _RELEASES = {"gaussian": (GaussianRelease, 1), "laplace": (LaplaceRelease, 1), "
 _FORM = "gaussian:SIGMA, laplace:SCALE or approximate:EPSILON:DELTA, in units of what neighbours can change"
 _POISSON = ("sample_rate", "steps", "samples", "batch_size")
 _EPOCHS = ("steps_per_epoch", "participations")
+_MORE = ("at_most", "bands")
 _SCHEMES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "poisson": ("", (), _EPOCHS),
-    "fixed-size": ("", ("samples", "batch_size"), ("sample_rate", *_EPOCHS)),
-    "allocation": ("", ("steps_per_epoch", "epochs"), _POISSON),
-    "fixed-order": (", whatever the batches are", ("epochs",), (*_POISSON, *_EPOCHS)),
+    "poisson": ("", (), (*_EPOCHS, "bands")),
+    "cyclic-poisson": ("", ("bands",), (*_EPOCHS, "at_most")),
+    "fixed-size": ("", ("samples", "batch_size"), ("sample_rate", *_EPOCHS, *_MORE)),
+    "allocation": ("", ("steps_per_epoch", "epochs"), (*_POISSON, *_MORE)),
+    "fixed-order": (", whatever the batches are", ("epochs",), (*_POISSON, *_EPOCHS, *_MORE)),
 }
 """Of every sampling scheme: what a refusal adds, the options that it needs, and those that mean nothing with it."""
 
@@ -87,7 +90,10 @@ NOISE = Option(
     metavar="SIGMA",
 )
 _PARTICIPATIONS = "r blocks an epoch of allocation (default 1)"
-_SCHEME = "poisson (default), fixed-size (B of N every step), allocation (a random step of each epoch), fixed-order"
+_SCHEME = (
+    "poisson (default), cyclic-poisson (from groups in turn), fixed-size (B of N every step), allocation (a random "
+    "step of each epoch), fixed-order"
+)
 SAMPLING = (
     Option("--sample-rate", _rate, "probability q of a sample, as .03 or 2000/67349", metavar="Q"),
     Option("--steps", count(high=_MOST_STEPS), "number of steps, up to 1e9", metavar="STEPS"),
@@ -97,6 +103,8 @@ SAMPLING = (
     Option("--sampling", tuple(_SCHEMES), _SCHEME, metavar="SCHEME"),
     Option("--steps-per-epoch", count(high=10**7), "t of allocation, up to 1e7", metavar="LENGTH"),
     Option("--participations", count(high=10**7), _PARTICIPATIONS, metavar="R"),
+    Option("--at-most", count(high=10**12), "largest batch of poisson from --samples N", metavar="MOST"),
+    Option("--bands", count(high=10**6), "number of groups of cyclic-poisson", metavar="BANDS"),
 )
 NORMS = grouped(
     "norm method (default: exact norms)",
@@ -121,7 +129,13 @@ ALSO = Option(
     metavar="RELEASE",
     is_list=True,
 )
-OF_A_PHASE = (*grouped("noise and batches", NOISE, *SAMPLING), *NORMS, *NEIGHBOURS)
+BESIDE = Option(
+    "--beside",
+    lambda name, text: _releases(name, text.split("+")),
+    "noisy sums of the same batch, gaussian:σ in units of what one sample adds; several: gaussian:2+gaussian:3",
+    metavar="RELEASES",
+)
+OF_A_PHASE = (*grouped("noise and batches", NOISE, *SAMPLING, BESIDE), *NORMS, *NEIGHBOURS)
 """What describes one phase of a run; all of them are options of ``--phase`` and keys of ``--phases``, too."""
 
 
@@ -137,13 +151,24 @@ def sampling_of(values: dict[str, Any]) -> tuple[Sampling, int]:
         drawn = in_order or RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
         return drawn, drawn.run_length(None, int(values["epochs"]))
     rate = _exact_rate(values)
-    sampling = Poisson(rounded_up(rate)) if scheme == "poisson" else FixedSize(values["batch_size"], values["samples"])
-    return sampling, _steps(values, rate)
+    return _drawn(scheme, values, rounded_up(rate)), _steps(values, rate)
+
+
+def _drawn(scheme: str, values: dict[str, Any], rate: float) -> Sampling:
+    """The schemes that draw every batch anew."""
+    if scheme == "fixed-size":
+        return FixedSize(values["batch_size"], values["samples"])
+    if scheme == "cyclic-poisson":
+        check_real("sample_rate", rate, low=1e-9, high=1.0 / values["bands"])
+        return CyclicPoisson(rate, values["bands"])
+    if values["at_most"] is not None:
+        leave_out(values, (), "--at-most is", ("samples",))
+    return Poisson(rate, values["at_most"], values["samples"] if values["at_most"] else None)
 
 
 def _exact_rate(values: dict[str, Any]) -> Fraction:
     if values["sample_rate"] is not None:
-        leave_out(values, ("samples", "batch_size"), "--sample-rate is given")
+        leave_out(values, ("batch_size",) if values["at_most"] else ("samples", "batch_size"), "--sample-rate is given")
         return Fraction(values["sample_rate"])
     if values["samples"] is None and values["batch_size"] is None:
         leave_out(values, (), "--sampling is poisson, or --samples with --batch-size", ("sample_rate",))
@@ -203,7 +228,7 @@ def analysis_of(norms: Norms) -> str:
 def neighbours_of(values: dict[str, Any]) -> Neighbours:
     """The neighbouring relation."""
     relation = _RELATIONS[values["neighbours"] or "zero-out"]
-    if isinstance(relation, AddRemove) and values.get("samples") is not None:
+    if isinstance(relation, AddRemove) and values.get("samples") is not None and values.get("sample_rate") is None:
         # (N0): this rate differs between neighbours, and the scale of the noise with it.
         allowed = "left out where --neighbours is add-remove: a rate B/N tells N; give --sample-rate, chosen without it"
         raise ParameterError("samples", values["samples"], allowed)

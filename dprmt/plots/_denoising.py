@@ -26,7 +26,7 @@ def plot_kappa_sweep(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Share of denoised matrices that gain alignment, against the gate κ.
+    """Plot the share of denoised matrices that gain alignment against the gate κ.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ def plot_kappa_sweep(
     kappa : float, optional
         The chosen gate, marked.
     what : str
-        What the shares are of, for the axis: "layers", "matrices", "steps", "draws".
+        Unit of the shares, for the axis: "layers", "matrices", "steps", "draws".
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -98,22 +98,23 @@ def plot_layer_improvement(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """One point per layer: what denoising did to its cosine, against how far it stands out from the noise.
+    """Plot one point per layer: the change of its cosine by denoising, against its top singular value over the bulk
+    edge.
 
     A good gate has few points to its lower right (denoised and worse) and few to its upper left (missed).
 
     Parameters
     ----------
     layers : mapping of label to (top_over_edge, improvement)
-        Per group of layers, say those of one shape, two arrays of shape (k,): the top noisy singular value in
-        units of the bulk edge, and the cosine with the clean gradient after denoising minus that before, in
-        [-2, 2], as if no gate were there. Not private.
+        Two arrays of shape (k,) per group of layers. The first has the top noisy singular value in units of the bulk
+        edge. The second has the change of the cosine with the clean gradient by denoising, in [-2, 2], as if there
+        were no gate. Not private.
     kappa : float, optional
         The chosen gate, marked.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------

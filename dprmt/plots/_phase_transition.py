@@ -26,7 +26,7 @@ def plot_spike_map(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """The phase transition: the top singular value of the noisy matrix against that of the clean one.
+    """Plot the top singular value of the noisy matrix against the clean one: the phase transition.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def plot_spike_map(
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def plot_overlaps(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Squared overlaps of noisy with clean singular vectors, against the clean singular value.
+    """Plot squared overlaps of noisy with clean singular vectors against the clean singular value.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def plot_overlaps(
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------

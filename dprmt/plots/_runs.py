@@ -1,4 +1,4 @@
-"""Pictures of a private run: its ε and trade-off, and what it reports from released values alone."""
+"""Plots of a private run: its ε and trade-off, and its telemetry, from released values alone."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def plot_epsilon_against_steps(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Certified upper bounds on ε along a run, one curve per analysis; bands reach down to the lower bounds.
+    """Plot certified upper bounds on ε along a run, one curve per analysis; bands reach down to the lower bounds.
 
     Parameters
     ----------
     steps : sequence of int
-        Where the curves were computed.
+        Step numbers at which the curves were computed.
     curves : mapping of label to sequence of PrivacyBounds
         One bound per entry of ``steps``.
     delta : float
-        δ, for the axis label.
+        The δ for the axis label.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -77,18 +77,18 @@ def plot_trade_off(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Trade-off curves: the smallest false negative rate against the false positive rate.
+    """Plot trade-off curves: the smallest false-negative rate against the false-positive rate.
 
     Parameters
     ----------
     bands : TradeOff, or mapping of label to TradeOff
         Drawn at their lower (safe) side, shaded up to the upper side.
     gaussian_mu : float, optional
-        Adds the curve of μ-Gaussian DP, labelled as the approximation that it is.
+        Adds the curve of μ-Gaussian DP, labelled as an approximation.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def plot_objective_change(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Change of the objective along a run, as its telemetry reads it.
+    """Plot the change of the objective along a run, as estimated by its telemetry.
 
     Parameters
     ----------
@@ -143,11 +143,11 @@ def plot_objective_change(
     change, low, high : array, shape (k,)
         The estimate and its band; ends may be infinite.
     truth : array, shape (k,), optional
-        What the clean gradients say. Private.
+        Values from the clean gradients. Private.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, for the estimate.
+        Options of matplotlib's lines, for the estimate.
 
     Returns
     -------
@@ -195,18 +195,18 @@ def plot_signal_shares(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Share of signal in each layer's noisy gradient, and which layers are noise.
+    """Plot the share of signal in each layer's noisy gradient, and mark the layers that are noise.
 
     Parameters
     ----------
     layers : mapping of label to (value, low, high)
         Share of the signal in the squared norm, estimated, with its interval, from the top down.
     truth : mapping of label to float, optional
-        What the clean gradients say. Private.
+        Values from the clean gradients. Private.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's error bars.
+        Options of matplotlib's error bars.
 
     Returns
     -------
@@ -254,20 +254,20 @@ def plot_rate_advice(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """The factor by which all updates so far should have been longer.
+    """Plot the factor by which all updates so far should have been longer.
 
     Parameters
     ----------
     steps : array, shape (k,)
         Numbers of the steps of the readings.
     factor, low, high : array, shape (k,)
-        >= 0, with the interval; they may be infinite.
+        Factor >= 0 with its interval; they may be infinite.
     truth : array, shape (k,), optional
-        What the clean gradients say. Private.
+        Values from the clean gradients. Private.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, for the estimate.
+        Options of matplotlib's lines, for the estimate.
 
     Returns
     -------
@@ -320,27 +320,27 @@ def plot_displacement_spikes(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """The largest singular value of every displacement against the edge of its noise.
+    """Plot the largest singular value of every displacement against the edge of its noise.
 
     Parameters
     ----------
     steps : array, shape (k,)
         Numbers of the steps of the readings.
     tops : mapping of label to array, shape (k,)
-        Largest singular value over the bulk edge, of each matrix.
+        Largest singular value of each matrix over the bulk edge.
     first : mapping of label to float
-        Of those that have had a spike, the first step at which they had it.
+        First step at which a matrix had a spike.
     predicted : mapping of label to float, optional
         Steps after which a spike was expected.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, for matrices with a spike.
+        Options of matplotlib's lines, for matrices with a spike.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes. Matrices without a spike are grey and have no label; of the others at most six have one.
+        The axes. Matrices without a spike are grey and have no label; at most six others have one.
 
     Raises
     ------
@@ -378,7 +378,7 @@ def plot_displacement_spikes(
 
 
 def _whole_steps(ax: Axes) -> None:
-    """Ticks at whole numbers alone."""
+    """Place ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -38,9 +38,9 @@ def plot_singular_values(
     yscale: str = "auto",
     **style: Any,
 ) -> Axes:
-    """Sorted singular values of a noisy matrix, with the bulk edge, the gate and the detection threshold.
+    """Plot sorted singular values of a noisy matrix with the bulk edge, the gate and the detection threshold.
 
-    A noisy value above the gate shows a signal, except at the stated rate of false alarms; a clean value below the
+    A noisy value above the gate shows a signal, except at the stated rate of false alarms. A clean value below the
     detection threshold leaves no trace.
 
     Parameters
@@ -56,16 +56,15 @@ def plot_singular_values(
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise. A second matrix on the same axes gets colours of its own.
+        Where to draw; a new figure otherwise. A second matrix on the same axes gets separate colours.
     label : str, optional
         Name of the matrix, for the legend and over the axes. The legend explains the lines of the first matrix.
     legend : bool, default True
         Whether to draw the legend.
     yscale : {"auto", "linear", "log"}, default "auto"
-        Scale of the vertical axis. "auto" is linear, but for sorted values of which one is more than four times the
-        bulk edge.
+        Scale of the vertical axis. "auto" is linear, except if a value is more than four times the bulk edge.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -133,7 +132,7 @@ def plot_spectrum_histogram(
     yscale: str = "auto",
     **style: Any,
 ) -> Axes:
-    """Histogram of singular values with the Marchenko–Pastur density, and the values above the gate marked.
+    """Plot a histogram of singular values with the Marchenko–Pastur density, and mark the values above the gate.
 
     Parameters
     ----------
@@ -149,16 +148,15 @@ def plot_spectrum_histogram(
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise. A second matrix on the same axes gets colours of its own.
+        Where to draw; a new figure otherwise. A second matrix on the same axes gets separate colours.
     label : str, optional
         Name of the matrix, for the legend and over the axes. The legend explains the lines of the first matrix.
     legend : bool, default True
         Whether to draw the legend.
     yscale : {"auto", "linear", "log"}, default "auto"
-        Scale of the vertical axis. "auto" is linear, but for sorted values of which one is more than four times the
-        bulk edge.
+        Scale of the vertical axis. "auto" is linear.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -326,7 +324,7 @@ def plot_spectra(
     xscale : {"log", "linear"}, default "log"
         Scale of the singular values.
     **style
-        Of matplotlib's lines, such as ``markersize`` or ``alpha``, for the values above the gate.
+        Options of matplotlib's lines for the values above the gate, such as ``markersize`` or ``alpha``.
 
     Returns
     -------
@@ -351,7 +349,7 @@ def plot_spectra(
     if not spectra or not all(spectrum.sigma > 0 for spectrum in spectra.values()):
         raise ParameterError("spectra", list(spectra), "at least one spectrum, all with noise (sigma > 0)")
     count = len(spectra)
-    ax = axes_or_new(ax, height=min(2.0 + 0.2 * count, 40.0))
+    ax = axes_or_new(ax, width=9.0, height=min(2.0 + 0.2 * count, 40.0))
     places = np.arange(count)
     below, above = [], []
     for place, spectrum in enumerate(spectra.values()):

@@ -24,7 +24,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
-    """The colour of text on the axes' background, mixed with it: the dark or light grey that a style sheet needs."""
+    """Return the colour of text on the axes' background, mixed with it: the dark or light grey that a style sheet
+    needs.
+    """
     from matplotlib import rcParams
     from matplotlib.colors import to_rgb
 
@@ -36,20 +38,20 @@ def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
 _LABEL_INCHES = 0.47  # ticks and label of a horizontal axis
 
 
-def axes_or_new(ax: Axes | None, height: float = 4.0) -> Axes:
-    """The given axes, or those of a new figure of the current backend."""
+def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
+    """Return the given axes, or the axes of a new figure of the current backend."""
     if ax is not None:
         return ax
     with needing("plots"):
         from matplotlib import pyplot
 
-    figure, ax = pyplot.subplots(figsize=(6.0, height), layout="constrained")
+    figure, ax = pyplot.subplots(figsize=(width, height), layout="constrained")
     del figure
     return ax
 
 
 def finish(ax: Axes, title: str | None = None) -> Axes:
-    """Light grid and no box; the title if there is one."""
+    """Draw a light grid and no box, and the title if there is one."""
     ax.grid(True, color=ink(ax, 0.12), linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -59,9 +61,9 @@ def finish(ax: Axes, title: str | None = None) -> Axes:
 
 
 def legend_below(ax: Axes, columns: int = 2, **entries: Any) -> None:
-    """A legend under the axis' label, where no curve passes; a constrained layout makes room for it.
+    """Put a legend under the axis label, where no curve passes; a constrained layout makes space for it.
 
-    ``entries``: handles, labels and title, if not those of the axes.
+    ``entries``: handles, labels and title, if they differ from the axes' entries.
     """
     from matplotlib.transforms import ScaledTranslation
 

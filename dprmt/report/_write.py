@@ -116,35 +116,35 @@ def write_report(
     Parameters
     ----------
     out : str or Path
-        Folder for ``index.html`` and ``numbers.json``, made if it is missing.
+        Folder for ``index.html`` and ``numbers.json``, created if missing.
     recipe : str, optional
-        A recipe, by name or as a ``.toml`` file, whose first steps are run; the report's own if None.
+        A recipe whose first steps are run, by name or as a ``.toml`` file; the report's default if None.
     changes : mapping, optional
-        Values of the recipe to change, by dotted name.
+        Changed values of the recipe, by dotted name.
     steps : int, optional
-        How many of its steps, >= 1, and no more than the recipe has; by default ten, and 24 of what the run says of
-        itself, which advises on the rate from step 20 on.
+        Number of steps, >= 1 and at most the recipe's. By default ten, and 24 for telemetry, which gives advice on the
+        rate from step 20 on.
     seeds : int
-        How many runs, >= 1, each with its own noise and batches: with several, the Improvement has bands.
+        Number of runs, >= 1, each with independent noise and batches. Several runs give bands for the Improvement.
     progress : Progress, optional
-        Receives what is being made, and how far it is.
+        Receives the present task and its progress.
 
     Returns
     -------
     Report
-        What was written, and where. Where packages for the measurements are missing, a section says so instead.
+        The written files, and their folder. If packages for the measurements are missing, a section lists them.
 
     Raises
     ------
     ParameterError
         If the folder cannot be written, a count is out of range, or the recipe cannot be used.
     OSError
-        If a file could not be written; what was there before is left as it was.
+        If a file could not be written; existing files are not changed.
 
     Formal guarantees
     -----------------
-    None: the page shows clean gradients and uses known seeds, so that on private data no ε covers it, and it says so.
-    What it states about ε is an upper bound (:class:`dprmt.accounting.DPSGD`).
+    None: the page shows clean gradients and uses known seeds. On private data no ε covers it, and the page states
+    this. Every stated ε is an upper bound (:class:`dprmt.accounting.DPSGD`).
 
     Examples
     --------
@@ -193,7 +193,7 @@ def _measured_sections(measured: Measurements) -> list[Section]:
 
 
 def section_numbers(section: Section) -> dict[str, Any]:
-    """A section for ``numbers.json``."""
+    """Return a section for ``numbers.json``."""
     return {"sentences": list(section.sentences), **section.numbers}
 
 
@@ -209,7 +209,7 @@ def _recipe(name: str | None) -> Recipe:
 
 
 def writable_folder(out: Path) -> Path:
-    """The folder, made if it is missing."""
+    """Return the folder, made if it is missing."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -221,21 +221,22 @@ def writable_folder(out: Path) -> Path:
 
 
 def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[str, Any]] = ()) -> RunReport:
-    """A run's telemetry as one page: is it learning, which layers are noise, is the rate right.
+    """Write a run's telemetry as one page: whether it learns, which layers are noise, and whether the rate is right.
 
     Parameters
     ----------
     out : str or Path
-        Folder for ``index.html`` and ``numbers.json``, made if it is missing.
+        Folder for ``index.html`` and ``numbers.json``, created if missing.
     run : str or Path
-        A run folder, of a run that goes on or has ended.
+        Folder of a running or finished run.
     truth : sequence of dict
-        ``private_steps`` of `dprmt.report.measurements.TelemetryTruth`, to be drawn beside. The page is then private.
+        ``private_steps`` of `dprmt.report.measurements.TelemetryTruth`, to be drawn with the readings. The page is
+        then private.
 
     Returns
     -------
     RunReport
-        What was written, and where.
+        The written files, and their folder.
 
     Raises
     ------
@@ -246,8 +247,8 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
 
     Formal guarantees
     -----------------
-    Without ``truth``, post-processing of what the run released: its ε covers the page. What stands under ``private`` in
-    the metrics is not read.
+    Without ``truth``, post-processing of what the run released: its ε covers the page. The ``private`` entries of the
+    metrics are not read.
 
     Examples
     --------
@@ -281,7 +282,7 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
 
 
 def _relation(run: Path) -> str | None:
-    """Against which neighbours the run was charged; None if its record does not say so, and no ε is told then."""
+    """Return the neighbouring relation of the run's record; None if it has none, and then no ε is printed."""
     try:
         record = parse_json((run / "run.json").read_bytes())
         return relation_label(neighbours_from_dict(record["step"]["neighbours"]))

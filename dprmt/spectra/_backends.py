@@ -1,7 +1,7 @@
-"""The singular values above the bulk edge and their vectors of the shorter side, by the cheapest safe method.
+"""Compute the singular values above the bulk edge, and their vectors of the shorter side, by the cheapest safe method.
 
-A shrunk matrix is ``Σ η_i u_i v_iᵀ = U diag(η/s) Uᵀ Y``: the vectors of one side suffice, and only those of
-values above the edge, since all others are shrunk to 0. With r <= c the two sides of the matrix:
+A shrunk matrix is ``Σ η_i u_i v_iᵀ = U diag(η/s) Uᵀ Y``. So the vectors of one side suffice, and only for values above
+the edge, since all others are shrunk to 0. With r <= c the two sides of the matrix:
 
 | backend    | method                                     | chosen by "auto"                                     |
 |------------|--------------------------------------------|------------------------------------------------------|
@@ -9,30 +9,27 @@ values above the edge, since all others are shrunk to 0. With r <= c the two sid
 | "lanczos"  | Lanczos iteration on YYᵀ, certified        | r > 128, matrix by matrix                            |
 | "svd"      | full singular value decomposition          | when the others are not accurate enough or no faster |
 
-No faster than a full decomposition are, for float32 tensors on the CPU, matrices with c < 3r/2 and 96 < r <= 400, and
-those with more spikes than a Lanczos iteration pays for.
+These are no faster than a full decomposition for float32 tensors on the CPU with c < 3r/2 and 96 < r <= 400, and for
+matrices with too many spikes for a Lanczos iteration.
 
-**Accuracy.** Forming YYᵀ squares the singular values: an error of ε·s₁² (ε of the product's dtype) becomes,
-next to the edge b, a relative error of ``ε·(s₁/b)²``. Relative error of the norm-corrected estimate on 16×768
-float32 data with top value s₁ = R·b, against a float64 SVD, worst of 60: float32 product 1e-7 at R = 1.2,
-2e-7 at 10, 2e-6 at 100, 4e-5 at 1000; float64 product 1e-7 at all of them, as the float32 SVD. So float32
-data use a float32 product up to R = 10 and a float64 one beyond, which loses to the float32 SVD only where R
-exceeds the ratio of the two ε, 5e8; float64 data use a float64 product up to R = 100, then a full SVD. Off
-the CPU, where the hardware may round float32 products to TF32, they are formed in float64. Eigenvalue
-problems are always solved in float64.
+**Accuracy.** Forming YYᵀ squares the singular values. An error of ε·s₁², with ε of the product's dtype, becomes a
+relative error of ``ε·(s₁/b)²`` next to the edge b. With top value s₁ = R·b on 16×768 float32 data, the worst of 60
+relative errors of a float32 product is 1e-7 at R = 1.2 and 4e-5 at R = 1000. A float64 product has 1e-7 at both, as
+the float32 SVD has. So float32 data use a float32 product up to R = 10 and a float64 product beyond. Float64 data use
+a float64 product up to R = 100, then a full SVD. Off the CPU products are formed in float64, because the hardware may
+round float32 products to TF32. Eigenvalue problems are always solved in float64.
 
-Which product will do is seen before anything is diagonalized: ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v. Whether
-a Lanczos iteration would have too many vectors to find is seen in the first two moments of the spectrum.
+The product is chosen before anything is diagonalized, by ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v. The first
+two moments of the spectrum show whether a Lanczos iteration would have too many vectors to find.
 
-**Completeness.** A Lanczos run can miss an eigenvalue. It ends only with a proof that it has not: k Ritz values of an
-orthonormal basis above the threshold τ mean that at least k eigenvalues are, and a Cholesky factorization of
-``τ - A + UΘUᵀ`` (which only a positive definite matrix has; the last term is of rank k) means that at most k are.
-Repeated values and unlucky start vectors are found too. Without proof the basis grows, and in the end the full
-eigendecomposition takes over. The proof is exact for the matrix it was given, so it leaves open only values within
-rounding of the threshold, which are shrunk to next to nothing.
+**Completeness.** A Lanczos run can miss an eigenvalue, so it ends only with a proof. k Ritz values above the threshold
+τ imply at least k eigenvalues above it. A Cholesky factorization of ``τ - A + UΘUᵀ``, whose last term has rank k,
+implies at most k. This covers repeated values and unlucky start vectors. Without proof the basis grows, and finally
+the full eigendecomposition is used. The proof leaves open only values within rounding of the threshold, which are
+shrunk to almost nothing.
 
-Randomized SVD is left out: with two power iterations it underestimates a top value next to the gate by 5 to
-9 % (256×1024 and 768×3072, 6 to 16 columns), so that it would need a gate of its own.
+Randomized SVD is not used: with two power iterations it underestimates a top value next to the gate by 5 to 9 %
+(256×1024 and 768×3072, 6 to 16 columns).
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ class LeadingSpectrum(NamedTuple):
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
-    """All singular values above the edge, and their vectors of the shorter side.
+    """Return all singular values above the edge, and their vectors of the shorter side.
 
     ``stack``: finite, with entries whose squares, and sums of them, neither overflow nor vanish.
     Returns: with as many columns as the matrix with the most values above its edge has, at least one.
@@ -108,7 +105,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
 
 
 def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
-    """All singular values, and their vectors of the shorter side.
+    """Return all singular values, and their vectors of the shorter side.
 
     By the eigendecomposition of YYᵀ, formed in float64, or by a full singular value decomposition where that
     is not accurate enough.
@@ -283,24 +280,24 @@ class KrylovBasis:
             self.step()
 
     def ritz_pairs(self) -> tuple[Array, Array]:
-        """Ritz values in increasing order, and their vectors in terms of the basis."""
+        """Compute Ritz values in increasing order, and their vectors in terms of the basis."""
         return ritz_pairs(self.basis[: self.steps].T, self.images[: self.steps].T)
 
     def ritz_vectors(self, θ: Array, S: Array) -> tuple[Array, Array]:
-        """Some of them in the space itself, and the norms of their residuals."""
+        """Return some of them in the space itself, and the norms of their residuals."""
         U, images = self.basis[: self.steps].T @ S, self.images[: self.steps].T @ S
         return U, array_namespace(θ).linalg.norm(images - U * θ, 2, 0)
 
 
 def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Array] | None:
-    """Eigenpairs of a positive semidefinite matrix above a threshold, with proof that there are no others.
+    """Compute the eigenpairs of a positive semidefinite matrix above a threshold, with proof that there are no others.
 
-    From a fixed start vector.
+    The start vector is fixed.
 
-    ``residual``: largest ``‖Au - θu‖`` of these, in units of the threshold; not asked below 1e-14 of the top value.
-    Returns: eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and the largest
-    Ritz value below it. None if no proof was found in a basis of bounded size, or half of that would be above the
-    threshold.
+    ``residual``: largest ``‖Au - θu‖`` of the pairs, in units of the threshold; it is ignored below 1e-14 of the top
+    value. The result has eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and
+    the largest Ritz value below it. It is None if no proof was found in a basis of bounded size, or if more than half
+    of the basis would be above the threshold.
 
     Examples
     --------
@@ -337,7 +334,7 @@ class BulkTop:
         self.spikes, self.last, self.steps = -1, math.inf, 0
 
     def seems_below(self, θ: Array) -> bool:
-        """Whether it will stay below the threshold."""
+        """Return whether it will stay below the threshold."""
         spikes, k = int((θ > self.threshold).sum()), len(θ)
         now = float(θ[-spikes - 1]) if spikes < k else math.inf
         rise = (now - self.last) * self.steps**2 / (k**2 - self.steps**2) if spikes == self.spikes else math.inf
@@ -346,14 +343,14 @@ class BulkTop:
 
 
 def ritz_pairs(basis: Array, images: Array) -> tuple[Array, Array]:
-    """Ritz values over an orthonormal basis, in increasing order, and their vectors in terms of it."""
+    """Compute Ritz values over an orthonormal basis, in increasing order, and their vectors in terms of it."""
     projected = basis.T @ images
     θ, S = array_namespace(projected).linalg.eigh((projected + projected.T) / 2)
     return θ, S
 
 
 def gaussian(rng: np.random.Generator, like: Array, *shape: int) -> Array:
-    """Independent N(0, 1) entries in the dtype, and on the device, of another array."""
+    """Return independent N(0, 1) entries in the dtype, and on the device, of another array."""
     entries = rng.standard_normal(shape)
     return like.new_tensor(entries) if is_tensor(like) else entries.astype(like.dtype, copy=False)
 

@@ -62,12 +62,12 @@ class EightBit(np.ndarray):
 
 
 def open_tensors(path: Path) -> dict[str, Reader]:
-    """Open a file or folder: its arrays by name, each behind a function that reads it.
+    """Map the arrays of a file or folder by name to functions that read them.
 
-    The array of a ``.npy`` file, and a lone tensor in a torch file, go by the file's name without suffix. Nested
-    mappings and lists in a torch file give dotted names, and what is no tensor is left out. Of a folder the files of
-    one format are read, .safetensors before torch, NumPy, GGUF, HDF5 and MATLAB; names that come in two files get the
-    names of the files in front. Quantized GGUF tensors are dequantized.
+    The array of a ``.npy`` file, and a single tensor in a torch file, are named by the file without suffix. Nested
+    mappings and lists in a torch file give dotted names; entries that are not tensors are skipped. In a folder, files
+    of one format are read: .safetensors before torch, NumPy, GGUF, HDF5 and MATLAB. Names that occur in two files get
+    the file's name in front. Quantized GGUF tensors are dequantized.
 
     Examples
     --------

@@ -129,4 +129,4 @@ def measure(scale: Scale, folder: Path) -> Found:
     )
 
 
-ITEM = Item("hutchpp-price", "What randomized clipping costs, by products", measure, scales=("paper",))
+ITEM = Item("hutchpp-price", "Price of randomized clipping, by products", measure, scales=("paper",))

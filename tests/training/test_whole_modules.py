@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
@@ -301,7 +301,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]],
         lambda: (torch.randn(4, D), {1}),
         r"was given more of set",
     ),
-    "a state": (lambda: Own(counted), lambda: (torch.randn(4, D),), r"a buffer that the forward pass changes"),
+    "a state": (lambda: Own(counted), lambda: (torch.randn(4, D),), r"a forward pass changes buffer model.seen"),
     "packed sequences": (
         lambda: Own(lambda own, x: x * own.scale),
         lambda: (pack_sequence([torch.randn(2, D), torch.randn(1, D)]),),

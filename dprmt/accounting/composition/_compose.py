@@ -61,7 +61,7 @@ class PowerProduct:
             self.value *= power(transform, int(count))
 
     def inverse(self) -> Array:
-        """The law of the sum, with negative masses where rounding left some."""
+        """Return the law of the sum, with negative masses where rounding left some."""
         spectrum = np.zeros(self.size // 2 + 1, dtype=np.complex128)
         spectrum[self.frequency] = self.value
         mass: Array = fft.irfft(spectrum, self.size)
@@ -74,7 +74,7 @@ class PowerProduct:
 
 
 def folded(index: Array, weights: Array, size: int) -> Array:
-    """Weights at grid indices, shape (laws, n), wrapped around a window."""
+    """Return weights at grid indices, shape (laws, n), wrapped around a window."""
     place = (index % size).astype(np.intp)
     if index[-1] - index[0] < size:
         whole = np.zeros((weights.shape[0], size))
@@ -84,7 +84,7 @@ def folded(index: Array, weights: Array, size: int) -> Array:
 
 
 def power(transform: Array, count: int) -> Array:
-    """Its power; 0 where that is below e^{-80}, as at most frequencies."""
+    """Return its power; 0 where that is below e^{-80}, as at most frequencies."""
     with np.errstate(divide="ignore"):
         seen = np.log(np.abs(transform)) * count > _LOG_NOTHING
     result = np.zeros_like(transform)
@@ -114,7 +114,7 @@ class _Stack:
 
 
 def _stacks(phases: Phases) -> Iterator[_Stack]:
-    """Phases that follow each other on the same nodes, some at a time so that they fit into the cache."""
+    """Group consecutive phases on the same nodes, so that each group fits into the cache."""
     if len(phases) == 1:
         pmf, steps = phases[0]
         yield _Stack(pmf.index, pmf.losses, pmf.mass[None], np.array([float(steps)]))
@@ -139,7 +139,7 @@ def log_mgf(phases: Phases, tilts: Array) -> Array:
 
 
 def _log_mgf_of_each(stack: _Stack, tilts: Array) -> Array:
-    """One step's log E e^{λL} for each tilt and each of the laws, shape (tilts, laws)."""
+    """Return one step's log E e^{λL} for each tilt and each of the laws, shape (tilts, laws)."""
     with np.errstate(divide="ignore"):
         if stack.counts.size == 1:
             support = stack.mass[0] > 0
@@ -159,7 +159,7 @@ def _log_mgf_of_each(stack: _Stack, tilts: Array) -> Array:
 
 
 def _log_sum_exp(exponent: Array) -> Array:
-    """Over the last axis, -inf of nothing; scipy's own spends more on dispatch than on the sum."""
+    """Reduce over the last axis, with -inf for nothing; scipy's function spends more on dispatch than on the sum."""
     if exponent.shape[-1] == 0:
         return np.full(exponent.shape[:-1], -np.inf)
     peak = exponent.max(axis=-1, keepdims=True)
@@ -173,21 +173,21 @@ def log_kappa(tilt: Array) -> Array:
 
 
 def tilt_for_delta(phases: Phases, delta: float) -> float:
-    """The tilt whose Chernoff bound on ε at this δ is smallest."""
+    """Return the tilt whose Chernoff bound on ε at this δ is smallest."""
     return _minimize_on_log_grid(
         lambda tilts: (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts, loss_deviation(phases)
     )
 
 
 def tilt_for_epsilon(phases: Phases, epsilon: float) -> float:
-    """The tilt whose Chernoff bound on δ at this ε is smallest."""
+    """Return the tilt whose Chernoff bound on δ at this ε is smallest."""
     return _minimize_on_log_grid(
         lambda tilts: log_mgf(phases, tilts) + log_kappa(tilts) - tilts * epsilon, loss_deviation(phases)
     )
 
 
 def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:
-    """Standard deviation of the finite part of the composed loss after tilting."""
+    """Return the standard deviation of the finite part of the composed loss after tilting."""
     variance = 0.0
     for stack in _stacks(phases):
         weights, losses = _tilted_mass(stack, tilt), stack.losses
@@ -197,7 +197,9 @@ def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:
 
 
 def step_scale(phases: Phases, tilt: float) -> float:
-    """Standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over steps."""
+    """Return the standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over
+    steps.
+    """
     steps = sum(count for _, count in phases)
     smallest = 4 * min(pmf.mesh for pmf, _ in phases)
     if tilt == 0.0:
@@ -211,9 +213,9 @@ def step_scale(phases: Phases, tilt: float) -> float:
 class Split:
     """Losses beyond which a step is composed apart (F4), the tilts of both parts, and how much smaller errors get.
 
-    ``tilt``: of all steps' losses up to ``large``; ``tilt_beyond``: of the rest.
-    ``near``: the ε that Chernoff's bounds of both parts prove, or the one asked about.
-    ``log_gain``: how much smaller their δ there is than that of all losses at one tilt.
+    ``tilt``: of all steps' losses up to ``large``; ``tilt_beyond``: of the rest. ``near``: the ε that Chernoff's
+    bounds of both parts prove, or the one asked about. ``log_gain``: ratio of their δ there to the δ of all losses at
+    one tilt, as a logarithm.
     """
 
     large: float
@@ -224,7 +226,7 @@ class Split:
 
 
 def best_split(phases: Phases, tilt: float, epsilon: float | None, delta: float) -> Split | None:
-    """The split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest."""
+    """Return the split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest."""
     tilts = tilt * np.geomspace(0.01, 1e4, _SPLIT_TILTS)[:, None]
     nodes = max((pmf.losses for pmf, _ in phases), key=lambda losses: float(losses[-1]))
     large = nodes[(nodes > 0) & (nodes < nodes[-1])]
@@ -255,7 +257,9 @@ def best_split(phases: Phases, tilt: float, epsilon: float | None, delta: float)
 
 
 def _log_parts(pmf: LossPMF, tilts: Array, large: Array) -> tuple[Array, Array]:
-    """Logarithms of the tilted masses up to each loss and beyond it, shape (tilts, losses); the last node is beyond."""
+    """Return logarithms of the tilted masses up to each loss and beyond it, shape (tilts, losses); the last node is
+    beyond.
+    """
     cuts = np.clip(np.searchsorted(pmf.losses, large, side="right"), 1, pmf.losses.size - 1)
     inner, place = np.unique(cuts, return_inverse=True)
     starts = np.append(0, inner)
@@ -278,7 +282,9 @@ def _minimize_on_log_grid(objective: Callable[[Array], Array], scale: float) -> 
 
 
 def chernoff(pmf: LossPMF, steps: int, tilt: float) -> tuple[float, float]:
-    """A log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding charged."""
+    """Return a log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding
+    charged.
+    """
     (stack,) = _stacks([(pmf, 1)])
     rounding = float(_mass_rounding(stack.mass, _tilted_mass(stack, tilt))[0])
     log_scale = steps * (float(log_mgf([(pmf, 1)], np.array([tilt]))[0]) + rounding)
@@ -308,7 +314,7 @@ class Window:
 
 
 def window(phases: Phases, tilt: float, share: float = 1.0) -> Window:
-    """Grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
+    """Find the grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
     mesh, some, log_outside = phases[0][0].mesh, some_of(phases), _LOG_OUTSIDE + math.log(share)
     scale = 1.0 / loss_deviation(phases, tilt)
     # Every θ gives a bound by Chernoff; which is best, some phases tell.
@@ -321,7 +327,9 @@ def window(phases: Phases, tilt: float, share: float = 1.0) -> Window:
 
 
 def _sharpest(ends: Callable[[Array, Array], tuple[Array, Array]], scale: float) -> tuple[Array, Array]:
-    """The θ at which the upper end is lowest, and that at which the lower one is highest: coarsely, then finely."""
+    """Return the θ at which the upper end is lowest, and that at which the lower one is highest: coarsely, then
+    finely.
+    """
     up = down = scale * np.exp(np.linspace(-12.0, 6.0, 19))
     near = np.exp(np.linspace(-0.75, 0.75, 7))
     for fine in (near, np.ones(1)):
@@ -331,14 +339,14 @@ def _sharpest(ends: Callable[[Array, Array], tuple[Array, Array]], scale: float)
 
 
 def _chernoff_ends(phases: Phases, tilt: float, up: Array, down: Array, log_outside: float) -> tuple[Array, Array]:
-    """Losses beyond which there is so little, above by each θ of ``up`` and below by each of ``down``."""
+    """Find the losses beyond which this little mass lies, above by each θ of ``up`` and below by each of ``down``."""
     log_mgfs = log_mgf(phases, np.concatenate([[tilt], tilt + up, tilt - down]))
     base, above, below = log_mgfs[0], log_mgfs[1 : up.size + 1], log_mgfs[up.size + 1 :]
     return (above - base - log_outside) / up, -(below - base - log_outside) / down
 
 
 def some_of(phases: Sequence[tuple[Item, int]]) -> Sequence[tuple[Item, int]]:
-    """Some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
+    """Return some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
     if len(phases) <= _MANY_PHASES:
         return phases
     chosen = phases[:: len(phases) // _MANY_PHASES]
@@ -347,7 +355,7 @@ def some_of(phases: Sequence[tuple[Item, int]]) -> Sequence[tuple[Item, int]]:
 
 
 def _tilted_mass(stack: _Stack, tilt: float) -> Array:
-    """Each law's masses, tilted and normalised; zeros where all of it counts as infinite."""
+    """Return each law's masses, tilted and normalised; zeros where all of it counts as infinite."""
     with np.errstate(divide="ignore"):
         exponent = np.log(stack.mass) + tilt * stack.losses
     peak = exponent.max(axis=1, keepdims=True)
@@ -382,7 +390,7 @@ class ComposedLoss:
 
 
 def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
-    """Composition by FFT on the window."""
+    """Compose by FFT on the window."""
     product, rounding = PowerProduct(win.size), 0.0
     for stack in _stacks(phases):
         weights = _tilted_mass(stack, tilt)
@@ -393,7 +401,7 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
 
 
 def _composed_loss(phases: Phases, tilt: float, win: Window, mass: Array, error: float) -> ComposedLoss:
-    """The loss with these masses, wrapped around the window."""
+    """Return the loss with these masses, wrapped around the window."""
     log_never_infinite = sum(
         steps * (float(np.log1p(-pmf.infinite)) if pmf.infinite < 1 else -np.inf) for pmf, steps in phases
     )
@@ -408,7 +416,9 @@ def _composed_loss(phases: Phases, tilt: float, win: Window, mass: Array, error:
 
 
 def composed_beyond(phases: Phases, large: float, tilt: float, win: Window) -> ComposedLoss:
-    """The part of the composition in which some step has a loss beyond ``large``: a difference of two products (F4)."""
+    """Return the part of the composition in which some step has a loss beyond ``large``: a difference of two products
+    (F4).
+    """
     share = _large_share(phases, large, tilt)
     unit, rounding, large_rounding = 8 * _EPS * math.log2(win.size), 0.0, 0.0
     frequency = np.arange(win.size // 2 + 1, dtype=np.int64)
@@ -445,19 +455,19 @@ def composed_beyond(phases: Phases, large: float, tilt: float, win: Window) -> C
 
 
 def up_to(phases: Phases, large: float) -> list[tuple[LossPMF, int]]:
-    """The phases' finite losses that are at most ``large``."""
+    """Return the phases' finite losses that are at most ``large``."""
     return [
         (LossPMF(law.index, np.where(law.losses > large, 0.0, law.mass), law.mesh, 0.0), steps) for law, steps in phases
     ]
 
 
 def window_beyond(phases: Phases, split: Split) -> Window:
-    """The window of :func:`composed_beyond`, which leaves out 1e-10 of its mass on either side."""
+    """Return the window of :func:`composed_beyond`, which leaves out 1e-10 of its mass on either side."""
     return window(phases, split.tilt_beyond, max(_large_share(phases, split.large, split.tilt_beyond), _FAINT))
 
 
 def _large_share(phases: Phases, large: float, tilt: float) -> float:
-    """A bound on the tilted mass of :func:`composed_beyond`: the expected number of losses beyond ``large``."""
+    """Return a bound on the tilted mass of :func:`composed_beyond`: the expected number of losses beyond ``large``."""
     expected = sum(
         float(stack.counts @ _tilted_mass(stack, tilt)[:, stack.losses > large].sum(axis=1))
         for stack in _stacks(phases)
@@ -466,21 +476,21 @@ def _large_share(phases: Phases, large: float, tilt: float) -> float:
 
 
 def _expm1(z: Array) -> Array:
-    """e^z - 1, accurate relative to z."""
+    """Compute e^z - 1, accurate relative to z."""
     real = np.expm1(z.real) * np.cos(z.imag) - 2.0 * np.sin(0.5 * z.imag) ** 2
     value: Array = real + 1j * np.exp(z.real) * np.sin(z.imag)
     return value
 
 
 def moved(loss: ComposedLoss, shift: float) -> ComposedLoss:
-    """The law of a loss larger by ``shift``."""
+    """Return the law of a loss larger by ``shift``."""
     return replace(loss, losses=loss.losses + shift, log_scale=loss.log_scale + loss.tilt * shift)
 
 
 def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, int]:
-    """First index and length of a window that serves any number of equal steps from ``fewest`` to ``most``.
+    """Find the first index and length of a window that serves any number of equal steps from ``fewest`` to ``most``.
 
-    Returns: chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
+    Chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
     """
 
     def ends(up: Array, down: Array) -> tuple[Array, Array]:
@@ -516,18 +526,18 @@ class TiltedLaw:
     rounding: float
 
     def transform(self, size: int) -> Array:
-        """Its transform on a window of ``size`` points, shape (size // 2 + 1,)."""
+        """Return its transform on a window of ``size`` points, shape (size // 2 + 1,)."""
         values: Array = fft.rfft(folded(self.index, self.weights[None], size)[0])
         return values
 
     def misplaced(self, counts: Array | int) -> Array:
-        """Tilted mass outside the window, or moved by rounding, after so many steps."""
+        """Bound the tilted mass outside the window, or moved by rounding, after this many steps."""
         value: Array = 2 * np.exp(_LOG_OUTSIDE) + np.expm1(counts * np.float64(self.rounding))
         return value
 
 
 def tilted_law(pmf: LossPMF, tilt: float) -> TiltedLaw:
-    """The law at a tilt."""
+    """Return the law at a tilt."""
     (stack,) = _stacks([(pmf, 1)])
     weights = _tilted_mass(stack, tilt)
     rounding = float(_mass_rounding(stack.mass, weights)[0])
@@ -554,7 +564,7 @@ class ComposedRows:
 def composed_rows(
     pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int, at_a_time: int
 ) -> Iterator[ComposedRows]:
-    """Compositions of several lengths from one transform, some at a time, in the order of ``counts``."""
+    """Compose several lengths from one transform, some at a time, in the order of ``counts``."""
     one = tilted_law(pmf, tilt)
     values = one.transform(size)
     magnitude = np.abs(values)
@@ -566,7 +576,7 @@ def composed_rows(
 
 
 def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
-    """Compositions of several lengths, one loss each."""
+    """Compose several lengths, one loss each."""
     losses = (first + np.arange(size, dtype=np.int64)) * pmf.mesh
     rows = composed_rows(pmf, counts, tilt, first, size, 1)
     return {
@@ -576,7 +586,7 @@ def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int
 
 
 def _powers(transform: Array, magnitude: Array, counts: Array) -> Array:
-    """Its powers, one a row; 0 where that is below e^{-80}, as at most frequencies."""
+    """Return its powers, one a row; 0 where that is below e^{-80}, as at most frequencies."""
     with np.errstate(divide="ignore"):
         seen = np.flatnonzero(np.log(magnitude) * counts.min() > -80.0)
     result = np.zeros((counts.size, transform.size), dtype=np.complex128)
@@ -594,7 +604,7 @@ def _mass_rounding(mass: Array, weights: Array) -> Array:
 
 
 def _power_rounding(magnitude: Array, counts: Array, size: int) -> Array:
-    """As :func:`_fft_rounding`, for each of several powers of one transform."""
+    """Bound rounding as :func:`_fft_rounding`, for each of several powers of one transform."""
     unit = 8 * _EPS * np.log2(size)
     log = np.log(magnitude + unit)
     log = log[counts.min() * log > -120.0]

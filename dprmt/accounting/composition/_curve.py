@@ -34,11 +34,11 @@ class Curve(Protocol):
         ...
 
     def epsilon_above(self, delta: float) -> float:
-        """An ε with δ(ε) ≤ ``delta`` for certain, or ∞."""
+        """Return an ε with δ(ε) ≤ ``delta`` for certain, or ∞."""
         ...
 
     def epsilon_below(self, delta: float) -> float:
-        """An ε with δ(ε) ≥ ``delta`` for certain, or 0."""
+        """Return an ε with δ(ε) ≥ ``delta`` for certain, or 0."""
         ...
 
 
@@ -60,43 +60,45 @@ class EpsilonAtDelta:
         return self.delta
 
     def is_trivial(self, total_variation: float) -> bool:
-        """Whether the answer is 0 because even δ(0) is no larger than ``delta``."""
+        """Return whether the answer is 0 because even δ(0) is no larger than ``delta``."""
         return total_variation <= self.delta * (1.0 - 1e-9)
 
     def tilt(self, phases: Phases, offset: float = 0.0) -> float:
-        """The tilt at which to compose losses that lack an ``offset`` in all."""
+        """Return the tilt at which to compose losses that lack an ``offset`` in all."""
         del offset
         return tilt_for_delta(phases, self.delta)
 
     def around(self, phases: Phases, tilt: float, offset: float = 0.0) -> float:
-        """Chernoff's bound on the answer, less the offset."""
+        """Compute Chernoff's bound on the answer, less the offset."""
         del offset
         return (log_chernoff(phases, tilt) - math.log(self.delta)) / tilt
 
     def at_most(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
-        """The upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as below."""
+        """Return the upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as
+        below.
+        """
         if infinite >= self.delta:
             return math.inf
         epsilon = (log_bound - math.log(self.delta - infinite)) / tilt
         return max(epsilon + _ROUNDING * abs(epsilon) + drift, 0.0)
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
+        """Return the answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
         if side == "upper":
             above = curve.epsilon_above(self.delta)
             return above + drift if above > 0 else above
         return max(curve.epsilon_below(self.delta) - drift, 0.0)
 
     def within(self, lower: float, farthest: float) -> float:
-        """A lower bound that is one also if hardly any loss exceeds ``farthest``."""
+        """Return a lower bound that is one also if hardly any loss exceeds ``farthest``."""
         return min(lower, farthest)
 
     def unit(self, value: float) -> float:
-        """What a tolerance refers to: the value, but at least 1."""
+        """Return the unit of a tolerance: the value, but at least 1."""
         return max(1.0, value)
 
     def sharpened(self, found: PrivacyBounds) -> EpsilonAtDelta:
-        """The question with what is known of its answer, so that no mesh reaches farther than it has to."""
+        """Return the question with what is known of its answer, so that no mesh reaches farther than it has to."""
         return EpsilonAtDelta(self.delta, min(self.below, found.upper))
 
 
@@ -113,43 +115,45 @@ class DeltaAtEpsilon:
     small: float = 1e-12
 
     def is_trivial(self, total_variation: float) -> bool:
-        """Whether the answer is 0 without composing."""
+        """Return whether the answer is 0 without composing."""
         return total_variation <= 0.0
 
     def tilt(self, phases: Phases, offset: float = 0.0) -> float:
-        """The tilt at which to compose losses that lack an ``offset`` in all."""
+        """Return the tilt at which to compose losses that lack an ``offset`` in all."""
         return tilt_for_epsilon(phases, self.epsilon - offset)
 
     def around(self, phases: Phases, tilt: float, offset: float = 0.0) -> float:
-        """The loss asked about, less the offset."""
+        """Return the loss asked about, less the offset."""
         del phases, tilt
         return self.epsilon - offset
 
     def at_most(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
-        """The upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as below."""
+        """Return the upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as
+        below.
+        """
         exponent = log_bound - tilt * (self.epsilon - drift)
         return min(infinite + math.exp(min(exponent + _ROUNDING * abs(tilt * self.epsilon), 0.0)), 1.0)
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
+        """Return the answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
         if side == "upper":
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]
 
     def within(self, lower: float, farthest: float) -> float:
-        """A lower bound that is one also if hardly any loss exceeds ``farthest``."""
+        """Return a lower bound that is one also if hardly any loss exceeds ``farthest``."""
         return lower if self.epsilon < farthest else 0.0
 
     def unit(self, value: float) -> float:
-        """What a tolerance refers to: the value itself."""
+        """Return the unit of a tolerance: the value."""
         return value
 
     def sharpened(self, found: PrivacyBounds) -> DeltaAtEpsilon:
-        """The question with a better guess of the answer's size, so that truncation becomes negligible."""
+        """Return the question with a better guess of the answer's size, so that truncation becomes negligible."""
         return self.sized(min(self.small, max(found.lower, self.small * 1e-40)))
 
     def sized(self, small: float) -> DeltaAtEpsilon:
-        """The question with another guess of the answer's size."""
+        """Return the question with another guess of the answer's size."""
         return replace(self, small=max(small, LEAST_DELTA))
 
 
@@ -160,7 +164,7 @@ class WholeCurve:
     small: float = 1e-9
 
     def tilt(self, phases: Phases, offset: float = 0.0) -> float:
-        """No tilt."""
+        """Return 0: no tilt."""
         del phases, offset
         return 0.0
 
@@ -187,7 +191,7 @@ class DeltaCurve:
         self.infinite = loss.infinite
 
     def finite_part(self, index: int, epsilon: float) -> float:
-        """δ(ε) in units of e^{log_unit}, for ε in [nodes[index - 1], nodes[index]]."""
+        """Evaluate δ(ε) in units of e^{log_unit}, for ε in [nodes[index - 1], nodes[index]]."""
         return float(self.mass_above[index] - np.exp(epsilon - self.nodes[index]) * self.discounted[index])
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
@@ -203,7 +207,7 @@ class DeltaCurve:
         return low, min(high, 1.0)
 
     def epsilon_above(self, delta: float) -> float:
-        """An ε ≥ 0 with δ(ε) ≤ ``delta`` for certain; ∞ if none is seen."""
+        """Return an ε ≥ 0 with δ(ε) ≤ ``delta`` for certain; ∞ if none is seen."""
         if delta <= self.infinite:
             return float("inf")
         target = _relative(delta - self.infinite, self.log_unit)
@@ -219,7 +223,7 @@ class DeltaCurve:
         return max(epsilon, 0.0)
 
     def epsilon_below(self, delta: float) -> float:
-        """An ε ≥ 0 with δ(ε) ≥ ``delta`` for certain, or 0."""
+        """Return an ε ≥ 0 with δ(ε) ≥ ``delta`` for certain, or 0."""
         target = _relative(delta, self.log_unit)
         too_much = np.flatnonzero(self._at_nodes() - self.error >= target)
         if too_much.size == 0:
@@ -236,7 +240,7 @@ class DeltaCurve:
         return value
 
     def _crossing(self, index: int, room: float) -> float:
-        """The ε in the segment left of ``nodes[index]`` where e^{ε}·discounted equals ``room``."""
+        """Return the ε in the segment left of ``nodes[index]`` where e^{ε}·discounted equals ``room``."""
         left, right = float(self.nodes[index - 1]), float(self.nodes[index])
         if room <= 0:
             return left
@@ -252,22 +256,24 @@ class SumOfCurves:
         self.parts = parts
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """As :meth:`DeltaCurve.delta_bounds`."""
+        """Bound δ as :meth:`DeltaCurve.delta_bounds`."""
         lower, upper = zip(*(part.delta_bounds(epsilon) for part in self.parts), strict=True)
         return sum(lower), min(sum(upper), 1.0)
 
     def epsilon_above(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_above`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_above`."""
         last = max(float(part.nodes[-1]) for part in self.parts)
         return self._crossing(lambda epsilon: self.delta_bounds(epsilon)[1] <= delta, last)[1]
 
     def epsilon_below(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_below`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_below`."""
         last = max(float(part.nodes[-1]) for part in self.parts)
         return self._crossing(lambda epsilon: self.delta_bounds(epsilon)[0] < delta, last)[0]
 
     def _crossing(self, is_beyond: Callable[[float], bool], last: float) -> tuple[float, float]:
-        """Two neighbouring ε of which only the larger one is beyond; 0 and 0 if all are, ``last`` and ∞ if none is."""
+        """Find two neighbouring ε of which only the larger one is beyond; 0 and 0 if all are, ``last`` and ∞ if none
+        is.
+        """
         if is_beyond(0.0):
             return 0.0, 0.0
         if not is_beyond(last):
@@ -285,7 +291,7 @@ def _suffix_sums(values: Array) -> Array:
 
 
 def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} values[..., i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
+    """Compute Σ_{i ≥ j} values[..., i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
     # Block by block, so that no exponential overflows; where one step discounts below rounding, nothing carries.
     step = float(nodes[1] - nodes[0]) if nodes.size > 1 else 0.0
     if step > 40.0:
@@ -333,7 +339,7 @@ class OneStepCurve:
         self.at_nodes = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """As :meth:`DeltaCurve.delta_bounds`."""
+        """Bound δ as :meth:`DeltaCurve.delta_bounds`."""
         index = int(np.searchsorted(self.nodes, epsilon, side="left"))
         value = 0.0
         if index < self.nodes.size:
@@ -343,11 +349,11 @@ class OneStepCurve:
         return min(max(value, 0.0), 1.0), 1.0
 
     def epsilon_above(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_above`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_above`."""
         return self._crossing(delta - self.infinite) if delta > self.infinite else math.inf
 
     def epsilon_below(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_below`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_below`."""
         return self._crossing(delta)
 
     def _crossing(self, delta: float) -> float:
@@ -360,13 +366,13 @@ class OneStepCurve:
 
 
 def rounded(mass: Array, side: Side) -> Array:
-    """Masses with the rounding of the tails that they are differences of charged (F1)."""
+    """Return the masses with the rounding of the tails that they are differences of charged (F1)."""
     charge = 64 * _EPS * np.cumsum(mass[::-1])[::-1]
     return mass + charge if side == "upper" else np.maximum(mass - charge, 0.0)
 
 
 def discounted_sums(mass: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
+    """Compute Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
     factors = np.exp(-np.diff(nodes)).tolist()
     sums = mass.tolist()
     for j in range(len(sums) - 2, -1, -1):
@@ -375,7 +381,7 @@ def discounted_sums(mass: Array, nodes: Array) -> Array:
 
 
 def one_step_scale(rough: LossPMF, small: float) -> float:
-    """The loss at which one step's δ is about ``small``, or where most of it lies."""
+    """Return the loss at which one step's δ is about ``small``, or where most of it lies."""
     deviation = math.sqrt(float(rough.mass @ rough.losses**2) / max(float(rough.mass.sum()), 1e-300))
     delta = np.cumsum(rough.mass[::-1])[::-1] - discounted_sums(rough.mass, rough.losses)
     enough = np.flatnonzero((rough.losses > 0) & (delta <= small))
@@ -384,6 +390,6 @@ def one_step_scale(rough: LossPMF, small: float) -> float:
 
 
 def one_step_delta(law: LossPMF, epsilon: float) -> float:
-    """δ(ε) of one step."""
+    """Evaluate δ(ε) of one step."""
     beyond = law.losses > epsilon
     return float(law.mass[beyond] @ -np.expm1(epsilon - law.losses[beyond])) + law.infinite

@@ -25,17 +25,17 @@ from dprmt.accounting.pairs import (
 _LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
 _ROUNDING = 1e-12  # relative, of a mean that is the end
 _ASIDE = 1e-4  # of a cell, as a share of what lies beyond it: how far thresholds may move its mean
+_ALL = 1e-300  # a tail without mass
 MEANS = 4
 """How often the mean of the commonest losses is taken anew on a wide mesh."""
 
 
 @dataclass(frozen=True)
 class MeanCell:
-    """The cell whose outcomes, those of very many steps, are put at their mean, a node (O1).
+    """The cell of the losses that most steps have, placed at their mean, a node (O1).
 
-    ``index``: of that node.
-    ``boundary``: where the cell meets the next one.
-    ``end``: the loss log(1 - q), or its negative: no loss lies beyond; all from it to ``boundary`` are averaged.
+    ``index``: index of this node. ``boundary``: the boundary with the next cell. ``end``: the loss log(1 - q), or its
+    negative, beyond which no loss lies. All losses between it and ``boundary`` are averaged.
     """
 
     index: int
@@ -43,7 +43,7 @@ class MeanCell:
     end: float
 
     def boundaries(self, index: NDArray[np.int64], loss_grid: LossGrid) -> Array:
-        """Where cells meet: one of them reaches from ``boundary`` to ``end``, also where a node lies between."""
+        """Compute the cell boundaries; one cell reaches from ``boundary`` to ``end``, even with a node between."""
         nodes, node = loss_grid.nodes(index), self.index * loss_grid.mesh + loss_grid.offset
         outward = 1 if self.end > self.boundary else -1
         missing = max(outward * (self.end - node) - loss_grid.mesh, 0.0)
@@ -60,16 +60,16 @@ class LossGrid:
     mean_cell: MeanCell | None = None
 
     def covering(self, ends: tuple[float, float], bulk: float) -> NDArray[np.int64]:
-        """Increasing integers whose nodes cover a range of losses."""
+        """Return increasing integers whose nodes cover a range of losses."""
         margin = self.mesh if self.offset or self.mean_cell else 0.0  # outcomes may lie at the end itself
         return graded_indices(ends[0] - self.offset - margin, ends[1] - self.offset + margin, self.mesh, bulk)
 
     def nodes(self, index: NDArray[np.int64]) -> Array:
-        """The losses."""
+        """Return the losses."""
         return index * self.mesh + self.offset
 
     def boundaries(self, index: NDArray[np.int64]) -> Array:
-        """The losses at which cells meet."""
+        """Return the losses at which cells meet."""
         return self.nodes(index) if self.mean_cell is None else self.mean_cell.boundaries(index, self)
 
 
@@ -96,10 +96,10 @@ def loss_grid(
     within: float,
     stretched: bool = False,
 ) -> LossGrid:
-    """If log(1 - q), which is then the loss of very many steps, is at most ``within``, it gets a node (O1).
+    """Choose a grid with a node at log(1 - q), the loss of most steps, if that is at most ``within`` (O1).
 
-    ``stretched``: whether the mesh may be made a little wider for that, where ``within`` does not hold.
-    Returns: from above a node at this loss; from below one at the mean of all losses near it.
+    ``stretched``: whether the mesh may become a little wider for that, if ``within`` does not hold. From above the
+    node is at this loss; from below it is at the mean of all losses near it.
     """
     end = ends[0] if direction == "remove" else -ends[1]
     is_near = abs(end) < within
@@ -116,9 +116,9 @@ def loss_grid(
 
 
 def _mean_near(pair: StepPair, end: float, mesh: float, direction: Direction) -> tuple[float, float | None]:
-    """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean.
+    """Return the mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean.
 
-    Returns: a hair to the safe side of it in the direction in which (D2) would not put a mean beside the node there.
+    The mean is moved by a rounding margin to the safe side, where (D2) would not place it on the neighbouring node.
     """
     node, boundary = end, None
     for _ in range(MEANS if is_wide(mesh, end) else 1):
@@ -134,18 +134,22 @@ def _mean_near(pair: StepPair, end: float, mesh: float, direction: Direction) ->
 
 
 def _goes_on(pair: StepPair, end: float) -> bool:
-    """Whether losses lie below ``end``: without sampling, or where a sample is replaced, all numbers are losses."""
+    """Return whether losses lie below ``end``: without sampling, or where a sample is replaced, all numbers are
+    losses.
+    """
     plain = pair.rank_one if isinstance(pair, TightPair) else pair  # its cells have all mass at nodes
     return plain.cells(end * np.array([1.0 + _ROUNDING, 1.0])).p_below > 0.0
 
 
 def is_wide(mesh: float, end: float) -> bool:
-    """Whether few nodes would lie between 0 and the commonest loss."""
+    """Return whether few nodes would lie between 0 and the commonest loss."""
     return mesh > abs(end) / _LEAST_CELLS
 
 
 def at_mean(near: LossCells, end: float, boundary: float) -> tuple[float, float | None]:
-    """The mean of all losses up to a boundary, and the boundary; the end itself if there are none, or others beyond."""
+    """Return the mean of all losses up to a boundary, and the boundary; the end itself if there are none, or others
+    beyond.
+    """
     if near.p_below > 0.0 and near.q_below > 0.0:
         mean = math.log(near.p_below / near.q_below)
         if mean >= end - _ROUNDING * abs(end):
@@ -162,7 +166,8 @@ def discretize_step(
     *,
     to_infinity: bool = False,
 ) -> LossPMF:
-    """One step's loss on a grid of losses, less its offset: from above (with the pair's slack charged) or from below.
+    """Return one step's loss on a grid of losses, less its offset: from above (with the pair's slack charged) or from
+    below.
 
     ``to_infinity``: whether the dots connect the last node to an infinite loss, where otherwise all mass above it is
     infinite.
@@ -178,7 +183,10 @@ def discretize_step(
 
 
 def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tuple[LossPMF, float]:
-    """One step's discrete loss less an offset, and the offset."""
+    """Return one step's discrete loss less an offset, and the offset."""
+    if how.side == "lower" and isinstance(pair, PublicPair):  # its losses may end where those of the upper pair go on
+        own = directed_range(pair, _ALL, how.direction)
+        ends = max(ends[0], own[0]), min(ends[1], own[1])
     grid = loss_grid(pair, ends, how.direction, how.side, how.mesh, within=how.within)
     return discretize_step(pair, grid.covering(ends, how.bulk), grid, how.direction, how.side), grid.offset
 
@@ -186,7 +194,7 @@ def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tupl
 def laws_of_steps(
     pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], how: Meshing
 ) -> tuple[list[tuple[LossPMF, int]], float]:
-    """The steps' discrete losses, each less an offset, and the sum of all offsets."""
+    """Return the steps' discrete losses, each less an offset, and the sum of all offsets."""
     laws, total = [], 0.0
     for (pair, count), ends in zip(pairs, ranges, strict=True):
         law, offset = law_of_step(pair, ends, how)
@@ -196,17 +204,17 @@ def laws_of_steps(
 
 
 def rough_meshing(direction: Direction, mesh: float, growth: float) -> Meshing:
-    """Few nodes, each farther out by a factor: what meshes and tilts are chosen from."""
+    """Choose a mesh with few nodes, each farther out by a factor, for choosing meshes and tilts."""
     return Meshing(direction, "upper", mesh, 0.0, mesh / (growth - 1.0))
 
 
 def discrete_variation(law: LossPMF) -> float:
-    """H_1 of an upper law; that of a composition is at most the sum."""
+    """Compute H_1 of an upper law; for a composition it is at most the sum."""
     return float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
 
 
 def directed_range(pair: StepPair, tail: float, direction: Direction) -> tuple[float, float]:
-    """The range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
+    """Return the range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
     ends = pair.loss_range(tail)
     low, high = ends if direction == "remove" else (-ends[1], -ends[0])
     return max(low, -60.0), min(high, LARGEST_LOSS)

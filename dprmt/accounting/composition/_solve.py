@@ -72,11 +72,10 @@ _CUTS = 4  # of a tail, each of which brings Chernoff's bound closer
 
 @dataclass(frozen=True)
 class CoarsePass:
-    """What both sides of one level share.
+    """Quantities shared by both sides of one level.
 
-    Ranges of losses, the tilt at which to compose, the scale of a step's loss, a bound on the total variation of all
-    steps, an ε that is large enough, and if all steps are equal a rough law from above and their number; such laws of
-    some of the steps.
+    It holds ranges of losses, the tilt, the scale of a step's loss, a bound on the total variation of all steps, and a
+    large enough ε. If all steps are equal, it also holds a rough law from above and the number of steps.
     """
 
     ranges: list[tuple[float, float]]
@@ -127,7 +126,7 @@ class Level:
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 
     def curve(self, side: Side) -> Curve:
-        """One side."""
+        """Return one side."""
         assert not isinstance(self.question, WholeCurve)
         pair, steps = self.pairs[side][0]
         if len(self.pairs[side]) == 1 and steps == 1:
@@ -141,7 +140,7 @@ class Level:
         return DeltaCurve(phases.composed(), around)
 
     def composed(self, side: Side) -> ComposedLoss:
-        """The composed loss itself."""
+        """Return the composed loss itself."""
         phases = self._on_one_mesh(side)
         return _nothing_known(side) if phases is None else phases.composed()
 
@@ -180,11 +179,11 @@ class _Phases:
     window: Window
 
     def composed(self) -> ComposedLoss:
-        """Their sum."""
+        """Sum the composed phases."""
         return moved(composed(self.laws, self.tilt, self.window), self.offset)
 
     def parts(self, split: Split) -> tuple[ComposedLoss, ComposedLoss]:
-        """Their sum where no loss is large, and where some is."""
+        """Sum the parts without and with a large loss."""
         few = up_to(self.laws, split.large)
         below = composed(few, split.tilt, window(few, split.tilt))
         beyond = composed_beyond(self.laws, split.large, split.tilt_beyond, self.window)
@@ -194,7 +193,7 @@ class _Phases:
 def step_laws(
     step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
 ) -> tuple[dict[Side, LossPMF], float]:
-    """One step's discrete losses from above and from below, on a mesh for ``count`` steps.
+    """Return one step's discrete losses from above and from below, on a mesh for ``count`` steps.
 
     ``tail``: mass that may be cut off per step.
     Returns: the laws, and a bound on the total variation of one step.
@@ -211,7 +210,7 @@ def step_laws(
 
 
 def loss_drift(schedule: Schedule) -> float:
-    """Bias that rounding of the losses' grid, step by step, may cause in the composed loss (F3)."""
+    """Bound the bias that rounding to the loss grid, step by step, may cause in the composed loss (F3)."""
     return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
 
 
@@ -252,14 +251,14 @@ def coarse_pass(
 
 
 def split_of(laws: Sequence[tuple[LossPMF, int]], question: Question, tilt: float) -> Split | None:
-    """Where to compose large losses apart; None where that makes no error much smaller."""
+    """Choose where to compose large losses separately; None if that reduces no error much."""
     epsilon = question.epsilon if isinstance(question, DeltaAtEpsilon) else None
     found = best_split(laws, tilt, epsilon, question.small)
     return found if found is not None and found.log_gain > _WORTH_A_SPLIT else None
 
 
 def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
-    """Where a single step is decided: the loss asked about, if that is it, else where δ is about as asked."""
+    """Return the loss that decides a single step: the requested loss, or the loss at which δ is about as requested."""
     scale = one_step_scale(law, question.small)
     if isinstance(question, DeltaAtEpsilon):
         return min(scale, max(near, one_step_scale(law, max(question.small, _LARGE_DELTA))))
@@ -267,13 +266,13 @@ def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
 
 
 def tail_per_step(schedule: Schedule, small: float) -> float:
-    """Mass that may be cut off per step."""
+    """Return the mass that may be cut off per step."""
     share = max(step.tail_share for step, _ in schedule)
     return share * small / sum(count for _, count in schedule)
 
 
 def pairs_at(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pairs]:
-    """Each step's pair that is never more private, and that is never less private, beside how often it is taken."""
+    """List each step's upper and lower pair, with the number of repetitions."""
     bins = round(_BINS * 2.0**level)
     both = [(step.pairs(bins, tail), count) for step, count in schedule]
     return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
@@ -284,7 +283,7 @@ def _mesh_at(level: float, coarse: CoarsePass) -> float:
 
 
 def _nothing_known(side: Side) -> ComposedLoss:
-    """What bounds every loss on one side."""
+    """Return bounds that hold for every loss on one side."""
     nowhere = np.zeros(1)
     return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=float(side == "upper"), error=0.0)
 
@@ -295,9 +294,9 @@ _TAILS, _A_LITTLE_MORE = (1e-20, 1e-200), 1.0 + 1e-6
 
 
 def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
-    """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
+    """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
 
-    Truncation, mesh and tilt are then right at once: a search from a wrong size does not get there (§6, (F5)).
+    Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
     """
     given, found, total = question.small, question, sum(count for _, count in schedule)
     for _ in range(_MOST_GUESSES):
@@ -319,12 +318,14 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
 
 
 def _is_plain(pair: StepPair, step: Step) -> bool:
-    """Whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
+    """Return whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
     return (step.is_exact and step.steps == 1) or isinstance(pair, PublicPair | TightPair)
 
 
 def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:
-    """Upper bound on a δ that floating point hardly holds: 0 only where all losses are bounded by less than ε."""
+    """Return an upper bound on a δ that floating point hardly holds: 0 only where all losses are bounded by less than
+    ε.
+    """
     if not isinstance(question, DeltaAtEpsilon):
         return 0.0
     pairs, _ = pairs_at(schedule, tail_per_step(schedule, question.small), LOWEST)
@@ -337,7 +338,7 @@ def least_upper(schedule: Schedule, question: Question, direction: Direction) ->
 
 
 def reachable(schedule: Schedule, question: Question, direction: Direction) -> Question:
-    """The question, or one about the largest sum of losses where it asks far beyond."""
+    """Return the question, or one about the largest sum of losses where it asks far beyond."""
     if not isinstance(question, DeltaAtEpsilon) or question.epsilon < _FAR_OUT:
         return question
     tail = tail_per_step(schedule, question.small)
@@ -366,7 +367,7 @@ class InconsistentBoundsError(RuntimeError):
 class Progress:
     """What is known before a direction is solved, and what was found at each level.
 
-    ``enough``: an upper bound that need not be improved on, as that of the other direction.
+    ``enough``: an upper bound that is good enough, such as the bound of the other direction.
     """
 
     enough: float = 0.0
@@ -376,10 +377,10 @@ class Progress:
 def solve(
     schedule: Schedule, question: Question, direction: Direction, tolerance: float, progress: Progress | None = None
 ) -> PrivacyBounds:
-    """Bounds for one adjacency direction, refined until narrow enough or no longer improving.
+    """Bound one adjacency direction, refining until the bounds are narrow enough or stop improving.
 
-    ``tolerance``: wanted width of the interval, in units of ``question.unit``.
-    Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
+    ``tolerance``: wanted width of the interval, in units of ``question.unit``. The bounds always hold. They are as
+    narrow as requested unless refinement stopped helping, see ``is_narrow``.
     """
     schedule = gaussians_as_one(schedule)
     if isinstance(question, DeltaAtEpsilon):
@@ -409,7 +410,7 @@ def solve(
 
 
 def is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
-    """Whether an ε of estimated norms is so large that finer laws are not worth their time."""
+    """Return whether an ε of estimated norms is so large that finer laws are not worth their time."""
     is_exact = all(step.is_exact for step, _ in schedule)
     if is_exact or isinstance(question, DeltaAtEpsilon) or not math.isfinite(found.upper):
         return False
@@ -419,9 +420,9 @@ def is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) ->
 def improve(
     bounds: PrivacyBounds, schedule: Schedule, question: Question, tolerance: float, progress: Progress
 ) -> PrivacyBounds:
-    """The same bounds with a smaller ``upper``, where another valid analysis of the steps gives one.
+    """Return the same bounds with a smaller ``upper``, where another valid analysis of the steps gives one.
 
-    Returns: given up as soon as it is no better than what the first analysis found at the same level.
+    The attempt stops when it is no better than the first analysis at the same level.
     """
     assert bounds.direction is not None
     question = question.sharpened(bounds)
@@ -436,7 +437,7 @@ def improve(
 
 
 def levels(schedule: Schedule, question: Question, tolerance: float) -> list[float]:
-    """How often meshes and bins are halved: at first as much as the tolerance most often takes, then more."""
+    """List how often meshes and bins are halved: first by the usual amount for the tolerance, then more."""
     first = math.log(question.easy_tolerance / tolerance, 4)  # widths are of second order
     first = min(max(first, LOWEST), _HIGHEST_FIRST)
     last = _MAX_LEVEL if all(step.is_exact for step, _ in schedule) else _MAX_LEVEL_OF_A_LAW
@@ -444,7 +445,7 @@ def levels(schedule: Schedule, question: Question, tolerance: float) -> list[flo
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
-    """Bounds with an estimate between them, and whether they are no further apart than asked."""
+    """Combine bounds with an estimate between them, and record whether they are as narrow as requested."""
     if not math.isfinite(upper):
         return PrivacyBounds(lower, upper, upper, direction, is_narrow=False)
     is_narrow = _is_within(lower, upper, question, tolerance)
@@ -453,14 +454,14 @@ def interval(lower: float, upper: float, direction: Direction, question: Questio
 
 
 def _left(found: PrivacyBounds, before: PrivacyBounds) -> float:
-    """How much of a width a level left over."""
+    """Compute the share of a width that a level left."""
     if not math.isfinite(before.upper):
         return float(math.isinf(found.upper))
     return (found.upper - found.lower) / max(before.upper - before.lower, 1e-300)
 
 
 def _share_of_a_level(found: PrivacyBounds, question: Question, tolerance: float) -> float:
-    """How much finer the next meshes need to be, widths being of second order; at most one level."""
+    """Estimate how much finer the next meshes need to be, widths being of second order; at most one level."""
     if not _is_within(found.lower, found.upper, question, 4.0 * tolerance):
         return 1.0
     ratio = (found.upper - found.lower) / (tolerance * question.unit(found.upper))
@@ -474,7 +475,7 @@ def _is_within(lower: float, upper: float, question: Question, tolerance: float)
 def intersection(
     first: PrivacyBounds, answer: dict[Side, float], question: Question, tolerance: float
 ) -> PrivacyBounds:
-    """Both bounds at once; they must not contradict each other."""
+    """Intersect two bounds; they must not contradict each other."""
     lower = max(first.lower, answer.get("lower", first.lower))
     upper = min(first.upper, answer.get("upper", first.upper))
     if lower > upper * (1.0 + 1e-9) + 1e-300:
@@ -486,7 +487,7 @@ def intersection(
 def _solve_at_level(
     schedule: Schedule, question: Question, direction: Direction, level: float, enough: float
 ) -> dict[Side, float]:
-    """Both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
+    """Return both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
     at = Level(schedule, question, direction, level)
     if question.is_trivial(at.coarse.total_variation):
         return {"upper": 0.0, "lower": 0.0}

@@ -10,7 +10,7 @@ from dprmt.accounting.pairs._discretization import (
     from_below,
     keep_at_last,
 )
-from dprmt.accounting.pairs._fixed_size import FixedSizeStep
+from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair
 from dprmt.accounting.pairs._ratio_sum import complex_log1p
@@ -50,6 +50,7 @@ __all__ = [
     "Step",
     "StepPair",
     "TightPair",
+    "TruncatedStep",
     "ZeroOut",
     "charged_cells",
     "checked_neighbours",

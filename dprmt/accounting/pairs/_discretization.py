@@ -52,7 +52,7 @@ class LossPMF:
 
 
 def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
-    """A discrete loss that is never more private than the cells, whose nodes are ``index * mesh + offset``.
+    """Return a discrete loss that is never more private than the cells, whose nodes are ``index * mesh + offset``.
 
     Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
@@ -60,14 +60,16 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
 
 
 def mass_from_above(losses: Array, cells: LossCells) -> Array:
-    """The finite part of :func:`from_above`."""
+    """Return the finite part of :func:`from_above`."""
     mass = connect_the_dots(losses, cells)
     mass[..., 0] += cells.p_below
     return mass
 
 
 def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF:
-    """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there."""
+    """Compute the share of the mass moved to infinity by :func:`from_above` that the cell from the last node to ∞
+    keeps at that node.
+    """
     loss = float(pmf.losses[-1]) + offset
     if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
         return pmf
@@ -77,18 +79,18 @@ def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF
 
 
 def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
-    """Never more private: larger losses count as infinite."""
+    """Move larger losses to infinity: never more private."""
     kept = max(int(np.searchsorted(pmf.losses, loss, side="right")), 1)
     return LossPMF(pmf.index[:kept], pmf.mass[:kept], pmf.mesh, pmf.infinite + float(pmf.mass[kept:].sum()))
 
 
 def connect_the_dots(losses: Array, cells: LossCells) -> Array:
-    """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
+    """Return the masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
     return _dots(cells.p, _left_share(losses, cells, "upper"))
 
 
 def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
-    """A discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
+    """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
 
     Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
     dropped.
@@ -101,7 +103,7 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
 
 
 def mass_from_below(losses: Array, cells: LossCells) -> Array:
-    """What :func:`from_below` leaves at losses of at least -400."""
+    """Compute the mass that :func:`from_below` leaves at losses of at least -400."""
     share = _left_share(losses, cells, "lower")
     share[..., np.diff(losses) > _WIDE_CELL] = 1.0
     beyond = np.zeros(share.shape[:-1] + losses.shape)
@@ -112,7 +114,7 @@ def mass_from_below(losses: Array, cells: LossCells) -> Array:
 
 
 def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array:
-    """Masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
+    """Return the masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
 
     ``width``, ``mass``, ``share``: of each cell, the latter of its right node in the law that keeps mass and mean.
     ``at_nodes``: mass that lies at the nodes.
@@ -162,7 +164,7 @@ def _dots(mass: Array, left_share: Array) -> Array:
 
 
 def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) -> Array:
-    """Slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
+    """Return slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
     # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
     # slopes, which are kept between 0 and the total mass. Equation (D2).
     total = dots.sum(axis=-1, keepdims=True)
@@ -186,10 +188,10 @@ def _before_zero(values: Array) -> Array:
 
 
 def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
-    """How far V lies below U at each node, so that it lies below U in every cell (D2).
+    """Compute how far V lies below U at each node, so that it lies below U in every cell (D2).
 
-    Returns: for n cells with ``moment`` = mass · width and ``share`` of the right node; with U's ``height`` at the
-    nodes, the last of them is spared where that is possible.
+    For n cells ``moment`` is mass · width and ``share`` belongs to the right node. With U's ``height`` at the nodes,
+    the last of them is spared if possible.
     """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that

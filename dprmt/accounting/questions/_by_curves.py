@@ -27,9 +27,9 @@ _OTHER: dict[Direction, Direction] = {"remove": "add", "add": "remove"}
 def bounds_by_curves(
     schedule: Schedule, question: Question, direction: Direction, neighbours: Neighbours, tolerance: float
 ) -> PrivacyBounds:
-    """Bounds from the curves of one sample that is present, or without a gradient.
+    """Bound by the curves of one sample that is present, or without a gradient.
 
-    Returns: the upper one by (N6); the lower one is that of the one sample.
+    The upper bound follows from (N6); the lower bound is the bound of one sample.
     """
     rough = max(tolerance, _ROUGH)
     one = {side: solve(schedule, question, side, rough) for side in (direction, _OTHER[direction])}
@@ -41,7 +41,7 @@ def bounds_by_curves(
 
 
 def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighbours, largest: float) -> Lines:
-    """All lines of the relation, from curves up to ``largest`` ε."""
+    """Return all lines of the relation, from curves up to ``largest`` ε."""
     return _related(tuple(schedule), direction, neighbours, largest, _FLOOR)
 
 

@@ -31,7 +31,7 @@ def epsilon_curve(
     tolerance: float,
     at: Any = None,
 ) -> PrivacyCurve:
-    """ε at ``delta`` after each number of steps.
+    """Return ε at ``delta`` after each number of steps.
 
     ``schedule``: what is composed for so many steps; None where only single questions can be answered.
     ``ask``: a single question after so many steps.
@@ -57,7 +57,7 @@ def epsilon_curve(
 def delta_curve(
     schedule: Schedule | None, ask: Ask, epsilon: Any, tolerance: float, *, improves: bool = True
 ) -> PrivacyCurve:
-    """δ of one composition at each ε.
+    """Return δ of one composition at each ε.
 
     ``schedule``: what is composed; None where only single questions can be answered.
 
@@ -91,7 +91,7 @@ def delta_curve(
 
 
 def checked_counts(name: str, values: Any, multiple: int = 1, high: int = 10**9) -> NDArray[np.int64]:
-    """Numbers of steps, checked, in any order."""
+    """Return numbers of steps, checked, in any order."""
     found = np.asarray(values)
     if found.ndim != 1 or not found.size or found.dtype.kind not in "iu" or found.min() < 1 or found.max() > high:
         raise ParameterError(name, values, f"an integer in [1, {high}], or a sequence of such integers")
@@ -103,7 +103,7 @@ def checked_counts(name: str, values: Any, multiple: int = 1, high: int = 10**9)
 
 
 def _common_unit(schedule: Callable[[int], Schedule], steps: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-    """The one step, or epoch, that all of it repeats, and how often; None, and the steps, if there are several."""
+    """Return the only step or epoch, and its number of repetitions; None, and the steps, if there are several."""
     units = schedule(int(steps[0]))
     if len(units) > 1:
         return None, steps
@@ -129,7 +129,7 @@ def _joined(
     place: NDArray[np.int64],
     delta: float | None,
 ) -> PrivacyCurve:
-    """The larger of both directions, named after the one whose upper bound is larger, in the order of ``over``."""
+    """Return the larger of both directions, named after the larger upper bound, in the order of ``over``."""
     lower = np.maximum(sides["remove"][0], sides["add"][0])[place]
     upper = np.maximum(sides["remove"][1], sides["add"][1])[place]
     answers = [interval(a, b, "remove", question, tolerance) for a, b in zip(lower, upper, strict=True)]

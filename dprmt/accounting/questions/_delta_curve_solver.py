@@ -40,7 +40,7 @@ class DeltaCurveSolver:
         self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
 
     def solve(self) -> list[PrivacyBounds]:
-        """Level by level, as far as this goes; the next one is no finer than what is wide still needs."""
+        """Refine level by level, as far as this helps; the next level is no finer than the wide bounds need."""
         level, *_, last = levels(self.schedule, self.questions[0], self.tolerance)
         while True:
             before = [self._width(place) for place in range(len(self.found))]
@@ -81,7 +81,7 @@ class DeltaCurveSolver:
         return [at for at in places if not self.found[at].is_narrow and self.found[at].upper > self.floor[at]]
 
     def _width(self, place: int) -> float:
-        """In units of the tolerance."""
+        """Compute widths in units of the tolerance."""
         bounds = self.found[place]
         if not math.isfinite(bounds.upper):
             return math.inf

@@ -46,7 +46,7 @@ class Brackets:
         self.lower, self.upper = np.zeros(self.counts.size), np.full(self.counts.size, np.inf)
 
     def add(self, where: NDArray[np.int64], lower: Array, upper: Array) -> None:
-        """Take over bounds, and what they say of other numbers of steps."""
+        """Store bounds, and update the bounds of other numbers of steps."""
         self.lower[where] = np.maximum(self.lower[where], lower)
         self.upper[where] = np.minimum(self.upper[where], upper)
         self.lower = np.maximum.accumulate(self.lower)
@@ -55,13 +55,13 @@ class Brackets:
             raise InconsistentBoundsError("bounds after different numbers of steps contradict each other: report this")
 
     def width(self) -> Array:
-        """Widths in units of the tolerance."""
+        """Compute widths in units of the tolerance."""
         with np.errstate(invalid="ignore"):
             value: Array = (self.upper - self.lower) / (self.tolerance * np.maximum(1.0, self.upper))
         return np.where(np.isfinite(self.upper), value, np.inf)
 
     def open(self) -> NDArray[np.int64]:
-        """Where they are wider than asked, and could decide."""
+        """Mark bounds that are wider than requested, and could decide."""
         return np.flatnonzero((self.width() > 1.0) & (self.upper > self.floor))
 
 
@@ -91,7 +91,7 @@ class _BlockQuestion:
 
 @dataclass(frozen=True)
 class _Laws:
-    """A step's discrete losses from above and from below, and a bound on its total variation."""
+    """Discrete losses of a step from above and from below, and a bound on its total variation."""
 
     upper: LossPMF
     lower: LossPMF
@@ -135,7 +135,7 @@ def _solve_all(
 
 
 def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, block: NDArray[np.int64]) -> bool:
-    """Whether this could be done."""
+    """Return whether this could be done."""
     counts, delta = brackets.counts[block], question.delta
     drift = loss_drift([(question.step, 1)]) * counts
     upper = _bounds_of(laws.upper, counts, delta, upper=True)
@@ -149,7 +149,9 @@ def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, bloc
 
 
 def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, upper: bool) -> Array | None:
-    """By a transform for evenly spread ones of many; the others get trivial bounds. None if it would be too long."""
+    """Compute the bounds of many evenly spread numbers by a transform; the others get trivial bounds. The result is
+    None if the transform would be too long.
+    """
     if not law.mass.any():
         return None
     tilt = tilt_for_delta([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta)

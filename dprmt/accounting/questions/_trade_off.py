@@ -44,7 +44,7 @@ class TradeOff:
 
 
 def checked_rates(alpha: ArrayLike) -> Array:
-    """False positive rates as an array, checked."""
+    """Check false positive rates and return them as an array."""
     try:
         rates = np.asarray(alpha)
         if rates.dtype.kind in "fiu" and np.all((rates >= 0) & (rates <= 1)):
@@ -55,7 +55,7 @@ def checked_rates(alpha: ArrayLike) -> Array:
 
 
 def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
-    """The smaller of both directions' trade-off functions of a composition.
+    """Return the smaller of both directions' trade-off functions of a composition.
 
     Notes
     -----
@@ -70,14 +70,14 @@ def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
 
 
 def perfect_trade_off(alpha: Array) -> TradeOff:
-    """1 - α: nothing is released."""
+    """Return 1 - α: nothing is released."""
     return TradeOff(alpha, 1.0 - alpha, 1.0 - alpha, 1.0 - alpha)
 
 
 def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighbours) -> TradeOff:
-    """The same for a relation without a pair, from curves of one sample composed (N6).
+    """Compute the trade-off for a relation without a pair, from curves of one sample composed (N6).
 
-    Returns: the upper side is that of the one sample.
+    The upper side is the upper side of one sample.
     """
     one = trade_off(schedule, alpha)
     best = np.zeros(one.alpha.shape)

@@ -1,4 +1,4 @@
-"""What denoising does to the alignment with the clean gradient: over steps, over layers, over the gate κ."""
+"""Effect of denoising on the alignment with the clean gradient: over steps, over layers, over the gate κ."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class LayerAlignment:
     Attributes
     ----------
     layer : str
-        Its name.
+        Name of the layer.
     top_over_edge : float or None
-        Top noisy singular value over the bulk edge; None if it is no matrix, or one that is left alone.
+        Top noisy singular value over the bulk edge; None if the layer is not denoised.
     clean_square, noisy_square : float
-        Squared norms of the clean and the noisy gradient; the latter is that of the denoised one as well.
+        Squared norms of the clean and the noisy gradient; the denoised gradient has the norm of the noisy one.
     noisy_inner, denoised_inner : float
-        Inner products with the clean gradient of the noisy one, and of the one denoised as if every matrix with a
-        value above the edge passed the gate.
+        Inner products with the clean gradient. The denoised one assumes that every matrix with a value above the edge
+        passes the gate.
     shape : tuple of int
-        Of the layer's gradient.
+        Shape of the layer's gradient.
     """
 
     layer: str
@@ -58,11 +58,11 @@ class AlignmentStep:
     Attributes
     ----------
     number : int
-        Of the step.
+        Number of the step.
     cosine : float
-        Of the noisy gradient.
+        Cosine of the noisy gradient with the clean one.
     corrected, uncorrected : float
-        Improvement(t) of the paper's denoiser with and without norm correction, at the gate of the measurement.
+        Improvement(t) of the denoiser of Eq. 10 with and without norm correction, at the gate of the measurement.
     layers : tuple of LayerAlignment
         All layers.
     """
@@ -120,9 +120,9 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02, exclude: Seque
     step : GradientStep
         From `private_gradients`.
     kappa : float
-        The gate >= 1 for Improvement(t) of the paper's denoiser.
+        The gate >= 1 for Improvement(t) of the denoiser of Eq. 10.
     exclude : sequence of str
-        Patterns of the names of layers that are left alone, as those of `dprmt.training.denoising.Denoising`.
+        Patterns for names of layers that are not denoised, as in `dprmt.training.denoising.Denoising`.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02, exclude: Seque
 
     Formal guarantees
     -----------------
-    None: it reads clean gradients.
+    None, because it reads clean gradients.
 
     References
     ----------
@@ -178,7 +178,7 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02, exclude: Seque
 
 
 def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS) -> list[KappaPoint]:
-    """Effect that every gate would have had, with norm correction, from the layers as measured without a gate.
+    """Compute the effect of every gate, with norm correction, from layers measured without a gate.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS
 
     Formal guarantees
     -----------------
-    None: a function of clean gradients, and so is a gate that is chosen from it.
+    None: it is a function of clean gradients, and so is a gate that is chosen from it.
 
     References
     ----------
@@ -245,16 +245,16 @@ def _improvement(step: AlignmentStep, kappa: float) -> float:
 
 @dataclass(frozen=True)
 class AdamBoundStep:
-    """One step against the bound. It is **private**.
+    """One step compared with the bound. It is **private**.
 
     Attributes
     ----------
     number : int
-        Of the step.
+        Number of the step.
     spread : float
         p_max/p_min >= 1, largest over smallest entry of the preconditioner P.
     cosine, denoised_cosine : float
-        Of the noisy and of the denoised gradient with the clean one.
+        Cosine of the noisy and of the denoised gradient with the clean one.
     weighted_cosine, denoised_weighted_cosine : float
         The same in the geometry of P: gᵀPs/(‖g‖_P‖s‖_P). Above 0 a step along Ps decreases the objective at small
         enough rates.
@@ -279,7 +279,7 @@ class AdamBoundStep:
 
 
 def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequence[str] = ()) -> AdamBoundStep | None:
-    """Cosines of a step beside the one that the corrected Proposition I.1 asks for.
+    """Compare the cosines of a step with the one that the corrected Proposition I.1 needs.
 
     The bound ``α‖g‖‖s‖(½(p_max + p_min)cos(g, s) - ½(p_max - p_min)) - O(α²)`` is positive for small α if and only if
     ``cos(g, s) > (p_max - p_min)/(p_max + p_min)``, whatever the curvature is.
@@ -287,11 +287,11 @@ def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequ
     Parameters
     ----------
     step : GradientStep
-        From `private_gradients`; P is that of the step taken.
+        A step from `private_gradients`; its P is used.
     kappa : float
-        The gate >= 1 of the paper's denoiser, with norm correction.
+        The gate >= 1 of the denoiser of Eq. 10, with norm correction.
     exclude : sequence of str
-        Patterns of the names of layers that are left alone.
+        Patterns for names of layers that are not denoised.
 
     Returns
     -------
@@ -305,7 +305,7 @@ def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequ
 
     Formal guarantees
     -----------------
-    None: it reads clean gradients.
+    None, because it reads clean gradients.
 
     References
     ----------

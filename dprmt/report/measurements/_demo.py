@@ -26,13 +26,13 @@ class RecipeExperiment:
     experiment : Experiment
         Model and data.
     settings : Settings
-        The recipe's, with the noise multiplier of its whole length, and the denoiser of the report.
+        Settings of the recipe, with the noise multiplier of its whole length, and the denoiser of the report.
     steps : int
-        How many of the recipe's steps are run.
+        Number of the recipe's steps that are run.
     sample_rate : float
-        q, the probability of an item to be in a batch.
+        Inclusion probability q of an item.
     target_epsilon : float or None
-        What the whole recipe spends; None if the recipe fixes the noise.
+        The ε of the whole recipe; None if the recipe fixes the noise.
     """
 
     experiment: Experiment
@@ -114,18 +114,18 @@ def losses_without_noise(
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Mean loss of each step's batch in runs without noise, beside `private_gradients` of the same seed.
+    """Measure the mean loss of each step's batch in runs without noise, for comparison with `private_gradients`.
 
-    The model is trained in place, from ``start`` each time; batches are those of the run with noise.
+    The model is trained in place, from ``start`` each time, on the batches of the run with noise.
 
     Parameters
     ----------
     setting : RecipeExperiment
-        What is trained, and for how many steps.
+        Recipe and number of steps.
     start : mapping of str to Tensor
-        Initial values of what is trained.
+        Initial values of the trained parameters.
     seed : int
-        For the batches.
+        Seed of the batches.
     advance : callable
         Called after each step.
 
@@ -141,7 +141,7 @@ def losses_without_noise(
 
     Formal guarantees
     -----------------
-    None: no noise is added.
+    None, because no noise is added.
 
     References
     ----------

@@ -32,19 +32,19 @@ def process_group() -> Iterator[tuple[int, int]]:
 
 
 def rank() -> int:
-    """Number of this process."""
+    """Return the number of this process."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def most_in_any(count: int) -> int:
-    """The largest of all processes' counts."""
+    """Return the largest of all processes' counts."""
     most = torch.tensor(count)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     return int(most)
 
 
 def from_first(value: _Value) -> _Value:
-    """The first process' value, in all processes."""
+    """Return the first process' value, in all processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return value
     box = [value]

@@ -28,7 +28,7 @@ class CipherStream:
         self.__start()
 
     def read(self, count: int) -> bytes:
-        """The next bytes of the stream."""
+        """Return the next bytes of the stream."""
         parts = [min(_PART, count - first) for first in range(0, count, _PART)]
         return b"".join([self.__with(part).update(bytes(part)) for part in parts])
 
@@ -40,7 +40,7 @@ class CipherStream:
             self.__with(part).update_into(_ZEROS[:part], buffer[first : first + part + ROOM])
 
     def __with(self, count: int) -> Any:
-        """An encryptor that has so many bytes left."""
+        """Return an encryptor that has so many bytes left."""
         if self.__left < count:
             self.__start()
         self.__left -= count

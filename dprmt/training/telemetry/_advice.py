@@ -14,7 +14,7 @@ _WIDEST = 2.0  # of an interval around "about right", on either side
 
 
 def advice(slope: float, deviation: float, change: Estimate, failure: float) -> dict[str, Any]:
-    """What is to be said of the rate; ``failure`` is that of the slope's interval."""
+    """Advise on the learning rate; ``failure`` belongs to the slope's interval."""
     half = -NormalDist().inv_cdf(failure / 2) * deviation
     factor = displacement_factor(Estimate(slope, slope - half, slope + half), change)
     value, low, high = float(factor.value), float(factor.low), float(factor.high)
