@@ -95,7 +95,7 @@ def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[st
     for name, matrix in matrices.items():
         groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
     for (_, _, _, (m, n)), names in groups.items():
-        one_by_one = backend in ("lanczos",) or (backend == "auto" and min(m, n) > GRAM_LIMIT)
+        one_by_one = backend in ("lanczos", "products") or (backend == "auto" and min(m, n) > GRAM_LIMIT)
         size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
         for start in range(0, len(names), size):
             yield names[start : start + size]
@@ -445,7 +445,7 @@ def denoise(
     loss : {"frobenius", "operator", "nuclear"}
         The shrinker. The paper's is Frobenius. Only "nuclear" shrinks values next to the edge to 0, so that a
         matrix that passes the gate may have nothing left to rescale; it then counts as below the gate.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         How to find the singular values; "auto" goes by the shape, see `dprmt.spectra._backends`.
 
     Returns
@@ -555,7 +555,7 @@ def denoise_layers(
         As in `denoise`. For a gradient that an optimizer takes choose "unchanged": zeros would freeze the layer.
     loss : {"frobenius", "operator", "nuclear"}
         As in `denoise`.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         As in `denoise`.
 
     Returns
