@@ -349,7 +349,7 @@ def plot_spectra(
     if not spectra or not all(spectrum.sigma > 0 for spectrum in spectra.values()):
         raise ParameterError("spectra", list(spectra), "at least one spectrum, all with noise (sigma > 0)")
     count = len(spectra)
-    ax = axes_or_new(ax, height=min(2.0 + 0.2 * count, 40.0))
+    ax = axes_or_new(ax, width=9.0, height=min(2.0 + 0.2 * count, 40.0))
     places = np.arange(count)
     below, above = [], []
     for place, spectrum in enumerate(spectra.values()):

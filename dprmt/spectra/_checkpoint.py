@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -138,7 +139,8 @@ def spectra_of(
         Standard deviation of one entry of the noise, > 0, or a function that returns it for a matrix; estimated from
         each matrix by default.
     minus : str, Path or mapping, optional
-        A checkpoint that is subtracted first, by name; of adapters the products are subtracted.
+        A checkpoint that is subtracted first, by name; of adapters the products are subtracted. If no name is in both,
+        a prefix that one of them adds to most names, such as ``module.``, is ignored.
     param : str, default "*"
         Names to analyse, with the wildcards of `fnmatch`. Optimizer states are left out unless their whole name is
         given.
@@ -168,7 +170,7 @@ def spectra_of(
     ('noise of this σ', {'broken': 'has entries that are not finite', 'bias': 'has shape (3,)'})
     """
     arrays = _Arrays(source)
-    before = None if minus is None else _Arrays(minus)
+    before = None if minus is None else _Arrays(minus, like=arrays.readers)
     result = CheckpointSpectra()
     for name in progress([name for name in arrays.readers if fnmatchcase(name, param)]):
         if name != param and _MOMENTS & set(name.split(".")):
@@ -265,12 +267,14 @@ def _level(sigma: float | None, observed: NDArray[np.float64], shape: tuple[int,
 class _Arrays:
     """The arrays of a checkpoint, and which of them belong together."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, like: Iterable[str] = ()) -> None:
         self.readers: dict[str, Callable[[], Any]] = (
             {str(name): partial(source.__getitem__, name) for name in source}
             if isinstance(source, Mapping)
             else dict(open_tensors(Path(source)))
         )
+        if not self.readers.keys() & set(like):
+            self.readers = _renamed(self.readers, list(like))
         self.pairs = {
             name: other
             for name in self.readers
@@ -338,6 +342,23 @@ class _Arrays:
             return alpha / (math.sqrt(rank) if self.adapter.get("use_rslora") else rank)
         except (ValueError, KeyError, TypeError, AttributeError):
             return 1.0
+
+
+def _renamed(readers: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+    # With the prefix that most names have on one side only, such as "module." or "model.encoder.", added or left out.
+    def prefix(names: Iterable[str], known: Iterable[str]) -> tuple[str, int]:
+        found = Counter(
+            name[:place]
+            for name in names
+            for place in range(len(name))
+            if name[place - 1 : place] == "." and name[place:] in known
+        )
+        return found.most_common(1)[0] if found else ("", 0)
+
+    (added, many), (dropped, more) = prefix(wanted, readers), prefix(readers, set(wanted))
+    if many >= more:
+        return {added + name: read for name, read in readers.items()}
+    return {name.removeprefix(dropped): read for name, read in readers.items()}
 
 
 def _ends(module: str, key: str) -> bool:

@@ -192,3 +192,17 @@ def test_values_of_others(source: str, computed: Callable[[], float], expected: 
 
 def test_there_are_forty_of_them() -> None:
     assert len(ROWS) >= 40
+
+
+@pytest.mark.parametrize(("correlation", "threshold", "rank"), [(0.0, 2.3696, 7), (0.6, 3.0754, 5)])
+def test_the_published_example_of_screenot(correlation: float, threshold: float, rank: int) -> None:
+    """Its notebook: 500 × 500, clean values 0.5, 1, …, 5, k = 20; white noise and AR(1). Its draws have no seed."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((500, 10)))[0] for _ in range(2))
+    noise = rng.standard_normal((500, 500))
+    for j in range(1, 500):
+        noise[:, j] = correlation * noise[:, j - 1] + math.sqrt(1 - correlation**2) * noise[:, j]
+    values = np.linalg.svdvals((left * np.arange(0.5, 5.5, 0.5)) @ right.T + noise / math.sqrt(500))
+    found = screenot_threshold(values, (500, 500), 20)
+    assert found == pytest.approx(threshold, rel=0.03)
+    assert abs(int((values > found).sum()) - rank) <= 1  # a value lies next to the threshold

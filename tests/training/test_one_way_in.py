@@ -11,9 +11,9 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import TrainingStateError
 from dprmt.training.clipping import Units
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.randomness import draws_from
 from tests.training.norms_by_word import by_word
 

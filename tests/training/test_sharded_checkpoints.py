@@ -113,7 +113,7 @@ def test_a_crash_leaves_the_former_checkpoint_and_a_missing_shard_is_said(tmp_pa
         assert said.endswith("shard-00001-of-00002.safetensors: No space left on device"), said
     state = load_checkpoint(tmp_path)
     assert state is not None
-    assert state["step"] == 1
+    assert state["steps_taken"] == 1
     for name, value in network().named_parameters():
         assert torch.equal(state["parameters"][name], value)
     lazy = load_checkpoint(tmp_path, lazily=True)

@@ -119,12 +119,12 @@ def private_gradients(
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=[look]) as run:
         for record in itertools.islice(run.steps(), steps):
             loss = math.nan if record.loss is None else record.loss
-            scales = _preconditioner(run.prepared)
+            scales = _preconditioner(run)
             yield GradientStep(record.step - 1, look.sigma, record.batch_size, loss, look.clean, look.noisy, scales)
 
 
-def _preconditioner(prepared: Any) -> dict[str, torch.Tensor]:
-    optimizer, parameters = prepared.private.optimizer, prepared.parameters
+def _preconditioner(run: Any) -> dict[str, torch.Tensor]:
+    optimizer, parameters = run.noised, run.prepared.parameters
     scales = {name: preconditioner(optimizer, p) for name, p in parameters.items()}
     return {name: scale for name, scale in scales.items() if scale is not None}
 
@@ -146,7 +146,7 @@ class CleanGradients(Observer):
         self.noisy: dict[str, torch.Tensor] = {}
 
     def start(self, run: Any) -> None:
-        step = run.prepared.denoising
+        step = run.private.denoising
         if step is None:
             raise ParameterError("denoising.method", None, "a denoiser, on whole gradients, to compare them at")
         with warnings.catch_warnings():

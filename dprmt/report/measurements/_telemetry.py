@@ -71,9 +71,9 @@ class TelemetryTruth(Observer):
     def start(self, run: Any) -> None:
         """Attach between noise and optimizer, after telemetry."""
         prepared, settings = run.prepared, run.prepared.settings
-        step = prepared.denoising
+        step = run.private.denoising
         if step is None:
-            step = DenoisingStep.attach(prepared.private.optimizer, prepared.parameters, Denoising(method="none"))
+            step = DenoisingStep.attach(run.noised, prepared.parameters, Denoising(method="none"))
             self._own: DenoisingStep | None = step
         else:
             self._own = None

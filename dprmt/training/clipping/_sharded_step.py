@@ -40,7 +40,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
 
     Examples
     --------
-    Made by :func:`make_private` for a model that is sharded.
+    Made by :meth:`ClippingPlan.privatize` for a model that is sharded.
 
     >>> issubclass(ShardedNoisySumOptimizer, DPOptimizerFastGradientClipping)
     True
@@ -77,7 +77,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
 
 
 class ShardedStep(ClippedStep):
-    """A private step whose model's parameters are shards; made by :func:`make_private`.
+    """A private step whose model's parameters are shards; made by :meth:`ClippingPlan.privatize`.
 
     All processes must call :meth:`accumulate` equally often in a logical step, because the forward and backward passes
     are collective. A process without a sample left calls it inside :meth:`standing_in`, with any row. If one process

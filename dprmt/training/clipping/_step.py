@@ -214,7 +214,7 @@ class LogicalStep:
 
 
 class ClippedStep(LogicalStep):
-    """A private step over hooks on a model's layers; made by :func:`make_private`.
+    """A private step over hooks on a model's layers; made by :meth:`ClippingPlan.privatize`.
 
     A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew no sample) and one of
     :meth:`step`. A backward pass outside of :meth:`accumulate` and a step of the optimizer outside of :meth:`step`
@@ -240,7 +240,7 @@ class ClippedStep(LogicalStep):
 
     Formal guarantees
     -----------------
-    :meth:`step` gives the wrapped optimizer the noisy mean of :func:`make_private`, with its guarantee and its limits.
+    :meth:`step` gives the wrapped optimizer the noisy mean of :func:`plan_private`, with its guarantee and its limits.
     A sample counts once in a logical step, and a step number can be used once; otherwise an error is raised. Losses,
     norms and clip factors are private.
 
@@ -248,17 +248,17 @@ class ClippedStep(LogicalStep):
     --------
     Two gradients have lengths 30 and ½. The first is cut to C = 1, and the sum is divided by the expected batch size:
 
-    >>> from dprmt.training.clipping._make_private import make_private
+    >>> from dprmt.training.clipping import plan_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
-    >>> step = make_private(
+    >>> plan = plan_private(
     ...     network,
-    ...     torch.optim.SGD(network.parameters(), lr=1.0),
     ...     norms="exact",
     ...     clipping_norm=1.0,
-    ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
     ... )
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5]])
     >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
     >>> step.step()

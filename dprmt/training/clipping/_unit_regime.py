@@ -21,7 +21,7 @@ TOKENS_ALONE = 256
 
 @dataclass(frozen=True)
 class Units:
-    """Samples of several rows, such as all texts of a person, for :func:`make_private` and :func:`plan_private`.
+    """Samples of several rows, such as all texts of a person, for :func:`plan_private`.
 
     Parameters
     ----------

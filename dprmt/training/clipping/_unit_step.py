@@ -62,25 +62,25 @@ class UnitStep(LogicalStep):
     the sum of unit u's gradients as accumulated in the parameters' dtype. A unit without a finite ‖g_u‖ is dropped. So
     one unit, with all its rows, changes the sum by at most C. A unit counts once in a logical step, and each step
     number is used once. Losses, norms, clip factors and the number of rows of a unit are private. Does not cover: the
-    limits of `make_private`, such as rounding in the sum, torch's generator, and wrongly named units.
+    limits of `plan_private`, such as rounding in the sum, torch's generator, and wrongly named units.
 
     Examples
     --------
     Anna has two rows with gradients 30 and ½, Ben has one:
 
     >>> from dprmt.training.clipping import Units
-    >>> from dprmt.training.clipping._make_private import make_private
+    >>> from dprmt.training.clipping import plan_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
-    >>> step = make_private(
+    >>> plan = plan_private(
     ...     network,
-    ...     torch.optim.SGD(network.parameters(), lr=1.0),
     ...     norms="exact",
     ...     clipping_norm=1.0,
-    ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
     ...     units=Units(8),
     ... )
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
     >>> losses = step.accumulate(
     ...     lambda batch: step.model(batch).flatten(),

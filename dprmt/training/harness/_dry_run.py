@@ -14,8 +14,7 @@ from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, layer_norms, norms_sentence
 from dprmt.training.harness._private_score import wanted_releases
 from dprmt.training.harness._recipe_task import load, prepare_recipe, usable_device
-from dprmt.training.harness._run_folder import RunFolder
-from dprmt.training.harness._run_record import read_run
+from dprmt.training.harness._run_folder import RunFolder, read_run
 from dprmt.training.private_run._clip_only import named_relation
 from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism
 from dprmt.training.private_run._randomness import fresh_randomness
@@ -131,8 +130,8 @@ def dry_run(
         samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
-        layers=[layer_norms(layer) for layer in prepared.private.record.layers],
-        norms=norms_sentence(recipe.privacy.norms.kind, prepared.private.record, prepared.units),
+        layers=[layer_norms(layer) for layer in prepared.record.layers],
+        norms=norms_sentence(recipe.privacy.norms.kind, prepared.record, prepared.units),
         epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps, releases),
         neighbours=named_relation(mechanism),
     )

@@ -1,4 +1,7 @@
-"""Shards on disk: every process writes the rows that it keeps, and any number of them read the rows that they need."""
+"""Shards, on disk too: every process writes the rows that it keeps, and any number of them read what they need.
+
+Of a model that is spread over the processes of a ``torchrun`` by ``fully_shard`` (FSDP2).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from dprmt._files import sync
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 
 _DTYPES = {
     torch.float64: "F64",
@@ -180,3 +184,58 @@ def digest_of(path: Path) -> str:
     """Digest a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def local(value: torch.Tensor) -> torch.Tensor:
+    """What this process keeps of a tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def squared_norm(value: torch.Tensor) -> torch.Tensor:
+    """Of a tensor, over all processes that have a part of it: one call in each of them."""
+    total = local(value).double().square().sum()
+    if isinstance(value, DTensor):
+        total = total.cpu()
+        dist.all_reduce(total)
+    return total
+
+
+def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """By name; none of them as an evaluation has gathered it."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    return dict(model.named_parameters())
+
+
+def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tensor:
+    """What this process keeps of a tensor that was saved, if the parameter is a shard and of its shape."""
+    if isinstance(parameter, DTensor) and tuple(value.shape) == tuple(parameter.shape):
+        first, end = own_rows(parameter)
+        own = value.rows(first, end) if isinstance(value, SavedRows) else value[first:end].clone()
+        own, shape = own.to(parameter.to_local().device), {"shape": parameter.shape, "stride": parameter.stride()}
+        return DTensor.from_local(own, parameter.device_mesh, parameter.placements, run_check=False, **shape)
+    return value.whole() if isinstance(value, SavedRows) else value
+
+
+def own_rows(parameter: DTensor) -> tuple[int, int]:
+    """The first row that this process keeps, and the one after its last: ``fully_shard`` cuts as ``torch.chunk``."""
+    rows, mesh = parameter.shape[0], parameter.device_mesh
+    most = -(-rows // mesh.size())
+    first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
+    if end - first != len(parameter.to_local()):
+        raise TrainingStateError(f"{len(parameter.to_local())} of {rows} rows are here: not a chunk of equal ones")
+    return first, end
+
+
+def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A saved optimizer state whose tensors are cut as the parameters are."""
+    moved = [value for group in optimizer.param_groups for value in group["params"]]
+    own = {
+        key: {
+            name: like(value, moved[key]) if isinstance(value, torch.Tensor | SavedRows) else value
+            for name, value in row.items()
+        }
+        for key, row in state["state"].items()
+    }
+    return state | {"state": own}

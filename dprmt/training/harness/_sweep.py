@@ -15,8 +15,8 @@ from joblib import Parallel, delayed
 
 from dprmt._files import write_whole
 from dprmt._validation import ParameterError
+from dprmt.training.harness._privacy_card import write_sweep_card
 from dprmt.training.harness._run_folder import CONFIG, SUMMARY, is_config_of, read_summary
-from dprmt.training.harness._sweep_card import write_sweep_card
 from dprmt.training.harness._train import train
 from dprmt.training.recipes import Recipe
 

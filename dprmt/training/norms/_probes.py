@@ -92,6 +92,16 @@ class ProbeGenerator:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a ProbeGenerator holds a secret seed and cannot be pickled or copied")
 
+    def restart(self, seed: bytes) -> None:
+        """Draw from another secret from now on.
+
+        Parameters
+        ----------
+        seed : bytes
+            The secret, 16 to 64 bytes.
+        """
+        self.__seed = _seed_bytes(seed)
+
     def shared(
         self,
         *,

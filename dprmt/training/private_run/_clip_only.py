@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dprmt.accounting import Poisson, RandomAllocation
 from dprmt.statements import relation_label
 
 SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
@@ -12,11 +13,20 @@ SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
 
 @dataclass(frozen=True)
 class ClippingOnly:
-    """One step without noise, in the place of a mechanism; ``sample_rate`` is the rate of its batches."""
+    """One step without noise, where others have a mechanism; ``sampling`` is that of its batches."""
 
-    sample_rate: float
+    sampling: Poisson | RandomAllocation
     noise_multiplier: float = 0.0
-    steps_per_epoch: None = None
+
+    @property
+    def sample_rate(self) -> float:
+        """Expected share of the samples in a batch."""
+        return self.sampling.rate
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Steps in which every sample takes part once; None with Poisson sampling."""
+        return None if isinstance(self.sampling, Poisson) else self.sampling.steps_per_epoch
 
 
 def named_relation(mechanism: Any) -> str | None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting import ExactNorms, Poisson, RandomAllocation, calibrate
-from dprmt.training.clipping import ClippingPlan, Units, plan_private
+from dprmt.training.clipping import Units, plan_private
 from dprmt.training.clipping._norms import NormsWanted
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
@@ -172,25 +172,21 @@ def make_private(
     σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     distributed = several and torch.distributed.get_world_size() > 1
-    names = tuple(whole)
-
-    def planned(secret: bytes) -> ClippingPlan:
-        return plan_private(
-            model,
-            norms=norms,
-            clipping_norm=clipping_norm,
-            expected_batch_size=size,
-            tokens=tokens,
-            probe_generator=ProbeGenerator(secret),
-            subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
-            distributed=distributed,
-            whole=names,
-            replay=isolation_checks,
-            units=units,
-        )
-
     randomness = Randomness(from_first(secrets.token_bytes(32)), True, bool(secure))
-    plan = planned(randomness.derive("probes"))
+    probes = ProbeGenerator(randomness.derive("probes"))
+    plan = plan_private(
+        model,
+        norms=norms,
+        clipping_norm=clipping_norm,
+        expected_batch_size=size,
+        tokens=tokens,
+        probe_generator=probes,
+        subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
+        distributed=distributed,
+        whole=whole,
+        replay=isolation_checks,
+        units=units,
+    )
     if groups is not None:
         groups = replace(groups, alone=plan.regime == "alone")
     mechanism = plan.record.mechanism(1.0 if σ is None else σ, scheme)
@@ -203,7 +199,8 @@ def make_private(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     return PrivateRun(
-        planned,
+        plan,
+        probes,
         optimizer,
         Source(data, groups, micro),
         mechanism=mechanism,

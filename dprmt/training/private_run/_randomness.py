@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -40,6 +40,11 @@ class Randomness:
     def derive(self, purpose: str) -> bytes:
         """Derive 32 bytes for one purpose; each purpose is used once."""
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
+
+    def anew(self, number: int) -> Randomness:
+        """Other randomness: a fresh secret, or of a known seed what follows from it and the number."""
+        secret = secrets.token_bytes(_SECRET_BYTES) if self.is_secret else self.derive(f"anew {number}")
+        return replace(self, secret=secret)
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
         """Return a generator for one purpose."""

@@ -12,22 +12,23 @@ from typing import Any, Self
 
 from dprmt._files import parse_toml
 from dprmt._validation import ParameterError, check_choice, needing
-from dprmt.training.recipes._distributed import DistributedRecipe
-from dprmt.training.recipes._evaluation import EvaluationRecipe
 from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
 from dprmt.training.recipes._sections import (
     DataRecipe,
     DenoisingRecipe,
+    DistributedRecipe,
+    EvaluationRecipe,
     ModelRecipe,
     OptimizerRecipe,
     PrivacyRecipe,
+    TelemetryRecipe,
     TrainingRecipe,
 )
-from dprmt.training.recipes._telemetry import TelemetryRecipe
 from dprmt.training.recipes._words import OPTIMIZERS
 
 _SPLITS = ("train", "validation", "test")
 _LIBRARY = "library"
+_FIRST = ("name", "model", "data")  # in what is written
 
 
 class Document(Section):
@@ -75,7 +76,8 @@ class Document(Section):
         dict
             What `recipe_from_dict` takes.
         """
-        return _plain(dataclasses.asdict(self))  # type: ignore[call-overload]  # subclasses are dataclasses
+        values: dict[str, Any] = _plain(dataclasses.asdict(self))  # type: ignore[call-overload]  # of subclasses
+        return {key: values[key] for key in sorted(values, key=lambda key: key not in _FIRST)}
 
     def to_toml(self) -> str:
         """Return the recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
@@ -148,9 +150,9 @@ class Settings(Document):
             raise ParameterError("denoising.method", denoising.method, allowed)
 
 
-@dataclass(frozen=True)
-class Recipe(Document):
-    """All settings of a training run, checked.
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Settings):
+    """All that determines a training run, checked.
 
     Attributes
     ----------
@@ -182,13 +184,6 @@ class Recipe(Document):
     name: str = checked(folder_name)
     model: ModelRecipe = checked(subsection(ModelRecipe))
     data: DataRecipe = checked(subsection(DataRecipe))
-    privacy: PrivacyRecipe = checked(subsection(PrivacyRecipe))
-    optimizer: OptimizerRecipe = checked(subsection(OptimizerRecipe))
-    training: TrainingRecipe = checked(subsection(TrainingRecipe))
-    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
-    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
-    telemetry: TelemetryRecipe = checked(subsection(TelemetryRecipe), default_factory=TelemetryRecipe)
-    distributed: DistributedRecipe = checked(subsection(DistributedRecipe), default_factory=DistributedRecipe)
 
     def check_together(self) -> None:
         """Check what concerns several sections."""
@@ -201,7 +196,7 @@ class Recipe(Document):
             raise ParameterError("model.finetune", "lora", allowed)
         if self.distributed.is_sharded and self.data.unit is not None:
             raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'")
-        self.settings.check_together()
+        super().check_together()
 
     def _check_private_score(self) -> None:
         noise = self.evaluation.private_noise
@@ -215,15 +210,7 @@ class Recipe(Document):
     @property
     def settings(self) -> Settings:
         """All but name, model and data."""
-        return Settings(
-            self.privacy,
-            self.optimizer,
-            self.training,
-            self.denoising,
-            self.evaluation,
-            self.telemetry,
-            self.distributed,
-        )
+        return Settings(**{entry.name: getattr(self, entry.name) for entry in dataclasses.fields(Settings)})
 
 
 def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dprmt._validation import ParameterError
 from dprmt.training.recipes._fields import (
@@ -22,8 +24,72 @@ from dprmt.training.recipes._fields import (
     texts,
     word,
 )
-from dprmt.training.recipes._norms import NormsRecipe
-from dprmt.training.recipes._words import DENOISERS, OPTIMIZERS
+from dprmt.training.recipes._words import DENOISERS, NORMS, OPTIMIZERS, EstimatorWord
+
+
+@dataclass(frozen=True)
+class NormsRecipe(Section):
+    """Per-sample norms: exact, or their estimator with its options.
+
+    Attributes
+    ----------
+    kind : {"exact", "ghost", "auto", "hutchinson", "hutch++"}
+        Exact norms of gradients that are formed, or by the cheaper of them and tokens' Gram matrices; what ``dprmt
+        plan`` recommends; or estimates.
+    probes : int or None
+        k >= 2 Gaussian probes per layer, of estimates; 32 by default.
+    sketch : int or None
+        Width of Hutch++'s sketch, >= 1; only of ``"hutch++"``. By default about the best split of as many products
+        between sketch and probes (see ``dprmt probes``).
+    power_iteration : bool or None
+        Whether Hutch++'s sketch goes through one power iteration (3s + k products), as by default, or one pass
+        (2s + k); only of ``"hutch++"``.
+    secret : bool or None
+        Of estimates: independent secret probes for every sample, as by default, or one matrix per layer and step, which
+        may become public.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or not for this kind; it names ``privacy.norms.key``.
+
+    Examples
+    --------
+    >>> NormsRecipe("hutchinson").secret, NormsRecipe("ghost").probes
+    (True, None)
+    """
+
+    section = "privacy.norms"
+    kind: str = checked(word(NORMS), "exact")
+    probes: int | None = checked(optional(count(2)), None)
+    sketch: int | None = checked(optional(count()), None)
+    power_iteration: bool | None = checked(optional(flag), None)
+    secret: bool | None = checked(optional(flag), None)
+
+    def check_together(self) -> None:
+        """Refuse options of probes or sketches that there are not; write out defaults where there are."""
+        self._take(_estimates, probes=32, secret=True)
+        self._take(_sketches, sketch=None, power_iteration=True)
+
+    def _take(self, asks: Callable[[EstimatorWord | None], bool], **defaults: Any) -> None:
+        is_asked = asks(NORMS[self.kind])
+        for key, default in defaults.items():
+            value = getattr(self, key)
+            if is_asked and value is None:
+                object.__setattr__(self, key, default)
+            elif not is_asked and value is not None:
+                kinds = " or ".join(repr(name) for name, word in NORMS.items() if asks(word))
+                allowed = f"left out unless privacy.norms.kind is {kinds}"
+                raise ParameterError(f"privacy.norms.{key}", value, allowed)
+
+
+def _estimates(word: EstimatorWord | None) -> bool:
+    return word is not None
+
+
+def _sketches(word: EstimatorWord | None) -> bool:
+    return word is not None and word.sketches
+
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
 """Names of the parameters of output layers, as patterns."""
@@ -415,3 +481,112 @@ class TrainingRecipe(Section):
     checkpoint_every: int = checked(count(), 1)
     spectra_every: int | None = checked(optional(count()), None)
     spectra_layers: tuple[str, ...] = checked(texts, ("*",))
+
+
+@dataclass(frozen=True)
+class DistributedRecipe(Section):
+    """The part of the model that every process of a ``torchrun`` holds.
+
+    Attributes
+    ----------
+    strategy : {"replicated", "fsdp"}
+        All of it, or a share of every parameter, which torch's ``fully_shard`` gathers block by block.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range; it names ``distributed.key``.
+    """
+
+    section = "distributed"
+    strategy: str = checked(choice("replicated", "fsdp"), "replicated")
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if no process holds the model."""
+        return self.strategy == "fsdp"
+
+
+METRICS = ("accuracy", "f1", "bleu", "nist", "rouge_1", "rouge_l", "meteor", "cider", "exact_match")
+
+
+@dataclass(frozen=True)
+class EvaluationRecipe(Section):
+    """Measurements on the validation split, and options of text generation.
+
+    Attributes
+    ----------
+    every : int or None
+        Steps between evaluations; only at the end if absent.
+    batch_size : int
+        Samples at once.
+    limit : int or None
+        At most so many inputs, the first ones.
+    metrics : tuple of str
+        Of accuracy, f1, bleu, nist, rouge_1, rouge_l, meteor, cider, exact_match. Empty: accuracy, or all of
+        the generation metrics.
+    private_noise : float or None
+        Given, the accuracy after the last step is a release like a step: with Gaussian noise of so many validation rows
+        as its standard deviation, once in a run folder, charged with the steps; exact scores are private then. In
+        [1e-3, 1e6]; for a classifier whose unit of privacy is an item. Absent, scores are written down as they are.
+    beams, max_new_tokens, length_penalty, no_repeat_ngram
+        Beam search, with the values of appendix J.2 of arXiv:2510.01137v3.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or a metric is unknown; it names ``evaluation.key``.
+    """
+
+    section = "evaluation"
+    every: int | None = checked(optional(count()), None)
+    batch_size: int = checked(count(), 64)
+    limit: int | None = checked(optional(count()), None)
+    metrics: tuple[str, ...] = checked(texts, ())
+    private_noise: float | None = checked(optional(real(1e-3, 1e6)), None)
+    beams: int = checked(count(), 10)
+    max_new_tokens: int = checked(count(), 100)
+    length_penalty: float = checked(real(-math.inf, math.inf), 0.9)
+    no_repeat_ngram: int = checked(count(0), 4)
+
+    def check_together(self) -> None:
+        """Refuse metrics that do not exist."""
+        for metric in self.metrics:
+            if metric not in METRICS:
+                raise ParameterError("evaluation.metrics", metric, "one of " + ", ".join(METRICS))
+        if self.private_noise is not None and self.metrics and "accuracy" not in self.metrics:
+            raise ParameterError(
+                "evaluation.private_noise", self.private_noise, "left out unless metrics has 'accuracy'"
+            )
+
+
+@dataclass(frozen=True)
+class TelemetryRecipe(Section):
+    """Readings from noisy gradients and weights while a run trains: `dprmt.training.telemetry.Telemetry`.
+
+    Attributes
+    ----------
+    on : bool
+        Whether anything is.
+    every : int or None
+        Steps between full readings; a fiftieth of the run if absent.
+    window : int
+        Steps that a full reading looks back, >= 2.
+    displacement : bool
+        Whether the distance from the start is looked at, with its spectra; it keeps the start in a temporary file.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range; it names ``telemetry.key``.
+
+    Formal guarantees
+    -----------------
+    Post-processing of released values, whatever the options: it costs no privacy.
+    """
+
+    section = "telemetry"
+    on: bool = checked(flag, True)
+    every: int | None = checked(optional(count()), None)
+    window: int = checked(count(2), 20)
+    displacement: bool = checked(flag, True)
