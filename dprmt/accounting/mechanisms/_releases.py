@@ -12,7 +12,7 @@ import numpy as np
 
 from dprmt._validation import check_real
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Value, value_from_dict
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Question, interval
+from dprmt.accounting.composition import EpsilonAtDelta, Question, interval
 from dprmt.accounting.mechanisms._sampling import Poisson
 from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair
 
@@ -61,16 +61,6 @@ class Release(Value):
             Its pair.
         """
         raise NotImplementedError
-
-    def fallback_steps(self) -> tuple[Step, ...]:
-        """Other valid analyses: none is needed.
-
-        Returns
-        -------
-        tuple
-            Empty.
-        """
-        return ()
 
     def of_one_sample(self) -> Release:
         """The release itself, which has no relation of its own.
@@ -267,7 +257,7 @@ class Disclosure:
 
     def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
         """The answer where nothing else is released."""
-        if isinstance(question, DeltaAtEpsilon):
+        if question.epsilon is not None:
             low, high = _down(self.low), _up(self.high)
         else:
             low, high = (0.0 if Fraction(question.delta) >= d else math.inf for d in (self.low, self.high))
@@ -277,11 +267,10 @@ class Disclosure:
         self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
     ) -> PrivacyBounds:
         """The answer from that for the rest, whose losses end at ``loss``."""
-        if isinstance(question, DeltaAtEpsilon):
+        if question.epsilon is not None:
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
             return interval(*self.joined_ends(found.lower, found.upper), direction, question, tolerance)
-        assert isinstance(question, EpsilonAtDelta)
         left = [(Fraction(question.delta) - d) / (1 - d) if d < 1 else Fraction(-1) for d in (self.low, self.high)]
         most = math.inf if self.loss is None else _up(self.loss)
         least, safe = _up(left[0]), _down(left[1])
