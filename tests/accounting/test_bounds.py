@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dprmt._rounding import round_down, round_up
 from dprmt.accounting import DPSGD, Hutchinson, PrivacyBounds, compose
 
 
@@ -100,3 +101,12 @@ def test_many_answers_read_as_a_sentence():
     assert low <= band.lower[0] <= band.upper[0] <= high <= low + 1e-3
     assert str(curve).isascii()
     assert str(band).isascii()
+
+
+@pytest.mark.parametrize("safe", ["lower", "upper"])
+def test_zero_has_no_sign(safe) -> None:
+    """Where 1 - δ is rounded down to nothing, an end may be -0."""
+    bounds = PrivacyBounds(-0.0, -0.0, -0.0, safe=safe, at_delta=1e-5)
+    assert f"{bounds:.2f}" == "0.00"
+    assert "-0" not in str(bounds).replace("1e-05", "")
+    assert (round_up(-0.0), round_down(-0.0)) == ("0", "0")
