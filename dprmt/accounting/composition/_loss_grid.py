@@ -35,10 +35,11 @@ def laws_of_steps(
     pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], mesh: float, bulk: float, side: Side
 ) -> list[tuple[LossPMF, int]]:
     """The steps' discrete losses; nodes are equidistant up to ``bulk``, and farther and farther apart beyond."""
-    return [
-        (discretize_step(pair, graded_indices(*ends, mesh, bulk), mesh, side), count)
-        for (pair, count), ends in zip(pairs, ranges, strict=True)
-    ]
+    laws = []
+    for (pair, count), (low, high) in zip(pairs, ranges, strict=True):
+        index = graded_indices(low - mesh, high + mesh, mesh, bulk)  # most outcomes may lie at an end itself
+        laws.append((discretize_step(pair, index, mesh, side), count))
+    return laws
 
 
 def resolved_range(pair: StepPair, tail: float) -> tuple[float, float]:
