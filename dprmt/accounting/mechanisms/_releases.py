@@ -12,7 +12,7 @@ import numpy as np
 
 from dprmt._validation import check_real
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Value, value_from_dict
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Question, interval
+from dprmt.accounting.composition import EpsilonAtDelta, Question, interval
 from dprmt.accounting.mechanisms._sampling import Poisson
 from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair
 
@@ -61,16 +61,6 @@ class Release(Value):
             Its pair.
         """
         raise NotImplementedError
-
-    def fallback_steps(self) -> tuple[Step, ...]:
-        """Return other valid analyses; there are none.
-
-        Returns
-        -------
-        tuple
-            Empty.
-        """
-        return ()
 
     def of_one_sample(self) -> Release:
         """Return the release itself, which has no neighbouring relation.
@@ -266,8 +256,8 @@ class Disclosure:
         return _down(1 - self.high)
 
     def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
-        """Return the answer where nothing else is released."""
-        if isinstance(question, DeltaAtEpsilon):
+        """The answer where nothing else is released."""
+        if question.epsilon is not None:
             low, high = _down(self.low), _up(self.high)
         else:
             low, high = (0.0 if Fraction(question.delta) >= d else math.inf for d in (self.low, self.high))
@@ -276,12 +266,11 @@ class Disclosure:
     def joined(
         self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
     ) -> PrivacyBounds:
-        """Return the answer from that for the rest, whose losses end at ``loss``."""
-        if isinstance(question, DeltaAtEpsilon):
+        """The answer from that for the rest, whose losses end at ``loss``."""
+        if question.epsilon is not None:
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
             return interval(*self.joined_ends(found.lower, found.upper), direction, question, tolerance)
-        assert isinstance(question, EpsilonAtDelta)
         left = [(Fraction(question.delta) - d) / (1 - d) if d < 1 else Fraction(-1) for d in (self.low, self.high)]
         most = math.inf if self.loss is None else _up(self.loss)
         least, safe = _up(left[0]), _down(left[1])
