@@ -22,7 +22,7 @@ from dprmt.accounting.composition import (
 )
 from dprmt.accounting.mechanisms._releases import Disclosure, Release
 from dprmt.accounting.mechanisms._sampling import Sampling
-from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
+from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut, renyi_as_one
 from dprmt.accounting.questions import (
     Ends,
     Numbers,
@@ -283,6 +283,9 @@ class Composition(Questions):
             raise ParameterError("phases", sorted(map(repr, relations)), "mechanisms with the same neighbours")
         self.neighbours: Neighbours = relations.pop() if relations else ZeroOut()
         """Whose privacy, the same in all phases."""
+        is_one = not self.neighbours.is_replacement and self.neighbours.group_size == 1
+        if not is_one and any(getattr(one, "rate", 1.0) < 1.0 for one in merged):
+            raise ParameterError("phases", self.neighbours, "without sampled releases where several samples change")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Composition):
@@ -385,7 +388,8 @@ class Composition(Questions):
         phases = self.phases
         if len(phases) > 1:  # rounding depends on the order
             phases = tuple(sorted(phases, key=lambda phase: repr(phase[0])))
-        return [unit for mechanism, steps in phases for unit in mechanism.sampling.schedule(mechanism.step(), steps)]
+        units = (mechanism.sampling.schedule(mechanism.step(), steps) for mechanism, steps in phases)
+        return renyi_as_one([unit for some in units for unit in some])
 
     @property
     def has_pairs(self) -> bool:
