@@ -95,7 +95,7 @@ def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[st
     for name, matrix in matrices.items():
         groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
     for (_, _, _, (m, n)), names in groups.items():
-        one_by_one = backend in ("lanczos",) or (backend == "auto" and min(m, n) > GRAM_LIMIT)
+        one_by_one = backend in ("lanczos", "products") or (backend == "auto" and min(m, n) > GRAM_LIMIT)
         size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
         for start in range(0, len(names), size):
             yield names[start : start + size]
@@ -440,8 +440,9 @@ def denoise(
         Result for a matrix that does not pass the gate. "zero", the default of "shrink", is the estimate if nothing is
         detected. "unchanged", the default of "paper", is Y.
     loss : {"frobenius", "operator", "nuclear"}
-        The loss that the shrinker minimizes. Eq. 10 uses "frobenius".
-    backend : {"auto", "gram", "lanczos", "svd"}
+        The loss that the shrinker minimizes. Eq. 10 uses "frobenius". Only "nuclear" shrinks values next to the edge to
+        0; a matrix of which nothing is left counts as below the gate.
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         Method for the singular values; "auto" chooses by shape.
 
     Returns
@@ -546,7 +547,7 @@ def denoise_layers(
         As in `denoise`. For a gradient that an optimizer uses, choose "unchanged": zeros would freeze the layer.
     loss : {"frobenius", "operator", "nuclear"}
         As in `denoise`.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         As in `denoise`.
 
     Returns

@@ -371,7 +371,7 @@ def plan_private(
     Returns
     -------
     ClippingPlan
-        ``.record`` for the accountant, ``.privatize(optimizer, noise_multiplier=...)`` for the private step.
+        ``.record`` for the accountant, ``.privatize`` for the private step.
 
     Raises
     ------

@@ -383,7 +383,10 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
             logs |= {"epsilon": rounded, "delta": self.privacy.delta}
             if self.private.telemetry is not None:
                 logs |= _numbers(self.private.telemetry.last)
-        super().log(logs, *args, **kwargs)
+        if self.privacy.show_losses:
+            super().log(logs, *args, **kwargs)
+        else:  # without what a trainer in between adds of training rows, such as TRL's token accuracy
+            transformers.Trainer.log(self, logs, *args, **kwargs)
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
 
