@@ -406,7 +406,7 @@ class Composition(Questions):
         return joined(ends, DeltaAtEpsilon(0.0), tolerance, at, place)
 
     def _delta_ends(self, epsilons: Array, tolerance: float) -> Ends:
-        """Bounds on δ, but for what is disclosed outright, at increasing ε."""
+        """Return bounds on δ, but for what is disclosed outright, at increasing ε."""
         directions = BOTH[:1] if self.neighbours.is_replacement else BOTH
         if not self._engine_phases:
             return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
@@ -425,7 +425,7 @@ class Composition(Questions):
         return ends
 
     def _joined_ends(self, epsilons: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Bounds on δ from those on the rest and what is disclosed outright."""
+        """Return bounds on δ from those on the rest and what is disclosed outright."""
         apart = self._disclosure
         if not apart:
             return lower, upper
@@ -483,7 +483,7 @@ class Composition(Questions):
         return apart.joined(question, direction, tolerance, rest)
 
     def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
-        """Bounds by pairs of steps; of a replaced sample, or without pairs, by composed curves."""
+        """Bound by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
         bounds = solve(self.schedule(), question, direction, tolerance, enough)

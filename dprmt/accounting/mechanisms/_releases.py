@@ -266,7 +266,7 @@ class Disclosure:
         return _down(1 - self.high)
 
     def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
-        """The answer where nothing else is released."""
+        """Return the answer where nothing else is released."""
         if question.epsilon is not None:
             low, high = _down(self.low), _up(self.high)
         else:
@@ -276,7 +276,7 @@ class Disclosure:
     def joined(
         self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
     ) -> PrivacyBounds:
-        """The answer from that for the rest, whose losses end at ``loss``."""
+        """Return the answer from that for the rest, whose losses end at ``loss``."""
         if question.epsilon is not None:
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)

@@ -44,7 +44,7 @@ def bounds_by_curves(
 
 
 def deltas_by_curves(schedule: Schedule, epsilons: Array, direction: Direction, neighbours: Neighbours) -> Array:
-    """An upper bound on δ at each of increasing ε."""
+    """Return an upper bound on δ at each of increasing ε."""
     lines = lines_by_curves(schedule, direction, neighbours, max(float(epsilons[-1]), 1.0))
     return np.minimum(lines.at(epsilons), 1.0)
 
@@ -57,7 +57,7 @@ def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighb
 def _epsilon(
     schedule: tuple[tuple[Step, int], ...], delta: float, direction: Direction, neighbours: Neighbours, one: float
 ) -> float:
-    """``one``: an upper bound of one sample's ε."""
+    """Bound ε by curves; ``one`` is an upper bound of one sample's ε."""
     times = neighbours.group_size * (2 if neighbours.is_replacement else 1)
     is_exact = all(step.is_exact for step, _ in schedule)
     if not math.isfinite(one) or (one > _NO_END and not is_exact):

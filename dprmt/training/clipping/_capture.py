@@ -185,7 +185,7 @@ class Capture:
         self._elsewhere: list[str] = []
 
     def shared_modules(self) -> list[str]:
-        """Names of modules that are run sample by sample, and got nothing that is a sample's own."""
+        """Return the names of modules that are run sample by sample, and got nothing that is a sample's own."""
         return [forward.name for forward in self._apart if forward.takes_no_rows]
 
     def remove(self) -> None:

@@ -229,7 +229,7 @@ class Isolation:
             raise TrainingStateError(f"{found[:200]}: {todo}") from error
 
     def _restored(self, buffers: Mapping[str, torch.Tensor]) -> list[str]:
-        """Names of buffers that were not as they are to be."""
+        """Restore buffers, and return the names of those that had changed."""
         changed = []
         for name, value in self._model.named_buffers():
             before = buffers.get(name)
@@ -275,7 +275,7 @@ class Isolation:
 
 
 def within(difference: float, allowed: float) -> bool:
-    """Whether it counts as rounding."""
+    """Return whether it counts as rounding."""
     return difference <= allowed
 
 

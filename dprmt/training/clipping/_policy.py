@@ -112,7 +112,9 @@ def joined(uses: Sequence[Use]) -> Use:
 
 
 def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.Parameter, torch.Tensor]:
-    """Of one row of the uses, in float64, as a step adds it to the sums with the clip factor 1; no sum is changed."""
+    """Compute the gradient of one row of the uses in float64, as a step adds it with the clip factor 1; no sum is
+    changed.
+    """
     if not uses:
         return {}
     parts: list[Use] = []

@@ -51,7 +51,7 @@ class RecipeTask(Task):
         return self.data.train
 
     def batch_of(self, rows: list[Any]) -> dict[str, torch.Tensor]:
-        """A batch on the device of the model."""
+        """Return a batch on the device of the model."""
         return {name: value.to(self.device) for name, value in self.data.collate(rows).items() if name != "sample_id"}
 
     def losses_of(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:

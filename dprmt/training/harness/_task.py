@@ -135,7 +135,7 @@ class Task(ABC):
         return plan_private(model, **options)
 
     def source(self, plan: ClippingPlan, micro_batch_size: int) -> Source:
-        """Rows for a private run, in micro-batches of so many."""
+        """Return rows for a private run, in micro-batches of so many."""
         owners = self.owners_of_rows
         if owners is not None:
             owners = replace(owners, alone=plan.regime == "alone")

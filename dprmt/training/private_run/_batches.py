@@ -59,7 +59,7 @@ class Draws:
         self._secrets: dict[int, bytes] = {}  # of epochs that another start of the run began
 
     def epoch_under_way(self, charged: int) -> bytes | None:
-        """The secret of the allocation of which so many charged steps have begun a part, where it may be kept."""
+        """Return the secret of the allocation that this many recorded steps have begun, where it may be kept."""
         per_epoch = None if isinstance(self._sampling, Poisson) else self._sampling.steps_per_epoch
         if per_epoch is None or not charged % per_epoch or self.randomness.secure:
             return None
@@ -112,7 +112,7 @@ class MicroBatch:
         self._is_added = False
 
     def _weighted(self, losses_of: Callable[[Any], torch.Tensor]) -> tuple[Any, Callable[[Any], torch.Tensor]]:
-        """Rows for the private step, and their losses, each times its row's weight where rows have some."""
+        """Return rows for the private step, and their losses, each times its row's weight where rows have some."""
         if self._weights is None:
             return self.rows, losses_of
         both = {"rows": self.rows, "weights": torch.tensor(self._weights)}
