@@ -180,8 +180,8 @@ def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction
     """Each step's pair that is never more private, and that is never less private, beside how often it is taken."""
     both = [(step.pairs(round(_BINS * 2.0**level), tail), count) for step, count in schedule]
     return {
-        side: [(facing(pair[place], direction), count) for pair, count in both]
-        for place, side in enumerate(("upper", "lower"))
+        "upper": [(facing(above, direction), count) for (above, _), count in both],
+        "lower": [(facing(below, direction), count) for (_, below), count in both],
     }
 
 
