@@ -180,8 +180,8 @@ def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction
     """List each step's upper and lower pair, with the number of repetitions."""
     both = [(step.pairs(round(_BINS * 2.0**level), tail), count) for step, count in schedule]
     return {
-        side: [(facing(pair[place], direction), count) for pair, count in both]
-        for place, side in enumerate(("upper", "lower"))
+        "upper": [(facing(above, direction), count) for (above, _), count in both],
+        "lower": [(facing(below, direction), count) for (_, below), count in both],
     }
 
 
