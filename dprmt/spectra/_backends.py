@@ -80,11 +80,11 @@ class LeadingSpectrum(NamedTuple):
     """Singular values in decreasing order: at least the top one, and all above the edge."""
 
     values: Array
-    """Of float64, shape (batch, q), with zeros where a matrix has fewer values above the edge than another one."""
+    """Singular values in float64, shape (batch, q), with zeros if a matrix has fewer values above the edge."""
     vectors: Array
     """Singular vectors of the shorter side, shape (batch, r, q), in the dtype of the data."""
     others: Array | None = None
-    """Those of the longer side as rows, shape (batch, q, c), where the method has them anyway."""
+    """Singular vectors of the longer side as rows, shape (batch, q, c), if the method has them."""
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:

@@ -141,7 +141,7 @@ class _Batch(NamedTuple):
     """Matrices that one call handles."""
 
     labels: dict[str, str]
-    """By name, how error messages call it."""
+    """Names of layers in error messages."""
     shape: tuple[int, int]
     kappa: float
 
@@ -154,9 +154,9 @@ class _Plan(NamedTuple):
     matrices: list[str]
     batches: list[_Batch]
     untouched: dict[str, LayerReport]
-    """Of every layer, as if none were denoised."""
+    """Reports of all layers, as if none were denoised."""
     lasts: bool
-    """Whether there is no more to a layer than its looks, which the next gradient's may have again."""
+    """Whether the plan depends on the layers' traits alone, so that the next gradient may reuse it."""
 
 
 class LayerDenoiser:
@@ -423,7 +423,7 @@ def denoise(
     Parameters
     ----------
     matrix : array, shape (..., m, n)
-        Noisy matrix Y, NumPy or torch, of real floating dtype; leading axes are a batch. Do not use it under autocast,
+        Noisy matrix Y, NumPy or torch, floating; leading axes are a batch. Do not use it under autocast,
         which would round its products.
     sigma : float or array of shape (...)
         Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; one for all matrices,

@@ -13,7 +13,7 @@ from dprmt.accounting.composition._compose import EPS, ComposedLoss, log_kappa
 from dprmt.accounting.pairs import LossPMF
 
 LEAST_DELTA = 1e-290
-"""Smaller ones are told from 0 no further."""
+"""Least δ that is resolved."""
 
 
 class Curve(Protocol):

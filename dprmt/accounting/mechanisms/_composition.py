@@ -276,13 +276,13 @@ class Composition(Questions):
         if not len(phases):
             raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
         self.phases = tuple(merged.items())
-        """Mechanisms and their steps; those of equal mechanisms are added."""
+        """Mechanisms and their steps; steps of equal mechanisms are added."""
         self.fixed = tuple(done.items())
-        """What :func:`calibrate` leaves as it is, of all phases."""
+        """Phases that :func:`calibrate` does not change."""
         if len(relations) > 1:
             raise ParameterError("phases", sorted(map(repr, relations)), "mechanisms with the same neighbours")
         self.neighbours: Neighbours = relations.pop() if relations else ZeroOut()
-        """Whose privacy, the same in all phases."""
+        """Neighbouring relation, the same in all phases."""
         is_one = not self.neighbours.is_replacement and self.neighbours.group_size == 1
         if not is_one and any(getattr(one, "rate", 1.0) < 1.0 for one in merged):
             raise ParameterError("phases", self.neighbours, "without sampled releases where several samples change")

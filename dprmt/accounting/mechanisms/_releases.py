@@ -37,9 +37,9 @@ class Release(Value):
     """
 
     neighbours: ClassVar[None] = None
-    """Its numbers are in units of what neighbours can change, whoever they are."""
+    """None, because its numbers are in units of the change between any neighbours."""
     sampling: ClassVar[Poisson] = Poisson(1.0)
-    """Everybody is in it, as in a step without sampling."""
+    """Every sample is in it, as in a step without sampling."""
     has_pairs: ClassVar[bool] = True
 
     @property

@@ -40,7 +40,7 @@ class ZeroOut(Value):
 
     kind: ClassVar[str] = "zero-out"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = False
     """True if other samples come in their place."""
 
@@ -66,7 +66,7 @@ class AddRemove(Value):
 
     kind: ClassVar[str] = "add-remove"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = False
     """True if other samples come in their place."""
 
@@ -86,7 +86,7 @@ class ReplaceOne(Value):
 
     kind: ClassVar[str] = "replace-one"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = True
     """True if other samples come in their place."""
 

@@ -79,7 +79,7 @@ class Layer(Protocol):
     """
 
     name: str
-    """Of the module, by which its probes are drawn."""
+    """Name of the module, by which its probes are drawn."""
     module: nn.Module
     per_token: bool
     """Whether samples have tokens, all axes between first and last, on which the rounding or the rank depends."""

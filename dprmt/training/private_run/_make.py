@@ -41,7 +41,7 @@ _OPACUS = {
     "secure_mode": "secure=True",
     "distributed": "nothing: the process group is found",
 }
-"""Options of Opacus' engine, and of earlier versions, by what stands for them."""
+"""Options of Opacus' engine, and of earlier versions, with the names to use here."""
 
 
 def make_private(
