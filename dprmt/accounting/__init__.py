@@ -17,6 +17,7 @@ from dprmt.accounting.laws import norms_from_dict as norms_from_dict
 from dprmt.accounting.mechanisms import DPSGD as DPSGD
 from dprmt.accounting.mechanisms import ApproximateRelease as ApproximateRelease
 from dprmt.accounting.mechanisms import Composition as Composition
+from dprmt.accounting.mechanisms import CyclicPoisson as CyclicPoisson
 from dprmt.accounting.mechanisms import FixedOrder as FixedOrder
 from dprmt.accounting.mechanisms import FixedSize as FixedSize
 from dprmt.accounting.mechanisms import GaussianRelease as GaussianRelease
@@ -54,6 +55,7 @@ __all__ = [
     "AddRemove",
     "ApproximateRelease",
     "Composition",
+    "CyclicPoisson",
     "ExactNorms",
     "FixedOrder",
     "FixedSize",

@@ -23,7 +23,7 @@ from dprmt.accounting import (
     compose,
     neighbours_from_dict,
 )
-from dprmt.cli import _probes, main
+from dprmt.cli import _accounting, main
 from dprmt.report._privacy import _HEADINGS, Row, Run, privacy_section
 from dprmt.statements import relation_label
 from tests.house.test_command_line import COMMANDS
@@ -99,7 +99,7 @@ def said(capsys: pytest.CaptureFixture[str], words: str) -> str:
 def test_words_and_json_of_a_question_name_the_relation(
     command: str, relation: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_probes, "choose_probes", exact_alone)  # the others' ε take minutes
+    monkeypatch.setattr(_accounting, "choose_probes", exact_alone)  # the others' ε take minutes
     kind, size = ("group", 2) if "group" in relation else (relation, None)
     for question in QUESTIONS[command]:
         asked = f"{command} {question} {RELATIONS[relation]}"

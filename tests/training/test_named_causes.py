@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from audits.mixing import TopTwo
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 
 SIZE, WIDTH = 4, 8
 

@@ -1,4 +1,4 @@
-"""What users describe and ask: mechanisms, how samples come into batches, sequences, calibration."""
+"""Public accounting API: mechanisms, sampling schemes, compositions and calibration."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dprmt.accounting.mechanisms._releases import (
     release_from_dict,
 )
 from dprmt.accounting.mechanisms._sampling import (
+    CyclicPoisson,
     FixedOrder,
     FixedSize,
     Poisson,
@@ -28,6 +29,7 @@ __all__ = [
     "DPSGD",
     "ApproximateRelease",
     "Composition",
+    "CyclicPoisson",
     "Fixed",
     "FixedOrder",
     "FixedSize",

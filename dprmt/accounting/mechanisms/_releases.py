@@ -1,4 +1,4 @@
-"""What is released beside training: a noisy number, or the answer of a mechanism that is private by itself."""
+"""Releases in addition to training: a noisy number, or the answer of another private mechanism."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dprmt._validation import check_real
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Value, value_from_dict
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Question, interval
+from dprmt.accounting.composition import EpsilonAtDelta, Question, interval
 from dprmt.accounting.mechanisms._sampling import Poisson
 from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair
 
@@ -27,7 +27,7 @@ _LEAST_DELTA = 1e-290
 
 
 class Release(Value):
-    """Something that is released beside training, under the same neighbours; see :func:`compose`.
+    """A value released in addition to training, under the same neighbours; see :func:`compose`.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class Release(Value):
         return None
 
     def step(self) -> Step:
-        """One release, but for what is disclosed outright, as the engine composes it.
+        """Return one release, but for what is disclosed outright, as the engine composes it.
 
         Returns
         -------
@@ -62,18 +62,8 @@ class Release(Value):
         """
         raise NotImplementedError
 
-    def fallback_steps(self) -> tuple[Step, ...]:
-        """Other valid analyses: none is needed.
-
-        Returns
-        -------
-        tuple
-            Empty.
-        """
-        return ()
-
     def of_one_sample(self) -> Release:
-        """The release itself, which has no relation of its own.
+        """Return the release itself, which has no neighbouring relation.
 
         Returns
         -------
@@ -118,7 +108,7 @@ class GaussianRelease(Release):
         self._keep(noise_multiplier=check_real("noise_multiplier", self.noise_multiplier, low=1e-3, high=1e6))
 
     def step(self) -> Step:
-        """See :meth:`Release.step`."""
+        """Return one step; see :meth:`Release.step`."""
         return ClippingStep(self.noise_multiplier, 1.0)
 
 
@@ -129,13 +119,13 @@ class LaplaceRelease(Release):
     Parameters
     ----------
     scale : float
-        Scale b of the noise over the most that neighbours can change the number by; in [1/300, 1e6]. Alone it is
+        Scale b of the noise, divided by the largest change between neighbours; in [1/300, 1e6]. Alone it is
         (1/b)-private.
 
     Formal guarantees
     -----------------
-    Tight for every ε: densities e^{-|x|/b} and e^{-|x-1|/b} are composed, not the (1/b, 0) they imply. For one number;
-    of a vector each coordinate with noise of its own is a release.
+    Tight for every ε: the densities e^{-|x|/b} and e^{-|x-1|/b} are composed, not (1/b, 0). This covers one number.
+    For a vector, each coordinate with independent noise is a release.
 
     Raises
     ------
@@ -164,7 +154,7 @@ class LaplaceRelease(Release):
         return 1 / Fraction(self.scale)
 
     def step(self) -> Step:
-        """See :meth:`Release.step`."""
+        """Return one step; see :meth:`Release.step`."""
         pair = LaplacePair(self.scale)
         return _ReleaseStep(pair, pair)
 
@@ -213,7 +203,7 @@ class ApproximateRelease(Release):
         return Fraction(self.epsilon)
 
     def step(self) -> Step:
-        """See :meth:`Release.step`: randomized response."""
+        """Return one step, randomized response; see :meth:`Release.step`."""
         more = 1.0 / (1.0 + math.exp(-self.epsilon))
         losses, p = np.array([-self.epsilon, self.epsilon]), np.array([math.exp(-self.epsilon) * more, more])
         if self.epsilon == 0.0:
@@ -224,9 +214,9 @@ class ApproximateRelease(Release):
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What approximate releases disclose outright, with probability d, apart from the rest.
+    """Probability d with which approximate releases disclose everything.
 
-    Everything is disclosed with probability d = 1 - Π(1 - δ_i), and else the rest decides: δ(ε) = d + (1-d)·δ'(ε).
+    Otherwise the rest decides: d = 1 - Π(1 - δ_i) and δ(ε) = d + (1-d)·δ'(ε).
 
     Attributes
     ----------
@@ -242,7 +232,7 @@ class Disclosure:
 
     @classmethod
     def of(cls, phases: Sequence[tuple[Any, int]]) -> Disclosure:
-        """Of all phases of a composition."""
+        """Combine all phases of a composition."""
         losses = [one.largest_loss if isinstance(one, Release) else None for one, _ in phases]
         total = sum(
             (loss * times for loss, (_, times) in zip(losses, phases, strict=True) if loss is not None), Fraction(0)
@@ -267,7 +257,7 @@ class Disclosure:
 
     def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
         """The answer where nothing else is released."""
-        if isinstance(question, DeltaAtEpsilon):
+        if question.epsilon is not None:
             low, high = _down(self.low), _up(self.high)
         else:
             low, high = (0.0 if Fraction(question.delta) >= d else math.inf for d in (self.low, self.high))
@@ -277,11 +267,10 @@ class Disclosure:
         self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
     ) -> PrivacyBounds:
         """The answer from that for the rest, whose losses end at ``loss``."""
-        if isinstance(question, DeltaAtEpsilon):
+        if question.epsilon is not None:
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
             return interval(*self.joined_ends(found.lower, found.upper), direction, question, tolerance)
-        assert isinstance(question, EpsilonAtDelta)
         left = [(Fraction(question.delta) - d) / (1 - d) if d < 1 else Fraction(-1) for d in (self.low, self.high)]
         most = math.inf if self.loss is None else _up(self.loss)
         least, safe = _up(left[0]), _down(left[1])
@@ -298,16 +287,16 @@ class Disclosure:
         return interval(min(low, high), high, direction, question, tolerance)
 
     def ends_by(self, epsilon: float) -> bool:
-        """Whether no loss of the rest lies beyond."""
+        """Return whether no loss of the rest lies beyond."""
         return self.loss is not None and Fraction(epsilon) >= self.loss
 
     def joined_ends(self, low: float, high: float) -> tuple[float, float]:
-        """Bounds on δ(ε), from those for the rest."""
+        """Return bounds on δ(ε), from those for the rest."""
         below = _down(self.low + (1 - self.low) * Fraction(low))
         return below, min(_up(self.high + (1 - self.high) * Fraction(high)), 1.0)
 
     def of_trade_off(self, band: TradeOff, alpha: Array) -> TradeOff:
-        """β from that of the rest, at α/(1 - d)."""
+        """Scale β of the other parts to α/(1 - d)."""
         if not self.high:
             return band
         reached = alpha < self.kept
@@ -317,13 +306,13 @@ class Disclosure:
 
 
 def _down(exact: Fraction) -> float:
-    """The largest float that is not above."""
+    """Return the largest float that is not above."""
     value = float(exact)
     return value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
 
 
 def _up(exact: Fraction) -> float:
-    """The smallest float that is not below."""
+    """Return the smallest float that is not below."""
     value = float(exact)
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
@@ -336,12 +325,12 @@ class LaplacePair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """All losses."""
+        """Return all losses."""
         del tail
         return -1.0 / self.scale, 1.0 / self.scale
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         most = 1.0 / self.scale
         at = np.clip(nodes, -most, most)
         # P(L ≤ l) = e^{-(most - l)/2}/2 and Q(L ≤ l) = 1 - e^{-(most + l)/2}/2 for l inside, and 1 from ``most`` on.
@@ -358,7 +347,7 @@ class LaplacePair:
 
 
 def release_from_dict(record: Mapping[str, Any]) -> Release:
-    """The value that ``as_dict`` described.
+    """Return the value that ``as_dict`` described.
 
     Parameters
     ----------
@@ -395,6 +384,6 @@ class _ReleaseStep:
     steps: int = 1
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         del bins, tail
         return self.above, self.below

@@ -10,8 +10,8 @@ from dprmt.accounting.pairs._discretization import (
     from_below,
     keep_at_last,
 )
-from dprmt.accounting.pairs._fixed_size import FixedSizeStep
-from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells
+from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
+from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells, facing
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair
 from dprmt.accounting.pairs._ratio_sum import complex_log1p
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair
@@ -50,11 +50,13 @@ __all__ = [
     "Step",
     "StepPair",
     "TightPair",
+    "TruncatedStep",
     "ZeroOut",
     "charged_cells",
     "checked_neighbours",
     "complex_log1p",
     "cut_above",
+    "facing",
     "from_above",
     "from_below",
     "gaussians_as_one",

@@ -1,9 +1,9 @@
-"""What a backward pass shows of every trainable layer: its inputs and the gradients of its outputs.
+"""Capture the inputs of every trainable layer and the gradients of its outputs in a backward pass.
 
 Two hooks on a layer's forward pass. Before it, the layer's parameters are exchanged for constants, so that autograd
 forms no gradient of them: that sum over samples is private and would be thrown away. After it, the output goes through
-:class:`_Tap`, which hands over inputs and output gradient in the backward pass. So whatever gradient a parameter still
-gets comes from a use outside of its layer, which no norm accounts for, and is an error.
+:class:`_Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
+is used outside of its layer, which no norm accounts for, so this is an error.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Capture:
 
     ``policy``: how norms are obtained. ``floor``: the least rounding margin.
 
-    Position embeddings get a batch axis. Some models look up those of one sample and let the sum broadcast them,
-    (1, T, d) to (B, T, d): their gradient would arrive summed over samples. Integers with a first axis of length 1 are
+    Position embeddings get a batch axis. Some models look up the embeddings of one sample and broadcast them, (1, T,
+    d) to (B, T, d), so that their gradient would be summed over samples. Integers with a first axis of length 1 are
     repeated to the batch size, the first axis of the model's first tensor; the model's output is the same.
     """
 
@@ -116,7 +116,7 @@ class Capture:
             raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
 
     def uses_of(self, losses: torch.Tensor, rows: Sequence[int]) -> dict[Layer, list[Use]]:
-        """What a backward pass of the losses' sum shows of some rows, of which nothing is measured or summed."""
+        """Return what a backward pass of the losses' sum shows of some rows; nothing is measured or summed."""
         self._expected, self._size, self._looked = True, len(losses), list(rows)
         try:
             if losses.requires_grad:
@@ -164,7 +164,7 @@ class Capture:
             raise ParameterError("model", self._elsewhere[0], _ELSEWHERE)
 
     def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        """Squared norms over all layers after the backward pass, shape (B,), and what they are of."""
+        """Return squared norms over all layers after the backward pass, shape (B,), and what they are of."""
         for layer in list(self.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
         if self._tied and self.squared is not None:
@@ -317,7 +317,8 @@ class Capture:
         """Note a use that the backward pass has come to. ``first``: has the samples as first axis."""
         if not self._expected:
             raise TrainingStateError(
-                f"a backward pass outside of accumulate().\nFix: {_OUTSIDE}, or model.eval() before the forward pass"
+                "a backward pass other than the one of accumulate().\n"
+                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
             )
         size = self._size
         assert size is not None
@@ -330,7 +331,7 @@ class Capture:
             return
         uses.append((list(inputs), gradients.detach()))
         if isinstance(layer, WholeModule):
-            return  # each of its parameters comes by itself
+            return  # each parameter is captured separately
         if self._forward[layer] < 1:
             raise TrainingStateError("gradient checkpointing is of the reentrant kind: use_reentrant=False")
         if len(uses) >= self._forward[layer]:
@@ -379,7 +380,7 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
     ) -> torch.Tensor:
         ctx.take, ctx.count = take, len(inputs)
         ctx.save_for_backward(*inputs)
-        # What torch's own layers return is saved by none of them: it may be changed in place, as no view may.
+        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
         return output.data if owned else output.view_as(output)
 
     @staticmethod
@@ -404,7 +405,7 @@ def _uncompiled(hook: Any) -> Any:
 
 
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """What changes when a buffer is written to or replaced."""
+    """Return values that change when a buffer is written to or replaced."""
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
 
 
@@ -417,7 +418,7 @@ def _has_rows(value: Any) -> bool:
 
 
 def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
-    """Whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
+    """Return whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
     if known is None or not hasattr(known, "device_mesh"):
         return False
     return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape

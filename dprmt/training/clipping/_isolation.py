@@ -1,24 +1,24 @@
-"""Isolation check: what a row adds to the sum must be its own, whichever rows are beside it.
+"""Isolation check: a row's contribution to the sum must not depend on the other rows.
 
-A row adds its clipped gradient. The check takes this gradient, formed as the step forms it, and the row's loss, from
-passes of the user's code over other batches, and compares them.
+A row adds its clipped gradient. The check computes this gradient, as the step does, and the row's loss, from passes
+over other batches, and compares them.
 
-**Beside other rows.** Up to 13 rows of a micro-batch are run together; in batches of one size, from one seed, a row's
-arithmetic is the same whatever the others are. Then the others become copies of the row; get contents of opposite sign
-or half the length; scores a thousand times as large, or NaN; the row itself gets the extreme score, among calm rows and
-among extreme ones; last, the batch comes again: a state that was kept shows.
+**With other rows.** Up to 13 rows of a micro-batch are run together. In batches of one size, from one seed, a row's
+arithmetic does not depend on the others. Then the other rows are replaced: by copies of the row, by contents of
+opposite sign or half the length, by scores a thousand times as large, or by NaN. The row itself gets the extreme
+score, with calm and with extreme other rows. Last, the batch is repeated, which shows a kept state.
 
-**Alone**, without its padding, shows what depends on the batch's size or padded length. Generators give numbers by
-position, so in batches of other shapes a row cannot get the same ones, by whatever key: here dropout is off and other
-draws are constants, wherever torch draws. That takes a dispatch mode.
+**Alone**, without its padding, shows what depends on the batch's size or padded length. In batches of other shapes a
+row gets other random numbers, because generators work by position. So dropout is off and other draws are constants,
+wherever torch draws, by means of a dispatch mode.
 
-What one check sees, with its size, τ being `Tolerance.beside`:
+One check sees the following, with τ for `Tolerance.beside`:
 
-- When others change as above, a row moves by at most τ·max(C, its gradient's norm), so by about τC once clipped. Of B
-  such rows the sum moves by at most BτC: .005 C for 512 in float32.
-- What depends on the batch's size or padding alone is seen where it changes a loss by more than `Tolerance.loss`, or a
-  gradient by more than a tenth (16 bits: half) of itself and .001 C. What is smaller moves a sum by up to BC/10.
-- What shows only beside rows of another kind, beyond 13 rows or in a micro-batch that is not checked is not bounded.
+- If the other rows change as above, a row moves by at most τ·max(C, its gradient's norm), so by about τC once clipped.
+  The sum of B such rows moves by at most BτC: .005 C for 512 in float32.
+- An effect of the batch's size or padding alone is seen if it changes a loss by more than `Tolerance.loss`, or a
+  gradient by more than a tenth (16 bits: half) of itself and .001 C. A smaller effect moves a sum by up to BC/10.
+- An effect of other kinds of rows, of more than 13 rows, or in a micro-batch that is not checked is not bounded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Losses = Callable[[Any], torch.Tensor]
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)  # of code that does not take what it is given
 _MOST = 13  # above ten, a score beyond three deviations can show; no length that batches often have
 _LARGE = 1e3
-_NEGLIGIBLE = 1e-3  # of C
+_NEGLIGIBLE = 1e-3  # negligible change of a gradient, as a share of C
 _SMALL_LOSS = 0.1  # rounding of logits is not smaller where the loss is
 _OWN = "a sample run alone must give what it gives in the batch"
 _LOSSES = f"{_OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
@@ -72,7 +72,7 @@ class Tolerance:
 
 
 def tolerance_of(dtypes: Iterable[torch.dtype], device: torch.device) -> Tolerance:
-    """By the shortest of the dtypes, and of what products are rounded to."""
+    """Choose tolerances by the shortest of the dtypes, and by the rounding of products."""
     floating = {dtype for dtype in dtypes if dtype.is_floating_point}
     if torch.is_autocast_enabled(device.type) or floating - {torch.float32, torch.float64}:
         return Tolerance(1e-2, 0.05, 0.5)  # attention takes another kernel where no row has padding: 3e-3
@@ -86,7 +86,7 @@ def tolerance_of(dtypes: Iterable[torch.dtype], device: torch.device) -> Toleran
 
 @dataclass
 class _Pass:
-    """What some rows gave in one pass: losses, uses of layers in the backward pass' order, shapes of what was drawn."""
+    """Results of some rows in one pass: losses, uses of layers in the backward pass' order, and shapes of draws."""
 
     losses: torch.Tensor
     uses: dict[Layer, list[Use]]
@@ -96,11 +96,9 @@ class _Pass:
 class Isolation:
     """Checks the first micro-batch, and random later ones.
 
-    ``rate``: probability of a later micro-batch. The choice is from the operating system's generator, not from the
-    streams of noise, Poisson sampling or probes, and global generators are as they were afterwards.
-    ``count``: micro-batches that were checked.
-    ``possible``: whether all losses so far could be run again.
-    ``generators``: which the model has of its own.
+    ``rate``: probability of a later micro-batch. The operating system's generator makes the choice, not the streams of
+    noise, Poisson sampling or probes, and global generators are restored. ``count``: micro-batches that were checked.
+    ``possible``: whether all losses so far could be run again. ``generators``: the generators that the model has.
     """
 
     def __init__(self, capture: Capture, rate: float, clipping_norm: float) -> None:
@@ -118,9 +116,9 @@ class Isolation:
         self.generators: set[torch.Generator] = set()
 
     def check(self, losses: Losses, batch: Any, size: int) -> None:
-        """Raise unless what some rows give is their own.
+        """Raise an error unless the results of some rows are independent of other rows.
 
-        ``size``: number of rows; one alone is looked at beside one of an earlier micro-batch, or its copy.
+        ``size``: number of rows; a single row is compared next to one of an earlier micro-batch, or its copy.
         """
         if size == 0:
             return
@@ -154,7 +152,7 @@ class Isolation:
             self._chance.shuffle(others)
         order = [*chosen[1:], *others[: _MOST - len(chosen)], chosen[0]]
         size, mine, seed = len(order), chosen[0], secrets.token_bytes(32)
-        own = [size - 1, *range(size // 2 - 1)][: len(chosen)]  # places of rows that stay as they are
+        own = [size - 1, *range(size // 2 - 1)][: len(chosen)]  # positions of unchanged rows
         batch, plain = rows.picked(order), [1.0] * size
         copies = rows.picked([row if place in own else mine for place, row in enumerate(order)])
         scales: list[bool] = []
@@ -188,7 +186,7 @@ class Isolation:
             self._compare(alone, 0, calm, place, (limits.loss, limits.gradient, _NEGLIGIBLE))
 
     def _chosen(self, rows: BatchRows) -> list[int]:
-        """At first the ends and the one with most padding; later that one, or any, and another."""
+        """Choose at first the ends and the row with most padding; later that one, or any, and another."""
         size = rows.size
         most_padded = min(range(size), key=rows.columns)
         if self.count == 0:
@@ -282,7 +280,7 @@ def within(difference: float, allowed: float) -> bool:
 
 
 def _refuse(one: _Pass, row: int, other: _Pass, same: int, limit: float, said: str) -> NoReturn:
-    """By the first layer whose inputs differ, if there is one."""
+    """Raise the error for the first layer whose inputs differ, if there is one."""
     for layer in reversed(one.uses):
         mine, its = one.uses[layer], other.uses.get(layer, [])
         if len(mine) != len(its):

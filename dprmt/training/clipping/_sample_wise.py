@@ -1,9 +1,9 @@
-"""A module's forward pass on one sample at a time, each with parameters of its own, so that gradients come apart.
+"""A module's forward pass on one sample at a time, each with separate parameters, so that gradients are per sample.
 
 Every trainable parameter is expanded to one copy for each sample, a view of no memory, and the module is mapped over
-samples and copies ("vmap"). The gradient of a copy is the sample's own gradient: of all uses in the forward pass, with
-its own random numbers, whatever the module does inside, and no part of it can depend on another sample. What torch
-cannot map, such as its recurrent kernels, runs in a loop.
+samples and copies ("vmap"). The gradient of a copy is the sample's gradient over all uses in the forward pass, with
+its random numbers. No part of it can depend on another sample. Modules that torch cannot map, such as its recurrent
+kernels, run in a loop.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _LOW_PRECISION = 0.05
 class SampleWiseForward:
     """Takes the place of ``module.forward`` in training.
 
-    ``batch_size``: of the present forward pass, for modules whose documentation does not say which axis is the
-    sample's: there an input whose first axis is that long holds the samples, and all others are shared.
-    ``take``: is called in the backward pass with a parameter and its per-sample gradients.
-    ``anchor``: to which the backward pass leads.
+    ``batch_size``: size of the present batch, for modules whose documentation does not define the sample axis. An
+    input with this first axis then holds the samples, and all other inputs are shared. ``take``: called in the
+    backward pass with a parameter and its per-sample gradients. ``anchor``: the tensor to which the backward pass
+    leads.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SampleWiseForward:
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns, of one sample at a time where it is trained on."""
+        """Run the module, one sample at a time where it is trained."""
         if not (self._module.training and torch.is_grad_enabled()):
             return self._forward(*args, **kwargs)
         call = _Call(self._signature.bind(*args, **kwargs), self._refuse)
@@ -79,7 +79,7 @@ class SampleWiseForward:
         return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copied model has the plain forward pass."""
+        """Restore the plain forward pass in a copied model."""
         return types.MethodType(type(self._module).forward, memo[id(self._module)])
 
     def remove(self) -> None:
@@ -153,7 +153,7 @@ class SampleWiseForward:
                     return vmap(one, randomness="different")(dict(copies), cut)
                 except torch.OutOfMemoryError:
                     raise
-                except RuntimeError:  # torch cannot map it, or it fails by itself: then again below
+                except RuntimeError:  # torch cannot map it, or it fails on its own: then again below
                     self._loops = True
             size = len(next(iter(copies.values())))
             each = [
@@ -168,7 +168,7 @@ class SampleWiseForward:
         return leaf.movedim(0, axis).flatten(axis, axis + 1)
 
     def _compare(self, call: _Call, axes: Sequence[int | None], size: int, args: Any, kwargs: Any) -> None:
-        """Raise unless a batch's output is that of its samples, one by one; looked at once for each set of inputs."""
+        """Raise an error unless a batch's output equals its samples' outputs; checked once for each set of inputs."""
         key = tuple(f"{name} {axis}" for (name, _), axis in zip(call.tensors, axes, strict=True))
         if key in self._compared:
             return
@@ -191,9 +191,9 @@ class SampleWiseForward:
 
 @contextmanager
 def checkpointing_by_name() -> Iterator[None]:
-    """Say what is wrong where gradient checkpointing runs a module again whose samples are run one by one.
+    """Explain the error if gradient checkpointing reruns a module that runs sample by sample.
 
-    And where a compiled backward pass gives its buffers away, while the first look still needs them.
+    Do the same if a compiled backward pass frees buffers that the first check still needs.
     """
     try:
         yield
@@ -253,7 +253,7 @@ class _Call:
                     refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and words alone")
 
     def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
-        """The arguments with other tensors in their places."""
+        """Return the arguments with other tensors in their places."""
         value, arguments = iter(values), {}
         for name, (leaves, spec) in self._flat.items():
             arguments[name] = tree_unflatten(
@@ -263,13 +263,13 @@ class _Call:
 
 
 def _cut(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """The samples first, each with the axis that was theirs: of length 1, or of several heads."""
+    """Return the samples first, each with the axis that was theirs: of length 1, or of several heads."""
     return value.unflatten(axis, (size, -1)).movedim(axis, 0)
 
 
 @contextmanager
 def _without_warning() -> Iterator[None]:
-    """Torch warns that it maps an operation by a loop, and cuDNN that a sample's copies of weights lie apart."""
+    """Suppress warnings that torch maps an operation by a loop, and that copies of weights are not contiguous."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of", category=UserWarning)
         warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
@@ -278,7 +278,7 @@ def _without_warning() -> Iterator[None]:
 
 @contextmanager
 def _evaluated(module: nn.Module) -> Iterator[None]:
-    """Dropout off, gradients on: without them torch's attention takes a path that cannot be mapped."""
+    """Switch dropout off and gradients on: without gradients torch's attention takes a path that cannot be mapped."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
