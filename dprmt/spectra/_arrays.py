@@ -44,7 +44,7 @@ MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike | Lab
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FLOATING = "of a real floating-point dtype"
-_LARGEST_WINDOW = 7  # of a convolution
+_LARGEST_WINDOW = 7  # largest width of a convolution's window
 
 
 def array_namespace(x: object) -> ModuleType:

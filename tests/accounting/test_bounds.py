@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dprmt._rounding import round_down, round_up
 from dprmt.accounting import DPSGD, Hutchinson, PrivacyBounds
 
 
@@ -36,3 +37,12 @@ def test_every_answer_knows_what_was_asked():
         assert mechanism.epsilon(steps=10, delta=1e-3).at_delta == 1e-3
         assert mechanism.delta(steps=10, epsilon=0.5).at_epsilon == 0.5
         assert all(bounds.at_delta == 1e-3 for bounds in mechanism.epsilon_by_direction(steps=10, delta=1e-3).values())
+
+
+@pytest.mark.parametrize("safe", ["lower", "upper"])
+def test_zero_has_no_sign(safe) -> None:
+    """Where 1 - δ is rounded down to nothing, an end may be -0."""
+    bounds = PrivacyBounds(-0.0, -0.0, -0.0, safe=safe, at_delta=1e-5)
+    assert f"{bounds:.2f}" == "0.00"
+    assert "-0" not in str(bounds).replace("1e-05", "")
+    assert (round_up(-0.0), round_down(-0.0)) == ("0", "0")

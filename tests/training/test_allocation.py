@@ -162,7 +162,7 @@ def test_a_run_takes_every_sample_once_an_epoch(folder, tmp_path, batches):
     """Twelve steps are two epochs and two steps of a third, which is charged as a whole at each of them."""
     lengths = {size: sampling(colours(folder, **{"training.batch_size": size}).settings, 1000) for size in (64, 999)}
     assert (lengths[64].steps_per_epoch, lengths[999].steps_per_epoch) == (16, 1)
-    result = train(colours(folder), tmp_path / "run", noise_seed=1)
+    result = train(colours(folder), tmp_path / "run")
     assert (result.steps, result.charged) == (12, 12)
     assert once_each(batches[:5])
     assert once_each(batches[5:10])
@@ -173,18 +173,18 @@ def test_a_run_takes_every_sample_once_an_epoch(folder, tmp_path, batches):
     assert result.epsilon == read_summary(tmp_path / "run")["epsilon"] == expected[2]
     for name in ("checkpoint", "checkpoint.previous"):
         assert (tmp_path / "run" / name).exists()
-    assert "secret" not in load_checkpoint(tmp_path / "run")
+    assert "epoch" not in load_checkpoint(tmp_path / "run")
 
 
 def test_a_run_that_was_stopped_goes_on_with_its_draws(folder, tmp_path, batches, monkeypatch):
     """Stopped after 7 of 12 steps and resumed: every epoch is still drawn once, and charged once."""
     stop_at(monkeypatch, 8, dies=False)
     recipe = colours(folder)
-    first = train(recipe, tmp_path / "run", noise_seed=1)
+    first = train(recipe, tmp_path / "run")
     assert (first.finished, first.charged) == (False, 7)
     assert first.epsilon == MECHANISM.epsilon(epochs=2, delta=DELTA).upper
-    assert "secret" in load_checkpoint(tmp_path / "run")
-    second = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
+    assert "epoch" in load_checkpoint(tmp_path / "run")
+    second = train(recipe, tmp_path / "run", resume=True)
     assert (second.finished, second.steps, second.charged) == (True, 12, 12)
     assert [start for start, _, _ in batches] == [1] * 7 + [2] * 5
     assert once_each(batches[:5])

@@ -22,7 +22,7 @@ from dprmt.accounting.pairs import (
     from_above,
 )
 
-_FINE, _GROWTH = 2.0**-20, 1e-3  # of the quadrature of Rényi divergences: a node, then each farther by a factor
+_FINE, _GROWTH = 2.0**-20, 1e-3  # first node of the quadrature of Rényi divergences, and its growth per node
 
 
 def to_prv(

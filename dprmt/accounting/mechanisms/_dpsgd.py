@@ -179,17 +179,6 @@ class DPSGD(Value, Mechanism):
         """
         return self._step(self.norms)[0]
 
-    def fallback_steps(self) -> tuple[AnyStep, ...]:
-        """Return one step under each of the analyses that are valid too, and at times tighter.
-
-        Returns
-        -------
-        tuple of ClippingStep or RelatedStep
-            By :meth:`Norms.alternatives`.
-        """
-        others = [self._step(norms) for norms in self.norms.alternatives()]
-        return tuple(step for step, has_pair in others if has_pair or not self.has_pairs)
-
     def of_one_sample(self) -> DPSGD:
         """Return the same mechanism for :class:`ZeroOut`.
 

@@ -85,7 +85,7 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped
 
 EXACT, ESTIMATED = ("exact", "ghost"), ("hutchinson", "hutch++")
 _SECONDS = 0.1  # time for which steps of one method are repeated, at least two steps
-_SLOWER, _MORE_EPSILON = 0.10, 0.05  # what an estimate must save in time, and may cost in ε
+_SLOWER, _MORE_EPSILON = 0.10, 0.05  # least saving of time by an estimate, and its largest cost in ε
 
 
 @dataclass(frozen=True)

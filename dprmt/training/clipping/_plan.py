@@ -190,7 +190,7 @@ class ClippingPlan:
         given = {"noise_multiplier": noise_multiplier, "sampling": sampling, "steps": steps, "delta": delta}
         missing = [name for name, value in given.items() if value is None]
         if 0 < len(missing) < len(given):
-            raise ParameterError(missing[0], None, "given with the others, or all left out")
+            raise ParameterError(missing[0], None, "given with the others", f"pass all or none of {', '.join(given)}")
         plans = {way: self._with_norms(way) for way in (*EXACT, *ESTIMATED)}
         epsilons = {way: None if missing else _epsilon(plan.record, **given) for way, plan in plans.items()}
         device, still = next(self.model.parameters()).device, StillOptimizer(self.model)
@@ -465,7 +465,8 @@ def plan_private(
         check_any_model(model)
         for argument, value in (("units", units), ("subspaces", subspaces), ("whole", names or None)):
             if value is not None:
-                raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded")
+                fix = f"remove {argument}, or do not shard the model"
+                raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded", fix)
         if isinstance(estimator, EmbeddingNormEstimator) and estimator.everything:
             raise ParameterError("norms", norms, "without a rank where parameters are sharded")
     if units is not None:

@@ -62,7 +62,7 @@ class Units:
         if check_choice("regime", self.regime, REGIMES) != "together":
             return
         if rows is None:
-            raise ParameterError("rows_per_unit", None, "given with regime='together': a micro-batch holds all")
+            raise ParameterError("rows_per_unit", None, "given with regime='together'", "pass rows_per_unit")
         if size is not None and rows > size:
             raise ParameterError("micro_batch_size", size, f"at least rows_per_unit = {rows} with regime='together'")
 

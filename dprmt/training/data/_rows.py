@@ -34,7 +34,7 @@ class Row(NamedTuple):
     inputs: tuple[str, ...]
     target: Any  # a label, or the target texts
     part: str  # the split or file it is from
-    unit: int | str | None = None  # whose it is, if the recipe says where that stands
+    unit: int | str | None = None  # owner of the row, if the recipe names a column
 
 
 class Rows(NamedTuple):

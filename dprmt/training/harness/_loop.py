@@ -205,8 +205,8 @@ class Run:
                 record = self._one_step(step, next(batches))
                 if record is None:
                     break
-                for look in self._hear["after_step"]:
-                    look(self, record)
+                for listener in self._hear["after_step"]:
+                    listener(self, record)
                 if step % every == 0 or step == self.total:
                     self._checkpoint()
                 yield record
@@ -281,11 +281,9 @@ class Run:
             look(self)
         if self._folder is None or (rank() and not self.prepared.settings.distributed.is_sharded):
             return
-        state = self.private.state_dict()
-        # Batches and noise of steps to come are in the file only where they must go on as they are.
-        goes_on = self.prepared.mechanism.steps_per_epoch is not None or not self.randomness.is_secret
-        if not goes_on or self.done == self.total:
-            state.pop("secret", None)
+        state = self.private.state_dict(secret=not self.randomness.is_secret)
+        if self.done == self.total:
+            state.pop("epoch", None)  # nobody goes on with its draws
         save_checkpoint(self._folder, state)
 
     def _restore(self) -> None:

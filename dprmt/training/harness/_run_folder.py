@@ -80,7 +80,7 @@ class RunFolder:
 
     def _unmake(self) -> None:
         for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # somebody else put something there
+            with contextlib.suppress(OSError):  # another file is in it
                 folder.rmdir()
 
     def write_config(self) -> None:

@@ -234,7 +234,7 @@ class ItemTask(Task):
             self.owners_of_rows = owners_of(owners, most=most, averages=self.averages, seed=self.seed)
             self.unit = "all items that have one of the owners"
         elif self.units is not None or self.averages:
-            raise ParameterError("owners", None, "given with units or averages: whose the items are")
+            raise ParameterError("owners", None, "given with units or averages", "pass the owner of each item")
 
     @property
     def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed

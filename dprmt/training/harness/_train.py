@@ -383,7 +383,7 @@ class _FolderRun:
         } | {**no_privacy(mechanism), **other_packages(prepared.settings)}
 
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
-        # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
+        # ε over all starts is computed for one mechanism, so every recorded step must have it.
         former = self._former
         for key in ("step", "samples", "labels", "score_release"):
             if former.get(key) != document[key]:

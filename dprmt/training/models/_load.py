@@ -111,7 +111,7 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     ['classifier.modules_to_save.default.weight', 'classifier.modules_to_save.default.bias']
     """
     if (labels is not None) != (model.task == "classification"):
-        raise ParameterError("labels", labels, "given if and only if model.task is 'classification'")
+        raise ParameterError("labels", labels, "given for classification only")
     if labels is not None:
         check_count("labels", labels, low=2)
     tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer

@@ -16,12 +16,12 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.accounting import FixedOrder, FixedSize, Poisson, RandomAllocation
+from dprmt.accounting import Poisson, RandomAllocation, Sampling
 from dprmt.training.norms import SampleId
 from dprmt.training.private_run._owners import Owners, Part
 from dprmt.training.private_run._processes import rank
 from dprmt.training.private_run._randomness import Randomness
-from dprmt.training.randomness import SecureRandom, allocation
+from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
 _RESOLUTION = 2.0**24  # values of one float32 of torch.rand, which a sample is drawn by
 _REPLACED = (SequentialSampler, RandomSampler, DistributedSampler)
@@ -51,12 +51,27 @@ class Draws:
     generator that the secret seeds; the same number always gives the same batch.
     """
 
-    def __init__(
-        self, samples: int, sampling: Poisson | RandomAllocation | FixedOrder | FixedSize, randomness: Randomness
-    ) -> None:
-        assert not isinstance(sampling, FixedOrder | FixedSize)  # a private run offers none
+    def __init__(self, samples: int, sampling: Sampling, randomness: Randomness) -> None:
+        assert isinstance(sampling, Poisson | RandomAllocation)  # what a private run offers, without a largest size
+        assert getattr(sampling, "at_most", None) is None
         self._samples, self._sampling, self.randomness = samples, sampling, randomness
         self._epoch: tuple[int, list[list[int]]] | None = None
+        self._secrets: dict[int, bytes] = {}  # of epochs that another start of the run began
+
+    def epoch_under_way(self, charged: int) -> bytes | None:
+        """The secret of the allocation of which so many charged steps have begun a part, where it may be kept."""
+        per_epoch = None if isinstance(self._sampling, Poisson) else self._sampling.steps_per_epoch
+        if per_epoch is None or not charged % per_epoch or self.randomness.secure:
+            return None
+        return self._secret(charged // per_epoch)
+
+    def go_on(self, charged: int, secret: bytes) -> None:
+        """Finish the epoch that another start of the run began."""
+        assert isinstance(self._sampling, RandomAllocation)
+        self._secrets[charged // self._sampling.steps_per_epoch] = secret
+
+    def _secret(self, epoch: int) -> bytes:
+        return self._secrets.get(epoch) or self.randomness.derive(f"allocation of epoch {epoch}")
 
     def at(self, charged: int) -> list[int]:
         """Return the batch of the step that comes after so many charged ones."""
@@ -68,7 +83,8 @@ class Draws:
             return drawn.nonzero().ravel().tolist()
         epoch, step = divmod(charged, self._sampling.steps_per_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
-            generator = self.randomness.generator(f"allocation of epoch {epoch}")
+            secret = self._secret(epoch)
+            generator = SecureRandom(secret) if self.randomness.secure else secret_generator("cpu", secret)
             self._epoch = epoch, allocation(self._samples, self._sampling.steps_per_epoch, generator)
         return self._epoch[1][step]
 

@@ -27,7 +27,7 @@ from dprmt.training.private_run._processes import from_first, rank
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.private_run._run import PrivateRun, check_free
 
-_ISOLATION_CHECKS = 0.02  # of later micro-batches
+_ISOLATION_CHECKS = 0.02  # probability of a check of a later micro-batch
 _OPACUS = {
     "max_grad_norm": "clipping_norm=...",
     "target_delta": "delta=...",
@@ -235,7 +235,7 @@ def _steps(
     steps: SupportsIndex | None, epochs: float | None, scheme: Poisson | RandomAllocation, per_epoch: float
 ) -> int:
     if (steps is None) == (epochs is None):
-        raise ParameterError("steps, epochs", (steps, epochs), "given, exactly one of them")
+        raise ParameterError("steps, epochs", (steps, epochs), "one number", "pass exactly one of steps and epochs")
     if steps is not None:
         return check_count("steps", steps)
     length = scheme.steps_per_epoch if isinstance(scheme, RandomAllocation) else per_epoch
@@ -247,11 +247,12 @@ def _privacy(
 ) -> tuple[float | None, float | None, float | None]:
     if (noise_multiplier is None) == (target is None):
         both = (noise_multiplier, target)
-        raise ParameterError("noise_multiplier, target_epsilon", both, "given, exactly one of them")
+        fix = "pass exactly one of them, for example target_epsilon=3.0"
+        raise ParameterError("noise_multiplier, target_epsilon", both, "one noise level", fix)
     if delta is not None:
         delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
     elif target is not None or ledger is not None:
-        raise ParameterError("delta", None, "given with target_epsilon and with ledger")
+        raise ParameterError("delta", None, "given with target_epsilon and with ledger", "pass delta")
     if noise_multiplier is not None:
         noise_multiplier = check_real("noise_multiplier", noise_multiplier, low=0.0, low_open=True)
     if target is not None:

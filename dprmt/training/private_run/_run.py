@@ -11,12 +11,12 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
+from torch.utils._pytree import tree_map
 
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
@@ -47,7 +47,7 @@ _FORMAT = 1  # of state_dict
 _STATE_KEYS = {"format", "run", "steps_taken", "charged", "attempts", "parameters", "optimizer", "description"}
 
 
-_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # of runs that are not closed
+_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models of open runs
 
 
 def check_free(model: torch.nn.Module) -> None:
@@ -566,14 +566,21 @@ class PrivateRun:
 
     # ------------------------------------------------------------------------------------------------- going on, end
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, secret: bool = True) -> dict[str, Any]:
         """Return what another run needs to go on exactly; for ``torch.save``.
+
+        Parameters
+        ----------
+        secret : bool
+            Whether the secret of sampling, noise and probes is in it, of which another run makes the same batches and
+            noise. Without, batches and noise to come are new ones; an epoch of random allocation is finished with its
+            own draws, which the state then holds.
 
         Returns
         -------
         dict
-            Trained parameters, optimizer, counts, and the secret of sampling, noise and probes: keep it as secret as
-            the training data. With ``secure=True`` it holds no secret.
+            Trained parameters, optimizer, counts, and secrets: keep it as secret as the training data. With
+            ``secure=True`` it holds no secret, and an epoch under way is charged whole and drawn anew.
 
         Raises
         ------
@@ -584,7 +591,7 @@ class PrivateRun:
             raise TrainingStateError(
                 "a step is under way: its sum has no noise yet.\nFix: save before private.step(...) or after it."
             )
-        randomness, self._is_shared = self._draws.randomness, True
+        randomness, self._is_shared = self._draws.randomness, self._is_shared or secret
         state: dict[str, Any] = {
             "format": _FORMAT,
             "run": self._name,
@@ -595,10 +602,12 @@ class PrivateRun:
             "loads": self._loads,
             "description": self._description(),
             "parameters": {name: value.detach().clone() for name, value in self._trained.items()},
-            "optimizer": deepcopy(self.optimizer.state_dict()),
+            "optimizer": tree_map(_copied, self.optimizer.state_dict()),
         }
-        if not randomness.secure:
+        if secret and not randomness.secure:
             state["secret"] = torch.tensor(list(randomness.secret), dtype=torch.uint8)
+        elif (epoch := self._draws.epoch_under_way(self.steps_charged)) is not None:
+            state["epoch"] = torch.tensor(list(epoch), dtype=torch.uint8)
         if self.telemetry is not None:
             state["telemetry"] = self.telemetry.state_dict()
         return state
@@ -644,13 +653,14 @@ class PrivateRun:
         self._loads = max(self._loads, int(state["loads"]) + 1)
         charged = int(state["charged"])
         randomness = self._draws.randomness
-        if "secret" in state and self.steps_charged <= charged and not randomness.secure:
+        keeps = self.steps_charged <= charged and not randomness.secure
+        self._epoch_is_lost = not keeps or not {"secret", "epoch"} & state.keys()
+        if keeps and "secret" in state:
             self._draw_from(replace(randomness, secret=bytes(state["secret"].tolist())))
-            self._epoch_is_lost = False
-        else:  # batches and noise of the steps that are charged already do not come again
-            if used:
-                self._draw_from(from_first(randomness.anew(self._loads)))
-            self._epoch_is_lost = True
+        elif used:  # batches and noise of the steps that are charged already do not come again
+            self._draw_from(from_first(randomness.anew(self._loads)))
+        if keeps and "epoch" in state:
+            self._draws.go_on(charged, bytes(state["epoch"].tolist()))
         self.steps_charged = max(self.steps_charged, charged)
         if self.telemetry is not None and "telemetry" in state:
             self.telemetry.load_state_dict(state["telemetry"])
@@ -695,6 +705,10 @@ class Epoch:
         return run._batches(min(run.steps, end))
 
 
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
 _ONCE = "for batch in private: private.step(losses_of, batch), once for every batch"
 
 
@@ -709,8 +723,10 @@ class Guard:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._model, self._planned = model, _facts(model)
         trained = [value for value in model.parameters() if value.requires_grad]
+        # Of a shard, ``fully_shard`` leaves the whole in the model after an evaluation.
+        self._model, self._is_spread = model, any(hasattr(value, "device_mesh") for value in trained)
+        self._planned = self._facts()
         self._watched = min(trained, key=lambda value: value.numel())
         self._ones: Any = None
         self._version = 0
@@ -722,7 +738,7 @@ class Guard:
                 "the model is in evaluation mode: dropout and other layers do not train.\n"
                 "Fix: model.train() after every evaluation."
             )
-        now = _facts(self._model)
+        now = self._facts()
         if now != self._planned:
             name = min(now.items() ^ self._planned.items())[0]
             raise TrainingStateError(
@@ -754,10 +770,9 @@ class Guard:
         if self._ones is not None:
             self._ones = self._watched.grad = None
 
-
-def _facts(model: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
-    return {
-        name: (id(value), tuple(value.shape), str(value.dtype), str(value.device))
-        for name, value in model.named_parameters()
-        if value.requires_grad
-    }
+    def _facts(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            name: (0 if self._is_spread else id(value), tuple(value.shape), str(value.dtype), str(value.device))
+            for name, value in self._model.named_parameters()
+            if value.requires_grad
+        }

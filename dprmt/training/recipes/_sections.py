@@ -187,11 +187,14 @@ class ModelRecipe(Section):
         """Refuse all but one origin of the weights, and adapters unless asked for."""
         if (self.source is None) == (self.architecture is None):
             given = (self.source, self.architecture)
-            raise ParameterError("model.source", given, "given, or model.architecture: exactly one of the two")
+            fix = "pass exactly one of model.source and model.architecture"
+            raise ParameterError("model.source", given, "given, or model.architecture", fix)
         if self.config and self.architecture is None:
-            raise ParameterError("model.config", self.config, "left out unless model.architecture is given")
+            fix = "remove model.config, or pass model.architecture"
+            raise ParameterError("model.config", self.config, "left out unless model.architecture is given", fix)
         if (self.lora is not None) != (self.finetune == "lora"):
-            raise ParameterError("model.lora", self.lora, "given if and only if model.finetune is 'lora'")
+            fix = "pass both model.lora and model.finetune = 'lora', or neither"
+            raise ParameterError("model.lora", self.lora, "given for model.finetune = 'lora' only", fix)
         if self.finetune == "head" and self.task == "generation":
             raise ParameterError("model.finetune", self.finetune, "'lora' or 'full' for generation")
         if self.pooling == "mean" and (self.task == "generation" or self.architecture in ("qwen3", "llama", "gpt2")):
@@ -268,7 +271,8 @@ class DataRecipe(Section):
         if self.source == "docstrings":
             for key in ("subset", "revision", "train", "validation", "test", "inputs", "target"):
                 if getattr(self, key):
-                    raise ParameterError(f"data.{key}", getattr(self, key), "left out with data.source = 'docstrings'")
+                    allowed, fix = "left out with data.source = 'docstrings'", f"remove data.{key}"
+                    raise ParameterError(f"data.{key}", getattr(self, key), allowed, fix)
             return
         for key in ("train", "validation", "inputs", "target"):
             if not getattr(self, key):
@@ -280,17 +284,17 @@ class DataRecipe(Section):
         if self.unit is None:
             for key, default in (("rows_per_unit", None), ("unit_gradient", "sum"), ("unit_regime", "auto")):
                 if getattr(self, key) != default:
-                    raise ParameterError(f"data.{key}", getattr(self, key), "left out without data.unit")
+                    allowed, fix = "left out without data.unit", f"remove data.{key}, or pass data.unit"
+                    raise ParameterError(f"data.{key}", getattr(self, key), allowed, fix)
             return
         if self.limit is not None:
-            allowed = (
-                "left out with data.unit: where one unit leaves, rows of others would enter (data.fraction does not)"
-            )
-            raise ParameterError("data.limit", self.limit, allowed)
+            allowed = "left out with data.unit, because rows of other units would replace a removed unit"
+            raise ParameterError("data.limit", self.limit, allowed, "use data.fraction")
         if self.source == "docstrings" and self.unit != "module":
             raise ParameterError("data.unit", self.unit, "'module' with data.source = 'docstrings'")
         if self.unit_regime == "together" and self.rows_per_unit is None:
-            raise ParameterError("data.rows_per_unit", None, "given with data.unit_regime = 'together'")
+            allowed = "given with data.unit_regime = 'together'"
+            raise ParameterError("data.rows_per_unit", None, allowed, "pass data.rows_per_unit")
 
 
 @dataclass(frozen=True)
@@ -340,11 +344,13 @@ class PrivacyRecipe(Section):
         given = (self.target_epsilon, self.noise_multiplier)
         if self.clip_only:
             if given != (None, None):
-                raise ParameterError("privacy.clip_only", True, "false where an ε or a noise multiplier is given")
+                fix = "remove privacy.clip_only, or the target ε and the noise multiplier"
+                raise ParameterError("privacy.clip_only", True, "false if an ε or a noise multiplier is given", fix)
             if self.secure or self.sampling != "poisson":
                 raise ParameterError("privacy.clip_only", True, "false with privacy.secure or random allocation")
         elif (self.target_epsilon is None) == (self.noise_multiplier is None):
-            raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")
+            fix = "pass exactly one of privacy.target_epsilon and privacy.noise_multiplier"
+            raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier", fix)
 
 
 @dataclass(frozen=True)
