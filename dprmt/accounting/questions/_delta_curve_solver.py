@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 from dprmt.accounting.basics import Direction, PrivacyBounds, Side
-from dprmt.accounting.composition import DeltaAtEpsilon, Level, intersection, interval, levels
+from dprmt.accounting.composition import DeltaAtEpsilon, Level, intersection, interval, levels, sized
 from dprmt.accounting.pairs import Schedule
 
 _LEAST = 1e-290  # smaller δ are told from 0 no further
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
+_WIDE = 0.3  # of an upper end: the loss was made for something else
 _SIDES: tuple[Side, Side] = ("upper", "lower")
 
 
@@ -54,7 +55,8 @@ class DeltaCurveSolver:
         middle = wide[len(wide) // self.parts]
         self.parts = 2
         self._ask(middle, wide, level)
-        far = [place for place in self._wide(wide) if self._width(place) > _WORSE * self._width(middle)]
+        enough = min(_WORSE * self._width(middle), _WIDE / self.tolerance)
+        far = [place for place in self._wide(wide) if self._width(place) > enough and place != middle]
         self._refine([place for place in far if place < middle], level)
         self._refine([place for place in far if place > middle], level)
 
@@ -62,6 +64,7 @@ class DeltaCurveSolver:
         question = self.questions[middle]
         if math.isfinite(self.found[middle].upper):
             question = question.sharpened(self.found[middle].upper, self.found[middle].lower)
+        question = sized(self.schedule, question, self.direction)
         at = Level(self.schedule, question, self.direction, level)
         is_trivial = at.coarse.total_variation <= 0.0
         curves = {} if is_trivial or question.epsilon >= at.farthest else {side: at.curve(side) for side in _SIDES}
