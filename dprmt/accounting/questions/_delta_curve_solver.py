@@ -36,14 +36,17 @@ class DeltaCurveSolver:
         self.questions = [DeltaAtEpsilon(epsilon) for epsilon in epsilons]
         self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
 
-    def solve(self) -> list[PrivacyBounds]:
-        """Level by level, as far as this goes; the next one is no finer than what is wide still needs."""
+    def solve(self, *, at_once: bool = False) -> list[PrivacyBounds]:
+        """Level by level, as far as this goes; the next one is no finer than what is wide still needs.
+
+        ``at_once``: on one level, where some that stay wide do no harm.
+        """
         level, *_, last = levels(self.schedule, self.questions[0], self.tolerance)
         while True:
             before = [self._width(place) for place in range(len(self.found))]
             self._refine(self._wide(range(len(self.found))), level)
             wide = self._wide(range(len(self.found)))
-            if level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
+            if at_once or level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
                 return self.found
             worst = max(self._width(place) for place in wide)
             level = min(level + min(max(math.log(1.1 * worst, 4), 0.25), 1.0), last)
