@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from audits.steps import make_private
 from audits.table import markdown
 from dprmt.training.clipping import ClippedStep, _isolation
-from dprmt.training.clipping._make_private import make_private
 
 Batch = dict[str, torch.Tensor]
 WORDS = 40
@@ -114,7 +114,7 @@ LARGER = Architecture(
 
 @dataclass(frozen=True)
 class Finding:
-    """Of one architecture and dtype: the largest share of a tolerance that rounding took; a check's time over a step's."""
+    """Largest share of a tolerance that rounding took for one architecture and dtype; time of a check over a step's."""
 
     share: float
     cost: float

@@ -120,7 +120,7 @@ def _compiled(shape: Shape, model: Any, *, twice: bool = False) -> Any:
 
 
 def _ours(way: str, shape: Shape, model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> Step:
-    from dprmt.training.clipping._make_private import make_private
+    from audits.steps import make_private
 
     size = len(inputs)
     private = make_private(

@@ -135,7 +135,7 @@ def append_line(path: Path, row: Mapping[str, Any], *, durably: bool = False) ->
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    r"""The JSON objects in a file of `append_line`, in order; lines that were cut short are left out.
+    r"""Return the JSON objects in a file of `append_line`, in order; lines that were cut short are left out.
 
     Examples
     --------

@@ -28,6 +28,7 @@ from paper_figures.items import ITEMS
 from paper_figures.long_runs import CLOSED, LAST_COMMIT, STUDIES, study, summary
 
 _MOST_MINUTES = 525_600  # a year
+_NAMED = 6  # definitions that `stale` names of an item
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -171,7 +172,8 @@ def _stale(folder: Path) -> int:
     known = {name: changed(code, module_of(ITEMS[name].measure)) for name, code in recorded.items()}
     older = {name: files for name, files in known.items() if files}
     for name, files in older.items():
-        print(f"{name:24}changed since: {', '.join(files)}")
+        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+        print(f"{name:24}changed since: {', '.join(files[:_NAMED])}{more}")
     unknown = len(results) - len(known)
     print(f"{len(older)} of {len(known)} results are older than their code; of {unknown} it was not recorded")
     return int(bool(older))

@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"<!--n:[\w.+-]+-->(.*?)<!--/n-->")  # see tests/docs/test_
 _LONG = re.compile(r"<code>([^<\n]{28,})</code>")
 _PAGES: dict[str, tuple[str, str]] = {}  # title and Markdown by address, while the site is built
 _SECTIONS: list[tuple[str, list[str]]] = []
-_COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+_COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
 
 
 def on_files(files: Files, *, config: Any, **_: Any) -> Files:
@@ -90,9 +90,7 @@ def _command_line() -> str:
     os.environ["COLUMNS"] = "80"
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    said = (
-        "What `--help` says. What a command's `--json` printed, its `--from-json` takes in place of what it was asked."
-    )
+    said = "The output of `--help`. `--from-json` takes the output of the same command's `--json` instead of options."
     parts = ["# Command line", said, _help(parser)]
     for name, command in commands.choices.items():
         parts += [f"## dprmt {name}", _help(command)]

@@ -28,20 +28,20 @@ def plot_epsilon_against_steps(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Certified upper bounds on ε along a run, one curve per analysis; bands reach down to the lower bounds.
+    """Plot certified upper bounds on ε along a run, one curve per analysis; bands reach down to the lower bounds.
 
     Parameters
     ----------
     steps : sequence of int
-        Where the curves were computed.
+        Step numbers at which the curves were computed.
     curves : mapping of label to sequence of PrivacyBounds
         One bound per entry of ``steps``.
     delta : float
-        δ, for the axis label.
+        The δ for the axis label.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -77,18 +77,18 @@ def plot_trade_off(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Trade-off curves: the smallest false negative rate against the false positive rate.
+    """Plot trade-off curves: the smallest false-negative rate against the false-positive rate.
 
     Parameters
     ----------
     bands : TradeOff, or mapping of label to TradeOff
         Drawn at their lower (safe) side, shaded up to the upper side.
     gaussian_mu : float, optional
-        Adds the curve of μ-Gaussian DP, labelled as the approximation that it is.
+        Adds the curve of μ-Gaussian DP, labelled as an approximation.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -108,8 +108,8 @@ def plot_trade_off(
     named = {"certified": bands} if isinstance(bands, TradeOff) else bands
     for number, (label, band) in enumerate(named.items()):
         color, line = PALETTE[number % len(PALETTE)], LINES[number % len(LINES)]
-        look = {"color": color, "linestyle": line, "linewidth": 1.8, "label": label, **style}
-        ax.plot(band.alpha, band.lower, **look)
+        kwargs = {"color": color, "linestyle": line, "linewidth": 1.8, "label": label, **style}
+        ax.plot(band.alpha, band.lower, **kwargs)
         ax.fill_between(band.alpha, band.lower, band.upper, color=color, alpha=0.2, linewidth=0)
     if gaussian_mu is not None:
         grid = np.linspace(0.0, 1.0, 401)
@@ -172,8 +172,8 @@ def plot_objective_change(
     known = None if truth is None else matching("truth", np.ravel(finite_values("truth", truth)), "steps", x)
     ax = axes_or_new(ax)
     shown = np.concatenate([y, *(end[np.isfinite(end)] for end in ends)])
-    room = float(shown.max() - shown.min()) or 1.0
-    floor, roof = float(shown.min()) - room / 20, float(shown.max()) + room / 20
+    span = float(shown.max() - shown.min()) or 1.0
+    floor, roof = float(shown.min()) - span / 20, float(shown.max()) + span / 20
     ax.fill_between(
         x, np.clip(ends[0], floor, roof), np.clip(ends[1], floor, roof), color=PALETTE[1], alpha=0.18, linewidth=0
     )
@@ -231,8 +231,8 @@ def plot_signal_shares(
     for place, (value, low, high) in zip(places, 100 * values, strict=True):
         seen = low > 0
         shown = float(np.clip(value, low, high))  # an estimate of a square may be negative
-        look = {"color": PALETTE[1] if seen else "0.6", "marker": "o" if seen else "|", "capsize": 2, "markersize": 4}
-        ax.errorbar([shown], [place], xerr=[[shown - low], [high - shown]], **{**look, **style})
+        kwargs = {"color": PALETTE[1] if seen else "0.6", "marker": "o" if seen else "|", "capsize": 2, "markersize": 4}
+        ax.errorbar([shown], [place], xerr=[[shown - low], [high - shown]], **{**kwargs, **style})
     if truth is not None:
         known = finite_values("truth", [truth[name] for name in layers])
         ax.plot(100 * known, places, **_TRUTH, label="from clean gradients")

@@ -24,7 +24,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
-    """The colour of text on the axes' background, mixed with it: the dark or light grey that a style sheet needs."""
+    """Return the colour of text on the axes' background, mixed with it: the dark or light grey that a style sheet
+    needs.
+    """
     from matplotlib import rcParams
     from matplotlib.colors import to_rgb
 
@@ -36,14 +38,14 @@ def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
 _LABEL_INCHES = 0.47  # ticks and label of a horizontal axis
 
 
-def axes_or_new(ax: Axes | None, height: float = 4.0) -> Axes:
+def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
     """Return the given axes, or the axes of a new figure of the current backend."""
     if ax is not None:
         return ax
     with needing("plots"):
         from matplotlib import pyplot
 
-    figure, ax = pyplot.subplots(figsize=(6.0, height), layout="constrained")
+    figure, ax = pyplot.subplots(figsize=(width, height), layout="constrained")
     del figure
     return ax
 

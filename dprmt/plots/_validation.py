@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BLACK, _BLUE, _RED = PALETTE[:3]
 _PAIRED = "line: predicted, marker: measured"
-_LEAST = 0.03  # where a logarithmic axis begins; smaller signals are drawn there
+_LEAST = 0.03  # start of a logarithmic axis; smaller signals are drawn there
 
 
 def plot_measured_spikes(
@@ -117,7 +117,7 @@ def plot_prediction_errors(
 def plot_measured_overlaps(
     points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike, ArrayLike]], *, ax: Axes | None = None
 ) -> Axes:
-    """Squared overlaps of the noisy with the clean top singular vectors, measured and predicted.
+    """Return squared overlaps of the noisy with the clean top singular vectors, measured and predicted.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def plot_norm_ratios(
     band: float,
     ax: Axes | None = None,
 ) -> Axes:
-    """The distribution of estimated over true squared norms, its exact law, and the envelope of all laws.
+    """Return the distribution of estimated over true squared norms, its exact law, and the envelope of all laws.
 
     Parameters
     ----------

@@ -16,7 +16,9 @@ NOISY = "clipping and noise"
 
 
 def course_section(courses: Mapping[str, Sequence[float]]) -> Section:
-    """Mean loss of the steps' batches: with noise, with clipping alone, with neither; the same batches in each."""
+    """Return the mean loss of the steps' batches: with noise, with clipping alone, with neither; the same batches in
+    each.
+    """
 
     def draw(ax: Any) -> None:
         for (name, losses), style in zip(courses.items(), ("-", "--", ":"), strict=True):

@@ -95,7 +95,7 @@ class Section:
 def render_page(
     title: str, introduction: Sequence[str], sections: Sequence[Section], *, warning: str | None = None
 ) -> str:
-    """The page, with its pictures inside and nothing to be fetched."""
+    """Return the page, with its pictures inside and nothing to be fetched."""
     parts = [
         {
             "section": section,
@@ -124,7 +124,7 @@ def _file(name: str) -> str:
 
 
 def _prose(text: str) -> Any:
-    """A number and its unit stay on one line; papers are links."""
+    """Keep a number and its unit on one line, and link articles."""
     from markupsafe import Markup
 
     text = escape(text).replace(" %", "&nbsp;%").replace(" = ", "&nbsp;=&nbsp;").replace(" × ", "&nbsp;×&nbsp;")
@@ -132,7 +132,7 @@ def _prose(text: str) -> Any:
 
 
 def plain_numbers(value: Any) -> Any:
-    """The value in Python's own types, for ``dprmt._files.strict_json``."""
+    """Return the value in Python's own types, for ``dprmt._files.strict_json``."""
     if isinstance(value, Mapping):
         return {str(key): plain_numbers(entry) for key, entry in value.items()}
     if hasattr(value, "tolist"):

@@ -58,7 +58,7 @@ def work(run: Run) -> int:
 
 
 def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[Row]:
-    """The table's lines: exact norms first, then one per number of probes."""
+    """Return the table's lines: exact norms first, then one per number of probes."""
     exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(steps=run.steps, delta=run.delta)
     advance()
     rows = [Row(None, {"exact": exact}, {})]
@@ -76,7 +76,7 @@ def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[R
 
 
 def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict[str, list[PrivacyBounds]]:
-    """ε along the run for exact norms and each analysis."""
+    """Return ε along the run for exact norms and each analysis."""
     mechanisms = {"exact norms": DPSGD(run.noise_multiplier, run.sample_rate)}
     names = {
         "published": "probes, envelope (published)",
@@ -214,7 +214,7 @@ def _floored(lower: float) -> str:
 
 
 def _three_decimals(upper: float) -> str:
-    """An upper bound printed so that it still is one."""
+    """Return an upper bound printed so that it still is one."""
     return f"{math.ceil(1000 * upper) / 1000:.3f}" if math.isfinite(upper) else "none"
 
 

@@ -31,7 +31,9 @@ def telemetry_sections(lines: Sequence[Line], truth: Sequence[Line] = ()) -> lis
 
 
 def measured_telemetry_sections(steps: Sequence[Line]) -> list[Section]:
-    """The same of a run whose clean gradients were measured: predicted against measured; empty without a reading."""
+    """Return the same of a run whose clean gradients were measured: predicted against measured; empty without a
+    reading.
+    """
     if not any("signal" in step["telemetry"] for step in steps):
         return []
     truth = [step for step in steps if "truth" in step]

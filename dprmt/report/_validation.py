@@ -241,7 +241,7 @@ def setting_sentences(measured: Measurements) -> list[str]:
 
 
 def setting_numbers(measured: Measurements) -> dict[str, Any]:
-    """The same for ``numbers.json``."""
+    """Return the same for ``numbers.json``."""
     setting = measured.setting
     privacy, training = setting.settings.privacy, setting.settings.training
     options = {

@@ -43,7 +43,7 @@ _WARNING = (
     "This report reads clean gradients and uses known seeds. On a recipe's public data that is how theory is checked;"
     " on private data nothing of it may be shown to anyone: no ε covers these numbers."
 )
-_PRIVACY_UNIT = 0.25  # of the progress per answer of the accountant
+_PRIVACY_UNIT = 0.25  # progress per answer of the accountant
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _measured_sections(measured: Measurements) -> list[Section]:
 
 
 def section_numbers(section: Section) -> dict[str, Any]:
-    """A section for ``numbers.json``."""
+    """Return a section for ``numbers.json``."""
     return {"sentences": list(section.sentences), **section.numbers}
 
 
@@ -209,7 +209,7 @@ def _recipe(name: str | None) -> Recipe:
 
 
 def writable_folder(out: Path) -> Path:
-    """The folder, made if it is missing."""
+    """Return the folder, made if it is missing."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -221,21 +221,22 @@ def writable_folder(out: Path) -> Path:
 
 
 def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[str, Any]] = ()) -> RunReport:
-    """A run's telemetry as one page: is it learning, which layers are noise, is the rate right.
+    """Write a run's telemetry as one page: whether it learns, which layers are noise, and whether the rate is right.
 
     Parameters
     ----------
     out : str or Path
-        Folder for ``index.html`` and ``numbers.json``, made if it is missing.
+        Folder for ``index.html`` and ``numbers.json``, created if missing.
     run : str or Path
-        A run folder, of a run that goes on or has ended.
+        Folder of a running or finished run.
     truth : sequence of dict
-        ``private_steps`` of `dprmt.report.measurements.TelemetryTruth`, to be drawn beside. The page is then private.
+        ``private_steps`` of `dprmt.report.measurements.TelemetryTruth`, to be drawn with the readings. The page is
+        then private.
 
     Returns
     -------
     RunReport
-        What was written, and where.
+        The written files, and their folder.
 
     Raises
     ------
@@ -246,8 +247,8 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
 
     Formal guarantees
     -----------------
-    Without ``truth``, post-processing of what the run released: its ε covers the page. What stands under ``private`` in
-    the metrics is not read.
+    Without ``truth``, post-processing of what the run released: its ε covers the page. The ``private`` entries of the
+    metrics are not read.
 
     Examples
     --------
@@ -281,7 +282,7 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
 
 
 def _relation(run: Path) -> str | None:
-    """Against which neighbours the run was charged; None if its record does not say so, and no ε is told then."""
+    """Return the neighbouring relation of the run's record; None if it has none, and then no ε is printed."""
     try:
         record = parse_json((run / "run.json").read_bytes())
         return relation_label(neighbours_from_dict(record["step"]["neighbours"]))

@@ -27,7 +27,7 @@ _SAFE = 1e-100, 1e100  # squares and their sums neither overflow nor vanish betw
 
 
 def cosine_similarity(a: Blocks, b: Blocks) -> float:
-    """Cosine of the angle between two arrays, or two sets of layers, as vectors.
+    """Return the cosine of the angle between two arrays, or two sets of layers, as vectors.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def layer_improvements(denoised: Blocks, noisy: Blocks, clean: Blocks) -> dict[H
 
 
 def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
-    """The arguments as named blocks of equal names, shapes and libraries."""
+    """Return the arguments as named blocks of equal names, shapes and libraries."""
     (first_name, first), *others = ((name, _named_blocks(name, value)) for name, value in arguments.items())
     result = [first]
     for name, blocks in others:
@@ -156,7 +156,7 @@ def norm(a: NamedBlocks) -> float:
 
 
 def inner(a: NamedBlocks, b: NamedBlocks) -> float:
-    """Inner product of the concatenations, summed in float64."""
+    """Return the inner product of the concatenations, summed in float64."""
     return math.fsum(_dot(a[name], b[name]) for name in a)
 
 

@@ -1,8 +1,8 @@
 """Array glue: one code path for NumPy arrays and torch tensors, which returns the type it was given.
 
-The functions of this subpackage are written once, against an array namespace (`numpy` or `torch`, which share names
-such as ``sqrt``, ``where`` and ``atan2``). torch is never imported here: only a caller that has imported torch can
-pass a tensor.
+The functions of this subpackage are written once, against an array namespace: `numpy` or `torch`, which share names
+such as ``sqrt`` and ``where``. This module never imports torch: only a caller that has imported torch can pass a
+tensor.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike | Lab
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FLOATING = "of a real floating-point dtype"
-_LARGEST_WINDOW = 7  # of a convolution
+_LARGEST_WINDOW = 7  # largest width of a convolution's window
 
 
 def array_namespace(x: object) -> ModuleType:
-    """The module whose functions apply to ``x``: `torch` for a torch tensor, `numpy` for everything else.
+    """Return the module whose functions apply to ``x``: `torch` for a torch tensor, `numpy` for everything else.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def array_namespace(x: object) -> ModuleType:
 
 
 def is_tensor(x: object) -> bool:
-    """Whether ``x`` is a torch tensor; does not import torch."""
+    """Return whether ``x`` is a torch tensor; does not import torch."""
     return array_namespace(x) is not np
 
 
@@ -158,19 +158,19 @@ def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array
 
 
 def to_float64(values: Array) -> Array:
-    """The array in double precision, on its device."""
+    """Return the array in double precision, on its device."""
     xp = array_namespace(values)
     return xp.asarray(values, dtype=xp.float64)
 
 
 def float64_like(values: Any, like: Array) -> Array:
-    """Numbers as an array of the library, and on the device, of another one."""
+    """Return numbers as an array of the library, and on the device, of another one."""
     xp = array_namespace(like)
     return xp.asarray(values, dtype=xp.float64, device=like.device)
 
 
 def detached(array: Array) -> Array:
-    """The array outside automatic differentiation."""
+    """Return the array outside automatic differentiation."""
     return array.detach() if is_tensor(array) else array
 
 
@@ -182,7 +182,7 @@ def promote_half(values: Array) -> Array:
 
 
 def sort_descending(values: Array) -> Array:
-    """The array with its last axis in decreasing order."""
+    """Return the array with its last axis in decreasing order."""
     if is_tensor(values):
         return values.sort(dim=-1, descending=True).values
     return np.sort(values, axis=-1)[..., ::-1]
@@ -199,7 +199,7 @@ def cast_like(result: Array, original: object) -> Array:
 
 
 def matrices_of(array: Array) -> tuple[Array, str] | None:
-    """An array of a checkpoint as matrices, by the one rule for files; None if it holds none.
+    """Return an array of a checkpoint as matrices, by the one rule for files; None if it holds none.
 
     Two axes are a matrix. Four or five, and three whose last is a window of at most 7, are the kernel (out, in, …) of a
     convolution: its outputs are the rows. Three others are a stack of matrices, such as experts.
@@ -226,7 +226,7 @@ def _is_python_number(x: object) -> bool:
 
 
 def keeps_labels(function: Function) -> Function:
-    """The same function; a labelled first argument gives a labelled answer. Neither library is ever imported."""
+    """Return the same function; a labelled first argument gives a labelled answer. Neither library is ever imported."""
     first = next(iter(inspect.signature(function).parameters))
 
     @functools.wraps(function)
@@ -239,7 +239,7 @@ def keeps_labels(function: Function) -> Function:
 
 
 def relabelled(values: Any, like: Any) -> Any:
-    """The values with the labels of a Series, a DataFrame or a DataArray of their shape."""
+    """Return the values with the labels of a Series, a DataFrame or a DataArray of their shape."""
     if np.shape(values) != like.shape:
         return values
     if hasattr(like, "dims"):  # xarray

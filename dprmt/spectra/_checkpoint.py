@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -59,7 +60,7 @@ class CheckpointSpectra(Mapping[str, NoisySpectrum]):
         return len(self.spectra)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
+        """Return one row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
         found = [{"matrix": name, "kind": self.kinds[name], **summary(spectrum)} for name, spectrum in self.items()]
         return found + [{"matrix": name, "verdict": reason} for name, reason in self.skipped.items()]
 
@@ -94,7 +95,7 @@ def _cell(value: object) -> str:
 
 
 def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
-    """The columns of a table of matrices."""
+    """Return the columns of a table of matrices."""
     return {
         "shape": "{} × {}".format(*spectrum.shape),
         "sigma": spectrum.sigma,
@@ -122,10 +123,10 @@ def spectra_of(
 ) -> CheckpointSpectra:
     """Analyse the matrices of a checkpoint, one at a time.
 
-    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in, …)
-    with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
-    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed; its scale is read from
-    ``adapter_config.json`` or ``alpha``. 8-bit floats are multiplied by their scales: ``weight_scale``,
+    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in,
+    …) with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
+    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed. Its scale is read from
+    ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are multiplied by their scales: ``weight_scale``,
     ``weight_scale_inv`` or ``scale_weight``, one for all, for each row or for each block.
 
     Parameters
@@ -138,7 +139,8 @@ def spectra_of(
         Standard deviation of one entry of the noise, > 0, or a function that returns it for a matrix; estimated from
         each matrix by default.
     minus : str, Path or mapping, optional
-        A checkpoint that is subtracted first, by name; of adapters the products are subtracted.
+        A checkpoint that is subtracted first, by name; of adapters the products are subtracted. If no name is in both,
+        a prefix that one of them adds to most names, such as ``module.``, is ignored.
     param : str, default "*"
         Names to analyse, with the wildcards of `fnmatch`. Optimizer states are left out unless their whole name is
         given.
@@ -157,7 +159,7 @@ def spectra_of(
     ------
     ParameterError
         If ``sigma`` or ``false_alarm`` is out of range.
-    UnreadableFileError
+    ValueError
         If a file cannot be read at all. An array that cannot be read is listed in ``skipped``.
 
     Examples
@@ -168,7 +170,7 @@ def spectra_of(
     ('noise of this σ', {'broken': 'has entries that are not finite', 'bias': 'has shape (3,)'})
     """
     arrays = _Arrays(source)
-    before = None if minus is None else _Arrays(minus)
+    before = None if minus is None else _Arrays(minus, like=arrays.readers)
     result = CheckpointSpectra()
     for name in progress([name for name in arrays.readers if fnmatchcase(name, param)]):
         if name != param and _MOMENTS & set(name.split(".")):
@@ -265,12 +267,14 @@ def _level(sigma: float | None, observed: NDArray[np.float64], shape: tuple[int,
 class _Arrays:
     """The arrays of a checkpoint, and which of them belong together."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, like: Iterable[str] = ()) -> None:
         self.readers: dict[str, Callable[[], Any]] = (
             {str(name): partial(source.__getitem__, name) for name in source}
             if isinstance(source, Mapping)
             else dict(open_tensors(Path(source)))
         )
+        if not self.readers.keys() & set(like):
+            self.readers = _renamed(self.readers, list(like))
         self.pairs = {
             name: other
             for name in self.readers
@@ -282,11 +286,11 @@ class _Arrays:
         self.adapter = {} if isinstance(source, Mapping) else _adapter_config(Path(source))
 
     def is_scale(self, name: str) -> bool:
-        """Whether it is the scale of 8-bit floats."""
+        """Return whether it is the scale of 8-bit floats."""
         return name in self.scaled_by and isinstance(self._floats(self.scaled_by[name]), EightBit)
 
     def read(self, name: str) -> NDArray[Any] | str:
-        """The array as floats, or why there is none."""
+        """Return the array as floats, or why there is none."""
         values = self._floats(name)
         if not isinstance(values, EightBit):
             return values
@@ -311,7 +315,7 @@ class _Arrays:
         return "has masked entries" if np.ma.is_masked(value) else value
 
     def factors(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | str:
-        """B, with the adapter's scale, and A as matrices; of a convolution its kernels."""
+        """Return B, with the adapter's scale, and A as matrices; for a convolution its kernels."""
         if name not in self.pairs:
             return "is not in the file that is subtracted"
         found = []
@@ -338,6 +342,23 @@ class _Arrays:
             return alpha / (math.sqrt(rank) if self.adapter.get("use_rslora") else rank)
         except (ValueError, KeyError, TypeError, AttributeError):
             return 1.0
+
+
+def _renamed(readers: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+    # With the prefix that most names have on one side only, such as "module." or "model.encoder.", added or left out.
+    def prefix(names: Iterable[str], known: Iterable[str]) -> tuple[str, int]:
+        found = Counter(
+            name[:place]
+            for name in names
+            for place in range(len(name))
+            if name[place - 1 : place] == "." and name[place:] in known
+        )
+        return found.most_common(1)[0] if found else ("", 0)
+
+    (added, many), (dropped, more) = prefix(wanted, readers), prefix(readers, set(wanted))
+    if many >= more:
+        return {added + name: read for name, read in readers.items()}
+    return {name.removeprefix(dropped): read for name, read in readers.items()}
 
 
 def _ends(module: str, key: str) -> bool:

@@ -32,7 +32,7 @@ from dprmt.spectra._tracy_widom import kappa_for
 Method = Literal["shrink", "paper"]
 BelowGate = Literal["zero", "unchanged"]
 Gate: TypeAlias = float | Callable[[tuple[int, int]], float] | None
-_BATCH_ENTRIES = 2**24  # of a stack, whose copies then take 64 MiB in float32
+_BATCH_ENTRIES = 2**24  # entries of a stack, whose copies take 64 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class LayerReport:
 
 
 def axes_of(name: str, layer: Any) -> int:
-    """The number of axes of a layer."""
+    """Return the number of axes of a layer."""
     axes = getattr(layer, "ndim", None)
     if not isinstance(axes, int):
         raise ParameterError(label(name), layer, "an array")
@@ -75,7 +75,7 @@ def axes_of(name: str, layer: Any) -> int:
 
 
 def checked_matrix(name: str, layer: Array) -> Array:
-    """A layer as a matrix that can be denoised, if its entries are finite."""
+    """Return a layer as a matrix that can be denoised, if its entries are finite."""
     matrix = as_array(label(name), layer)
     check_nonempty(label(name), matrix)
     return matrix
@@ -95,14 +95,14 @@ def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[st
     for name, matrix in matrices.items():
         groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
     for (_, _, _, (m, n)), names in groups.items():
-        one_by_one = backend in ("lanczos",) or (backend == "auto" and min(m, n) > GRAM_LIMIT)
+        one_by_one = backend in ("lanczos", "products") or (backend == "auto" and min(m, n) > GRAM_LIMIT)
         size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
         for start in range(0, len(names), size):
             yield names[start : start + size]
 
 
 def shape_of(matrix: Array) -> tuple[int, int]:
-    """Rows and columns."""
+    """Return rows and columns."""
     rows, columns = matrix.shape
     return rows, columns
 
@@ -113,7 +113,7 @@ def label(name: str) -> str:
 
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
-FALSE_ALARM = 0.01  # of the gate that nobody chose
+FALSE_ALARM = 0.01  # default false-alarm rate of the gate
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 
@@ -128,7 +128,7 @@ class Way(NamedTuple):
 
 
 def checked_way(method: str, below_gate: str | None, loss: str, backend: str) -> Way:
-    """The choices of `denoise`, checked."""
+    """Return the choices of `denoise`, checked."""
     check_choice("method", method, get_args(Method))
     below = ("unchanged" if method == "paper" else "zero") if below_gate is None else below_gate
     check_choice("below_gate", below, get_args(BelowGate))
@@ -149,7 +149,7 @@ class _Batch(NamedTuple):
 class _Plan(NamedTuple):
     """Parts of a denoising call that are constant over steps."""
 
-    looks: list[tuple[Any, ...]]
+    traits: list[tuple[Any, ...]]
     """Name, type, shape, dtype and device of every layer."""
     matrices: list[str]
     batches: list[_Batch]
@@ -219,10 +219,10 @@ class LayerDenoiser:
         """
         if not isinstance(layers, Mapping):
             raise ParameterError("layers", type(layers), "a mapping of names to arrays")
-        looks = [
+        traits = [
             (n, type(x), *(getattr(x, key, None) for key in ("shape", "dtype", "device"))) for n, x in layers.items()
         ]
-        plan = self._plan if self._plan is not None and self._plan.looks == looks else self._planned(layers, looks)
+        plan = self._plan if self._plan is not None and self._plan.traits == traits else self._planned(layers, traits)
         sigmas = sigma_by_name(plan.matrices, sigma)
         result, report = dict(layers), dict(plan.untouched)
         matrices = layers if plan.lasts else {name: as_array(label(name), layers[name]) for name in plan.matrices}
@@ -249,7 +249,7 @@ class LayerDenoiser:
                 report[name] = LayerReport(name, batch.shape, top, spikes, i in outcome.changed)
         return result, report
 
-    def _planned(self, layers: Mapping[str, Any], looks: list[tuple[Any, ...]]) -> _Plan:
+    def _planned(self, layers: Mapping[str, Any], traits: list[tuple[Any, ...]]) -> _Plan:
         found = {name: checked_matrix(name, layer) for name, layer in layers.items() if axes_of(name, layer) == 2}
         kappas = {shape: gate_of(shape, self._kappa) for shape in {shape_of(matrix) for matrix in found.values()}}
         shapes = {name: shape_of(matrix) for name, matrix in found.items()}
@@ -258,14 +258,14 @@ class LayerDenoiser:
             for names in batches(found, self._how.backend)
         ]
         reports = {name: untouched(name, layer) for name, layer in layers.items()}
-        plan = _Plan(looks, list(found), together, reports, all(found[name] is layers[name] for name in found))
+        plan = _Plan(traits, list(found), together, reports, all(found[name] is layers[name] for name in found))
         if plan.lasts:
             self._plan = plan
         return plan
 
 
 def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
-    """κ for matrices of a shape."""
+    """Return κ for matrices of a shape."""
     if kappa is None:
         return kappa_for(shape, FALSE_ALARM)
     if callable(kappa):
@@ -274,7 +274,7 @@ def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
 
 
 def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
-    """The noise level of every matrix."""
+    """Return the noise level of every matrix."""
     if not isinstance(sigma, Mapping):
         return dict.fromkeys(names, check_real("sigma", sigma, low=0.0))
     for name in names:
@@ -344,7 +344,7 @@ def denoise_stack(
 
 
 def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
-    """The matrices in float32 or float64, each in units of a power of two, and the units.
+    """Return the matrices in float32 or float64, each in units of a power of two, and the units.
 
     These are near the top entry for all if one of them is so large or small that its squares might leave the
     range, else 1.
@@ -423,39 +423,38 @@ def denoise(
     Parameters
     ----------
     matrix : array, shape (..., m, n)
-        Y, a NumPy array or torch tensor of real floating dtype; leading axes are a batch of independent matrices. The
-        result is computed in float64 for float64 and else in float32; gate and shrinkage always in float64. There is
-        no automatic differentiation. Do not use it under autocast, which would round its products.
+        Noisy matrix Y, NumPy or torch, of real floating dtype; leading axes are a batch. float64 is computed in
+        float64, all else in float32, with gate and shrinkage in float64. Do not use it under autocast, which would
+        round its products.
     sigma : float or array of shape (...)
-        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; one for all matrices of
-        a batch, or one each, as `estimate_sigma` returns. With 0 the matrix is returned unchanged.
+        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; for all matrices of a
+        batch, or one each.
     kappa : float, optional
         The gate κ >= 1 in units of the bulk edge; Eq. 10 uses 1.02. By default `kappa_for` of the shape, which noise
         alone passes in 1 % of draws.
     method : {"shrink", "paper"}
-        "shrink" estimates the clean matrix. "paper" is Eq. 10, the estimate scaled to the Frobenius norm of the noisy
-        matrix, so that improvements of layers add up (`block_cosine`). A matrix is not rescaled if that would leave
-        the range of its dtype, as large float16 entries can.
+        "shrink" estimates the clean matrix. "paper" is Eq. 10, the estimate scaled to the Frobenius norm of Y, so that
+        improvements of layers add up (`block_cosine`). A matrix whose rescaled version leaves the range of its dtype
+        is not rescaled.
     below_gate : {"zero", "unchanged"}, optional
         Result for a matrix that does not pass the gate. "zero", the default of "shrink", is the estimate if nothing is
         detected. "unchanged", the default of "paper", is Y.
     loss : {"frobenius", "operator", "nuclear"}
-        The loss that the shrinker minimizes. Eq. 10 uses "frobenius". Only "nuclear" shrinks values next to the edge
-        to 0; a matrix with nothing left to rescale counts as below the gate.
-    backend : {"auto", "gram", "lanczos", "svd"}
-        Method for the singular values; "auto" chooses by shape, see `dprmt.spectra._backends`.
+        The loss that the shrinker minimizes. Eq. 10 uses "frobenius". Only "nuclear" shrinks values next to the edge to
+        0; a matrix of which nothing is left counts as below the gate.
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
+        Method for the singular values; "auto" chooses by shape.
 
     Returns
     -------
     array, shape (..., m, n)
-        In the form, dtype and device of ``matrix``. It is the same object, not a copy, if nothing changes.
+        In the form, dtype and device of ``matrix``; the same object if nothing changes.
 
     Raises
     ------
     ParameterError
         If ``matrix`` has fewer than two axes, is a convolution's kernel (out, in, h, w), or is empty or not finite. If
-        ``sigma`` < 0, ``kappa`` < 1, either is not finite, or a choice is unknown. If the result does not fit the
-        dtype.
+        another argument is out of its range, or the result does not fit the dtype.
 
     Formal guarantees
     -----------------
@@ -548,7 +547,7 @@ def denoise_layers(
         As in `denoise`. For a gradient that an optimizer uses, choose "unchanged": zeros would freeze the layer.
     loss : {"frobenius", "operator", "nuclear"}
         As in `denoise`.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         As in `denoise`.
 
     Returns

@@ -112,7 +112,7 @@ class DisplacementSpectrum:
 def displacement_spectrum(
     displacement: MatrixT, sigma: float | None = None, *, false_alarm: float = 0.01
 ) -> DisplacementSpectrum:
-    """Singular values of a displacement above what noise alone would give.
+    """Return the singular values of a displacement above what noise alone would give.
 
     Parameters
     ----------

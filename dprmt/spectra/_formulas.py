@@ -25,7 +25,7 @@ class TwoFloats(NamedTuple):
     low: float
 
     def below(self, y: Array) -> Array:
-        """The difference ``y - self`` without cancellation error."""
+        """Return the difference ``y - self`` without cancellation error."""
         return (y - self.high) - self.low
 
 

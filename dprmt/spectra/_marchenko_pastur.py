@@ -274,7 +274,7 @@ _BLOCK = 2**14  # entries whose temporaries stay in the processor's cache
 
 
 def in_blocks(function: Callable[[Array], Array], values: Array) -> Array:
-    """An elementwise function of an array, block by block on the CPU."""
+    """Return an elementwise function of an array, block by block on the CPU."""
     xp, flat = array_namespace(values), values.reshape(-1)
     if len(flat) <= _BLOCK or (is_tensor(values) and values.device.type != "cpu"):
         return function(flat).reshape(values.shape)

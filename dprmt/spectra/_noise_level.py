@@ -43,8 +43,8 @@ ROUNDING = 2.0**-23
 """Of the entries of checkpoints, relative; what a matrix of low rank has beside its signal."""
 REJECTED = 0.01
 """p value below which the law does not fit."""
-_DRAWS, _DRAWN = 399, 32  # of the null, and the most singular values of one draw
-_GROWTH = 0.44  # of r·D at any level, per unit of log r
+_DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values of one draw
+_GROWTH = 0.44  # growth of r·D at any level, per unit of log r
 _SURE = 5.0  # standard deviations from which on a property of the entries is called
 _SAME = 0.05  # relative difference of two noise levels that are called the same
 _NEAR = 0.1  # largest distance of a law that is called near
@@ -109,7 +109,7 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
 
 
 def _of_filled(y: Array, method: SigmaMethod) -> float:
-    # Of a matrix without its rows and columns of zeros.
+    # Estimate for a matrix without its rows and columns of zeros.
     xp = array_namespace(y)
     y = y[(y != 0).any(-1)]
     if not len(y):
@@ -132,10 +132,10 @@ def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: f
         top = np.maximum(spectra[:, :1], 1e-300)
         squares = (spectra[:, ::-1] / top) ** 2
         kept = np.arange(1, short + 1)
-        room = kept * (long - short + kept)
-        variances = np.cumsum(squares, 1) / room
-        fits = squares - squares[:, :1] < 4 * variances * np.sqrt(room) * (1 + 1e-9)
-        fits[:, : max(_FEWEST, -(-short // 8)) - 1] = True  # too few to tell
+        capacity = kept * (long - short + kept)
+        variances = np.cumsum(squares, 1) / capacity
+        fits = squares - squares[:, :1] < 4 * variances * np.sqrt(capacity) * (1 + 1e-9)
+        fits[:, : max(_FEWEST, -(-short // 8)) - 1] = True  # too few values to decide
         most = np.where(fits.all(1), short, np.argmin(fits, 1)) - 1  # up to the first that does not
         found = np.sqrt(np.where(most < 0, 0.0, variances[np.arange(len(spectra)), most])) * top[:, 0]
     noise = found * (math.sqrt(short) + math.sqrt(long))
@@ -148,7 +148,7 @@ def _unit_median(shape: tuple[int, int]) -> float:
 
 
 def median_sigma(spectrum: Array, shape: tuple[int, int]) -> Array:
-    """The noise level of matrices of this shape from the medians of their singular values, in decreasing order."""
+    """Return the noise level of matrices of this shape from the medians of decreasing singular values."""
     count = spectrum.shape[-1]
     return (spectrum[..., (count - 1) // 2] + spectrum[..., count // 2]) / 2 / _unit_median(shape)
 
@@ -207,7 +207,7 @@ def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int,
 
 
 def clear_spikes(values: Floats, shape: tuple[int, int], sigma: float) -> int:
-    """Number of values that are 2 % above the edge of noise."""
+    """Return the number of values that are 2 % above the edge of noise."""
     return int((values > 1.02 * sigma * (math.sqrt(shape[0]) + math.sqrt(shape[1]))).sum())
 
 

@@ -161,7 +161,7 @@ class NoisySpectrum:
         return plot_spectrum_histogram(self.singular_values, self.shape, self.sigma, ax=ax, **options)
 
     def predicted(self) -> Floats:
-        """Singular values by the law of the noise, given as many spikes.
+        """Return the singular values by the law of the noise, given as many spikes.
 
         Returns
         -------
@@ -172,7 +172,7 @@ class NoisySpectrum:
         return np.asarray(predicted_spectrum(signals, self.shape, self.sigma))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in types that JSON knows.
+        """Convert all fields to JSON values.
 
         Returns
         -------
@@ -431,7 +431,7 @@ def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01
 
 @lru_cache(maxsize=64)
 def _first_called(short: int, long: int, gate: float) -> Floats:
-    # For each draw of noise of σ = 1 the least λ > 0 that passes the gate; 0 where the noise does so by itself.
+    # Least λ > 0 that passes the gate, for each draw of noise of σ = 1; 0 if the noise alone passes.
     rng = np.random.default_rng(0)
     found = np.zeros(_POWER_DRAWS)
     for i in range(_POWER_DRAWS):

@@ -45,7 +45,7 @@ from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 
 
 def bulk_edge(shape: Sequence[int], sigma: float) -> float:
-    """The bulk edge σ(√m + √n), where the singular values of pure noise end.
+    """Return the bulk edge σ(√m + √n), where the singular values of pure noise end.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def bulk_edge(shape: Sequence[int], sigma: float) -> float:
 
 
 def detection_threshold(shape: Sequence[int], sigma: float) -> float:
-    """The detection threshold σ(mn)^{1/4}, below which a signal leaves no trace in the top singular values.
+    """Return the detection threshold σ(mn)^{1/4}, below which a signal leaves no trace in the top singular values.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "f
 
 
 def hard_threshold(shape: Sequence[int], sigma: float | None = None) -> float:
-    """The threshold at which keeping or dropping whole singular values has the least Frobenius error.
+    """Return the threshold at which keeping or dropping whole singular values has the least Frobenius error.
 
     Parameters
     ----------

@@ -75,12 +75,12 @@ class Estimate:
 
 
 def as_numbers(values: object) -> NDArray[np.float64]:
-    """One number or one a layer, in double precision."""
+    """Return one number or one a layer, in double precision."""
     return np.asarray(values, dtype=np.float64)
 
 
 def estimate(value: object, low: object, high: object) -> Estimate:
-    """The estimate of arrays, of which those without axes become numbers."""
+    """Return the estimate of arrays, of which those without axes become numbers."""
     arrays = np.broadcast_arrays(as_numbers(value), as_numbers(low), as_numbers(high))
     return Estimate(*(float(array) if array.ndim == 0 else np.array(array) for array in arrays))
 
@@ -128,7 +128,7 @@ def layer_products(first: Any, second: Any = None) -> float | NDArray[np.float64
 
 
 def layer_sizes(layers: Any) -> int | NDArray[np.int64]:
-    """Numbers of entries: one, or one a layer."""
+    """Return numbers of entries: one, or one a layer."""
     if not isinstance(layers, Mapping):
         return int(np.prod(as_array("noisy", layers).shape))
     return np.array([int(np.prod(as_array(name, value).shape)) for name, value in layers.items()])
@@ -275,7 +275,7 @@ def _exact_interval(
 def _martingale_interval(
     S: NDArray[np.float64], D: NDArray[np.float64], failure: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    # (T1a): u and v are those of Birgé's bounds for the central law, and depend on nothing that is random.
+    # (T1a): u and v follow Birgé's bounds for the central law, and are not random.
     x = math.log(2 / failure)
     u = math.sqrt(x) / (np.sqrt(D) + 2 * math.sqrt(x))
     v = math.sqrt(x) / np.sqrt(D)
@@ -284,8 +284,8 @@ def _martingale_interval(
     return np.maximum(low, 0.0), np.maximum(high, 0.0)
 
 
-_TINY = 1e-200  # in place of a variance of 0: the interval is wide then
-_LARGEST = 0.5  # of u·s²|D|, for the bound of the logarithm and a margin to where the change of variables folds
+_TINY = 1e-200  # replaces a variance of 0: the interval is then wide
+_LARGEST = 0.5  # largest u·s²|D|, for the bound of the logarithm and the change of variables
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ class UpdateProducts:
         return UpdateProducts(**values)
 
     def total(self) -> UpdateProducts:
-        """The products of all layers together.
+        """Return the products of all layers together.
 
         Returns
         -------

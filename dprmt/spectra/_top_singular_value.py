@@ -94,7 +94,7 @@ class TopSingularValue:
             raise ParameterError("shape", sides, f"a pair whose shorter side is <= {LARGEST_SIDE}")
 
     def sf(self, x: float) -> float:
-        """Probability that the largest singular value is above ``x``.
+        """Return the probability that the largest singular value is above ``x``.
 
         Returns
         -------
@@ -109,7 +109,7 @@ class TopSingularValue:
         return _upper_tail(check_real("x", x) / self.sigma, self._short, self._long)
 
     def cdf(self, x: float) -> float:
-        """Probability that the largest singular value is at most ``x``; absolute accuracy 1e-12.
+        """Return the probability that the largest singular value is at most ``x``; absolute accuracy 1e-12.
 
         Returns
         -------
@@ -124,7 +124,7 @@ class TopSingularValue:
         return 1.0 - self.sf(x)
 
     def isf(self, p: float) -> float:
-        """The value that the largest singular value exceeds with probability ``p``.
+        """Return the value that the largest singular value exceeds with probability ``p``.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class _TailNodes(NamedTuple):
 def _small_ratio(nodes: _TailNodes, m: int, n: int) -> Floats:
     # M UᵀA⁻¹U, which has the determinant of E in 1 - E.
     F = _weighted_laguerre(nodes.positions, m, n).reshape(m, -1)
-    unit = 2.0 ** math.frexp(float(abs(F).max()))[1]  # balances small entries against those of c, of order 1
+    unit = 2.0 ** math.frexp(float(abs(F).max()))[1]  # balances small entries against c, which is of order 1
     w = unit * nodes.weights()
     ordered = unit * w * nodes.running_integrals().T
     F = F / unit

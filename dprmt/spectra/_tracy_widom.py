@@ -62,7 +62,7 @@ class TracyWidom:
         return math.exp(_log_cdf(check_real("s", s)))
 
     def sf(self, s: float) -> float:
-        """Upper tail ``1 - cdf``, to a relative accuracy of 1e-11 also where it is small.
+        """Return the upper tail ``1 - cdf``, to a relative accuracy of 1e-11 also where it is small.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class TracyWidom:
         return -math.expm1(_log_cdf(check_real("s", s)))
 
     def ppf(self, q: float) -> float:
-        """The value with ``cdf`` equal to ``q``; for q near 1 use `isf`.
+        """Return the value with ``cdf`` equal to ``q``; for q near 1 use `isf`.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class TracyWidom:
         return self.isf(1.0 - check_real("q", q, low=1e-6, high=1 - 1e-6))
 
     def isf(self, p: float) -> float:
-        """The value that is exceeded with probability ``p``.
+        """Return the value that is exceeded with probability ``p``.
 
         Parameters
         ----------

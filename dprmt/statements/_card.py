@@ -79,7 +79,7 @@ class PrivacyCard:
         return worst_of(self.epsilon)
 
     def statement(self) -> str:
-        """A paragraph for a paper.
+        """Return a paragraph for a paper.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class PrivacyCard:
         return statement(self.worst, self.run, epsilon=epsilon, delta=f"δ = {self.delta:g}")
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON.
+        """Convert all fields to JSON values.
 
         Returns
         -------
@@ -120,7 +120,7 @@ class PrivacyCard:
         }
 
     def as_markdown(self, verify: str = "dprmt verify privacy_card.json") -> str:
-        """The same for readers.
+        """Format the report as Markdown for readers.
 
         Parameters
         ----------
@@ -201,5 +201,5 @@ def _numbers(
 
 
 def _finite(bounds: PrivacyBounds) -> dict[str, Any]:
-    # JSON has no infinity: null says that nothing finite could be certified.
+    # JSON has no infinity: null means that nothing finite could be certified.
     return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}

@@ -49,7 +49,7 @@ def claim(run: Composition, delta: float, by_direction: Mapping[Any, PrivacyBoun
 
 
 def mechanism_from_dict(record: Mapping[str, Any]) -> DPSGD:
-    """The mechanism that ``as_dict`` described.
+    """Return the mechanism that ``as_dict`` described.
 
     Parameters
     ----------

@@ -156,7 +156,7 @@ def release_sentence(release: Release, times: int) -> str:
 
 
 def trainings(run: Composition) -> list[tuple[DPSGD, int]]:
-    """Its phases of DP-SGD."""
+    """Return its phases of DP-SGD."""
     return [(mechanism, steps) for mechanism, steps in run.phases if isinstance(mechanism, DPSGD)]
 
 

@@ -45,7 +45,7 @@ LOSS = (
 
 _NORMS: dict[str, Any] = {"frobenius": "fro", "operator": 2, "nuclear": "nuc"}
 _CASES = ((2.0, 4.0), (0.5, 3.0), (1.5,), ())  # spikes in units of the detection threshold
-_DRAWS = 8  # of each case
+_DRAWS = 8  # draws of each case
 _SHAPE = 60, 120
 
 
@@ -233,7 +233,7 @@ def check_shrinker(
 
 
 def _losses(shrunk: Array, signals: Array, shape: Shape, sigma: float, loss: str) -> Array:
-    """Norms of λ e₁e₁ᵀ - η ũṽᵀ, the 2 × 2 block to which the error of one spike tends."""
+    """Compute norms of λ e₁e₁ᵀ - η ũṽᵀ, the 2 × 2 block to which the error of one spike tends."""
     left, right = vector_overlaps(signals, shape, sigma)
     u, v = (np.stack([np.sqrt(part), np.sqrt(1 - part)], -1) for part in (left, right))
     blocks = -shrunk[:, None, None] * u[:, :, None] * v[:, None, :]

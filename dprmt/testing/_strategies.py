@@ -97,7 +97,7 @@ class NoisyMatrix:
 
 
 def as_library(array: np.ndarray[Any, Any], library: Library, dtype: str = "float64") -> Any:
-    """The array as a NumPy array or a torch tensor; torch is imported for a tensor only."""
+    """Return the array as a NumPy array or a torch tensor; torch is imported for a tensor only."""
     if library == "numpy":
         return array.astype(dtype)
     import torch

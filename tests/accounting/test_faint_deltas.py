@@ -99,5 +99,5 @@ def test_from_below_no_rounding_stays_far_out():
     truth = run.delta(steps=steps, epsilon=epsilon)
     assert truth.upper < 5e-36
     step = ClippingStep(run.noise_multiplier, run.sampling.rate, RankOneLaw(28))
-    level = Level([(step, steps)], DeltaAtEpsilon(epsilon, 1e-52), "remove", 1.0, many=True)
+    level = Level([(step, steps)], DeltaAtEpsilon(epsilon, 1e-52), "remove", 1.0)
     assert level.curve("lower").delta_bounds(epsilon)[0] <= truth.upper

@@ -63,6 +63,18 @@ def test_a_difference_is_taken_by_name() -> None:
     }
 
 
+@pytest.mark.parametrize(("first", "second"), [("encoder.model.", ""), ("", "module.")])
+def test_a_prefix_of_all_names_does_not_matter(first: str, second: str) -> None:
+    after = {f"{first}layer.{i}.weight": RNG.standard_normal((3, 5)) for i in range(3)} | {
+        "head.weight": np.ones((2, 2))
+    }
+    before = {f"{second}layer.{i}.weight": 0 * after[f"{first}layer.{i}.weight"] for i in range(3)}
+    found = spectra_of(after, minus=before)
+    assert list(found) == [f"{first}layer.{i}.weight" for i in range(3)]
+    assert found.skipped == {"head.weight": "is not in the file that is subtracted"}
+    assert not spectra_of({"a": np.ones((2, 2))}, minus={"b": np.ones((2, 2))})
+
+
 def test_adapters_are_products_with_their_scale(tmp_path: Path) -> None:
     a, b = torch.randn(4, 50, dtype=torch.float64), torch.randn(30, 4, dtype=torch.float64)
     save_file({"q.lora_A.weight": a, "q.lora_B.weight": b}, tmp_path / "adapter_model.safetensors")

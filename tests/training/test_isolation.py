@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from audits.steps import make_private
 from dprmt import TrainingStateError
 from dprmt.training.clipping import ClippedStep, Units, UnitStep
-from dprmt.training.clipping._make_private import make_private
 
 SIZE, WIDTH = 16, 5
 

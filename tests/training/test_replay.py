@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from audits import looking
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.clipping._batch_rows import BatchRows
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import ItemTask, train_task
 from dprmt.training.recipes import Settings
@@ -305,39 +305,23 @@ def test_small_differences_of_a_batch_are_rounding_and_larger_ones_are_not() -> 
             step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
 
 
-def test_a_task_says_whether_its_losses_can_be_run_again(tmp_path: Path) -> None:
-    """``run.json`` and ``summary.json`` have the rate, or that there is none; a recipe's rate is the step's default."""
-    classes, seen = torch.arange(30) % 3, []
+def test_a_run_says_how_often_rows_are_run_alone(tmp_path: Path) -> None:
+    """``run.json`` and ``summary.json`` have the rate; a recipe's rate is the step's default."""
 
     def losses(model: nn.Module, drawn: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(model(torch.eye(4)[drawn % 4]), classes[drawn], reduction="none")
+        return functional.cross_entropy(model(torch.eye(4)[drawn % 4]), drawn % 3, reduction="none")
 
-    class Given(ItemTask):
-        def accumulate(self, private: Any, positions: Any, step: int) -> torch.Tensor:
-            found = self.losses(private.model, torch.tensor(positions))
-            return private.accumulate(found, samples=positions, step=step)
-
-    settings = Settings(
-        privacy={"noise_multiplier": 1.0, "delta": 1e-5, "replay": 0.25},
-        optimizer={"name": "adam", "learning_rate": 0.1},
-        training={"batch_size": 10, "steps": 3},
-    )
-    for kind in (ItemTask, Given):
-        folder = tmp_path / kind.__name__
-        train_task(nn.Linear(4, 3), kind(range(30), torch.tensor, losses), settings, folder, noise_seed=1)
-        files = [json.loads((folder / name).read_text())["replay"] for name in ("run.json", "summary.json")]
-        assert files[0] == files[1]
-        seen.append(files[0])
-    assert seen[0] == 0.25
-    assert seen[1].startswith("no: losses were not given as a function of the batch")
-    assert (
-        Settings(
-            privacy={"noise_multiplier": 1.0, "delta": 1e-5},
-            optimizer={"name": "adam", "learning_rate": 0.1},
-            training={"batch_size": 10, "steps": 3},
-        ).privacy.replay
-        == plan_private(nn.Linear(2, 2), norms="ghost", clipping_norm=1.0, expected_batch_size=2.0).replay
-    )
+    values = {
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
+        "optimizer": {"name": "adam", "learning_rate": 0.1},
+        "training": {"batch_size": 10, "steps": 3},
+    }
+    default = plan_private(nn.Linear(2, 2), norms="ghost", clipping_norm=1.0, expected_batch_size=2.0).replay
+    assert Settings(**values).privacy.replay == default
+    settings = Settings(**values).with_changes({"privacy.replay": 0.25})
+    train_task(nn.Linear(4, 3), ItemTask(range(30), torch.tensor, losses), settings, tmp_path / "run", noise_seed=1)
+    for name in ("run.json", "summary.json"):
+        assert json.loads((tmp_path / "run" / name).read_text())["replay"] == 0.25
 
 
 class Noisy(nn.Module):

@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step

@@ -50,12 +50,12 @@ LARGEST_EPSILON = 1e17
 
 
 def resolvable(mesh: float, farthest: float) -> float:
-    """The mesh, or the finest wider one whose multiples up to ``farthest`` are numbered by 60 bits."""
+    """Return the mesh, or the finest wider one whose multiples up to ``farthest`` are numbered by 60 bits."""
     return max(mesh, abs(farthest) * 2.0**-60)
 
 
 def graded_indices(low: float, high: float, mesh: float, bulk: float) -> NDArray[np.int64]:
-    """Increasing integers i such that the nodes i·mesh cover [low, high].
+    """Return increasing integers i such that the nodes i·mesh cover [low, high].
 
     Examples
     --------

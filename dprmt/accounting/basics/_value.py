@@ -48,7 +48,7 @@ class Value:
 
 
 def value_from_dict(what: str, kinds: tuple[Any, ...], record: Mapping[str, Any]) -> Any:
-    """The value that :meth:`Value.as_dict` described; ``what`` names the kinds in errors."""
+    """Return the value that :meth:`Value.as_dict` described; ``what`` names the kinds in errors."""
     if not isinstance(record, Mapping):
         raise ParameterError(what, record, "a mapping with its kind and fields")
     stated = dict(record)
@@ -57,8 +57,8 @@ def value_from_dict(what: str, kinds: tuple[Any, ...], record: Mapping[str, Any]
     is_needed = {field.name: field.default is MISSING for field in fields(chosen)}
     for name in stated:
         if name not in is_needed:
-            raise ParameterError(f"{what}.{name}", stated[name], f"left out where {what} is {chosen.kind!r}")
+            raise ParameterError(f"{what}.{name}", stated[name], f"left out if {what} is {chosen.kind!r}")
     for name, needed in is_needed.items():
         if needed and name not in stated:
-            raise ParameterError(f"{what}.{name}", None, f"given where {what} is {chosen.kind!r}")
+            raise ParameterError(f"{what}.{name}", None, f"given if {what} is {chosen.kind!r}")
     return chosen(**stated)

@@ -22,7 +22,7 @@ from dprmt.accounting.pairs import (
     from_above,
 )
 
-_FINE, _GROWTH = 2.0**-20, 1e-3  # of the quadrature of Rényi divergences: a node, then each farther by a factor
+_FINE, _GROWTH = 2.0**-20, 1e-3  # first node of the quadrature of Rényi divergences, and its growth per node
 
 
 def to_prv(
@@ -105,7 +105,7 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         return mass if mass.ndim else float(mass)
 
     def mean(self) -> float:
-        """Mean of the finite losses, by prv-accountant's own quadrature."""
+        """Return the mean of the finite losses, by prv-accountant's own quadrature."""
         end = 1.001 * self.largest_loss
         return float(PrivacyRandomVariableTruncated(self, -end, end).mean())
 

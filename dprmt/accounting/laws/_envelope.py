@@ -42,7 +42,7 @@ _GUIDES = 64  # values of x at which the hump is searched from scratch
 
 
 def envelope_cdf(x: ArrayLike, probes: SupportsIndex, rank: SupportsIndex | None = None) -> Array:
-    """The envelope G_d(x), the largest P(X <= x) over all spectra of rank at most d.
+    """Return the envelope G_d(x), the largest P(X <= x) over all spectra of rank at most d.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def envelope_leading_weight(x: ArrayLike, probes: SupportsIndex, rank: SupportsI
 
 
 def envelope_switch(probes: SupportsIndex, rank: SupportsIndex | None = None) -> float:
-    """The value x_+ of the squared-norm ratio from which on equal spectral values attain the envelope.
+    """Return the value x_+ of the squared-norm ratio from which on equal spectral values attain the envelope.
 
     Returns: x_+; 1 for ``rank=1`` and ``rank=None``, where no spectrum in between is ever best.
 
@@ -193,7 +193,7 @@ class _Guide(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _guide(k: int, d: int) -> _Guide:
-    from scipy.optimize import brentq  # on use: a third of the room's import time
+    from scipy.optimize import brentq  # on use: a third of the subpackage's import time
 
     def advantage(excess: float) -> float:
         e = np.array([excess])

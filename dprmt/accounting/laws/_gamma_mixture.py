@@ -87,15 +87,15 @@ class GammaMixture:
         return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
 
     def lower_quantile(self, tail: float) -> float:
-        """A value that X falls below with probability at most ``tail``."""
+        """Return a value that X falls below with probability at most ``tail``."""
         return min(float(gammaincinv(a, share)) / a for a, share in self._shares(tail))
 
     def upper_quantile(self, tail: float) -> float:
-        """A value that X exceeds with probability at most ``tail``."""
+        """Return a value that X exceeds with probability at most ``tail``."""
         return max(float(gammainccinv(a, share)) / a for a, share in self._shares(tail))
 
     def _shares(self, tail: float) -> list[tuple[float, float]]:
-        """Shape of each component that matters, and the tail it may have."""
+        """Return the shape of each component that matters, and the tail it may have."""
         return [
             (nu / 2, min(tail / (len(self.dof) * mass), 0.5)) for nu, mass in zip(self.dof, self.weight, strict=True)
         ]
@@ -150,7 +150,7 @@ class NormRatioBins:
     margin: float = 0.0
 
     def spread(self, convex_from: float) -> tuple[Array, Array]:
-        """Atoms of a law that is never more private: (values of X, masses), by (B1).
+        """Return atoms of a law that is never more private: (values of X, masses), by (B1).
 
         The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
         right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
@@ -165,7 +165,7 @@ class NormRatioBins:
         return _merge(x, mass)
 
     def concentrate(self, convex_from: float | Array) -> tuple[Array, Array]:
-        """Atoms of a law that is never less private: (values of X, masses), by (B2).
+        """Return atoms of a law that is never less private: (values of X, masses), by (B2).
 
         The mass goes to the conditional mean right of ``convex_from``, one number or one of each bin, elsewhere a
         little to its right (B4), and where the mean is unknown to the right end. The mass ``below`` goes to the left
@@ -194,7 +194,7 @@ def right_share(left: Array, right: Array, mean: Array, rate: Array) -> Array:
 
 
 def curvature(x: Array, convex_from: float | Array) -> Array:
-    """ρ of (B4): h_ε is convex in e^{ρx} right of x, for every ε."""
+    """Return ρ of (B4): h_ε is convex in e^{ρx} right of x, for every ε."""
     with np.errstate(over="ignore"):
         rate: Array = 1.5 * np.maximum(convex_from / x - 1.0, 0.0) / x
     return rate
@@ -221,14 +221,14 @@ def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus
 
 
 def bins_of_mixture(law: GammaMixture, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
-    """A mixture of χ²(ν)/ν in bins that reach to ∞."""
+    """Return a mixture of χ²(ν)/ν in bins that reach to ∞."""
     edges = bin_edges(law, tail, number, law.upper_quantile(1e-9), focus)
     left, right = edges, np.append(edges[1:], np.inf)
     return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, edges[0]))
 
 
 def left_tail(law: GammaMixture, x: float) -> float:
-    """Probability of X below x."""
+    """Return the probability of X below x."""
     return float(law.cdf(np.array([x]))[0])
 
 

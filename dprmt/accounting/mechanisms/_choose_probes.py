@@ -131,7 +131,7 @@ def _least_probes(budget: int) -> int:
 
 
 def _best_width(row: Callable[[int], ProbeChoice], widest: int) -> ProbeChoice:
-    """The best of a few widths, then of those half-way to its neighbours."""
+    """Return the best of a few widths, then of those half-way to its neighbours."""
     tried = {int(width): row(int(width)) for width in np.unique(np.linspace(3, widest, _FIRST_TRIES).round())}
     for _ in range(2):
         widths = sorted(tried)

@@ -12,27 +12,28 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, phases_html, worst_of
+from dprmt.accounting.basics import LARGEST_EPSILON, Array, Direction, PrivacyBounds, phases_html, worst_of
 from dprmt.accounting.composition import (
     DeltaAtEpsilon,
     EpsilonAtDelta,
-    Progress,
     Question,
-    improve,
     interval,
-    is_hopeless,
     solve,
 )
 from dprmt.accounting.mechanisms._releases import Disclosure, Release
 from dprmt.accounting.mechanisms._sampling import Sampling
 from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut, renyi_as_one
 from dprmt.accounting.questions import (
+    Ends,
     Numbers,
     PrivacyCurve,
     bayes_risk,
     bounds_by_curves,
-    delta_curve,
+    checked_epsilons,
+    delta_ends,
+    deltas_by_curves,
     gdp_mu,
+    joined,
     mu_grid,
     true_positive_rate,
 )
@@ -40,7 +41,8 @@ from dprmt.accounting.questions import (
 if TYPE_CHECKING:
     from dprmt.accounting.questions import TradeOff
 
-_BOTH: tuple[Direction, Direction] = ("remove", "add")
+BOTH: tuple[Direction, Direction] = ("remove", "add")
+"""Adjacency directions."""
 _LEAST_DELTA = 1e-290
 _LOOSE = 1.25  # an upper end over the lower one, beyond which composed curves may be the smaller
 
@@ -64,15 +66,11 @@ class Composable(Protocol):
         ...
 
     def step(self) -> Step:
-        """One step."""
-        ...
-
-    def fallback_steps(self) -> tuple[Step, ...]:
-        """One step under each of two other valid analyses, or none."""
+        """Return one step."""
         ...
 
     def of_one_sample(self) -> Composable:
-        """The same for one sample that is present, or without a gradient."""
+        """Return the same for one sample that is present, or without a gradient."""
         ...
 
 
@@ -80,19 +78,19 @@ class Questions:
     """The questions that a run answers, all from its ε, its δ and its trade-off function."""
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample; both the same where samples are replaced."""
+        """Return ε for removing and for adding one sample; both the same where samples are replaced."""
         raise NotImplementedError
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """δ for removing and for adding one sample; both the same where samples are replaced."""
+        """Return δ for removing and for adding one sample; both the same where samples are replaced."""
         raise NotImplementedError
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """The trade-off function α ↦ β: the smaller of both adjacency directions."""
+        """Return the trade-off function α ↦ β: the smaller of both adjacency directions."""
         raise NotImplementedError
 
     def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
-        """ε at ``delta``, the larger of both adjacency directions.
+        """Return ε at ``delta``, the larger of both adjacency directions.
 
         Parameters
         ----------
@@ -134,7 +132,7 @@ class Questions:
         return worst_of(self.delta_by_direction(cast("float", epsilon), tolerance=tolerance))
 
     def advantage(self) -> PrivacyBounds:
-        """The most by which an attacker's true positive rate can exceed the false positive rate.
+        """Return the most by which an attacker's true positive rate can exceed the false positive rate.
 
         Returns
         -------
@@ -151,7 +149,7 @@ class Questions:
         return replace(self.delta(0.0), at_epsilon=None)
 
     def true_positive_rate(self, false_positive_rate: float) -> PrivacyBounds:
-        """The largest true positive rate of an attacker with this false positive rate, in [0, 1].
+        """Return the largest true positive rate of an attacker with this false positive rate, in [0, 1].
 
         Returns
         -------
@@ -173,7 +171,8 @@ class Questions:
         return true_positive_rate(self.trade_off([alpha]))
 
     def bayes_risk(self, prior: float = 0.5) -> PrivacyBounds:
-        """The least probability of error of an attacker who believes in one neighbour with probability ``prior``.
+        """Return the least probability of error of an attacker who believes in one neighbour with probability
+        ``prior``.
 
         Returns
         -------
@@ -198,7 +197,7 @@ class Questions:
         return bayes_risk(self.delta(abs(math.log1p(-prior) - math.log(prior))), min(prior, 1.0 - prior))
 
     def gdp_mu(self, *, least_delta: float = 1e-10) -> PrivacyBounds:
-        """The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
+        """Return the smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
 
         Returns
         -------
@@ -221,9 +220,9 @@ class Questions:
         last = self.epsilon(least_delta).upper
         if not math.isfinite(last):
             return PrivacyBounds(0.0, math.inf, math.inf, is_narrow=False)
-        return gdp_mu(self._delta_curve(mu_grid(last), 1e-2, improves=False), least_delta)
+        return gdp_mu(self._delta_curve(mu_grid(last), 1e-2), least_delta)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
         raise NotImplementedError
 
 
@@ -304,7 +303,7 @@ class Composition(Questions):
         return phases_html(self.phases)
 
     def free_phases(self) -> tuple[tuple[Composable, int], ...]:
-        """The phases that are not fixed.
+        """Return the phases that are not fixed.
 
         Returns
         -------
@@ -321,7 +320,7 @@ class Composition(Questions):
         return replace(self._worst(EpsilonAtDelta(delta), tolerance), at_delta=delta)
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample; both the same where samples are replaced.
+        """Return ε for removing and for adding one sample; both the same where samples are replaced.
 
         Returns
         -------
@@ -346,7 +345,7 @@ class Composition(Questions):
         return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """δ for removing and for adding one sample; both the same where samples are replaced.
+        """Return δ for removing and for adding one sample; both the same where samples are replaced.
 
         Returns
         -------
@@ -358,7 +357,7 @@ class Composition(Questions):
         return {direction: replace(bounds, at_epsilon=epsilon) for direction, bounds in found.items()}
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """The trade-off function α ↦ β: the smaller of both adjacency directions.
+        """Return the trade-off function α ↦ β: the smaller of both adjacency directions.
 
         Returns
         -------
@@ -368,18 +367,18 @@ class Composition(Questions):
         from dprmt.accounting.questions import checked_rates, perfect_trade_off, trade_off, trade_off_by_curves
 
         rates = checked_rates(alpha)
-        # What is disclosed is told apart for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
+        # Disclosed parts are distinguished for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
         inner = np.minimum(rates / self._disclosure.kept, 1.0) if self._disclosure.kept else np.ones(rates.shape)
         if not self._engine_phases:
             band = perfect_trade_off(inner)
         elif self.has_pairs:
-            band = trade_off(self.schedule(), inner)
+            band = trade_off(self.schedule(), inner, BOTH[:1] if self.neighbours.is_replacement else BOTH)
         else:
             band = trade_off_by_curves(self._one_sample(), inner, self.neighbours)
         return self._disclosure.of_trade_off(band, rates)
 
     def schedule(self) -> Schedule:
-        """The steps that are composed, for the engine.
+        """Return the steps that are composed, for the engine.
 
         Returns
         -------
@@ -397,23 +396,44 @@ class Composition(Questions):
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
         return all(mechanism.has_pairs for mechanism, _ in self.phases)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
-        apart, schedule = self._disclosure, self.schedule() if self.has_pairs and self._engine_phases else None
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+        tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
+        at = checked_epsilons(epsilon)
+        ordered, place = np.unique(at, return_inverse=True)
+        ends = {
+            side: self._joined_ends(ordered, *found) for side, found in self._delta_ends(ordered, tolerance).items()
+        }
+        return joined(ends, DeltaAtEpsilon(0.0), tolerance, at, place)
 
-        def ask(question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
-            if self._engine_phases:
-                return self._solve_rest(question, direction, tolerance, 0.0)
-            return PrivacyBounds(0.0, 0.0, 0.0, direction)
+    def _delta_ends(self, epsilons: Array, tolerance: float) -> Ends:
+        """Bounds on δ, but for what is disclosed outright, at increasing ε."""
+        directions = BOTH[:1] if self.neighbours.is_replacement else BOTH
+        if not self._engine_phases:
+            return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
+        if self.has_pairs:
+            ends = dict(delta_ends(self.schedule(), epsilons, directions, tolerance))
+            if not self.neighbours.is_replacement or np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0]):
+                return ends
+        else:
+            one = delta_ends(self._one_sample(), epsilons, BOTH, tolerance)
+            worst = np.maximum(one["remove"][0], one["add"][0])
+            is_alike = self.neighbours.is_replacement
+            ends = {way: (worst if is_alike else one[way][0], np.ones(epsilons.size)) for way in directions}
+        for way, (lower, upper) in ends.items():
+            curves = deltas_by_curves(self._one_sample(), epsilons, way, self.neighbours)
+            ends[way] = lower, np.maximum(np.minimum(upper, curves), lower)
+        return ends
 
-        curve = delta_curve(schedule, ask, epsilon, tolerance, improves=improves)
-        if apart:
-            rest = zip(curve.at, curve.lower, curve.estimate, curve.upper, strict=True)
-            known = [(0.0, 0.0, 0.0) if apart.ends_by(at) else tuple(map(float, ends)) for at, *ends in rest]
-            joined = np.array(
-                [[*apart.joined_ends(low, high), apart.joined_ends(guess, guess)[1]] for low, guess, high in known]
-            )
-            curve = replace(curve, lower=joined[:, 0], estimate=joined[:, 2], upper=joined[:, 1])
-        return replace(curve, direction=np.full(len(curve), "")) if self.neighbours.is_replacement else curve
+    def _joined_ends(self, epsilons: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Bounds on δ from those on the rest and what is disclosed outright."""
+        apart = self._disclosure
+        if not apart:
+            return lower, upper
+        rest = zip(epsilons.tolist(), lower.tolist(), upper.tolist(), strict=True)
+        both = np.array(
+            [apart.joined_ends(*((0.0, 0.0) if apart.ends_by(at) else (low, high))) for at, low, high in rest]
+        )
+        return both[:, 0], both[:, 1]
 
     def _checked_delta(self, delta: float) -> float:
         if self._disclosure.loss is not None:
@@ -432,11 +452,11 @@ class Composition(Questions):
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
-            return dict.fromkeys(_BOTH, replace(self._solve(question, "remove", tolerance), direction=None))
-        return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
+            return dict.fromkeys(BOTH, replace(self._solve(question, "remove", tolerance), direction=None))
+        return {direction: self._solve(question, direction, tolerance) for direction in BOTH}
 
     def _one_sample(self) -> Schedule:
-        """The steps as one sample that is present, or without a gradient, sees them."""
+        """Return the steps as one sample that is present, or without a gradient, sees them."""
         alone = [(mechanism.of_one_sample(), steps) for mechanism, steps in self.phases]
         return Composition(alone).schedule()
 
@@ -463,22 +483,12 @@ class Composition(Questions):
         return apart.joined(question, direction, tolerance, rest)
 
     def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
-        """Bound by the first analysis; where bounds stay wide, the upper one may come from another valid analysis."""
+        """Bounds by pairs of steps; of a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
-        progress, schedule = Progress(enough), self.schedule()
-        bounds = solve(schedule, question, direction, tolerance, progress)
-        if bounds.is_narrow or bounds.upper <= enough or is_hopeless(schedule, question, bounds):
+        bounds = solve(self.schedule(), question, direction, tolerance, enough)
+        if bounds.is_narrow:
             return bounds
-        for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
-            if bounds.is_narrow or bounds.upper <= enough:
-                break
-            schedule = [
-                unit
-                for mechanism, steps in self.phases
-                for unit in mechanism.sampling.schedule(_fallback(mechanism, choice), steps)
-            ]
-            bounds = improve(bounds, schedule, question, tolerance, progress)
         if self.neighbours.is_replacement and bounds.upper > max(enough, _LOOSE * bounds.lower):
             return self._smaller_by_curves(bounds, question, direction, tolerance)
         return bounds
@@ -589,8 +599,8 @@ class Parallel(Questions):
         }
         return replace(bands[0], **ends)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
-        curves = [run._delta_curve(epsilon, tolerance, improves=improves) for run in self.runs]
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+        curves = [run._delta_curve(epsilon, tolerance) for run in self.runs]
         top = np.argmax([curve.upper for curve in curves], axis=0)
         ends = {name: np.max([getattr(c, name) for c in curves], axis=0) for name in ("lower", "estimate", "upper")}
         kept = {name: np.choose(top, [getattr(c, name) for c in curves]) for name in ("direction", "is_narrow")}
@@ -636,12 +646,7 @@ def parallel(*runs: Composition) -> Parallel:
 
 
 def _largest(each: Sequence[dict[Direction, PrivacyBounds]]) -> dict[Direction, PrivacyBounds]:
-    return {way: replace(worst_of({str(i): one[way] for i, one in enumerate(each)}), direction=way) for way in _BOTH}  # type: ignore[misc]
-
-
-def _fallback(mechanism: Composable, choice: int) -> Step:
-    steps = mechanism.fallback_steps()
-    return steps[min(choice, len(steps) - 1)] if steps else mechanism.step()
+    return {way: replace(worst_of({str(i): one[way] for i, one in enumerate(each)}), direction=way) for way in BOTH}  # type: ignore[misc]
 
 
 def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Composable, int, bool]]:
@@ -663,13 +668,13 @@ def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable,
         mechanism, steps = phase
     except (TypeError, ValueError):
         raise ParameterError("phases", phase, _LIST) from None
-    if isinstance(mechanism, type) or not hasattr(mechanism, "fallback_steps"):
+    if isinstance(mechanism, type) or not hasattr(mechanism, "of_one_sample"):
         raise ParameterError("phases", mechanism, _LIST)
     return mechanism, run_length(mechanism.sampling, steps)
 
 
 def run_length(sampling: Sampling, steps: int | None = None, epochs: int | None = None) -> int:
-    """The number of steps of a run, which may be 0: nothing is released yet."""
+    """Return the number of steps of a run, which may be 0: nothing is released yet."""
     given = steps if epochs is None else epochs
     if given == 0 and None in (steps, epochs):
         return check_count("steps" if epochs is None else "epochs", given, low=0)

@@ -60,12 +60,12 @@ class DPSGD(Value, Mechanism):
 
     Formal guarantees
     -----------------
-    Every ``upper`` bounds adaptive composition for ``neighbours`` in both directions (``docs/theory/neighbours.md``)
-    if all of these hold: batches are drawn as ``sampling`` specifies (a shuffle cut into batches is
-    :class:`FixedOrder`); each contribution is clipped to norm C by its norm, computed under the conditions of
-    ``norms``; Gaussian noise of standard deviation σC is added to the sum. All else, such as dividing by the
-    *expected* batch size, is post-processing. Discretization, truncation and rounding are included
-    (``docs/theory/randomized_clipping.md``, §6; ``docs/theory/random_allocation.md``).
+    Holds if: batches are drawn as ``sampling`` specifies (a shuffle cut into batches is :class:`FixedOrder`), and each
+    contribution is clipped to norm C by its norm, computed under the conditions of ``norms``. Gaussian noise of
+    standard deviation σC must be added to the sum. Covers: every ``upper``, for adaptive composition and
+    ``neighbours`` in both directions. All else, such as dividing by the *expected* batch size, is post-processing.
+    Discretization, truncation and rounding are included (``docs/theory/randomized_clipping.md``, §6;
+    ``docs/theory/random_allocation.md``).
 
     Raises
     ------
@@ -169,7 +169,7 @@ class DPSGD(Value, Mechanism):
         return self._step(self.norms)[1]
 
     def step(self) -> AnyStep:
-        """One step under the chosen analysis.
+        """Return one step under the chosen analysis.
 
         Returns
         -------
@@ -178,17 +178,6 @@ class DPSGD(Value, Mechanism):
             gradient.
         """
         return self._step(self.norms)[0]
-
-    def fallback_steps(self) -> tuple[AnyStep, ...]:
-        """One step under each of the analyses that are valid too, and at times tighter.
-
-        Returns
-        -------
-        tuple of ClippingStep or RelatedStep
-            By :meth:`Norms.alternatives`.
-        """
-        others = [self._step(norms) for norms in self.norms.alternatives()]
-        return tuple(step for step, has_pair in others if has_pair or not self.has_pairs)
 
     def of_one_sample(self) -> DPSGD:
         """Return the same mechanism for :class:`ZeroOut`.
@@ -201,7 +190,7 @@ class DPSGD(Value, Mechanism):
         return replace(self, neighbours=ZeroOut())
 
     def _step(self, norms: Norms) -> tuple[AnyStep, bool]:
-        """One step with these norms, and whether it is one for ``neighbours``; else for one sample's presence."""
+        """Return one step with these norms, and whether it is for ``neighbours`` or for one sample's presence."""
         relation = self.neighbours
         if isinstance(self.sampling, FixedSize):
             return FixedSizeStep(self.joint_noise_multiplier, self.sampling.rate, relation.is_replacement), True
@@ -226,5 +215,5 @@ class DPSGD(Value, Mechanism):
 
 
 def check_noise(noise_multiplier: float) -> float:
-    """The noise multiplier, checked."""
+    """Return the noise multiplier, checked."""
     return check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)

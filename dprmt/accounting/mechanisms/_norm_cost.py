@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.laws import ExactNorms, Norms
 
-_WORD = 4  # float32
+_WORD = 4  # bytes of a float32
 
 
 class LayerShape(NamedTuple):
@@ -53,7 +53,7 @@ def norm_cost(layers: Sequence[LayerShape], norms: Norms, products: int) -> Norm
 
 
 def check_layers(layers: Sequence[Sequence[int]]) -> tuple[LayerShape, ...]:
-    """Shapes of layers, checked."""
+    """Return shapes of layers, checked."""
     if len(layers) == 0 or any(len(layer) != 3 for layer in layers):
         raise ParameterError("layers", layers, "a non-empty list of (tokens, in_features, out_features)")
     return tuple(LayerShape(*(check_count("layers", side) for side in layer)) for layer in layers)

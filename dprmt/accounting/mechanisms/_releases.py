@@ -12,7 +12,7 @@ import numpy as np
 
 from dprmt._validation import check_real
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Value
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Question, interval
+from dprmt.accounting.composition import EpsilonAtDelta, Question, interval
 from dprmt.accounting.mechanisms._sampling import Poisson
 from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair, log_shift_ratio
 
@@ -54,7 +54,7 @@ class Release(Value):
         return None
 
     def step(self) -> Step:
-        """One release, but for what is disclosed outright, as the engine composes it.
+        """Return one release, but for what is disclosed outright, as the engine composes it.
 
         Returns
         -------
@@ -62,16 +62,6 @@ class Release(Value):
             Its pair.
         """
         raise NotImplementedError
-
-    def fallback_steps(self) -> tuple[Step, ...]:
-        """Return other valid analyses; there are none.
-
-        Returns
-        -------
-        tuple
-            Empty.
-        """
-        return ()
 
     def of_one_sample(self) -> Release:
         """Return the release itself, which has no neighbouring relation.
@@ -277,7 +267,7 @@ class Disclosure:
 
     def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
         """The answer where nothing else is released."""
-        if isinstance(question, DeltaAtEpsilon):
+        if question.epsilon is not None:
             low, high = _down(self.low), _up(self.high)
         else:
             low, high = (0.0 if Fraction(question.delta) >= d else math.inf for d in (self.low, self.high))
@@ -287,11 +277,10 @@ class Disclosure:
         self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
     ) -> PrivacyBounds:
         """The answer from that for the rest, whose losses end at ``loss``."""
-        if isinstance(question, DeltaAtEpsilon):
+        if question.epsilon is not None:
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
             return interval(*self.joined_ends(found.lower, found.upper), direction, question, tolerance)
-        assert isinstance(question, EpsilonAtDelta)
         left = [(Fraction(question.delta) - d) / (1 - d) if d < 1 else Fraction(-1) for d in (self.low, self.high)]
         most = math.inf if self.loss is None else _up(self.loss)
         least, safe = _up(left[0]), _down(left[1])
@@ -308,11 +297,11 @@ class Disclosure:
         return interval(min(low, high), high, direction, question, tolerance)
 
     def ends_by(self, epsilon: float) -> bool:
-        """Whether no loss of the rest lies beyond."""
+        """Return whether no loss of the rest lies beyond."""
         return self.loss is not None and Fraction(epsilon) >= self.loss
 
     def joined_ends(self, low: float, high: float) -> tuple[float, float]:
-        """Bounds on δ(ε), from those for the rest."""
+        """Return bounds on δ(ε), from those for the rest."""
         below = _down(self.low + (1 - self.low) * Fraction(low))
         return below, min(_up(self.high + (1 - self.high) * Fraction(high)), 1.0)
 
@@ -327,13 +316,13 @@ class Disclosure:
 
 
 def _down(exact: Fraction) -> float:
-    """The largest float that is not above."""
+    """Return the largest float that is not above."""
     value = float(exact)
     return value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
 
 
 def _up(exact: Fraction) -> float:
-    """The smallest float that is not below."""
+    """Return the smallest float that is not below."""
     value = float(exact)
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
@@ -350,7 +339,7 @@ class LaplacePair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """All losses."""
+        """Return all losses."""
         del tail
         if self.rate == 1.0:
             return -1.0 / self.scale, 1.0 / self.scale
@@ -358,7 +347,7 @@ class LaplacePair:
         return low - _ASIDE, high + _ASIDE
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         if self.rate < 1.0:
             plain = vars(LaplacePair(self.scale).cells(log_shift_ratio(nodes, self.rate)))
             mixed = {

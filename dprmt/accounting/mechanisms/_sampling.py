@@ -32,7 +32,7 @@ class _EqualSteps(Value):
         return [(step, -(-steps // self.bands))]
 
     def unit(self, step: AnyStep) -> AnyStep:
-        """The unit that another package's accountant composes.
+        """Return the unit that another package's accountant composes.
 
         Returns
         -------
@@ -56,7 +56,7 @@ class _IndependentSteps(_EqualSteps):
         return self.rate
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of steps of a run.
+        """Return the number of steps of a run.
 
         Returns
         -------
@@ -69,7 +69,7 @@ class _IndependentSteps(_EqualSteps):
             If steps are missing or out of range, or epochs are given.
         """
         if epochs is not None:
-            raise ParameterError("epochs", epochs, f"left out of {self.kind} sampling, which has none; give steps")
+            raise ParameterError("epochs", epochs, f"left out of {self.kind} sampling, which has none", "pass steps")
         if steps is None:
             raise ParameterError("steps", steps, f"an integer in [1, {_MOST_STEPS}]")
         return check_count("steps", steps, high=_MOST_STEPS)
@@ -288,7 +288,7 @@ class RandomAllocation(Value):
         return [(_block(step, length), epochs * count) for length, count in blocks.items() if count]
 
     def unit(self, step: AnyStep) -> AnyStep | AllocationEpoch:
-        """The unit that another package's accountant composes.
+        """Return the unit that another package's accountant composes.
 
         Returns
         -------
@@ -304,7 +304,7 @@ class RandomAllocation(Value):
         return _block(step, self.steps_per_epoch)
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of steps of a run.
+        """Return the number of steps of a run.
 
         Returns
         -------
@@ -318,10 +318,10 @@ class RandomAllocation(Value):
         """
         if epochs is not None:
             if steps is not None:
-                raise ParameterError("epochs", epochs, "left out where a number of steps is given")
+                raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
             return check_count("epochs", epochs, high=_MOST_STEPS // self.steps_per_epoch) * self.steps_per_epoch
         if steps is None:
-            raise ParameterError("steps", steps, "given, or epochs")
+            raise ParameterError("steps", steps, "given, or epochs", "pass one of them")
         if check_count("steps", steps, high=_MOST_STEPS) % self.steps_per_epoch:
             allowed = f"whole epochs of random allocation, a multiple of steps_per_epoch = {self.steps_per_epoch}"
             raise ParameterError("steps", steps, allowed)
@@ -358,7 +358,7 @@ class FixedOrder(_EqualSteps):
     """The sample rate of the step that the engine sees."""
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of epochs of a run.
+        """Return the number of epochs of a run.
 
         Returns
         -------
@@ -371,7 +371,7 @@ class FixedOrder(_EqualSteps):
             If not exactly one of both is given, or it is out of range.
         """
         if epochs is not None and steps is not None:
-            raise ParameterError("epochs", epochs, "left out where a number of steps is given")
+            raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
         name, value = ("epochs", epochs) if steps is None else ("steps", steps)
         if value is None:
             raise ParameterError("epochs", None, f"an integer in [1, {_MOST_STEPS}]")
@@ -383,7 +383,7 @@ _KINDS = (Poisson, CyclicPoisson, FixedSize, RandomAllocation, FixedOrder)
 
 
 def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
-    """The value; a plain number stands for Poisson sampling at this rate."""
+    """Return the value; a plain number stands for Poisson sampling at this rate."""
     if isinstance(sampling, _KINDS):
         return sampling
     try:
@@ -398,7 +398,7 @@ def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
 
 
 def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
-    """The value that :meth:`Value.as_dict` described.
+    """Return the value that :meth:`Value.as_dict` described.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class ClippingConfiguration:
         return {"norms": self.norms.as_dict(), "sampling": self.sampling, **whose}
 
     def mechanism(self, noise_multiplier: float, sample_rate: float) -> DPSGD:
-        """The mechanism of one step.
+        """Return the mechanism of one step.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class ClippingConfiguration:
         return DPSGD(noise_multiplier, Poisson(sample_rate), self.norms, self.neighbours)
 
     def charged(self, history: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
-        """The history with the epoch under way counted as a whole, for random allocation.
+        """Return the history with the epoch under way counted as a whole, for random allocation.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
             self.history.append((noise_multiplier, sample_rate, 1))
 
     def get_epsilon(self, delta: float, *, tolerance: float = 1e-3, **stated: Any) -> float:
-        """The certified upper bound on ε spent so far.
+        """Return the certified upper bound on ε spent so far.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         return self.get_bounds(delta, tolerance=tolerance, **stated).upper
 
     def get_bounds(self, delta: float, *, tolerance: float = 1e-3, **stated: Any) -> PrivacyBounds:
-        """Bounds on ε spent so far; arguments and errors as in :meth:`get_epsilon`.
+        """Return bounds on ε spent so far; arguments and errors as in :meth:`get_epsilon`.
 
         Returns
         -------
@@ -227,12 +227,12 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         return compose(phases).epsilon(delta, tolerance=tolerance)
 
     def __len__(self) -> int:
-        """Number of optimization steps taken so far."""
+        """Return the number of optimization steps taken so far."""
         return sum(steps for _, _, steps in self.history)
 
     @classmethod
     def mechanism(cls) -> str:
-        """The name under which Opacus creates this accountant.
+        """Return the name under which Opacus creates this accountant.
 
         Returns
         -------
@@ -361,7 +361,7 @@ def register_unconfigured() -> None:
 
 
 def _epoch_length(sample_rate: float) -> int:
-    """The t of which Opacus' sample rate is the inverse."""
+    """Return the t of which Opacus' sample rate is the inverse."""
     length = round(1.0 / sample_rate)
     if abs(length * sample_rate - 1.0) > 1e-9:
         raise ParameterError("sample_rate", sample_rate, "1 / (steps of an epoch) for random allocation")
@@ -369,7 +369,7 @@ def _epoch_length(sample_rate: float) -> int:
 
 
 def _checked_entry(entry: Any) -> tuple[float, float, int]:
-    """An entry of the history with numbers in range."""
+    """Return an entry of the history with numbers in range."""
     noise_multiplier, sample_rate, steps = entry
     return (
         check_real("noise_multiplier", noise_multiplier, low=0.0),

@@ -31,10 +31,10 @@ from dprmt.accounting.pairs._steps import ClippingStep
 
 _LARGE = 5.0  # losses beyond which nodes are further and further apart
 _LARGEST_LOSS = 300.0  # e^300 squared is still a number
-_POINTS = 2**17  # of a linear grid, beyond which large ratios are convolved apart
+_POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
 _MOST_POINTS = 2**21
 _EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
-_MESH, _SPACING = 0.03, 0.015  # of the grid in deviations of V, of larger nodes in deviations of log V
+_MESH, _SPACING = 0.03, 0.015  # grid mesh in deviations of V; node spacing in deviations of log V
 _ACCURACY = 2e-4  # wanted in ε, at the first level
 
 
@@ -57,7 +57,7 @@ class RatioPlan:
     large: Array
 
     def nodes(self) -> Array:
-        """All nodes."""
+        """Return all nodes."""
         return np.concatenate([self.small * self.mesh, self.large])
 
 
@@ -107,7 +107,7 @@ def _deviation(ratio: Array, mass: Array, boundary: float) -> float:
 
 
 def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: float, tail: float) -> float:
-    """The mesh that suffices for the bulk, and for the lower tail of the sum, where adding a sample is decided."""
+    """Return the mesh that suffices for the bulk, and for the lower tail of the sum, which decides adding a sample."""
     # Spreading on a mesh h multiplies E e^{-θV} by up to e^{θ²h²/12}, so it moves the ε of the add direction, whose
     # slope is θ·E[sum] of the tilted law, by θh²/12 over the tilted mean.
     small = np.minimum(ratio, boundary)
@@ -124,7 +124,7 @@ def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: flo
 
 
 _FIRST_BINS = 160
-_LEAST_BINS = 384  # of the law of the sensitivity: it enters once an epoch, where the engine asks at every step
+_LEAST_BINS = 384  # bins of the sensitivity's law: it is used once per epoch, not at every step
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class EpochPair:
         self._lost, self._unclear = law.lost, law.unclear
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         from_top = np.cumsum(self._moment[::-1])[::-1]
         finite = int(np.searchsorted(self._loss, -700.0))
         low = max(int(np.searchsorted(self._q[1:], tail)), finite)
@@ -214,7 +214,7 @@ class EpochPair:
         return float(self._loss[low]) - 1e-9, float(self._loss[max(high, low)]) + 1e-9
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         ends = np.searchsorted(self._loss, nodes, side="right")
         q, p = (_between(masses, ends) for masses in (self._mass, self._moment))
         return LossCells(
@@ -228,6 +228,6 @@ class EpochPair:
 
 
 def _between(masses: Array, ends: Array) -> Array:
-    """Sums of consecutive stretches, without differences."""
+    """Return sums of consecutive stretches, without differences."""
     place = np.repeat(np.arange(ends.size + 1, dtype=np.intp), np.diff(np.concatenate([[0], ends, [masses.size]])))
     return np.bincount(place, weights=masses, minlength=ends.size + 1)

@@ -45,7 +45,7 @@ class CoinMixture:
         return np.arange(self.size + 1, dtype=np.int64) / self.noise_multiplier
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         with np.errstate(divide="ignore", over="ignore"):
             share = np.minimum(tail / (self._means.size * np.exp(self._log_weights)), 0.5)
         last = float(np.max(self._means - ndtri(share)))
@@ -57,7 +57,7 @@ class CoinMixture:
         return float(self._loss(ndtri(np.array([tail])))[0][0]), high
 
     def _loss(self, x: Array) -> tuple[Array, Array]:
-        """The loss of an outcome, and its derivative."""
+        """Return the loss of an outcome, and its derivative."""
         value, slope = self._log_ratio(x)
         if self.is_replacement:
             other, falling = self._log_ratio(-x)
@@ -77,7 +77,7 @@ class CoinMixture:
         return value, slope
 
     def thresholds(self, nodes: Array) -> tuple[Array, Array]:
-        """The outcome at which the loss reaches each node, and by how much the loss misses the node there."""
+        """Return the outcome at which the loss reaches each node, and by how much the loss misses the node there."""
         if self.is_replacement and self.size == 1:
             mean = self._means[1:]
             return replacement_thresholds(nodes, mean, self.sample_rate), np.zeros(nodes.size)
@@ -118,7 +118,7 @@ class CoinMixture:
         return t, miss
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         t, miss = self.thresholds(nodes)
         ends = np.concatenate([[-np.inf], t, [np.inf]])
         present = self._masses(ends)
@@ -146,7 +146,7 @@ class CoinMixture:
 
 
 def log_coin_weights(size: int, sample_rate: float) -> Array:
-    """Logarithms of Bin(m, q)(j)."""
+    """Return logarithms of Bin(m, q)(j)."""
     m, q = size, sample_rate
     log_coin = [j * math.log(q) + (m - j) * math.log1p(-q) if q < 1.0 else -math.inf for j in range(m)]
     return np.array([math.log(math.comb(m, j)) + log_coin[j] for j in range(m)] + [m * math.log(q)])

@@ -43,13 +43,13 @@ class FixedSizeStep:
     is_exact = True
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """The pair of the supremum (W3), and the member of the family that is worst for losses above 0 (W2)."""
+        """Return the pair of the supremum (W3), and the member of the family that is worst for losses above 0 (W2)."""
         joined, changed = 2.0 / self.noise_multiplier, (0.0 if self.is_replacement else 1.0) / self.noise_multiplier
         member = DisplacedPair(joined, changed, self.sample_rate)
         return SupremumPair(member, joined - changed), member
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """A pair that is never more private than the step, whatever losses are asked for."""
+        """Return a pair that is never more private than the step, whatever losses are asked for."""
         return self.pairs(bins, tail)[0]
 
 
@@ -67,7 +67,7 @@ class DisplacedPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         share = min(0.5 * tail / self.sample_rate, 0.5)
         last = max(self.joined - float(ndtri(share)), -float(ndtri(min(0.5 * tail, 0.5))))
         if self._has_least:
@@ -98,12 +98,12 @@ class DisplacedPair:
 
     @cached_property
     def _least(self) -> tuple[float, float]:
-        """The smallest loss and its outcome, of a pair whose loss has a minimum: there ρ = 1."""
+        """Return the smallest loss and its outcome, of a pair whose loss has a minimum: there ρ = 1."""
         loss = float(np.log(2.0) - np.log1p(np.sqrt(1.0 + 4.0 * np.exp(-self._log_spread))))
         return loss, (loss + 1.5 * self.changed**2 - np.log(2.0)) / self.changed
 
     def outcomes(self, losses: Array) -> tuple[Array, Array]:
-        """The largest outcome with a loss of at most each of these, and the smallest; both alike where there is none.
+        """Return the largest and the smallest outcome with a loss of at most each of these; equal where there is none.
 
         With v = u/2 the loss is l where e^{vx} solves a quadratic equation, with roots A(1 ± √(1 - ρ)).
         """
@@ -122,13 +122,13 @@ class DisplacedPair:
         return largest, np.where(at < 0.0, np.minimum(left / v, lowest), -np.inf)
 
     def masses(self, ends: Array) -> tuple[Array, Array]:
-        """P and Q of the intervals between outcomes."""
+        """Return P and Q of the intervals between outcomes."""
         q = self.sample_rate
         absent = (1.0 - q) * interval_masses(ends)
         return absent + q * interval_masses(ends - self.joined), absent + q * interval_masses(ends - self.changed)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes: right of the smallest loss, and left of it."""
+        """Return masses between increasing loss nodes: right of the smallest loss, and left of it."""
         largest, smallest = self.outcomes(nodes)
         lowest = self._least[1] if self._has_least else -np.inf
         p, q = self.masses(np.concatenate([[lowest], largest, [np.inf]]))
@@ -150,14 +150,14 @@ class SupremumPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         q, high = self.member.sample_rate, self.member.loss_range(tail)[1]
         last = self.shift - float(ndtri(min(0.5 * tail / q, 0.5)))
         last = max(last, -float(ndtri(min(0.5 * tail, 0.5))))
         return -float(DisplacedPair(self.shift, 0.0, q).loss(np.array([last]))[0]), high
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         p, q = self._above(np.maximum(nodes, 0.0))
         p_below, q_below = self._below(np.minimum(nodes, 0.0))
         p, q = p + p_below, q + q_below
@@ -168,13 +168,13 @@ class SupremumPair:
         return LossCells(p[1:-1], q[1:-1], float(p[0]), float(q[0]), float(p[-1]), float(q[-1]))
 
     def _above(self, nodes: Array) -> tuple[Array, Array]:
-        """Masses of the member's losses in the cells, those above 0 alone; 0 in the first, below all nodes."""
+        """Return masses of the member's losses in the cells, those above 0 alone; 0 in the first, below all nodes."""
         ends = np.concatenate([self.member.outcomes(nodes)[0], [np.inf]])
         p, q = self.member.masses(ends)
         return np.append(0.0, p), np.append(0.0, q)
 
     def _below(self, nodes: Array) -> tuple[Array, Array]:
-        """Masses of the negated losses of Poisson sampling's pair, those below 0 alone; 0 in the last cell."""
+        """Return the masses of the negated losses below 0 of Poisson sampling's pair; 0 in the last cell."""
         rate = self.member.sample_rate
         # -L of the pair (1-q) N(0, 1) + q N(s, 1) against N(0, 1) is at most l where the outcome is at least this:
         first = log_shift_ratio(-nodes, rate) / self.shift + self.shift / 2
@@ -197,7 +197,7 @@ class DirectSum:
         return min(low for low, _ in ends), max(high for _, high in ends)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return masses between increasing loss nodes."""
         each = [(weight, vars(pair.cells(nodes))) for weight, pair in self.parts]
         return LossCells(**{name: sum(weight * cells[name] for weight, cells in each) for name in each[0][1]})
 

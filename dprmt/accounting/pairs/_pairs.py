@@ -35,7 +35,7 @@ class LossCells:
     q_above: float
 
     def mirrored(self) -> LossCells:
-        """The cells of the exchanged pair (Q, P) on the negated, reversed nodes."""
+        """Return the cells of the exchanged pair (Q, P) on the negated, reversed nodes."""
         return LossCells(
             p=self.q[::-1],
             q=self.p[::-1],
@@ -55,12 +55,38 @@ class StepPair(Protocol):
         ...
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         ...
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         ...
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """The exchanged pair (Q, P): adding the sample, where ``pair`` is for removing it."""
+
+    pair: StepPair
+
+    @property
+    def slack(self) -> float:
+        """See :class:`StepPair`."""
+        return self.pair.slack
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """See :class:`StepPair`."""
+        low, high = self.pair.loss_range(tail)
+        return -high, -low
+
+    def cells(self, nodes: Array) -> LossCells:
+        """See :class:`StepPair`."""
+        return self.pair.cells(-nodes[::-1]).mirrored()
+
+
+def facing(pair: StepPair, direction: Direction) -> StepPair:
+    """The pair as an adjacency direction sees it."""
+    return pair if direction == "remove" else Mirrored(pair)
 
 
 def interval_masses(points: Array) -> Array:
@@ -98,7 +124,7 @@ class Step(Protocol):
         ...
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """A pair that is never more private than the step, and one that is never less private."""
+        """Return a pair that is never more private than the step, and one that is never less private."""
         ...
 
 
@@ -126,7 +152,7 @@ class AtomicPair:
         return min(float(self.losses[0]), -self.reach), max(float(self.losses[-1]), self.reach)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         place = np.searchsorted(nodes, self.losses)
         p = np.bincount(place, weights=self.p, minlength=nodes.size + 1)
         q = np.bincount(place, weights=self.p * np.exp(-self.losses), minlength=nodes.size + 1)
@@ -148,15 +174,12 @@ class AtomicPair:
 
 
 def charged_cells(pair: StepPair, nodes: Array) -> dict[Direction, LossCells]:
-    """Cells of an upper pair in both adjacency directions.
+    """Return cells of an upper pair in both adjacency directions.
 
     ``nodes``: strictly increasing losses of the direction "remove"; the direction "add" has ``-nodes[::-1]``. Returns:
     keys ``"remove"`` and ``"add"``. Each ``p_above`` has all mass that counts as an infinite loss: mass above the last
     node, mass that the pair moves there, and its slack. So masses may sum to more than 1.
     """
     cells = pair.cells(nodes)
-    return {"remove": _with_slack(cells, pair.slack), "add": _with_slack(cells.mirrored(), pair.slack)}
-
-
-def _with_slack(cells: LossCells, slack: float) -> LossCells:
-    return replace(cells, p_above=min(cells.p_above + slack, 1.0))
+    both: dict[Direction, LossCells] = {"remove": cells, "add": cells.mirrored()}
+    return {way: replace(each, p_above=min(each.p_above + pair.slack, 1.0)) for way, each in both.items()}

@@ -35,7 +35,7 @@ class PublicPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         share = np.minimum(tail / (self.mass.size * self.mass), 0.5)
         top = self.shift - ndtri(np.minimum(share / self.sample_rate, 0.5))
         high = float(np.max(self._loss(np.maximum(top, -ndtri(share)))))
@@ -51,11 +51,11 @@ class PublicPair:
         return np.logaddexp(np.log1p(-q), np.log(q) + exponent)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, mixed over Z."""
+        """Return the masses between increasing loss nodes, mixed over Z."""
         return self.mixed(nodes, *self._masses(nodes))
 
     def _masses(self, nodes: Array) -> tuple[Array, Array]:
-        """Masses of the intervals between losses and beyond them, without and with the sample."""
+        """Return the masses of the intervals between losses and beyond them, without and with the sample."""
         ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, self.sample_rate), [np.inf]])
         absent, present = np.empty((2, nodes.size + 1))
         for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
@@ -67,7 +67,7 @@ class PublicPair:
         return absent, present
 
     def mixed(self, nodes: Array, absent: Array, present: Array) -> LossCells:
-        """The cells from their masses without and with the sample, the first and last of which lie outside."""
+        """Return the cells from their masses without and with the sample, the first and last of which lie outside."""
         q = self.sample_rate
         p = (1.0 - q) * absent + q * present
         if self.infinite > 0:  # with Z = ∞ the loss is ∞ if the sample takes part, else log(1 - q)
@@ -103,7 +103,7 @@ def log_shift_ratio(loss: Array, sample_rate: float) -> Array:
 
 _SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
-_RELATIVE = 1e-12  # of Φ(-x) and its difference from another, x < 38.5: x² roundings in the exponent, and some
+_RELATIVE = 1e-12  # relative error of Φ(-x) for x < 38.5: x² roundings in the exponent, and some
 _UNDERFLOW = 1e-290
 _NOTHING = 1e-30  # no need to look for less
 
@@ -126,11 +126,11 @@ class TightPair:
         return self.rank_one.loss_range(tail)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, all of them at nodes."""
+        """Return the masses between increasing loss nodes, all of them at nodes."""
         return self.dominating(nodes, self.rank_one.cells(nodes))
 
     def dominating(self, nodes: Array, cells: LossCells) -> LossCells:
-        """The same from the cells of the rank-one law."""
+        """Return the same from the cells of the rank-one law."""
         excess = self.excess(nodes)
         if not np.any(excess > 0.0):
             return cells
@@ -191,7 +191,7 @@ class TightPair:
         return mass * np.maximum(here - _hockey_stick_bound(epsilon, mean, -1.0), _UNDERFLOW)
 
     def crude_excess(self, largest_loss: float) -> float:
-        """A bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
+        """Return a bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
         pair = self.rank_one
         active = pair.shift > _SMALLEST_CONCAVE_SHIFT
         ratio = abs(float(log_shift_ratio(np.array([largest_loss]), pair.sample_rate)[0]))
@@ -261,21 +261,23 @@ def _density(x: Array) -> Array:
 
 
 def _raised_to(first: float, cells: LossCells) -> float:
-    """The Q-mass of what lies below the first node, where all of its P-mass is there and the rest at -∞."""
+    """Return the Q-mass of what lies below the first node, where all of its P-mass is there and the rest at -∞."""
     if cells.p_below <= 0.0:
         return 0.0
     return min(math.exp(min(math.log(cells.p_below) - first, 0.0)), cells.q_below)
 
 
 def _dots_of_the_smaller(nodes: Array, cells: LossCells) -> Array:
-    """Masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it is < 0."""
+    """Return the masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it
+    is < 0.
+    """
     right = connect_the_dots(nodes, cells)
     left = connect_the_dots(-nodes[::-1], cells.mirrored())[::-1]
     return np.where(nodes < 0.0, left, right)
 
 
 def _mass_changes(nodes: Array, excess: Array) -> Array:
-    """Masses at nodes that add the piecewise linear function of e^ε through the ``excess`` to a curve."""
+    """Return the masses at nodes that add the piecewise linear function of e^ε through the ``excess`` to a curve."""
     step, unit = np.diff(nodes), np.diff(np.minimum(nodes, 0.0))
     with np.errstate(over="ignore", invalid="ignore"):
         near = (excess[1:] * np.exp(unit) - excess[:-1]) / np.expm1(step)
@@ -328,7 +330,7 @@ def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
 
 
 def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, total_variation: float) -> float:
-    """Probability to charge to an infinite loss per step, in both adjacency directions: q·η/(1 - q·TV).
+    """Return the probability to charge to an infinite loss per step, in both adjacency directions: q·η/(1 - q·TV).
 
     ``total_variation``: upper bound on the total variation of the step before subsampling.
     """
@@ -343,7 +345,7 @@ def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> f
 
 @lru_cache(maxsize=256)
 def tangent_excess(noise_multiplier: float, law: GammaMixture) -> float:
-    """An upper bound on η = max_ε E[(tangent - h_ε)(X); X < x₀(ε)] under a law of X.
+    """Return an upper bound on η = max_ε E[(tangent - h_ε)(X); X < x₀(ε)] under a law of X.
 
     Returns: valid for every ε: between grid points by monotonicity of slope and inflection, beyond the last one by a
     cruder bound.
@@ -371,7 +373,7 @@ def tangent_excess(noise_multiplier: float, law: GammaMixture) -> float:
 
 
 def _excess_on_intervals(low: Array, high: Array, noise_multiplier: float, law: GammaMixture) -> tuple[Array, Array]:
-    """The expected excess at the left end of each ε interval, and a bound over all of it (T6)."""
+    """Return the expected excess at the left end of each ε interval, and a bound over all of it (T6)."""
     shift = np.sqrt(6.0 + 2.0 * np.sqrt(9.0 + np.stack([low, high]) ** 2))
     inflection = 1.0 / (noise_multiplier * shift[0]) ** 2
     slope = _steepest_slope(np.stack([low, high]), shift, noise_multiplier)
@@ -396,7 +398,7 @@ def _hockey_stick_of_shift(epsilon: Array, shift: Array) -> Array:
 def _expected_excess(
     epsilon: Array, inflection: Array, slope: Array, noise_multiplier: float, law: GammaMixture
 ) -> tuple[Array, Array]:
-    """Upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε."""
+    """Return upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε."""
     # Left of x₀ the function h is concave, so replacing it by chords over bins bounds it from below.
     fractions = np.append(0.0, np.linspace(0.0, 1.0, 97)[1:] ** min(1.0, 4.0 / law.dof[0]))
     x = inflection[:, None] * fractions

@@ -24,18 +24,18 @@ from dprmt.accounting.pairs._public_pair import PublicPair, keep_the_envelope
 
 Places: TypeAlias = NDArray[np.int64]
 
-_ROUNDING = 1e-11  # of differences of distribution functions
+_ROUNDING = 1e-11  # rounding of differences of distribution functions
 _BEND = 3.0  # the largest N at which a potential is convex
 _LARGEST_LOSS = 700.0  # e^709 is the last finite one
 _LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
-_INTERVALS, _DENSER = 44, 1.8  # of losses, each of which has one multiplier β, and how much denser from 0 on
+_INTERVALS, _DENSER = 44, 1.8  # intervals of losses with one multiplier β each; growth of density toward 0
 _FEW_CELLS, _CELLS, _HEIGHTS, _EVERY = 8, 48, 24, 3  # of rare ratios, of others, of y in each; cells to a window's step
 _RARE, _STRIDE, _FEWER = 1e-5, 3, 3
 _MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
-_ANGLES = (0.0, 0.3, 1.0)  # of 1 - cos θ
+_ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
 _HALVINGS = 7
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
-_LARGEST = math.exp(-0.5) * _STEEPEST  # yφ(y)
+_LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RatioLaw:
 def replaced_by_opposites(
     law: NormRatioBins, probes: int, noise_multiplier: float, sample_rate: float, tail: float, number: int
 ) -> AtomicPair:
-    """A pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
+    """Return a pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
 
     ``law``: χ²(k)/k in bins. ``tail``: P-mass at losses that need not be resolved; ``number``: of losses.
     """
@@ -73,7 +73,7 @@ def replaced_by_opposites(
 def opposites_below(
     law: NormRatioBins, noise_multiplier: float, sample_rate: float, tail: float, number: int
 ) -> AtomicPair:
-    """A pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
+    """Return a pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
     x, mass = law.concentrate(equal_ratios_convex_from(noise_multiplier))
     shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), _LEAST_SHIFT)
     losses = _losses(shift, mass, noise_multiplier, sample_rate, tail, number)
@@ -149,11 +149,11 @@ class _EqualRatios:
         return cls(height, before, after, losses[:, None])
 
     def of(self, some: Places) -> _EqualRatios:
-        """The same of some shifts."""
+        """Return the same of some shifts."""
         return _EqualRatios(self.height[:, some], self.before[:, some], self.after[:, some], self.loss)
 
     def tilt(self, shift: Array) -> Array:
-        """κ = tanh(at - l/2)."""
+        """Return κ = tanh(at - l/2)."""
         return np.asarray(np.tanh(shift * (self.after - self.before) / 2 - self.loss / 2))
 
     def bent(self, x: Array, shift: Array, law: RatioLaw, noise_multiplier: float) -> Array:
@@ -178,7 +178,7 @@ class _EqualRatios:
         return value
 
     def _between(self, shift: Array) -> tuple[Array, Array]:
-        """The least and largest z between neighbours: z = 2a - y, and y grows with a."""
+        """Return the least and largest z between neighbours: z = 2a - y, and y grows with a."""
         low = np.maximum(2 * shift[1:] - self.before[:, :-1], 0.0)
         return low, 2 * shift[:-1] - self.before[:, 1:]
 
@@ -195,7 +195,7 @@ class _EqualRatios:
 
 
 def _product(factor: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """The least and the largest of a number times one between ``low`` ≥ 0 and ``high``."""
+    """Return the least and the largest of a number times one between ``low`` ≥ 0 and ``high``."""
     return np.where(factor >= 0.0, factor * low, factor * high), np.where(factor >= 0.0, factor * high, factor * low)
 
 
@@ -307,7 +307,7 @@ class _Windows:
 
 
 def _allowed_multiplier(ends: Array, high: Array, low: Array, probes: int, sample_rate: float) -> Array:
-    """β such that 4β/k sin²θ is at most what misaligned gradients lose, by loss and cells of both shifts."""
+    """Return β such that 4β/k sin²θ is at most what misaligned gradients lose, by loss and cells of both shifts."""
     a0, a1, b0, b1 = low[:, None], high[:, None], low[None, :], high[None, :]
     weight, loss = np.exp(ends[:, 0])[:, None, None], ends[:, 1][:, None, None]
     found = np.full((ends.shape[0], high.size, high.size), math.inf)
@@ -333,13 +333,15 @@ def _threshold_above(a: Array, b: Array, loss: Array, sample_rate: float) -> Arr
 
 
 def _least_charge(beta: Array, need: Array, x: Array, law: RatioLaw, window: _Windows) -> Array:
-    """The smallest, over β, of what convex functions of one ratio cost that make up for all that is not settled."""
+    """Return the smallest, over β, of what convex functions of one ratio cost that make up for all that is not
+    settled.
+    """
     outside = law.below(x[window.left + 1]) / (x[window.left + 1] - x[window.left])
     right = law.above(x[window.right - 1]) / (x[window.right] - x[window.right - 1])
     fits = window.beta[:, None, :] >= beta[:, :, None]
     best = np.where(fits, outside + right, math.inf).argmin(axis=2)
     allowance = 4.0 * beta / law.probes
-    # Of the smaller ratio: at each node, for all to the left of it.
+    # Smaller ratio: at each node, for all ratios to its left.
     node = np.concatenate([np.ones((*beta.shape, 1)), need], axis=2)
     node = node + np.where(
         np.arange(x.size, dtype=np.int64) <= window.left[best][:, :, None], allowance[:, :, None], 0.0
@@ -367,7 +369,9 @@ def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
 
 
 def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
-    """The pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same exchanged."""
+    """Return the pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same
+    exchanged.
+    """
     curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
     step = np.diff(losses)
     mass = np.zeros(losses.size)

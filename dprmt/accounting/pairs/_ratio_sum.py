@@ -19,7 +19,7 @@ from dprmt.accounting.basics import Array, isotonic_regression
 from dprmt.accounting.pairs._discretization import drops
 from dprmt.accounting.pairs._pairs import StepPair
 
-_UNDERFLOW = 1e-290  # Q-masses below it say nothing of the ratio: their P-mass counts as lost
+_UNDERFLOW = 1e-290  # Q-mass below which the ratio is unknown, so that the P-mass counts as lost
 
 
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
@@ -43,7 +43,7 @@ class RatioLaw:
     lost: float
 
     def part(self, keep: Array) -> RatioLaw:
-        """The atoms that ``keep`` selects, with the same ``lost``."""
+        """Return the atoms that ``keep`` selects, with the same ``lost``."""
         return RatioLaw(self.ratio[keep], self.mass[keep], self.lost)
 
 
@@ -76,7 +76,7 @@ class RatioCells:
 
 
 def ratio_cells(pair: StepPair, nodes: Array) -> RatioCells:
-    """Cells of the ratio of an unsampled step's pair."""
+    """Return cells of the ratio of an unsampled step's pair."""
     cells = pair.cells(np.log(nodes[1:]))
     return RatioCells(
         nodes=nodes,
@@ -131,14 +131,14 @@ def _with_mean_kept(mass: Array, width: Array, share: Array) -> tuple[Array, Arr
     """
     while True:
         drop = drops(mass * width, share)
-        crossed = drop > _room(mass, width, share) * (1.0 + 1e-9)  # there is no room at either end
+        crossed = drop > _gap_to_tangent(mass, width, share) * (1.0 + 1e-9)  # neither end has space left
         beside = (crossed[1:] | crossed[:-1]) & (mass > 0)
         if not beside.any():
             return mass, drop
         mass = np.where(beside, 0.0, mass)
 
 
-def _room(mass: Array, width: Array, share: Array) -> Array:
+def _gap_to_tangent(mass: Array, width: Array, share: Array) -> Array:
     """Compute how far the interpolated put function of the spread law lies above max(0, its last tangent), at each
     node.
     """
@@ -150,7 +150,7 @@ def _room(mass: Array, width: Array, share: Array) -> Array:
 
 
 def _convex(slope: Array, width: Array) -> Array:
-    """Slopes of the greatest convex minorant, none below 0."""
+    """Return slopes of the greatest convex minorant, none below 0."""
     return np.maximum(isotonic_regression(slope, width), 0.0)
 
 
@@ -172,7 +172,7 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER = 4  # a tilted transform, over the window, beyond which it costs more than it tells
+_LONGER = 4  # largest useful length of a tilted transform, relative to the window
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 
@@ -192,11 +192,13 @@ class GridMeasure:
     mass: Array
 
     def total(self) -> float:
-        """All of the mass."""
+        """Return all of the mass."""
         return math.fsum(self.mass)
 
     def log_total(self) -> float:
-        """Its logarithm, off by a rounding of itself: near 1 not by one of the total, which many copies multiply."""
+        """Return its logarithm, off by a rounding of itself: near 1 not by one of the total, which many copies
+        multiply.
+        """
         total = self.total()
         return math.log1p(math.fsum([*self.mass, -1.0])) if total > 0.5 else math.log(total)
 
@@ -259,7 +261,7 @@ def _cumulants(measure: GridMeasure, copies: int, theta: Array) -> tuple[Array, 
 def sum_on_grid(
     measure: GridMeasure, copies: int, log_outside: float, weight: float, enough: float
 ) -> tuple[int, Array, Array]:
-    """Masses of the sum of ``copies``, and a bound on the error of each.
+    """Return the masses of the sum of ``copies``, and a bound on the error of each.
 
     ``log_outside``: logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight``
     above.
@@ -282,7 +284,7 @@ def _fast(window: GridWindow) -> GridWindow:
 
 
 def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> float:
-    """The θ at which the sum, tilted by e^{θ·sum}, sits where Chernoff's exponent is about that large."""
+    """Return the θ at which the sum, tilted by e^{θ·sum}, sits where Chernoff's exponent is about that large."""
     theta = sign * _tilts(measure, copies)
     cumulant, mean = _cumulants(measure, copies, theta)
     reached = theta * mean - cumulant + copies * np.log(measure.total())
@@ -292,7 +294,7 @@ def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> fl
 def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float) -> None:
     """Replace masses by the transform of the tilted measure where that is more accurate."""
     center = round(float(measure.mass @ measure.index) / measure.total())
-    used = measure.mass > 0.0  # else one without mass might be the peak, and all others vanish beside it
+    used = measure.mass > 0.0  # otherwise an index without mass could be the peak, and all others would vanish
     measure = GridMeasure(measure.index[used], measure.mass[used])
     exponents = tilt * (measure.index - center)
     peak = float(exponents.max())
@@ -320,7 +322,8 @@ def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure
 
 
 def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> tuple[Array, float]:
-    """Masses of the sum of ``copies`` on the window; what lies outside is added in, modulo the window's size.
+    """Return the masses of the sum of ``copies`` on the window; what lies outside is added in, modulo the window's
+    size.
 
     ``window``: where the sum is wanted; its size is best one that the FFT likes.
     """
@@ -333,7 +336,7 @@ def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> 
     log_bound = copies * np.log(np.abs(plain) + plain_error)
     kept = np.flatnonzero(log_bound > _LOG_NOTHING)
     distance, distance_error = _distance_from_total(measure, center, size, kept)
-    # Whichever is known more accurately, as a distance from ``total`` or as it is.
+    # Use the more accurate of the distance from ``total`` and the value.
     distance = np.where(distance_error < plain_error, distance, plain[kept] - total)
     error_of_one = np.minimum(distance_error, plain_error)
     log_of_rest = complex_log1p(distance / total)
@@ -358,7 +361,9 @@ def _unit(size: int) -> float:
 def _distance_from_total(
     measure: GridMeasure, center: int, size: int, frequencies: NDArray[np.int64]
 ) -> tuple[Array, Array]:
-    """Σ mass · (e^{-iω(index - center)} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is."""
+    """Return Σ mass · (e^{-iω(index - center)} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where
+    ω is.
+    """
     offset = measure.index - center
     low, curve = _put_call_curve(offset, measure.mass)
     place = ((low + np.arange(curve.size, dtype=np.int64)) % size).astype(np.intp)
@@ -434,7 +439,7 @@ class _Charged:
 
 
 def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
-    """A law of W that is never more private, for a law of V that is not.
+    """Return a law of W that is never more private, for a law of V that is not.
 
     ``on_grid``: number of atoms that are summed by FFT; the others are the large summands.
     """
@@ -453,7 +458,9 @@ def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: 
 
 
 def sum_from_below(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
-    """A law of W that is never less private, for a law of V that is not. Arguments as in :func:`sum_from_above`."""
+    """Return a law of W that is never less private, for a law of V that is not. Arguments as in
+    :func:`sum_from_above`.
+    """
     small, large = _split(law, on_grid, mesh)
     large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
     most = _most_large(copies, large_mass, large_moment, tail)
@@ -494,7 +501,7 @@ def _more_than(number: int, copies: int, probability: float) -> float:
 def _parts(
     small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
 ) -> list[_Charged]:
-    """The sums with 0, 1, … large summands; each is C(t, j) times t - j small ones convolved with j large ones."""
+    """Return the sums with j = 0, 1, … large summands: C(t, j) times t - j small ones convolved with j large ones."""
     parts = []
     several: RatioLaw | None = None
     few = _on_fewer_nodes(large, above) if most > 1 else large  # two together are rare enough for coarser nodes
@@ -527,7 +534,9 @@ def _small_law(
 def _with_large(
     small_sum: RatioLaw, outside: float, large: RatioLaw | None, ways: float, copies: int, above: bool
 ) -> _Charged:
-    """``outside`` bounds the Q-mass, and the P-mass without large summands, outside the sum of small ones."""
+    """Add large summands to the sum of small ones, outside which ``outside`` bounds the Q-mass, and the P-mass without
+    large summands.
+    """
     if large is None:
         return _Charged(small_sum, outside, outside)
     law = _convolved(_coarser(small_sum, above), large, above, 2000)
@@ -537,7 +546,7 @@ def _with_large(
 
 
 def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
-    """A law on a few hundred atoms, as far apart as what is added to it allows."""
+    """Return a law on a few hundred atoms, as far apart as what is added to it allows."""
     total = float(law.mass.sum())
     if law.mass.size < 400 or total <= 0.0:
         return law
@@ -552,7 +561,7 @@ def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
 
 
 def _on_fewer_nodes(law: RatioLaw, above: bool) -> RatioLaw:
-    """A law of large summands on some hundred nodes in geometric progression."""
+    """Return a law of large summands on some hundred nodes in geometric progression."""
     if law.mass.size <= _FEW_NODES:
         return law
     low, high = float(law.ratio[0]), float(law.ratio[-1])
@@ -563,7 +572,7 @@ def _on_fewer_nodes(law: RatioLaw, above: bool) -> RatioLaw:
 
 
 def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> RatioLaw:
-    """The law of a sum of two independent ratios, on at most so many nodes in geometric progression."""
+    """Return the law of a sum of two independent ratios, on at most so many nodes in geometric progression."""
     ratio = np.add.outer(first.ratio, second.ratio).ravel()
     mass = np.multiply.outer(first.mass, second.mass).ravel()
     low, high = float(ratio.min()), float(ratio.max())

@@ -54,7 +54,7 @@ def prefix_sums(values: Array) -> Array:
 
 
 def normal_sums(t: Array, points: Array, weight: Array, sign: float) -> Array:
-    """Σ weight · Φ(sign · (points - t)) for each t."""
+    """Return Σ weight · Φ(sign · (points - t)) for each t."""
     if points.size == 0:
         return np.zeros(t.size)
     x = np.subtract(points, t[:, None]) if sign > 0 else np.subtract(t[:, None], points)
@@ -102,7 +102,7 @@ class SecretUpperPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         high_t = self.last_threshold(tail)
         high = float(self.log_ratio(np.array([high_t]))[0][0])
         if self.sample_rate == 1.0:
@@ -111,7 +111,7 @@ class SecretUpperPair:
         return low, float(np.logaddexp(low, np.log(self.sample_rate) + high))
 
     def last_threshold(self, tail: float) -> float:
-        """A threshold beyond which P has mass at most ``tail`` if the sample takes part, and Q as well."""
+        """Return a threshold beyond which P has mass at most ``tail`` if the sample takes part, and Q as well."""
         return upper_end(self.shift, self.mass, tail)
 
     @cached_property
@@ -162,7 +162,7 @@ class SecretUpperPair:
         return value, slope
 
     def thresholds(self, nodes: Array, last: float | None = None) -> tuple[Array, Array]:
-        """The t where the loss reaches each node, and by how much the loss misses the node there.
+        """Return the t where the loss reaches each node, and by how much the loss misses the node there.
 
         ``last``: the largest threshold for which the bound has to hold, if it is not the last node's. Returns: t is
         -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
@@ -179,7 +179,9 @@ class SecretUpperPair:
         return np.where(np.isneginf(target), -np.inf, t), miss
 
     def _table(self, highest: float) -> tuple[Array, Array, Array]:
-        """Thresholds to beyond the ``highest`` log ratio, 2% apart where they are large; the ratio's log and slope."""
+        """Return thresholds to beyond the ``highest`` log ratio, 2% apart where they are large; the ratio's log and
+        slope.
+        """
         top = min(float(self.shift.max()), _limit(float(np.sqrt(2 * max(highest, 0.0))))) + 80.0
         if top not in self._tables:
             count = max(int(np.ceil(np.log(top / 40.0) / 0.02)), 1)
@@ -216,7 +218,7 @@ class SecretUpperPair:
         return t, miss
 
     def is_capped(self, t: float, last: float) -> bool:
-        """Whether T̂ is 1 or constant at a threshold, if it has to hold for thresholds up to ``last`` (C6)."""
+        """Return whether T̂ is 1 or constant at a threshold, if it has to hold for thresholds up to ``last`` (C6)."""
         return t <= self._cap(last)
 
     def _cap(self, last: float) -> float:
@@ -229,7 +231,8 @@ class SecretUpperPair:
         return {}
 
     def _found_cap(self, last: float) -> float:
-        """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last`` (C6).
+        """Return the t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last``
+        (C6).
 
         Returns: not less than that, and more by 1e-8 or so, where T̂ is then taken to be 1.
         """
@@ -252,12 +255,12 @@ class SecretUpperPair:
         return reached
 
     def _leftover(self, last: Array) -> Array:
-        """β of (C3): what squared-norm ratios below the smallest atom add at thresholds up to ``last``."""
+        """Return β of (C3): what squared-norm ratios below the smallest atom add at thresholds up to ``last``."""
         value: Array = self.below * (1.0 + 0.2 * (2.0 + np.abs(last)))
         return value
 
     def capped_curve(self, t: Array, last: float) -> tuple[Array, Array]:
-        """The bound T̂(t) for thresholds up to ``last``, and 1 - T̂(t)."""
+        """Return the bound T̂(t) for thresholds up to ``last``, and 1 - T̂(t)."""
         leftover = float(self._leftover(np.array([last]))[0])
         value, complement = self._curve(t)
         beside = complement + self.below - leftover
@@ -265,7 +268,7 @@ class SecretUpperPair:
         return np.where(free, np.minimum(value + leftover, 1.0), 1.0), np.where(free, np.clip(beside, 0.0, 1.0), 0.0)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes.
+        """Return the masses between increasing loss nodes.
 
         Returns: the masses; what the inversion of the loss misses is charged to an infinite loss (C7).
         """
@@ -277,7 +280,7 @@ class SecretUpperPair:
 
 
 def cells_between(nodes: Array, t: Array, miss: Array, curve: Array, rest: Array, sample_rate: float) -> LossCells:
-    """Masses between loss nodes with thresholds ``t``, where T̂ is ``curve`` and 1 - T̂ is ``rest``; (C7)."""
+    """Return the masses between loss nodes with thresholds ``t``, where T̂ is ``curve`` and 1 - T̂ is ``rest``; (C7)."""
     q = sample_rate
     absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
     step = np.where(curve[:-1] < 0.5, -np.diff(curve), np.diff(rest))
@@ -329,7 +332,9 @@ class _Sums:
         )
 
     def convex_part(self, t: Array, count: Array) -> tuple[Array, Array]:
-        """Σ m Φ(μ - t) and Σ m Φ(t - μ) over the first ``count`` shifts: the smaller one summed, the other from it."""
+        """Return Σ m Φ(μ - t) and Σ m Φ(t - μ) over the first ``count`` shifts: the smaller one summed, the other from
+        it.
+        """
         value, rest, whole = np.empty(t.size), np.empty(t.size), self.mass_before[count]
         for rows in blocks(t.size):
             beyond = t[rows] >= self.middle
@@ -361,7 +366,7 @@ class _Sums:
         return before + self._masked(t, count, first, last, -1.0)
 
     def _masked(self, t: Array, count: Array, first: int, last: int, sign: float) -> Array:
-        """Sums over the shifts from ``first`` to ``last``, of those the first ``count``."""
+        """Return sums over the shifts from ``first`` to ``last``, of those the first ``count``."""
         always = min(max(int(count.min()), first), last)
         value = normal_sums(t, self.shift[first:always], self.mass[first:always], sign)
         if always < last:
@@ -384,12 +389,12 @@ class _Sums:
 
 
 def _limit(last: float) -> float:
-    """A bound of the thresholds up to ``last``; one of few, so that what depends on it can be kept."""
+    """Return a bound of the thresholds up to ``last``; one of few, so that what depends on it can be kept."""
     return float(2.0 ** np.ceil(np.log2(max(last, 1.0))))
 
 
 def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Array) -> Array:
-    """The inverse of a table with slopes, cubic in each cell."""
+    """Return the inverse of a table with slopes, cubic in each cell."""
     left = right - 1
     width, rise = table[right] - table[left], grid[right] - grid[left]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -401,7 +406,7 @@ def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Arra
 
 
 def upper_end(shift: Array, mass: Array, tail: float) -> float:
-    """A t with E Φ(μ - t) ≤ ``tail`` (and Φ(-t) ≤ ``tail``)."""
+    """Return a t with E Φ(μ - t) ≤ ``tail`` (and Φ(-t) ≤ ``tail``)."""
     share = np.minimum(tail / (mass.size * mass), 0.5)
     return float(max(np.max(shift - ndtri(share)), -ndtri(tail)))
 
@@ -434,7 +439,7 @@ class SecretLowerPair:
         return self.guide.loss_range(tail)
 
     def curve(self, t: Array) -> tuple[Array, Array]:
-        """A lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
+        """Return a lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
         bins = self._points
         value, rest = np.empty(t.size), np.empty(t.size)
         for rows in blocks(t.size):
@@ -458,7 +463,7 @@ class SecretLowerPair:
         return self.guide.thresholds(nodes)[0]
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, after merging outcomes between thresholds."""
+        """Return the masses between increasing loss nodes, after merging outcomes between thresholds."""
         t = finite(self.thresholds(nodes))
         return cells_of_curve(nodes, t, *self.curve(t), self.sample_rate)
 
@@ -503,7 +508,7 @@ class _Points:
         return float(self.before[-1])
 
     def above(self, t: Array) -> Array:
-        """Σ of lower bounds of E[Φ(μ - t); bin]: those far above t count in full, those far below not at all."""
+        """Return Σ of lower bounds of E[Φ(μ - t); bin]: those far above t count in full, those far below not at all."""
         lowest, highest = float(t.min()), float(t.max())
         seen = reach(float(self.before[np.searchsorted(-self.at_left, -highest)]) / 2)
         first = int(np.searchsorted(-self.at_right, -(highest + FULL)))
@@ -541,12 +546,14 @@ class _Points:
 
 
 def finite(thresholds: Array) -> Array:
-    """Increasing ones."""
+    """Return increasing ones."""
     return np.unique(thresholds[np.isfinite(thresholds)])
 
 
 def cells_of_curve(nodes: Array, t: Array, value: Array, rest: Array, sample_rate: float) -> LossCells:
-    """Masses between loss nodes of the pair whose curve joins the points at thresholds ``t``; ``rest`` is 1 - value."""
+    """Return the masses between loss nodes of the pair whose curve joins the points at thresholds ``t``; ``rest`` is 1
+    - value.
+    """
     ends = np.concatenate([[-np.inf], t, [np.inf]])
     present, absent = masses_between(ends, value, rest, sample_rate)
     far = int(np.searchsorted(ends, _FAR))
@@ -607,7 +614,7 @@ def _log_sum(a: float, b: float) -> float:
 
 
 def by_node(nodes: Array, p: Array, q: Array, log_ratio: Array) -> LossCells:
-    """Cells of outcomes with the given masses and losses."""
+    """Return cells of outcomes with the given masses and losses."""
     place = np.searchsorted(nodes, log_ratio, side="right")
     p_cells = np.bincount(place, weights=np.maximum(p, 0.0), minlength=nodes.size + 1)
     q_cells = np.bincount(place, weights=q, minlength=nodes.size + 1)

@@ -33,7 +33,7 @@ class SecretReplacement:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         high = float(self._loss(np.array([max(self.one.last_threshold(tail), 1.0)]))[0][0])
         return -high, high
 
@@ -43,7 +43,7 @@ class SecretReplacement:
         return float(self.one.shift.max()) + _BEYOND
 
     def _loss(self, t: Array) -> tuple[Array, Array]:
-        """The loss at thresholds, and its derivative."""
+        """Return the loss at thresholds, and its derivative."""
         value, slope = self._log_density(t)
         other, falling = self._log_density(-t)
         return value - other, slope + falling
@@ -79,7 +79,7 @@ class SecretReplacement:
         return grid, np.maximum.accumulate(self._loss(grid)[0])
 
     def thresholds(self, nodes: Array) -> tuple[Array, Array]:
-        """The outcome at which the loss reaches each node, and by how much the loss misses the node there.
+        """Return the outcome at which the loss reaches each node, and by how much the loss misses the node there.
 
         Where the loss steps across a node it does not miss it.
         """
@@ -88,6 +88,11 @@ class SecretReplacement:
         right = np.searchsorted(table, size)
         inside = (right > 0) & (right < grid.size)
         t, miss = np.where(right == 0, 0.0, self._last), np.zeros(size.size)
+        jump = -self._cap  # there the other gradient's density vanishes, or stays: most large nodes lie beyond
+        if 0.0 < jump < np.inf:
+            before, after = self._loss(np.array([np.nextafter(jump, 0.0), jump]))[0]
+            at_jump = (before < size) & (size <= after)
+            t[at_jump], miss[at_jump], inside = jump, 0.0, inside & ~at_jump
         low, high = grid[right[inside] - 1], grid[right[inside]]
         t[inside], miss[inside] = self._solved(size[inside], low, high)
         t = np.maximum.accumulate(t)
@@ -117,7 +122,9 @@ class SecretReplacement:
         return np.where(jumped, high, t), np.where(jumped, 0.0, miss)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes; what the inversion of the loss misses counts as infinite (C7)."""
+        """Return the masses between increasing loss nodes; what the inversion of the loss misses counts as infinite
+        (C7).
+        """
         t, miss = self.thresholds(nodes)
         present, absent = self._masses(np.concatenate([[-np.inf], t, [np.inf]]))
         p, q = present[1:-1], absent[1:-1]
@@ -177,7 +184,7 @@ class SecretReplacementBelow:
         return self._guide.loss_range(tail)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, after merging outcomes between thresholds."""
+        """Return the masses between increasing loss nodes, after merging outcomes between thresholds."""
         t, _ = self._guide.thresholds(nodes)
         t = np.unique(np.clip(t, -_FAR, _FAR))
         q = self.one.sample_rate

@@ -150,7 +150,7 @@ _KINDS = (ZeroOut, AddRemove, ReplaceOne, Group)
 
 
 def checked_neighbours(neighbours: object) -> Neighbours:
-    """The relation, checked; the error names the classes there are."""
+    """Return the relation, checked; the error names the classes there are."""
     if not isinstance(neighbours, ZeroOut | AddRemove | ReplaceOne | Group):
         allowed = "ZeroOut(), AddRemove(), ReplaceOne() or Group(size)"
         raise ParameterError("neighbours", neighbours, allowed)
@@ -158,7 +158,7 @@ def checked_neighbours(neighbours: object) -> Neighbours:
 
 
 def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
-    """The value that ``as_dict`` described.
+    """Return the value that ``as_dict`` described.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class ClippingStep:
         return self.law.is_exact
 
     def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
-        """The law of X under which the step is analysed."""
+        """Return the law of X under which the step is analysed."""
         if self.is_exact:
             return self.law.bins(bins, tail)
         focus = self._focus(min(tail / self.tail_share, 0.1))
@@ -255,7 +255,7 @@ class ClippingStep:
         return spread if self.law.convex_mixture is None else self.dominating(spread, tail), lower
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """A pair that is never more private than the step, and the same whatever losses are asked for.
+        """Return a pair that is never more private than the step, and the same whatever losses are asked for.
 
         Returns: for packages that discretize themselves; with public probes wider than the one of :meth:`pairs`
         (T5).
@@ -338,7 +338,7 @@ class RelatedStep:
         return _by_opposites(step, bins, below), _equal_ratios(step, bins, below)
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """A pair that is never more private than the step, whatever losses are asked for."""
+        """Return a pair that is never more private than the step, whatever losses are asked for."""
         return self.pairs(bins, tail)[0]
 
 
@@ -346,7 +346,9 @@ AnyStep: TypeAlias = ClippingStep | RelatedStep | FixedSizeStep | TruncatedStep
 
 
 def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> bool:
-    """Whether the pairs of a step are known where several samples change, or one is replaced; else curves are (N6)."""
+    """Return whether the pairs of a step are known where several samples change, or one is replaced; else curves are
+    (N6).
+    """
     if not is_poisson:
         return False
     if step.is_exact:
@@ -357,7 +359,7 @@ def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> b
 
 
 def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
-    """The step as the relation sees it."""
+    """Return the step as the relation sees it."""
     size, replaced = neighbours.group_size, neighbours.is_replacement
     return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
 

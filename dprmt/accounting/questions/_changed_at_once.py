@@ -24,7 +24,7 @@ class Lines:
     delta: Array
 
     def at(self, epsilon: Array) -> Array:
-        """A δ for other slopes: the least one is convex in the slope, decreasing, and at most 1."""
+        """Return a δ for other slopes: the least one is convex in the slope, decreasing, and at most 1."""
         first, last = float(self.epsilon[0]), float(self.epsilon[-1])
         right = np.clip(np.searchsorted(self.epsilon, epsilon), 1, self.epsilon.size - 1)
         start, stop = self.epsilon[right - 1], self.epsilon[right]
@@ -35,7 +35,7 @@ class Lines:
         return np.where(epsilon < first, 1.0, np.where(epsilon > last, self.delta[-1], between))
 
     def after(self, inner: Lines) -> Lines:
-        """Lines above this function of the inner one."""
+        """Return lines above this function of the inner one."""
         first, last = self.epsilon[0] + inner.epsilon[0], self.epsilon[-1] + inner.epsilon[-1]
         epsilon = np.linspace(first, last, 2 * _POINTS - 1)
         delta = np.ones(epsilon.size)
@@ -46,7 +46,7 @@ class Lines:
         return Lines(epsilon, np.minimum.accumulate(delta))
 
     def epsilon_at(self, delta: float) -> float:
-        """The least ε ≥ 0 whose line is known to start at most at ``delta``; ∞ if there is none."""
+        """Return the least ε ≥ 0 whose line is known to start at most at ``delta``; ∞ if there is none."""
         enough = np.flatnonzero(self.delta <= delta)
         if not enough.size:
             return math.inf
@@ -79,6 +79,6 @@ def repeated(lines: Lines, times: int) -> Lines:
 
 
 def changed_at_once(remove: Lines, add: Lines, size: int, is_replacement: bool) -> Lines:
-    """Lines for ``size`` samples that are removed, or replaced: then all leave first, and others come."""
+    """Return lines for ``size`` samples that are removed, or replaced: then all leave first, and others come."""
     removed = repeated(remove, size)
     return removed.after(repeated(add, size)) if is_replacement else removed

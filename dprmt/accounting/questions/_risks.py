@@ -39,7 +39,7 @@ def mu_grid(last: float) -> Array:
 
 
 def gdp_mu(curve: PrivacyCurve, least_delta: float) -> PrivacyBounds:
-    """The smallest μ with δ(ε) ≤ δ_μ(ε) wherever δ(ε) > ``least_delta``."""
+    """Return the smallest μ with δ(ε) ≤ δ_μ(ε) wherever δ(ε) > ``least_delta``."""
     epsilon, seen = curve.at, curve.lower > least_delta
     lower = float(np.max(_mu_of(epsilon[seen], curve.lower[seen]), initial=0.0))
     upper = max(_mu_of_chords(epsilon, np.maximum(curve.upper, least_delta)), lower)
@@ -69,7 +69,7 @@ def _mu_of(epsilon: Array, delta: Array) -> Array:
 
 
 def _mu_of_chords(epsilon: Array, delta: Array) -> float:
-    """A μ whose curve lies above all chords of δ in e^ε, cell by cell.
+    """Return a μ whose curve lies above all chords of δ in e^ε, cell by cell.
 
     A convex curve falls short of its chord by at most (Δγ)²/8 times its largest second derivative there, which is
     φ(μ/2 + ε/μ)/(μγ); so much is asked for at both ends.

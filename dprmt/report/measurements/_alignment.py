@@ -245,16 +245,16 @@ def _improvement(step: AlignmentStep, kappa: float) -> float:
 
 @dataclass(frozen=True)
 class AdamBoundStep:
-    """One step against the bound. It is **private**.
+    """One step compared with the bound. It is **private**.
 
     Attributes
     ----------
     number : int
-        Of the step.
+        Number of the step.
     spread : float
         p_max/p_min >= 1, largest over smallest entry of the preconditioner P.
     cosine, denoised_cosine : float
-        Of the noisy and of the denoised gradient with the clean one.
+        Cosine of the noisy and of the denoised gradient with the clean one.
     weighted_cosine, denoised_weighted_cosine : float
         The same in the geometry of P: gᵀPs/(‖g‖_P‖s‖_P). Above 0 a step along Ps decreases the objective at small
         enough rates.
@@ -279,7 +279,7 @@ class AdamBoundStep:
 
 
 def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequence[str] = ()) -> AdamBoundStep | None:
-    """Cosines of a step beside the one that the corrected Proposition I.1 asks for.
+    """Compare the cosines of a step with the one that the corrected Proposition I.1 needs.
 
     The bound ``α‖g‖‖s‖(½(p_max + p_min)cos(g, s) - ½(p_max - p_min)) - O(α²)`` is positive for small α if and only if
     ``cos(g, s) > (p_max - p_min)/(p_max + p_min)``, whatever the curvature is.
@@ -287,11 +287,11 @@ def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequ
     Parameters
     ----------
     step : GradientStep
-        From `private_gradients`; P is that of the step taken.
+        A step from `private_gradients`; its P is used.
     kappa : float
-        The gate >= 1 of the paper's denoiser, with norm correction.
+        The gate >= 1 of the denoiser of Eq. 10, with norm correction.
     exclude : sequence of str
-        Patterns of the names of layers that are left alone.
+        Patterns for names of layers that are not denoised.
 
     Returns
     -------
@@ -305,7 +305,7 @@ def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequ
 
     Formal guarantees
     -----------------
-    None: it reads clean gradients.
+    None, because it reads clean gradients.
 
     References
     ----------

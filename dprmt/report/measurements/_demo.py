@@ -114,18 +114,18 @@ def losses_without_noise(
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Mean loss of each step's batch in runs without noise, beside `private_gradients` of the same seed.
+    """Measure the mean loss of each step's batch in runs without noise, for comparison with `private_gradients`.
 
-    The model is trained in place, from ``start`` each time; batches are those of the run with noise.
+    The model is trained in place, from ``start`` each time, on the batches of the run with noise.
 
     Parameters
     ----------
     setting : RecipeExperiment
-        What is trained, and for how many steps.
+        Recipe and number of steps.
     start : mapping of str to Tensor
-        Initial values of what is trained.
+        Initial values of the trained parameters.
     seed : int
-        For the batches.
+        Seed of the batches.
     advance : callable
         Called after each step.
 
@@ -141,7 +141,7 @@ def losses_without_noise(
 
     Formal guarantees
     -----------------
-    None: no noise is added.
+    None, because no noise is added.
 
     References
     ----------

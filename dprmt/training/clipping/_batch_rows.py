@@ -18,10 +18,10 @@ _SHARED = (str, bool, type(None))
 
 
 class BatchRows:
-    """Tensors, arrays or lists, of which every one has the samples as its first axis; mappings and tuples of them.
+    """Tensors, arrays or lists with the samples as first axis, and mappings and tuples of them.
 
-    ``padding``: numbers that stand for padding, where the batch has no ``attention_mask``.
-    ``translates``: whether the model has an encoder and a decoder, so that ``labels`` have columns of their own.
+    ``padding``: numbers that mean padding, if the batch has no ``attention_mask``. ``translates``: whether the model
+    has an encoder and a decoder, so that ``labels`` have separate columns.
     """
 
     def __init__(self, batch: Any, size: int, padding: Collection[int] = (), *, translates: bool = False) -> None:
@@ -61,11 +61,11 @@ class BatchRows:
         return _mapped(self._batch, self.size, partial(self._one, row, cut))
 
     def columns(self, row: int) -> int:
-        """How many of a row are left of those that may be padding."""
+        """Count the columns of a row that are left of those that may be padding."""
         return sum(length for _, length, _ in self._windows(row).values())
 
     def widths_cut(self, row: int) -> tuple[int, ...]:
-        """Of the batch's columns that :meth:`alone` cuts."""
+        """Return the widths of the batch's columns that :meth:`alone` cuts."""
         return tuple(width for _, _, width in self._windows(row).values())
 
     @property
@@ -91,7 +91,7 @@ class BatchRows:
 
 
 def padding_number(words: Sequence[torch.Tensor]) -> tuple[int | None, int | None]:
-    """The number that fills up the shorter of some texts, and their width; None where nothing looks like it.
+    """Find the number that pads the shorter of some texts, and their width; None if there is none.
 
     It ends at least two rows, one of them more than once, not all rows, and in different lengths.
     """
@@ -107,7 +107,7 @@ def padding_number(words: Sequence[torch.Tensor]) -> tuple[int | None, int | Non
 
 
 def two_rows(one: Any, other: Any) -> Any:
-    """A batch of one sample and another batch of one, one after the other; None if they are not alike."""
+    """Combine two batches of one sample each; None if their structures differ."""
     mine, its = _entries(one, 1), _entries(other, 1)
     if [name for name, _ in mine] != [name for name, _ in its]:
         return None
@@ -163,7 +163,7 @@ def _read_columns(named: Mapping[str, torch.Tensor], padding: Collection[int]) -
 def _written_columns(
     named: Mapping[str, torch.Tensor], padding: Collection[int], kept: torch.Tensor | None, *, translates: bool
 ) -> torch.Tensor | None:
-    """Of texts to be written; None where they are the texts that are read."""
+    """Return the columns of target texts; None if they are the input texts."""
     target = {name: value for name, value in named.items() if _is_target(name)}
     if _TARGET_MASK in target:
         return target[_TARGET_MASK] != 0

@@ -164,7 +164,7 @@ class Capture:
             raise ParameterError("model", self._elsewhere[0], _ELSEWHERE)
 
     def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        """Squared norms over all layers after the backward pass, shape (B,), and what they are of."""
+        """Return squared norms over all layers after the backward pass, shape (B,), and what they are of."""
         for layer in list(self.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
         if self._tied and self.squared is not None:
@@ -183,6 +183,10 @@ class Capture:
         self._expected = self.summing = False
         self._buffers: dict[str, tuple[int, int]] = {}
         self._elsewhere: list[str] = []
+
+    def shared_modules(self) -> list[str]:
+        """Names of modules that are run sample by sample, and got nothing that is a sample's own."""
+        return [forward.name for forward in self._apart if forward.takes_no_rows]
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -313,7 +317,8 @@ class Capture:
         """Note a use that the backward pass has come to. ``first``: has the samples as first axis."""
         if not self._expected:
             raise TrainingStateError(
-                f"a backward pass outside of accumulate().\nFix: {_OUTSIDE}, or model.eval() before the forward pass"
+                "a backward pass other than the one of accumulate().\n"
+                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
             )
         size = self._size
         assert size is not None
@@ -326,7 +331,7 @@ class Capture:
             return
         uses.append((list(inputs), gradients.detach()))
         if isinstance(layer, WholeModule):
-            return  # each of its parameters comes by itself
+            return  # each parameter is captured separately
         if self._forward[layer] < 1:
             raise TrainingStateError("gradient checkpointing is of the reentrant kind: use_reentrant=False")
         if len(uses) >= self._forward[layer]:
@@ -375,7 +380,7 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
     ) -> torch.Tensor:
         ctx.take, ctx.count = take, len(inputs)
         ctx.save_for_backward(*inputs)
-        # What torch's own layers return is saved by none of them: it may be changed in place, as no view may.
+        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
         return output.data if owned else output.view_as(output)
 
     @staticmethod
@@ -413,7 +418,7 @@ def _has_rows(value: Any) -> bool:
 
 
 def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
-    """Whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
+    """Return whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
     if known is None or not hasattr(known, "device_mesh"):
         return False
     return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape

@@ -158,7 +158,7 @@ def formed_layer(name: str, module: nn.Module, policy: NormPolicy) -> FormedLaye
 
 
 def bias_alone(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
-    """A sampler: a linear layer's bias, in float32 or float64."""
+    """Return a sampler: a linear layer's bias, in float32 or float64."""
     (per_token,) = token_factors(gradients=gradients)
     return {module.bias: per_token.sum(1)}
 

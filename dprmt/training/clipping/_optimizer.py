@@ -20,7 +20,7 @@ from dprmt.training.subspaces import Subspaces
 
 ONLY_STEP = "private.step(...) alone, which adds the noise, moves the optimizer and clears the sum"
 _NOISE_PIECE = 1 << 16
-_DRAWN_TOGETHER = 16  # by torch, whose last sixteen overlap those before; fewer come from another method
+_DRAWN_TOGETHER = 16  # torch draws this many together; shorter tails use another method
 
 
 def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) -> torch.Tensor:
@@ -136,7 +136,7 @@ class NoisySum:
             _mark_as_processed(parameter.summed_grad)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Shape of what is released for a parameter."""
+        """Return the shape of what is released for a parameter."""
         return parameter.shape
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:

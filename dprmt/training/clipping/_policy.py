@@ -46,7 +46,7 @@ class NormPolicy:
         return estimator if isinstance(estimator, EmbeddingNormEstimator) and estimator.everything else None
 
     def estimates(self, rows: int, columns: int) -> NormEstimator | None:
-        """The estimator for a layer of this shape, by the shape alone; None if its norm is to be exact."""
+        """Return the estimator for a layer of this shape, by the shape alone; None if its norm is to be exact."""
         if self.estimator is None:
             return None
         return self.estimator if self.everything or self.estimator.is_cheaper(rows, columns) else None
@@ -85,13 +85,15 @@ class Layer(Protocol):
     """Whether samples have tokens, all axes between first and last, on which the rounding or the rank depends."""
 
     def records(self) -> list[LayerRecord]:
-        """Records for the accountant."""
+        """Return the records for the accountant."""
 
     def terms(self, tokens: int) -> int:
-        """The longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer additions."""
+        """Return the longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer
+        additions.
+        """
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
-        """Squared norms, shape (B,) and float64, and what their weighted sum can be formed from.
+        """Return squared norms, shape (B,) and float64, and what their weighted sum can be formed from.
 
         ``uses``: of a layer with tokens one only, see `joined`.
         ``units``: where several rows are one of the samples, and the layer has no tokens: whose gradients to add.
@@ -107,3 +109,25 @@ def joined(uses: Sequence[Use]) -> Use:
     ]
     activations = [inputs[0].reshape(shape) for (inputs, _), shape in zip(uses, shapes, strict=True)]
     return [torch.cat(activations, 1)], torch.cat(several, 1)
+
+
+def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.Parameter, torch.Tensor]:
+    """Of one row of the uses, in float64, as a step adds it to the sums with the clip factor 1; no sum is changed."""
+    if not uses:
+        return {}
+    parts: list[Use] = []
+    for inputs, g in uses:  # a module that is run whole has its parameter as input
+        own = [x if isinstance(x, nn.Parameter) or len(x) != len(g) else x[row : row + 1] for x in inputs]
+        parts.append((own, g[row : row + 1]))
+    parameters = [value for value in layer.module.parameters() if value.requires_grad]
+    sums = [getattr(value, "summed_grad", None) for value in parameters]
+    try:
+        for value in parameters:
+            value.summed_grad = None
+        _, contributions = layer.measure([joined(parts)] if layer.per_token and len(parts) > 1 else parts, 0, ["one"])
+        for contribution in contributions:
+            contribution.add_to_sums(torch.ones(1, device=parts[0][1].device), slice(None))
+        return {value: value.summed_grad.double() for value in parameters if value.summed_grad is not None}
+    finally:
+        for value, total in zip(parameters, sums, strict=True):
+            value.summed_grad = total

@@ -11,7 +11,7 @@ _PADDING = "key_padding_mask"
 
 
 def follows_convention(module: nn.Module) -> bool:
-    """Whether the module's documentation, rather than the batch size, defines the axis of the samples."""
+    """Return whether the module's documentation, rather than the batch size, defines the axis of the samples."""
     return isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) or is_sequence_first(module)
 
 

@@ -49,7 +49,7 @@ class SampleWiseForward:
         take: Take,
         anchor: torch.Tensor,
     ) -> None:
-        self._name, self._module, self._anchor = name, module, anchor
+        self.name, self._module, self._anchor = name, module, anchor
         self._parameters = {value: inside for inside, value in module.named_parameters() if value.requires_grad}
         self._batch_size, self._take = batch_size, take
         self._had_forward, self._forward = "forward" in vars(module), module.forward
@@ -57,6 +57,7 @@ class SampleWiseForward:
         self._loops = isinstance(module, nn.RNNBase)
         self._shared: set[str] = set()
         self._compared: set[tuple[str, ...]] = set()
+        self.takes_no_rows = False  # in its last call: then it gives each sample what all share, such as a table
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -68,16 +69,17 @@ class SampleWiseForward:
         if size == 0:
             return self._forward(*args, **kwargs)
         axes = [self._axis(name, value, size) for name, value in call.tensors]
+        self.takes_no_rows = all(axis is None for axis in axes)
         if size > 1:
             self._compare(call, axes, size, args, kwargs)
         before = self._buffers()
         output = self._apart(call, axes, self._copies(size))
         if changed := self._buffers() ^ before:
-            raise TrainingStateError(changed_buffer(f"{self._name}.{min(changed)[0]}"))
+            raise TrainingStateError(changed_buffer(f"{self.name}.{min(changed)[0]}"))
         return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copied model has the plain forward pass."""
+        """Restore the plain forward pass in a copied model."""
         return types.MethodType(type(self._module).forward, memo[id(self._module)])
 
     def remove(self) -> None:
@@ -151,7 +153,7 @@ class SampleWiseForward:
                     return vmap(one, randomness="different")(dict(copies), cut)
                 except torch.OutOfMemoryError:
                     raise
-                except RuntimeError:  # torch cannot map it, or it fails by itself: then again below
+                except RuntimeError:  # torch cannot map it, or it fails on its own: then again below
                     self._loops = True
             size = len(next(iter(copies.values())))
             each = [
@@ -184,7 +186,7 @@ class SampleWiseForward:
         return {(name, id(value), value._version) for name, value in self._module.named_buffers()}
 
     def _refuse(self, found: str) -> None:
-        raise TrainingStateError(f"{self._name} ({type(self._module).__name__}), run on one sample at a time, {found}")
+        raise TrainingStateError(f"{self.name} ({type(self._module).__name__}), run on one sample at a time, {found}")
 
 
 @contextmanager
@@ -251,7 +253,7 @@ class _Call:
                     refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and words alone")
 
     def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
-        """The arguments with other tensors in their places."""
+        """Return the arguments with other tensors in their places."""
         value, arguments = iter(values), {}
         for name, (leaves, spec) in self._flat.items():
             arguments[name] = tree_unflatten(
@@ -261,7 +263,7 @@ class _Call:
 
 
 def _cut(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """The samples first, each with the axis that was theirs: of length 1, or of several heads."""
+    """Return the samples first, each with the axis that was theirs: of length 1, or of several heads."""
     return value.unflatten(axis, (size, -1)).movedim(axis, 0)
 
 

@@ -40,7 +40,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
 
     Examples
     --------
-    Made by :func:`make_private` for a model that is sharded.
+    Made by :meth:`ClippingPlan.privatize` for a model that is sharded.
 
     >>> issubclass(ShardedNoisySumOptimizer, DPOptimizerFastGradientClipping)
     True
@@ -53,7 +53,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         self._check_streams()
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Shape of the rows of this process."""
+        """Return the shape of the rows of this process."""
         return tuple(_shard(parameter).to_local().shape)
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
@@ -61,7 +61,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         parameter.grad = like_shard(_shard(parameter), noisy.to(parameter.dtype))
 
     def _check_streams(self) -> None:
-        # Of 124 random bits each; equal ones are the same stream at the same place.
+        # 124 random bits each; equal ones mean the same stream at the same place.
         generator = self.generator
         if isinstance(generator, SecureRandom):
             tag = generator.integers(2, _TAG).tolist()
@@ -77,7 +77,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
 
 
 class ShardedStep(ClippedStep):
-    """A private step whose model's parameters are shards; made by :func:`make_private`.
+    """A private step whose model's parameters are shards; made by :meth:`ClippingPlan.privatize`.
 
     All processes must call :meth:`accumulate` equally often in a logical step, because the forward and backward passes
     are collective. A process without a sample left calls it inside :meth:`standing_in`, with any row. If one process

@@ -26,7 +26,7 @@ _FOLLOWED = "of layers that hooks can follow, where parameters are sharded: nobo
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether some parameter is a shard."""
+    """Return whether some parameter is a shard."""
     return any(isinstance(value, DTensor) for value in model.parameters())
 
 
@@ -98,7 +98,7 @@ class Shards:
 
 
 def like_shard(parameter: DTensor, local: torch.Tensor) -> DTensor:
-    """A process' rows as a tensor that is sharded as the parameter is."""
+    """Return a process' rows as a tensor that is sharded as the parameter is."""
     shape, stride = parameter.shape, parameter.stride()
     return DTensor.from_local(
         local, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride
@@ -113,12 +113,12 @@ def gathered_again(model: nn.Module) -> None:
 
 
 def in_all(value: bool) -> bool:
-    """Whether it holds in every process."""
+    """Return whether it holds in every process."""
     said = torch.tensor(float(value))
     torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MIN)
     return bool(said)
 
 
 def in_any(value: bool) -> bool:
-    """Whether it holds in some process."""
+    """Return whether it holds in some process."""
     return not in_all(not value)

@@ -26,7 +26,7 @@ from dprmt.training.subspaces import Subspaces
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
 Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
-_LEAST_SCALE = 128.0  # of a GradScaler, which halves and doubles 65536
+_LEAST_SCALE = 128.0  # smallest scale of a GradScaler, which halves and doubles 65536
 REPLAY = 0.02
 """How often a sample of a later micro-batch is run alone, by default."""
 
@@ -104,7 +104,7 @@ def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
 
 
 def _is_scaled(losses: torch.Tensor) -> bool:
-    """Whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
+    """Return whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
     factor = getattr(losses.grad_fn, "_saved_other", None)
     if losses.grad_fn is None or losses.grad_fn.name() != "MulBackward0" or not isinstance(factor, torch.Tensor):
         return False
@@ -119,10 +119,10 @@ class _MaySpreadError(Exception):
 
 @contextmanager
 def _products_by_row() -> Iterator[None]:
-    """Without oneDNN, whose products in bfloat16 read on after a row of odd length.
+    """Switch off oneDNN, whose products in bfloat16 read past a row of odd length.
 
-    They multiply the next row's first number by zero: of NaN or an infinity that is NaN, and a neighbour of a sample
-    that is left out would be left out too.
+    They multiply the next row's first number by zero. If that is NaN or infinite, the product is NaN, and the
+    neighbour of a dropped sample would be dropped too.
     """
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False
@@ -214,7 +214,7 @@ class LogicalStep:
 
 
 class ClippedStep(LogicalStep):
-    """A private step over hooks on a model's layers; made by :func:`make_private`.
+    """A private step over hooks on a model's layers; made by :meth:`ClippingPlan.privatize`.
 
     A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew no sample) and one of
     :meth:`step`. A backward pass outside of :meth:`accumulate` and a step of the optimizer outside of :meth:`step`
@@ -240,7 +240,7 @@ class ClippedStep(LogicalStep):
 
     Formal guarantees
     -----------------
-    :meth:`step` gives the wrapped optimizer the noisy mean of :func:`make_private`, with its guarantee and its limits.
+    :meth:`step` gives the wrapped optimizer the noisy mean of :func:`plan_private`, with its guarantee and its limits.
     A sample counts once in a logical step, and a step number can be used once; otherwise an error is raised. Losses,
     norms and clip factors are private.
 
@@ -248,17 +248,17 @@ class ClippedStep(LogicalStep):
     --------
     Two gradients have lengths 30 and ½. The first is cut to C = 1, and the sum is divided by the expected batch size:
 
-    >>> from dprmt.training.clipping._make_private import make_private
+    >>> from dprmt.training.clipping import plan_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
-    >>> step = make_private(
+    >>> plan = plan_private(
     ...     network,
-    ...     torch.optim.SGD(network.parameters(), lr=1.0),
     ...     norms="exact",
     ...     clipping_norm=1.0,
-    ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
     ... )
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5]])
     >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
     >>> step.step()
@@ -387,7 +387,8 @@ class ClippedStep(LogicalStep):
             may_spread = not again and self._devices[0].type == "cpu"
             losses = self._computed(losses, batch, len(samples), check=not again)
         elif batch is not None:
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+            fix = "pass a function of the batch as losses, or remove batch"
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
         else:
             self._isolation.possible = False
         if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
@@ -467,6 +468,14 @@ class ClippedStep(LogicalStep):
                 for generator in self._isolation.generators:  # of the model's own: their seed may be known
                     generator.set_state(secret_generator(generator.device).get_state())
                 return losses(batch)
+        except RuntimeError as error:
+            shared = self._capture.shared_modules()
+            self.discard()
+            if isinstance(error, TrainingStateError) or not shared:
+                raise
+            todo = "where the code around it does not take that, name a module around both in whole=[...]"
+            found = f"{shared[0]} is the same for all samples, and is given once for each of them"
+            raise TrainingStateError(f"the losses fail ({str(error)[:100]}); {found}: {todo}") from error
         except BaseException:
             self.discard()
             raise
@@ -497,7 +506,7 @@ class ClippedStep(LogicalStep):
         order = sorted(range(len(contributions)), key=sizes.__getitem__, reverse=True)
         contributions[:] = [contributions[place] for place in order]
 
-    # What processes that share a model do together, see `ShardedStep`.
+    # Collective operations of processes that share a model, see `ShardedStep`.
 
     is_spread = False
 

@@ -1,7 +1,7 @@
 """One table that several layers use: input embeddings and the head of a language model, or encoder and decoder.
 
 Each layer measures its own part of the table's gradient. A sample's gradient is the sum of these parts. So its squared
-norm is the sum of their squared norms and of twice their inner products, which are formed from what the layers keep
+norm is the sum of their squared norms and of twice their inner products. These are formed from what the layers keep
 for the sum: rows by token for an embedding, inputs and output gradients for a head. With R a row for token v, and A
 and G of the head, ⟨R, GᵀA⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as a table is formed.
 """
@@ -26,7 +26,7 @@ _PARTS = (EmbeddingRows, Factors, PerSampleGradients)
 
 
 def tied_tables(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
-    """Tables whose parts can be added: the weight of embeddings, and of at most one linear layer."""
+    """Return tables whose parts can be added: the weight of embeddings, and of at most one linear layer."""
     users = defaultdict(list)
     for module in modules:
         if embedding_scale(module) is not None or type(module) is nn.Linear:

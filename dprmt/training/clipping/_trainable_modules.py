@@ -16,7 +16,7 @@ from dprmt.training.norms import is_conv1d
 _MATRICES = (nn.Linear, RNNLinear)  # and the Conv1D of Transformers
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_NORMALIZATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS)  # of single samples
+_NORMALIZATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS)  # normalizations over single samples
 _FOLLOWED = (*_MATRICES, nn.Embedding, *_CONVOLUTIONS, *_NORMALIZATIONS)
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 _SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -49,7 +49,9 @@ def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | Non
 
 
 def is_followed(module: nn.Module) -> bool:
-    """Whether inputs and output gradients of the module, which has no parts, determine its per-sample gradients."""
+    """Return whether inputs and output gradients of the module, which has no parts, determine its per-sample
+    gradients.
+    """
     if type(module) is not nn.Embedding and embedding_scale(module) is not None:
         return "forward" not in vars(module)
     known = type(module) in _FOLLOWED or is_conv1d(module)
@@ -57,7 +59,7 @@ def is_followed(module: nn.Module) -> bool:
 
 
 def is_torch_layer(module: nn.Module) -> bool:
-    """Whether the forward pass is torch's (or Transformers' Conv1D's) and has not been replaced."""
+    """Return whether the forward pass is torch's (or Transformers' Conv1D's) and has not been replaced."""
     if "forward" in vars(module) or not (type(module) in _FOLLOWED or is_conv1d(module)):
         return False
     owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
@@ -78,17 +80,17 @@ def embedding_scale(module: nn.Module) -> float | None:
 
 
 def is_matrix(module: nn.Module) -> bool:
-    """Whether the module's output is its input times its weight, and a bias."""
+    """Return whether the module's output is its input times its weight, and a bias."""
     return type(module) in _MATRICES or is_conv1d(module)
 
 
 def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
-    """Whether one of the trainable modules runs sample by sample: it must be, or it or the model is named."""
+    """Return whether one of the trainable modules runs sample by sample: it must be, or it or the model is named."""
     return not is_followed(module) or name in whole or "" in whole
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Whether there are trainable parameters that no layer inside has too."""
+    """Return whether there are trainable parameters that no layer inside has too."""
     if is_renaming(module):
         return False
     own = {parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad}
@@ -97,22 +99,22 @@ def has_parameters(module: nn.Module) -> bool:
 
 
 def is_renaming(module: nn.Module) -> bool:
-    """Whether the module holds its parts' parameters by other names, as Opacus' recurrent layers do."""
+    """Return whether the module holds its parts' parameters by other names, as Opacus' recurrent layers do."""
     return isinstance(module, RenameParamsMixin)
 
 
 def is_container(module: nn.Module) -> bool:
-    """Whether the module is never called."""
+    """Return whether the module is never called."""
     return isinstance(module, _CONTAINERS)
 
 
 def is_sequence_first(module: nn.Module) -> bool:
-    """Whether torch's layer of several parts has the sample as second axis, so that its parts do."""
+    """Return whether torch's layer of several parts has the sample as second axis, so that its parts do."""
     return isinstance(module, _SEQUENCE_LAYERS) and not module.self_attn.batch_first
 
 
 def _is_replayable(module: nn.Module) -> bool:
-    """Whether functorch can replay the module on one sample: a custom layer with one input and no parts.
+    """Return whether functorch can replay the module on one sample: a custom layer with one input and no parts.
 
     Torch's other layers keep a state, have several inputs or another first axis.
     """

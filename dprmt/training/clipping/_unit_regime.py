@@ -21,7 +21,7 @@ TOKENS_ALONE = 256
 
 @dataclass(frozen=True)
 class Units:
-    """Samples of several rows, such as all texts of a person, for :func:`make_private` and :func:`plan_private`.
+    """Samples of several rows, such as all texts of a person, for :func:`plan_private`.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Units:
         if check_choice("regime", self.regime, REGIMES) != "together":
             return
         if rows is None:
-            raise ParameterError("rows_per_unit", None, "given with regime='together': a micro-batch holds all")
+            raise ParameterError("rows_per_unit", None, "given with regime='together'", "pass rows_per_unit")
         if size is not None and rows > size:
             raise ParameterError("micro_batch_size", size, f"at least rows_per_unit = {rows} with regime='together'")
 
@@ -75,7 +75,7 @@ def check_units(units: object) -> Units:
 
 
 def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
-    """The regime and why, from public sizes alone; ``tokens``: T of a row."""
+    """Return the regime and why, from public sizes alone; ``tokens``: T of a row."""
     wanted, rows, size = units.regime, units.rows_per_unit, units.micro_batch_size
     if wanted == "alone":
         return "alone", "units are run one at a time, as asked for"

@@ -69,7 +69,7 @@ class UnitRows:
 
 
 def unit_rows(units: Sequence[SampleId] | torch.Tensor, rows: int) -> UnitRows:
-    """The units that were named, one for each row.
+    """Return the units that were named, one for each row.
 
     Raises: ParameterError, unless there is an integer or a string for each.
     """

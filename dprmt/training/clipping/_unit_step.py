@@ -62,25 +62,25 @@ class UnitStep(LogicalStep):
     the sum of unit u's gradients as accumulated in the parameters' dtype. A unit without a finite ‖g_u‖ is dropped. So
     one unit, with all its rows, changes the sum by at most C. A unit counts once in a logical step, and each step
     number is used once. Losses, norms, clip factors and the number of rows of a unit are private. Does not cover: the
-    limits of `make_private`, such as rounding in the sum, torch's generator, and wrongly named units.
+    limits of `plan_private`, such as rounding in the sum, torch's generator, and wrongly named units.
 
     Examples
     --------
     Anna has two rows with gradients 30 and ½, Ben has one:
 
     >>> from dprmt.training.clipping import Units
-    >>> from dprmt.training.clipping._make_private import make_private
+    >>> from dprmt.training.clipping import plan_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
-    >>> step = make_private(
+    >>> plan = plan_private(
     ...     network,
-    ...     torch.optim.SGD(network.parameters(), lr=1.0),
     ...     norms="exact",
     ...     clipping_norm=1.0,
-    ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
     ...     units=Units(8),
     ... )
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
     >>> losses = step.accumulate(
     ...     lambda batch: step.model(batch).flatten(),
@@ -227,7 +227,8 @@ class UnitStep(LogicalStep):
             self._look(function, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
             return [lambda own=own: self._run(function, apart.picked(own)) for own in rows.rows]  # type: ignore[misc]
         if batch is not None:
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+            fix = "pass a function of the batch as losses, or remove batch"
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
         if len(rows.names) > 1:
             allowed = "one at a time where losses are given as a tensor; or give a function of the batch"
             raise ParameterError("units", len(rows.names), allowed)
@@ -285,7 +286,7 @@ class UnitStep(LogicalStep):
             raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
         if changed := buffer_versions(self.model).items() ^ self._buffers.items():
             raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
-        for parameter in self._trained:  # what somebody left there would be added to
+        for parameter in self._trained:  # a leftover gradient would be added to
             parameter.grad = self._held.get(parameter)
         losses.sum().backward()
         for parameter in self._trained:

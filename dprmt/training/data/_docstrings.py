@@ -31,7 +31,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "xml": ("xml",),
 }
 MASK = "module"
-LEAST_SAMPLES = 40  # per class
+LEAST_SAMPLES = 40  # least number of samples per class
 _LEAST_LETTERS = 20
 _NAMES = "|".join((*PACKAGES, "idle"))  # IDLE is how idlelib calls itself
 _NAMED = re.compile(rf"\w*(?:{_NAMES})\w*", re.IGNORECASE)
@@ -90,7 +90,7 @@ def python_version() -> str:
 
 
 def masked(text: str) -> str:
-    r"""The text on one line with every word that names one of the packages replaced.
+    r"""Return the text on one line with every word that names one of the packages replaced.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def masked(text: str) -> str:
 
 
 def split_of(text: str) -> str:
-    """The split that a text belongs to: eight tenths for training, one each for validation and test."""
+    """Return the split that a text belongs to: eight tenths for training, one each for validation and test."""
     tenth = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10
     return {8: "validation", 9: "test"}.get(tenth, "train")
 
@@ -115,7 +115,7 @@ def library_files(source: str) -> Iterator[Path]:
 
 
 def module_of(file: Path) -> str:
-    """A file's name in the library, such as ``asyncio/events``."""
+    """Return a file's name in the library, such as ``asyncio/events``."""
     return file.relative_to(sysconfig.get_paths()["stdlib"]).with_suffix("").as_posix()
 
 

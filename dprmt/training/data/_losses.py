@@ -80,8 +80,8 @@ def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> t
 
     Parameters
     ----------
-    A Transformers model, with or without hooks.
-        Of Transformers, with or without hooks.
+    model : Module
+        A Transformers model, with or without hooks.
     batch : mapping of str to Tensor
         As `TaskData.collate` returns it. The model gets all of it except for labels and ``sample_id``, and nothing
         else: positions are those that the model computes.
@@ -197,7 +197,7 @@ def head_of(model: torch.nn.Module) -> Head:
 
 
 def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
-    """The model inside of adapters and hooks, which do not pass on attributes."""
+    """Return the model inside of adapters and hooks, which do not pass on attributes."""
     if (found := _named_model(model)) is not None:
         return found
     allowed = "a model of Transformers; or give the loss of each sample as losses="
@@ -205,7 +205,7 @@ def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _named_model(model: torch.nn.Module) -> torch.nn.Module | None:
-    """The outermost model of Transformers, or module whose class names its head."""
+    """Return the outermost model of Transformers, or module whose class names its head."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) or isinstance(getattr(type(module), "head", None), str):
             return module
@@ -223,7 +223,7 @@ def _check_whole_loss(network: torch.nn.Module) -> None:
 
 def _output(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], **more: Any) -> Any:
     if "use_cache" in signature((_named_model(model) or model).forward).parameters:
-        more["use_cache"] = False  # of keys and values for a next token, which nobody asks for
+        more["use_cache"] = False  # no cache of keys and values is needed
     return model(**{key: value for key, value in batch.items() if key not in _NOT_INPUTS}, **more)
 
 
@@ -264,11 +264,11 @@ def _next_token_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]
 
 
 def _decoded_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
-    """The decoder's inputs are the model's own shift of the labels, unless the batch has them."""
+    """Set the decoder's inputs by the model's shift of the labels, unless the batch has them."""
     labels, more = batch["labels"], {}
     if not any(name in batch for name in ("decoder_input_ids", "decoder_inputs_embeds")):
         shift = getattr(_transformers_model(model), "prepare_decoder_input_ids_from_labels", None)
-        # Without such a method the model shifts in its forward pass, and computes a loss that nobody uses.
+        # Without such a method the model shifts in its forward pass, and computes an unused loss.
         more = {"labels": labels} if shift is None else {"decoder_input_ids": shift(labels)}
     return _mean_over_tokens(_output(model, batch, **more).logits, labels, smoothing)
 
@@ -306,7 +306,7 @@ _HEADS = {
         Head("question answering", ("start_positions", "end_positions"), _span_losses),
     )
 }
-# Transformers' own tables of classes, by what they are for; a class in several is what the first says.
+# Transformers' tables of classes, by task; a class in several belongs to the first.
 _TABLES = {
     "SEQ_TO_SEQ_CAUSAL_LM": "sequence-to-sequence",
     "SPEECH_SEQ_2_SEQ": "sequence-to-sequence",
@@ -351,7 +351,9 @@ def _raised(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _has_fixed_head(model: torch.nn.Module) -> bool:
-    """Whether the model can leave out logits of the prompt that all samples have, and no trained layer misses them."""
+    """Return whether the model can leave out logits of the prompt that all samples have, and no trained layer misses
+    them.
+    """
     for module in model.modules():
         if "logits_to_keep" in signature(module.forward).parameters:
             head = module.get_output_embeddings()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,6 @@ from torch.utils.data import Dataset
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.data._docstrings import python_version
 from dprmt.training.data._rows import SPLITS, Row, read_rows
-from dprmt.training.data._selection import kept_rows
 from dprmt.training.recipes import DataRecipe
 
 _ONE_ITEM = "one item of the training split"
@@ -93,7 +95,7 @@ class TaskData:
     summary: Mapping[str, Any]
 
     def collate(self, items: Sequence[Item], *, length: int | None = None) -> dict[str, torch.Tensor]:
-        """A batch of items, padded on the right.
+        """Return a batch of items, padded on the right.
 
         Parameters
         ----------
@@ -137,7 +139,7 @@ class TaskData:
         return batch | {"sample_id": torch.tensor([item["sample_id"] for item in items])}
 
     def describe(self) -> dict[str, Any]:
-        """The data, as plain values for a log.
+        """Return the data, as plain values for a log.
 
         Returns
         -------
@@ -314,3 +316,36 @@ def _generation_items(numbered: Sequence[tuple[int, Row]], tokenizer: Any, max_t
         labels = ([IGNORED] * len(kept) + target)[:max_tokens]
         items.append({"input_ids": ids, "labels": labels, "sample_id": sample})
     return items
+
+
+# Public: it only makes the choice unrelated to whatever order or hash the table itself was made with.
+_KEY = b"dprmt rows v1"
+_BYTES = 16
+
+
+def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int | None = None) -> list[int]:
+    """Numbers of the rows that stay, in their order.
+
+    ``fraction``: in (0, 1]: a row stays if its digest, as a number in [0, 1), is below it.
+
+    Formal guarantees
+    -----------------
+    ``fraction`` alone: the rows kept of a table without one of its rows are those kept of the table, without that
+    row. ``limit``: they are those without that row and, if it was kept, with at most one other, so that a row removed
+    from the table is a row *replaced* among the kept ones. Both as multisets: rows with the same inputs and target
+    have the same digest, so under ``fraction`` all of them stay or none.
+    """
+    digests = [_digest(row) for row in rows]
+    numbers = list(range(len(rows)))
+    if fraction is not None:
+        below = ceil(fraction * 2 ** (8 * _BYTES))
+        numbers = [number for number in numbers if digests[number] < below]
+    if limit is not None:
+        numbers = sorted(sorted(numbers, key=lambda number: digests[number])[:limit])
+    return numbers
+
+
+def _digest(row: Row) -> int:
+    # The part, a file's name, is left out: a table that is split over other files keeps the same rows.
+    content = json.dumps([row.inputs, row.target], default=str).encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=_BYTES, key=_KEY).digest(), "big")

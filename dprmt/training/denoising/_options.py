@@ -159,7 +159,7 @@ class Denoising:
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether the name is one of the patterns."""
+    """Return whether the name is one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

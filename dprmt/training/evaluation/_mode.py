@@ -33,7 +33,9 @@ def device_of(model: torch.nn.Module) -> torch.device:
 
 
 def first_samples(data: TaskData, task: str, split: str, limit: SupportsIndex | None) -> list[Item]:
-    """The first samples of a split, all without a limit; refused if there is none, or the data are of another task."""
+    """Return the first samples of a split, all without a limit; refused if there is none, or the data are of another
+    task.
+    """
     check_choice("split", split, ("validation", "test"))
     if data.task != task:
         raise ParameterError("data.task", data.task, repr(task))

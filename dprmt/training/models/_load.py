@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.models._gguf import parsed_once
-from dprmt.training.models._sources import base_model
-from dprmt.training.models._tokenizer import load_tokenizer
+from dprmt.training.models._sources import base_model, folder_or_hub_name, loading
 from dprmt.training.models._trainable import make_trainable
 from dprmt.training.recipes import ModelRecipe
 
@@ -43,7 +45,7 @@ class LoadedModel:
         return limit - config.pad_token_id - 1 if limit and config.model_type in _PAD_OFFSET else limit
 
     def describe(self) -> dict[str, Any]:
-        """The model, as plain values for a log.
+        """Return the model, as plain values for a log.
 
         Returns
         -------
@@ -109,7 +111,7 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     ['classifier.modules_to_save.default.weight', 'classifier.modules_to_save.default.bias']
     """
     if (labels is not None) != (model.task == "classification"):
-        raise ParameterError("labels", labels, "given if and only if model.task is 'classification'")
+        raise ParameterError("labels", labels, "given for classification only")
     if labels is not None:
         check_count("labels", labels, low=2)
     tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
@@ -119,3 +121,97 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     network.train()
     trainable = tuple(name for name, parameter in network.named_parameters() if parameter.requires_grad)
     return LoadedModel(network, tokenizer, trainable)
+
+
+_SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
+# A token of Llama-3's vocabulary that stands nowhere in its training texts.
+_SPARE_PADS = ("<|finetune_right_pad_id|>",)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of 256 bytes and four special tokens.
+
+    It is the same for all data. One that is trained on the training texts would reveal them: its vocabulary is
+    not covered by the privacy of the run.
+
+    Returns
+    -------
+    PreTrainedTokenizerFast
+        With padding, beginning and end of text, the beginning not added by itself.
+
+    Formal guarantees
+    -----------------
+    A constant: it is independent of the data, and costs no privacy.
+
+    Examples
+    --------
+    >>> tokenizer = byte_tokenizer()
+    >>> ids = tokenizer("né")["input_ids"]
+    >>> len(tokenizer), len(ids), tokenizer.decode(ids)
+    (260, 3, 'né')
+    """
+    vocabulary = {token: i for i, token in enumerate([*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    core = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    pad, bos, eos, unknown = _SPECIAL
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        unk_token=unknown,
+        padding_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def load_tokenizer(model: ModelRecipe) -> Any:
+    """The tokenizer that a model recipe asks for.
+
+    Parameters
+    ----------
+    model : ModelRecipe
+        Its ``tokenizer``, or else its ``source``.
+
+    Returns
+    -------
+    PreTrainedTokenizerBase
+        Padding on the right, with a padding token.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be loaded, or has no token to pad with.
+
+    Notes
+    -----
+    A tokenizer without a padding token, such as GPT-2's, pads with its end of text. In generation the end of text
+    is a target all the same: labels and attention follow the padding's place, not its token.
+
+    Examples
+    --------
+    >>> tokenizer = load_tokenizer(ModelRecipe("generation", architecture="gpt2", tokenizer="bytes", finetune="full"))
+    >>> tokenizer.padding_side, tokenizer.pad_token, len(tokenizer("a pub")["input_ids"])
+    ('right', '<pad>', 5)
+    >>> load_tokenizer(ModelRecipe("generation", source="./nowhere", finetune="full"))
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: model.source must be a folder with config.json, got './nowhere'
+    """
+    source = model.tokenizer or model.source or "bytes"
+    if source == "bytes":
+        return byte_tokenizer()
+    key = "model.tokenizer" if model.tokenizer else "model.source"
+    name, options = folder_or_hub_name(key, source)
+    if source == model.source and model.revision:
+        options["revision"] = model.revision
+    with loading(key, source, "one whose tokenizer loads"), parsed_once():
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    if tokenizer.pad_token is None:
+        spare = [token for token in _SPARE_PADS if token in tokenizer.get_vocab()]
+        tokenizer.pad_token = spare[0] if spare else tokenizer.eos_token
+    if tokenizer.pad_token is None:
+        raise ParameterError("model.tokenizer", source, "a tokenizer with a padding or end-of-text token")
+    tokenizer.padding_side = "right"
+    return tokenizer

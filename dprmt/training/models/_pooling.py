@@ -27,7 +27,7 @@ class MeanPooledClassifier(torch.nn.Module):  # type: ignore[misc]  # torch is s
         torch.nn.init.zeros_(self.classifier.bias)
 
     def get_input_embeddings(self) -> torch.nn.Module:
-        """The embedding of tokens."""
+        """Return the embedding of tokens."""
         return self.encoder.get_input_embeddings()
 
     def get_output_embeddings(self) -> None:

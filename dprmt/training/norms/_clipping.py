@@ -10,8 +10,8 @@ import torch
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.training.norms._layer_gradient import layer_gradient, sum_of_squares
 
-FACTOR_ROUNDING = 2.0**-50  # of the square root, the products and the quotient, in float64
-SUM_ROUNDING = 2.0**-30  # of sums of up to 4e6 squares in float64, in any order
+FACTOR_ROUNDING = 2.0**-50  # relative rounding of square root, products and quotient, in float64
+SUM_ROUNDING = 2.0**-30  # relative rounding of sums of up to 4e6 squares in float64, in any order
 DEFAULT_ROUNDING = 2.0**-13
 _DEVIATIONS = 8.0
 _LEAST_FACTOR = 2.0**-126  # the smallest normal number of float32

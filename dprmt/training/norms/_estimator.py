@@ -45,7 +45,7 @@ class NormEstimator(Protocol):
         """True if a layer of this shape is to be estimated rather than its exact norm taken; by the shape alone."""
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
-        """The longest chain of additions at T tokens: what ``rounding_margin`` asks for."""
+        """Return the longest chain of additions at T tokens: what ``rounding_margin`` asks for."""
 
     def squared_norms(
         self,
@@ -57,7 +57,7 @@ class NormEstimator(Protocol):
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         bias: bool = False,
     ) -> torch.Tensor:
-        """Estimates of shape (B,), float64, from factors of shapes (B, T, d) and (B, T, p).
+        """Return estimates of shape (B,), float64, from factors of shapes (B, T, d) and (B, T, p).
 
         ``layer`` and ``step`` name what randomness is for, ``samples`` are identities in the data set.
         """
@@ -65,7 +65,7 @@ class NormEstimator(Protocol):
 
 @runtime_checkable
 class EmbeddingNormEstimator(NormEstimator, Protocol):
-    """An estimator of whole norms, including those of embedding tables, so that it may estimate every parameter.
+    """An estimator of whole norms, with embedding tables, so that it may estimate every parameter.
 
     If its ``norms`` are ``Hutchinson(…)``, the largest ranks of the layers' gradients are claimed from their shapes. A
     finite total rank is claimed if ``everything`` is estimated.
@@ -93,7 +93,7 @@ class EmbeddingNormEstimator(NormEstimator, Protocol):
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         padding_idx: int | None = None,
     ) -> torch.Tensor:
-        """Estimates of shape (B,), float64, from tokens (B, T) and gradients of what was looked up (B, T, p)."""
+        """Return estimates of shape (B,), float64, from tokens (B, T) and gradients of what was looked up (B, T, p)."""
 
 
 def layer_record(

@@ -153,7 +153,7 @@ class HutchinsonEstimator:
         return min(in_features, out_features) > self.probes
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
-        """The longest chain of additions, see :func:`rounding_margin`.
+        """Return the longest chain of additions, see :func:`rounding_margin`.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class HutchinsonEstimator:
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         bias: bool = False,
     ) -> torch.Tensor:
-        """Estimates for one layer and one micro-batch.
+        """Return estimates for one layer and one micro-batch.
 
         Parameters
         ----------
@@ -215,7 +215,8 @@ class HutchinsonEstimator:
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         padding_idx: int | None = None,
     ) -> torch.Tensor:
-        """Estimates for an embedding table: ‖(AᵀG)P‖²_F with A the tokens' indicators, from the rows that are summed.
+        """Return estimates for an embedding table: ‖(AᵀG)P‖²_F with A the tokens' indicators, from the rows that are
+        summed.
 
         Parameters
         ----------

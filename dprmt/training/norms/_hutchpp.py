@@ -128,7 +128,7 @@ def _no_coarser_products() -> Iterator[None]:
 
 
 def _scaled(image: torch.Tensor) -> torch.Tensor:
-    """Each sample's matrix over its largest entry: the same column space at a safe scale."""
+    """Return each sample's matrix over its largest entry: the same column space at a safe scale."""
     largest = image.abs().amax((1, 2), keepdim=True)
     return image / torch.where(largest > 0, largest, 1.0)
 
@@ -237,7 +237,8 @@ class HutchPlusPlusEstimator:
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         bias: bool = False,
     ) -> torch.Tensor:
-        """Estimates for one layer and one micro-batch. Arguments as in :meth:`HutchinsonEstimator.squared_norms`.
+        """Return estimates for one layer and one micro-batch. Arguments as in
+        :meth:`HutchinsonEstimator.squared_norms`.
 
         Returns
         -------

@@ -12,7 +12,7 @@ from torch import nn
 from dprmt._validation import ParameterError, check_count
 
 Side = Literal["gradients", "activations"]
-_BLOCK = {"cpu": 1 << 15}  # entries whose squares are added at once: what the caches hold, elsewhere 32 MiB
+_BLOCK = {"cpu": 1 << 15}  # entries squared together: as many as caches hold, elsewhere 32 MiB
 _LARGEST_BLOCK = 1 << 22
 
 
@@ -33,7 +33,7 @@ class LayerGradient:
     columns: int
 
     def transposed(self) -> LayerGradient:
-        """The layer with Mᵀ instead of M: the same singular values."""
+        """Return the layer with Mᵀ instead of M: the same singular values."""
         return LayerGradient(self.right, self.left, self.columns, self.rows)
 
     def times(self, matrix: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bia
 
 
 def token_factors(**factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Factors with all axes between the first and the last taken as tokens, in one dtype.
+    """Return factors with all axes between the first and the last taken as tokens, in one dtype.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def token_factors(**factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def check_factors(**factors: torch.Tensor) -> torch.dtype:
-    """The widest of the factors' dtypes, float32 at least; raises as `token_factors` does."""
+    """Return the widest of the factors' dtypes, float32 at least; raises as `token_factors` does."""
     dtype = torch.float32
     for name, value in factors.items():
         if not isinstance(value, torch.Tensor):
@@ -160,7 +160,7 @@ def check_factors(**factors: torch.Tensor) -> torch.dtype:
 
 
 def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
-    """Σ v² over all but the first axis, in float64, where no square of a float32 under- or overflows.
+    """Return Σ v² over all but the first axis, in float64, where no square of a float32 under- or overflows.
 
     Blocks of 2¹⁵ entries are squared at a time (2²² on a device), so that no copy of the values is made.
 

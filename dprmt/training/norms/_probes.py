@@ -92,6 +92,16 @@ class ProbeGenerator:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a ProbeGenerator holds a secret seed and cannot be pickled or copied")
 
+    def restart(self, seed: bytes) -> None:
+        """Draw from another secret from now on.
+
+        Parameters
+        ----------
+        seed : bytes
+            The secret, 16 to 64 bytes.
+        """
+        self.__seed = _seed_bytes(seed)
+
     def shared(
         self,
         *,
@@ -143,7 +153,7 @@ class ProbeGenerator:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> torch.Tensor:
-        """A matrix for every sample, by the samples' identities.
+        """Return a matrix for every sample, by the samples' identities.
 
         Parameters
         ----------
@@ -197,7 +207,7 @@ def draw_probes(
     factor: torch.Tensor,
     **request: Any,
 ) -> torch.Tensor:
-    """The matrix, or if secret the samples' matrices, that a micro-batch's factor (B, T, ·) is multiplied by."""
+    """Return the matrix, or if secret the samples' matrices, that a micro-batch's factor (B, T, ·) is multiplied by."""
     request |= {"dtype": factor.dtype, "device": factor.device}
     if not secret:
         return generator.shared(**request)
@@ -207,7 +217,7 @@ def draw_probes(
 
 
 def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
-    """Identities as byte strings that differ whenever the identities do.
+    """Return identities as byte strings that differ whenever the identities do.
 
     Returns
     -------
@@ -244,7 +254,7 @@ def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
 
 
 def _message(*parts: str) -> bytes:
-    """Parts with their lengths, so that different ones are different strings."""
+    """Return parts with their lengths, so that different ones are different strings."""
     return b"".join(len(text).to_bytes(8, "little") + text for text in map(str.encode, parts))
 
 

@@ -141,7 +141,7 @@ class NormRecord:
         )
 
     def mechanism(self, noise_multiplier: float, sampling: Poisson | RandomAllocation | SupportsFloat) -> DPSGD:
-        """The mechanism that the accountant is to compose.
+        """Return the mechanism that the accountant is to compose.
 
         Parameters
         ----------

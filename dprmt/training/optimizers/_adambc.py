@@ -55,8 +55,8 @@ class DPAdamBC(NoiseAwareOptimizer):
     - ``m̂_t = m_t/(1 - β₁^t)``, ``v̂_t = v_t/(1 - β₂^t)``,
     - ``θ_t = (1 - ηλ)θ_{t-1} - η m̂_t/√max(v̂_t - Φ̂_t, γ')``.
 
-    There is no ε, and the floor γ' is inside the root. Φ̂_t is the weighted average of the noise variances so far,
-    with the weights of v̂_t; for constant Φ it is Φ. The head of this module has the derivation.
+    Φ̂_t is the average of the noise variances so far with the weights of v̂_t, derived at the head of this module.
+    There is no ε.
 
     Parameters
     ----------
@@ -67,18 +67,17 @@ class DPAdamBC(NoiseAwareOptimizer):
     betas : pair of float
         β₁, β₂ in [0, 1).
     noise_variance : float, optional
-        Φ = (σC/L)² >= 0, the variance of the noise in one entry of ``p.grad``, with noise multiplier σ, clipping norm
-        C, and L the divisor of the clipped sum. `dprmt.make_private` sets it. Under Poisson sampling L is the expected
-        batch size, times the accumulated iterations for an Opacus optimizer with ``loss_reduction="mean"``. For
-        ``"sum"`` it is 1. A schedule sets ``group["noise_variance"]`` before each step, as schedulers set "lr".
+        Variance Φ = (σC/L)² >= 0 of the noise in one entry of ``p.grad``, with L the divisor of the clipped sum.
+        `dprmt.make_private` sets it. Under Poisson sampling L is the expected batch size, for Opacus times the
+        accumulated iterations; with ``loss_reduction="sum"`` it is 1. A schedule sets ``group["noise_variance"]``
+        before each step, as schedulers set "lr".
     floor : float
-        γ' > 0, in the units of the squared gradient, like Φ: no entry moves by more than η|m̂|/√γ'. Values
-        beyond the normal numbers of the dtype of the moments act as the nearest of these.
+        Floor γ' > 0 of the second moment, in the units of Φ: no entry moves by more than η|m̂|/√γ'.
     weight_decay : float
         λ >= 0, decoupled as in AdamW.
     foreach : bool, optional
-        Whether to update all parameters of a kind together. None: only if all are on CUDA devices. The result is the
-        same, but the temporary memory has the size of all parameters instead of the largest one.
+        Whether to update all parameters of a kind together. None: only if all are on CUDA devices. This needs
+        temporary memory for all parameters instead of the largest one.
 
     Raises
     ------
@@ -89,7 +88,7 @@ class DPAdamBC(NoiseAwareOptimizer):
     Formal guarantees
     -----------------
     The parameters are as private as the gradients, because they are a function of the gradients and of the options.
-    The options must not depend on the private data, as the size of a Poisson batch does; the expected size does not.
+    The options must not depend on the private data, as the size of a Poisson batch does.
 
     Notes
     -----
@@ -193,7 +192,7 @@ class DPAdamBC(NoiseAwareOptimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a result of `state_dict`; later steps equal those of the saved optimizer.
+        """Load a result of `state_dict`, to continue the saved optimizer.
 
         Parameters
         ----------
@@ -207,11 +206,11 @@ class DPAdamBC(NoiseAwareOptimizer):
         """
         saved: dict[str, Any] = {}
 
-        def look(_: Any, given: dict[str, Any]) -> None:
+        def check_state(_: Any, given: dict[str, Any]) -> None:
             self._check_saved(given)
             saved.update(given)
 
-        hook = self.register_load_state_dict_pre_hook(look)  # the last one, so that it sees what is loaded
+        hook = self.register_load_state_dict_pre_hook(check_state)  # the last one, so that it sees what is loaded
         try:
             super().load_state_dict(state_dict)
         finally:

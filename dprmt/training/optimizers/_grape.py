@@ -197,7 +197,7 @@ class DPGrape(NoiseAwareOptimizer):
         return {**super().state_dict(), "subspaces": self.subspaces.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a result of :meth:`state_dict`; later steps equal those of the saved optimizer.
+        """Load a result of :meth:`state_dict`, to continue the saved optimizer.
 
         Parameters
         ----------

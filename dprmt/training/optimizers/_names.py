@@ -56,8 +56,8 @@ def make_optimizer(
     noise_variance : float, optional
         Variance Φ = (σC/L)² of the noise in one entry of the gradient; required by "adambc" and "grape", ignored by
         the others.
-    Floor γ' > 0; required by "adambc", ignored by the others.
-        γ' > 0; required by "adambc", not read by the others.
+    floor : float, optional
+        Floor γ' > 0; required by "adambc", ignored by the others.
     subspaces : Subspaces, optional
         Subspaces of the projected weights; required by "grape", ignored by the others.
 

@@ -109,7 +109,7 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
 
 
 def checked(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in a group, as plain floats, or a ParameterError."""
+    """Return the options in a group, as plain floats, or a ParameterError."""
     return {name: check(group[name]) for name, check in _CHECKS.items() if name in group}
 
 
@@ -142,7 +142,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def required(*, by: str, **options: Any) -> tuple[Any, ...]:
-    """Options without which an optimizer cannot be made, or a ParameterError."""
+    """Return options without which an optimizer cannot be made, or a ParameterError."""
     for name, value in options.items():
         if value is None:
             raise ParameterError(name, None, f"given for {by!r}")

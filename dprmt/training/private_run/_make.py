@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting import ExactNorms, Poisson, RandomAllocation, calibrate
-from dprmt.training.clipping import ClippingPlan, Units, plan_private
+from dprmt.training.clipping import Units, plan_private
 from dprmt.training.clipping._norms import NormsWanted
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
@@ -27,7 +27,7 @@ from dprmt.training.private_run._processes import from_first, rank
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.private_run._run import PrivateRun, check_free
 
-_ISOLATION_CHECKS = 0.02  # of later micro-batches
+_ISOLATION_CHECKS = 0.02  # probability of a check of a later micro-batch
 _OPACUS = {
     "max_grad_norm": "clipping_norm=...",
     "target_delta": "delta=...",
@@ -73,39 +73,37 @@ def make_private(
 ) -> PrivateRun:
     """Make a training run private: batches, gradients, optimizer and ε in one object.
 
-    Iterate over the result instead of over your data loader. Pass each batch to :meth:`PrivateRun.step`, with a
-    function from rows to their losses.
+    Iterate over the result instead of over your data loader. Pass each batch to :meth:`PrivateRun.step`.
 
     Parameters
     ----------
     model : Module
-        Model to train, on its device. Batch normalization raises an error, because it mixes samples.
+        Model to train, on its device.
     optimizer : torch.optim.Optimizer
         Any optimizer of all trainable parameters.
     dataset_or_loader : Dataset or DataLoader
-        Data set with a length. The sampler of a loader is replaced.
+        Data with a length; the sampler of a loader is replaced.
     norms : str, Norms or NormEstimator
-        Norm method. Start with ``"exact"``; ``"ghost"`` computes the same norms with less memory; ``Hutchinson(probes,
-        secret=...)`` and ``HutchPlusPlus(...)`` estimate them.
+        Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory; ``Hutchinson(probes, secret=...)`` and
+        ``HutchPlusPlus(...)`` estimate norms.
     clipping_norm : float
         Largest norm C > 0 of a sample's gradient in the sum (Opacus' ``max_grad_norm``).
     batch_size : float, optional
-        *Expected* logical batch size over all processes; by default the loader's. It counts owners if there are any.
+        *Expected* logical batch size over all processes; by default the loader's.
     steps, epochs : int, float
         Exactly one of them: the length of the run.
     target_epsilon, noise_multiplier : float, optional
         Exactly one of them: the ε > 0 that the planned steps may cost, or σ > 0.
     delta : float, optional
-        δ in (0, 1). Required with ``target_epsilon`` and with ``ledger``.
+        δ in (0, 1). Required with a target and with ``ledger``.
     micro_batch_size : int, optional
-        Number of rows clipped together, >= 1; by default a whole batch.
+        Rows clipped together, >= 1; by default all.
     sampling : {"poisson", "allocation"}
-        Every sample enters every batch independently, or one random batch of each epoch.
+        Independent sampling, or one random batch of each epoch.
     owners : str, or sequence of int or str, optional
-        Owner of each row, or the column that has it. All rows of one owner are then one sample.
+        Owner of each row, or its column; all rows of one owner are one sample.
     units : Units, optional
-        How samples of several rows are clipped. ``Units(1, regime="alone")`` suits losses that call the model several
-        times.
+        How samples of several rows are clipped.
     tokens : int, optional
         Largest number of tokens in a row, known without looking at the data.
     whole : iterable of str
@@ -115,7 +113,7 @@ def make_private(
     denoising : Denoising, optional
         Denoiser of released gradients.
     telemetry : bool or mapping
-        Whether to estimate signal and progress, or options of `dprmt.training.telemetry.Telemetry`.
+        Whether to estimate signal and progress, or options for it.
     secure : bool
         Whether a cipher draws sampling and noise.
     ledger : path, optional
@@ -123,7 +121,7 @@ def make_private(
     progress : bool
         Whether to show a bar with ε; it needs tqdm.
     **others
-        None: Opacus' names raise an error with the name to use here.
+        None: Opacus' names raise an error with the right name.
 
     Returns
     -------
@@ -133,8 +131,7 @@ def make_private(
     Raises
     ------
     ParameterError
-        If an argument is out of its range, two conflict, or the model or optimizer cannot be made private. Nothing is
-        changed then.
+        If an argument is invalid, two conflict, or model or optimizer cannot be made private.
 
     Privacy
     -------
@@ -144,7 +141,6 @@ def make_private(
     See Also
     --------
     PrivateRun : for its methods and its guarantee.
-    dprmt.accounting.calibrate : for σ without a model.
 
     Examples
     --------
@@ -176,25 +172,21 @@ def make_private(
     σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     distributed = several and torch.distributed.get_world_size() > 1
-    names = tuple(whole)
-
-    def planned(secret: bytes) -> ClippingPlan:
-        return plan_private(
-            model,
-            norms=norms,
-            clipping_norm=clipping_norm,
-            expected_batch_size=size,
-            tokens=tokens,
-            probe_generator=ProbeGenerator(secret),
-            subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
-            distributed=distributed,
-            whole=names,
-            replay=isolation_checks,
-            units=units,
-        )
-
     randomness = Randomness(from_first(secrets.token_bytes(32)), True, bool(secure))
-    plan = planned(randomness.derive("probes"))
+    probes = ProbeGenerator(randomness.derive("probes"))
+    plan = plan_private(
+        model,
+        norms=norms,
+        clipping_norm=clipping_norm,
+        expected_batch_size=size,
+        tokens=tokens,
+        probe_generator=probes,
+        subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
+        distributed=distributed,
+        whole=whole,
+        replay=isolation_checks,
+        units=units,
+    )
     if groups is not None:
         groups = replace(groups, alone=plan.regime == "alone")
     mechanism = plan.record.mechanism(1.0 if σ is None else σ, scheme)
@@ -207,7 +199,8 @@ def make_private(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     return PrivateRun(
-        planned,
+        plan,
+        probes,
         optimizer,
         Source(data, groups, micro),
         mechanism=mechanism,
@@ -242,7 +235,7 @@ def _steps(
     steps: SupportsIndex | None, epochs: float | None, scheme: Poisson | RandomAllocation, per_epoch: float
 ) -> int:
     if (steps is None) == (epochs is None):
-        raise ParameterError("steps, epochs", (steps, epochs), "given, exactly one of them")
+        raise ParameterError("steps, epochs", (steps, epochs), "one number", "pass exactly one of steps and epochs")
     if steps is not None:
         return check_count("steps", steps)
     length = scheme.steps_per_epoch if isinstance(scheme, RandomAllocation) else per_epoch
@@ -254,11 +247,12 @@ def _privacy(
 ) -> tuple[float | None, float | None, float | None]:
     if (noise_multiplier is None) == (target is None):
         both = (noise_multiplier, target)
-        raise ParameterError("noise_multiplier, target_epsilon", both, "given, exactly one of them")
+        fix = "pass exactly one of them, for example target_epsilon=3.0"
+        raise ParameterError("noise_multiplier, target_epsilon", both, "one noise level", fix)
     if delta is not None:
         delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
     elif target is not None or ledger is not None:
-        raise ParameterError("delta", None, "given with target_epsilon and with ledger")
+        raise ParameterError("delta", None, "given with target_epsilon and with ledger", "pass delta")
     if noise_multiplier is not None:
         noise_multiplier = check_real("noise_multiplier", noise_multiplier, low=0.0, low_open=True)
     if target is not None:
