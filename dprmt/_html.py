@@ -8,7 +8,7 @@ from html import escape
 
 _CELL = "text-align:right;padding:.15em .8em .15em 0;border:0"
 _WIDTH, _HEIGHT, _MARGIN = 346.0, 150.0, 40.0
-_INKS = ("#0072b2", "#d55e00", "#009e73")  # told apart by most who see colours differently, on light and on dark
+_INKS = ("#0072b2", "#d55e00", "#009e73")  # colours that most colour-blind readers distinguish, on light and on dark
 
 
 def block(*parts: str) -> str:

@@ -21,6 +21,8 @@ class ParameterError(ValueError):
         The rejected value.
     allowed : str
         The allowed range, in words or interval notation.
+    fix : str
+        For arguments that conflict: one action that resolves the conflict.
 
     Examples
     --------
@@ -30,13 +32,13 @@ class ParameterError(ValueError):
     dprmt._validation.ParameterError: sample_rate must be a number in (0, 1], got 1.5
     """
 
-    def __init__(self, name: str, value: object, allowed: str) -> None:
-        self.name, self.value, self.allowed = name, value, allowed
-        super().__init__(f"{name} must be {allowed}, got {value!r}")
+    def __init__(self, name: str, value: object, allowed: str, fix: str = "") -> None:
+        self.name, self.value, self.allowed, self.fix = name, value, allowed, fix
+        super().__init__(f"{name} must be {allowed}, got {value!r}" + (f".\nFix: {fix}." if fix else ""))
 
-    def __reduce__(self) -> tuple[type[ParameterError], tuple[str, object, str]]:
+    def __reduce__(self) -> tuple[type[ParameterError], tuple[str, object, str, str]]:
         """Rebuild the exception in another process from its arguments."""
-        return type(self), (self.name, self.value, self.allowed)
+        return type(self), (self.name, self.value, self.allowed, self.fix)
 
 
 class TrainingStateError(RuntimeError):

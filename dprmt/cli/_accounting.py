@@ -261,7 +261,9 @@ def run_noise(namespace: argparse.Namespace) -> None:
         answer = _epsilon_of(run, values["delta"])
         risk, said = _risk(run, values)
     noise = [mechanism.noise_multiplier for mechanism, _ in run.phases]
-    found = {"noise_multipliers": noise} if run.in_phases else {"noise_multiplier": noise[0]}
+    found: dict[str, Any] = {"noise_multiplier": noise[0]}
+    if run.in_phases:
+        found = {"noise_multipliers": noise, "fixed": [not free for free in run.asked or (True,) * len(noise)]}
     line = f"noise multiplier{'s' if run.in_phases else ''} = {', '.join(map(round_up, noise))}"
     given = {f"target_{option.dest}": values[option.dest] for option in _TARGETS if values[option.dest] is not None}
     if len(noise) > 1 and not run.asked:

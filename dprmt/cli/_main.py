@@ -110,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int | None = namespace.carry_out(namespace)
     except ParameterError as error:
         got = f"; {command} --help has examples" if error.value is None else f", got {error.value}"
-        return _fail(f"{command}: {namespace.shown(error.name)} must be {error.allowed}{got}")
+        fix = f". Fix: {error.fix}" if error.fix else ""
+        return _fail(f"{command}: {namespace.shown(error.name)} must be {error.allowed}{got}{fix}")
     except UsageError as error:
         return _fail(str(error))
     except TrainingStateError as error:

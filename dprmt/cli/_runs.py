@@ -215,7 +215,7 @@ def _mechanism(record: Mapping[str, Any]) -> DPSGD:
         return mechanism_from_dict(record)
     except ParameterError as error:
         name = "from_json" if error.name == "mechanism" else error.name
-        raise ParameterError(name, error.value, error.allowed) from None
+        raise ParameterError(name, error.value, error.allowed, error.fix) from None
 
 
 def releases_of(record: Mapping[str, Any]) -> tuple[Release, ...]:

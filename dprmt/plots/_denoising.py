@@ -79,9 +79,9 @@ def plot_kappa_sweep(
     for label, text, values, width in curves:
         number = labels.index(label) if label in labels else len(labels)
         color, line, marker = (cycle[number % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))
-        look = {"color": color, "linestyle": line, "marker": marker, "markersize": 5, "linewidth": width, "label": text}
-        look["markerfacecolor"] = color if width > 1 else ax.get_facecolor()
-        ax.plot(gates, 100 * values, **{**look, **style})
+        kw = {"color": color, "linestyle": line, "marker": marker, "markersize": 5, "linewidth": width, "label": text}
+        kw["markerfacecolor"] = color if width > 1 else ax.get_facecolor()
+        ax.plot(gates, 100 * values, **{**kw, **style})
     _mark_gate(ax, gate)
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set_xlabel("gate κ, in units of the bulk edge")
@@ -147,14 +147,14 @@ def plot_layer_improvement(
     ax.axhline(0.0, color=ink(ax, 0.7), linewidth=1.0)
     for number, (label, (x, y)) in enumerate(groups.items()):
         color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
-        look: dict[str, Any] = {
+        kw: dict[str, Any] = {
             "alpha": 0.8,
             "markersize": 5,
             "markerfacecolor": "none",
             "markeredgewidth": 1.1,
             "linestyle": "none",
         }
-        ax.plot(x, y, label=label, **{"color": color, "marker": marker, **look, **style})
+        ax.plot(x, y, label=label, **{"color": color, "marker": marker, **kw, **style})
     _mark_gate(ax, gate)
     ax.set_xlabel("top singular value, in units of the bulk edge")
     ax.set_ylabel("gain in cosine with the clean gradient")

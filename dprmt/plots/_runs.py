@@ -108,8 +108,8 @@ def plot_trade_off(
     named = {"certified": bands} if isinstance(bands, TradeOff) else bands
     for number, (label, band) in enumerate(named.items()):
         color, line = PALETTE[number % len(PALETTE)], LINES[number % len(LINES)]
-        look = {"color": color, "linestyle": line, "linewidth": 1.8, "label": label, **style}
-        ax.plot(band.alpha, band.lower, **look)
+        kwargs = {"color": color, "linestyle": line, "linewidth": 1.8, "label": label, **style}
+        ax.plot(band.alpha, band.lower, **kwargs)
         ax.fill_between(band.alpha, band.lower, band.upper, color=color, alpha=0.2, linewidth=0)
     if gaussian_mu is not None:
         grid = np.linspace(0.0, 1.0, 401)
@@ -172,8 +172,8 @@ def plot_objective_change(
     known = None if truth is None else matching("truth", np.ravel(finite_values("truth", truth)), "steps", x)
     ax = axes_or_new(ax)
     shown = np.concatenate([y, *(end[np.isfinite(end)] for end in ends)])
-    room = float(shown.max() - shown.min()) or 1.0
-    floor, roof = float(shown.min()) - room / 20, float(shown.max()) + room / 20
+    span = float(shown.max() - shown.min()) or 1.0
+    floor, roof = float(shown.min()) - span / 20, float(shown.max()) + span / 20
     ax.fill_between(
         x, np.clip(ends[0], floor, roof), np.clip(ends[1], floor, roof), color=PALETTE[1], alpha=0.18, linewidth=0
     )
@@ -231,8 +231,8 @@ def plot_signal_shares(
     for place, (value, low, high) in zip(places, 100 * values, strict=True):
         seen = low > 0
         shown = float(np.clip(value, low, high))  # an estimate of a square may be negative
-        look = {"color": PALETTE[1] if seen else "0.6", "marker": "o" if seen else "|", "capsize": 2, "markersize": 4}
-        ax.errorbar([shown], [place], xerr=[[shown - low], [high - shown]], **{**look, **style})
+        kwargs = {"color": PALETTE[1] if seen else "0.6", "marker": "o" if seen else "|", "capsize": 2, "markersize": 4}
+        ax.errorbar([shown], [place], xerr=[[shown - low], [high - shown]], **{**kwargs, **style})
     if truth is not None:
         known = finite_values("truth", [truth[name] for name in layers])
         ax.plot(100 * known, places, **_TRUTH, label="from clean gradients")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _, _BLUE, _RED = PALETTE[:3]
-_EACH_MARKED = 16  # leading values with a marker each; those of a long bulk would merge
-_VISIBLE = 1e-3  # share of the largest value below which a value cannot be told from 0
+_EACH_MARKED = 16  # leading values with separate markers; markers of a long bulk would merge
+_VISIBLE = 1e-3  # share of the largest value below which a value looks like 0
 _NAMED, _NAME = 200, 60  # matrices with a name on the axis, and the characters of one
 _GATE = "gate"  # mark of the lines that count the matrices on the axes
 _FAR = 4.0  # top singular value, in units of the bulk edge, from which the axis is logarithmic beyond the edge
@@ -93,14 +93,14 @@ def plot_singular_values(
     curves = {name: descending(name, values) for name, values in given.items() if values is not None}
     ax = axes_or_new(ax)
     noise, earlier = _colors(ax)
-    looks = {"clean": (ink(ax), ":", "o"), "noisy": (noise[0], "-", "s"), "denoised": (noise[1], "--", "^")}
+    appearances = {"clean": (ink(ax), ":", "o"), "noisy": (noise[0], "-", "s"), "denoised": (noise[1], "--", "^")}
     prefix, silent = "" if label is None else f"{label}: ", "_" * bool(earlier)
     top = max(values[0] for values in curves.values())
     for name, heights in curves.items():
-        color, line, marker = looks[name]
-        look = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
+        color, line, marker = appearances[name]
+        kwargs = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
         index = np.arange(1, len(heights) + 1)
-        ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=prefix + name, **look)
+        ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=prefix + name, **kwargs)
     grey = ink(ax, 0.7)
     ax.axhline(edge, color=grey, linestyle=(0, (6, 2)), linewidth=1.0, label=f"{silent}bulk edge (of noisy values)")
     words = silent + _gate_label(false_alarm)
@@ -199,8 +199,8 @@ def plot_spectrum_histogram(
     ax.hist(values, bins.tolist(), weights=weights, label=f"{prefix}singular values", **bars)
     grid = low + (edge - low) * (1 - np.cos(np.linspace(0.0, np.pi, 301))) / 2  # denser at both ends
     density = (1 - len(spikes) / len(values)) * law.pdf(grid)
-    look = {"color": noise[0], "linewidth": 1.8, "label": f"{silent}Marchenko–Pastur density", **style}
-    ax.plot(grid, density, **look)
+    kwargs = {"color": noise[0], "linewidth": 1.8, "label": f"{silent}Marchenko–Pastur density", **style}
+    ax.plot(grid, density, **kwargs)
     dashes = (0, (6, 2))
     ax.axvline(edge, color=ink(ax, 0.7), linestyle=dashes, linewidth=1.0, label=f"{silent}bulk edge")
     words = silent + _gate_label(false_alarm)
@@ -223,7 +223,7 @@ def plot_spectrum_histogram(
 
 
 def _colors(ax: Axes) -> tuple[tuple[str, str], int]:
-    # Of the values and the gate of one more matrix on the axes, and how many are there before it.
+    # Values and gate of a further matrix on the axes, and the number of earlier ones.
     pairs = ((_BLUE, _RED), (PALETTE[3], PALETTE[4]), (PALETTE[5], PALETTE[6]))
     number = sum(line.get_gid() == _GATE for line in ax.lines)
     return pairs[number % len(pairs)], number
@@ -371,8 +371,8 @@ def plot_spectra(
         [p for p, _, _ in below], [max(low, floor) for _, _, low in below], [high for _, high, _ in below], **lines
     )
     if above:
-        look = {"color": _RED, "marker": "|", "markersize": 8, "linestyle": "none", "label": "values above the gate"}
-        ax.plot(*np.transpose(above), **{**look, **style})
+        kwargs = {"color": _RED, "marker": "|", "markersize": 8, "linestyle": "none", "label": "values above the gate"}
+        ax.plot(*np.transpose(above), **{**kwargs, **style})
     ax.axvline(1.0, color=ink(ax, 0.7), linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge")
     marks: dict[str, Any] = {"marker": "d", "markersize": 5, "markerfacecolor": "none", "linestyle": "none"}
     ax.plot(own[own > floor], places[own > floor], color=_BLUE, label="edge by the estimated σ", **marks)

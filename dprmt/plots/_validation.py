@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BLACK, _BLUE, _RED = PALETTE[:3]
 _PAIRED = "line: predicted, marker: measured"
-_LEAST = 0.03  # where a logarithmic axis begins; smaller signals are drawn there
+_LEAST = 0.03  # start of a logarithmic axis; smaller signals are drawn there
 
 
 def plot_measured_spikes(

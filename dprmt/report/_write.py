@@ -43,7 +43,7 @@ _WARNING = (
     "This report reads clean gradients and uses known seeds. On a recipe's public data that is how theory is checked;"
     " on private data nothing of it may be shown to anyone: no ε covers these numbers."
 )
-_PRIVACY_UNIT = 0.25  # of the progress per answer of the accountant
+_PRIVACY_UNIT = 0.25  # progress per answer of the accountant
 
 
 @dataclass(frozen=True)

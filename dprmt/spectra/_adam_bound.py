@@ -40,7 +40,7 @@ from dprmt.spectra._alignment import NamedBlocks, cosine, inner, matching_blocks
 from dprmt.spectra._arrays import Array, array_namespace, as_array, check_finite, is_tensor, to_float64
 
 _SYMMETRY = 1e-8  # relative asymmetry and negative curvature that pass as rounding
-_ROUNDING = 1e-13  # of an inner product, relative to the norms
+_ROUNDING = 1e-13  # rounding of an inner product, relative to the norms
 _SAME_NORM = 1e-6  # relative difference of two norms that passes as rounding
 
 

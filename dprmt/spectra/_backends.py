@@ -7,6 +7,7 @@ the edge, since all others are shrunk to 0. With r <= c the two sides of the mat
 |------------|--------------------------------------------|------------------------------------------------------|
 | "gram"     | eigendecomposition of the r × r matrix YYᵀ | r <= 128, all matrices of a stack in one call        |
 | "lanczos"  | Lanczos iteration on YYᵀ, certified        | r > 128, matrix by matrix                            |
+| "products" | the same with products by Y alone          | r >= 2560, matrix by matrix                          |
 | "svd"      | full singular value decomposition          | when the others are not accurate enough or no faster |
 
 These are no faster than a full decomposition for float32 tensors on the CPU with c < 3r/2 and 96 < r <= 400, and for
@@ -28,6 +29,18 @@ implies at most k. This covers repeated values and unlucky start vectors. Withou
 the full eigendecomposition is used. The proof leaves open only values within rounding of the threshold, which are
 shrunk to almost nothing.
 
+**Products alone.** Where even forming YYᵀ takes longest, and most memory, it is not formed. The pairs found by a
+Lanczos run are deflated, ``B = (1 - UUᵀ) YYᵀ (1 - UUᵀ)``. A run from a *fresh* Gaussian block G (r × p) then shows
+that nothing was missed, except with probability 1e-12. Let ``V_0 = G/‖G‖, …, V_k`` have Frobenius norms of at most 1
+and ``B V_j = Σ_i T_ij V_i + [j = k-1] β V_k + E_j`` with T tridiagonal, entries >= 0 and ``‖E_j‖ <= ρ``. Let τ be
+above all eigenvalues of T and ``z = (τ - T)⁻¹ e_0``. If ``‖G‖ (β z_{k-1} + ρ Σ_j z_j) < δ``, all eigenvalues of B are
+below τ, except with probability ``P(χ²_p <= δ²) <= (δ²/2)^{p/2}/Γ(p/2 + 1)``. For the top eigenvector x, of eigenvalue
+λ >= τ, the recurrence times xᵀ gives ``y_0 = β y_k w_{k-1} + Σ_j E_jᵀx w_j`` with ``y_j = V_jᵀx`` and ``w = (λ - T)⁻¹
+e_0``, where ``0 <= w <= z``. So ``‖Gᵀx‖ = ‖G‖‖y_0‖ < δ``, but x does not depend on G. The seed is fixed, so that runs
+repeat: the probability is over it, for matrices that were not made with knowledge of it. (Kuczyński & Woźniakowski
+1992 and Hochstenbach 2013 have p = 1, whose δ would be below the rounding of float32.) Without proof YYᵀ is formed
+after all.
+
 Randomized SVD is not used: with two power iterations it underestimates a top value next to the gate by 5 to 9 %
 (256×1024 and 768×3072, 6 to 16 columns).
 """
@@ -43,18 +56,22 @@ import numpy as np
 
 from dprmt.spectra._arrays import Array, array_namespace, cast_like, is_tensor, to_float64
 
-Backend: TypeAlias = Literal["auto", "gram", "lanczos", "svd"]
+Backend: TypeAlias = Literal["auto", "gram", "lanczos", "products", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
+PRODUCT_FREE = 2560  # shorter side from which YYᵀ is not formed
 _SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
 _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
-_RESIDUAL = {4: 1e-6, 8: 1e-11}  # of a Ritz pair, in units of b², by bytes per entry of the product
-_FEW = 1 / 16  # of all singular values; more spikes than this are not looked for one by one
-_LOOKS = 8  # products with a vector that tell how many they are
-_TINY = 1e-300  # in place of the norm of a zero vector
+_RESIDUAL = {4: 1e-6, 8: 1e-11}  # residual of a Ritz pair, in units of b², by bytes per entry of the product
+_FEW = 1 / 16  # share of all singular values, above which spikes are not computed one by one
+_TRACE_PROBES = 8  # products with a vector that estimate the number of spikes
+_TINY = 1e-300  # replaces the norm of a zero vector
 _CHECK_EVERY = 12  # steps between checks of the Ritz values
-_TOP_RESIDUAL = 1e-3  # of the top Ritz pair if it lies below the threshold, relative to its value
+_TOP_RESIDUAL = 1e-3  # relative residual of the top Ritz pair below the threshold
+_FAILURE, _WIDTH, _BLOCK_STEPS = 1e-12, 16, 48  # probability of a wrong proof, columns of its block, and its steps
+_SEARCHES = 3
+_ROUNDING = 8.0  # of a product with YYᵀ, in units of the dtype's ε times the top eigenvalue
 _BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
 _PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
@@ -63,11 +80,11 @@ class LeadingSpectrum(NamedTuple):
     """Singular values in decreasing order: at least the top one, and all above the edge."""
 
     values: Array
-    """Of float64, shape (batch, q), with zeros where a matrix has fewer values above the edge than another one."""
+    """Singular values in float64, shape (batch, q), with zeros if a matrix has fewer values above the edge."""
     vectors: Array
     """Singular vectors of the shorter side, shape (batch, r, q), in the dtype of the data."""
     others: Array | None = None
-    """Those of the longer side as rows, shape (batch, q, c), where the method has them anyway."""
+    """Singular vectors of the longer side as rows, shape (batch, q, c), if the method has them."""
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
@@ -86,7 +103,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     """
     rows = stack.shape[-2]
     if backend == "auto":
-        backend = "gram" if rows <= GRAM_LIMIT else "lanczos"
+        backend = "gram" if rows <= GRAM_LIMIT else "lanczos" if rows < PRODUCT_FREE else "products"
         if _SVD_SIDES[0] < rows <= _SVD_SIDES[1] and _svd_is_fast(stack):
             backend = "svd"
     products = _PRODUCTS[stack.dtype.itemsize][0 if "cpu" in str(stack.device) else -1 :]
@@ -95,7 +112,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     elif backend == "svd":
         spectrum = _from_svd(stack)
     elif len(stack) == 1:
-        spectrum = _from_lanczos(stack, edges, products)
+        spectrum = _from_lanczos(stack, edges, products, form_product=backend == "lanczos")
     else:
         singles = [leading_spectrum(stack[i : i + 1], edges[i : i + 1], backend) for i in range(len(stack))]
         return _joined(singles)
@@ -165,21 +182,25 @@ def _svd_is_fast(stack: Array) -> bool:
     return bool(on_cpu and stack.dtype.itemsize == 4 and 2 * c < 3 * r)
 
 
-def _from_lanczos(stack: Array, edges: Array, products: _Products) -> LeadingSpectrum:
-    # Of a stack of one matrix: the pairs above the edge, or all of them where they are many.
+def _from_lanczos(stack: Array, edges: Array, products: _Products, form_product: bool) -> LeadingSpectrum:
+    # Stack of one matrix: the pairs above the edge, or all if they are many.
     y, edge, svd_is_fast = stack[0], float(edges[0]), _svd_is_fast(stack)
-    if svd_is_fast and _many_spikes(*_moments(y), y.shape, edge):
-        return _from_svd(stack)
+    looked = svd_is_fast or not form_product
+    if looked and _many_spikes(*_moments(y), y.shape, edge):
+        return _from_svd(stack) if svd_is_fast else _from_products(stack, edges, products)
     for size, largest in products:
-        gram = _gram(stack, size)
-        if float(_least_top_eigenvalue(gram)[0]) > (largest * edge) ** 2:
-            continue
-        gram, pairs = gram[0], None
-        if svd_is_fast or not _many_spikes(float(gram.trace()), _squared_norm(gram), y.shape, edge):
-            pairs = lanczos(gram, edge**2, _RESIDUAL[size])
-        if pairs is None and svd_is_fast:
-            break
-        pairs = pairs or array_namespace(stack).linalg.eigh(gram)
+        limit, residual = (largest * edge) ** 2, _RESIDUAL[size]
+        pairs = None if form_product else leading_pairs(y if size == 4 else to_float64(y), edge**2, residual, limit)
+        if pairs is None:
+            gram = _gram(stack, size)
+            if float(_least_top_eigenvalue(gram)[0]) > limit:
+                continue
+            gram = gram[0]
+            if looked or not _many_spikes(float(gram.trace()), _squared_norm(gram), y.shape, edge):
+                pairs = lanczos(gram, edge**2, residual)
+            if pairs is None and svd_is_fast:
+                break
+            pairs = pairs or array_namespace(stack).linalg.eigh(gram)
         spectrum = _from_eigenpairs(pairs[0], pairs[1], y)
         if float(spectrum.values[0, 0]) <= largest * edge:
             return spectrum
@@ -187,7 +208,7 @@ def _from_lanczos(stack: Array, edges: Array, products: _Products) -> LeadingSpe
 
 
 def _from_eigenpairs(eigenvalues: Array, eigenvectors: Array, y: Array) -> LeadingSpectrum:
-    # Of the YYᵀ of one matrix, in increasing order.
+    # Eigenvalues of the YYᵀ of one matrix, in increasing order.
     xp = array_namespace(y)
     values = xp.sqrt(xp.clip(xp.flip(eigenvalues, (-1,)), 0.0, None))
     return LeadingSpectrum(values[None], cast_like(xp.flip(eigenvectors, (-1,)), y)[None])
@@ -210,8 +231,8 @@ def _many_spikes(squares: float, fourths: float, shape: tuple[int, int], edge: f
 
 def _moments(y: Array) -> tuple[float, float]:
     # Σs², and an unbiased estimate of Σs⁴ = ‖YYᵀ‖².
-    probes = gaussian(np.random.default_rng(0), y, _LOOKS, y.shape[0])
-    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _LOOKS
+    probes = gaussian(np.random.default_rng(0), y, _TRACE_PROBES, y.shape[0])
+    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _TRACE_PROBES
 
 
 def _squared_norm(matrix: Array) -> float:
@@ -275,19 +296,6 @@ class KrylovBasis:
             vector = vector - (earlier @ vector) @ earlier
         self.next, self.steps = vector, k + 1
 
-    def steps_on(self, number: int) -> None:
-        for _ in range(number):
-            self.step()
-
-    def ritz_pairs(self) -> tuple[Array, Array]:
-        """Compute Ritz values in increasing order, and their vectors in terms of the basis."""
-        return ritz_pairs(self.basis[: self.steps].T, self.images[: self.steps].T)
-
-    def ritz_vectors(self, θ: Array, S: Array) -> tuple[Array, Array]:
-        """Return some of them in the space itself, and the norms of their residuals."""
-        U, images = self.basis[: self.steps].T @ S, self.images[: self.steps].T @ S
-        return U, array_namespace(θ).linalg.norm(images - U * θ, 2, 0)
-
 
 def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Array] | None:
     """Compute the eigenpairs of a positive semidefinite matrix above a threshold, with proof that there are no others.
@@ -307,19 +315,107 @@ def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Ar
     [5.0, 9.0]
     """
     size = matrix.shape[0]
-    largest = min(size // 2, max(_BASIS, size // 8))
-    run = KrylovBasis(lambda v: matrix @ v, gaussian(np.random.default_rng(0), matrix, size), largest)
-    bulk = BulkTop(threshold)
+    start = gaussian(np.random.default_rng(0), matrix, size)
+    return _search(lambda v: matrix @ v, start, threshold, residual, max(_BASIS, size // 8), matrix)
+
+
+def _search(
+    apply: Callable[[Array], Array],
+    start: Array,
+    threshold: float,
+    residual: float,
+    basis: int,
+    matrix: Array | None = None,
+    rounding: float = 1e-14,
+) -> tuple[Array, Array] | None:
+    # As `lanczos`; without the matrix what looks complete is not proven to be.
+    largest = min(len(start) // 2, basis)
+    run, bulk = KrylovBasis(apply, start, largest), BulkTop(threshold)
     for _ in range(largest // _CHECK_EVERY):
-        run.steps_on(_CHECK_EVERY)
-        θ, S = run.ritz_pairs()
+        for _ in range(_CHECK_EVERY):
+            run.step()
+        done = run.basis[: run.steps].T, run.images[: run.steps].T
+        θ, S = ritz_pairs(*done)
         if 2 * int((θ > threshold).sum()) > largest:
             return None  # the basis would grow too far
-        settled = bulk.seems_below(θ)
-        done = run.basis[: run.steps].T, run.images[: run.steps].T
-        pairs = _proven(θ, S, matrix, *done, threshold, residual, settled)
+        pairs = _proven(θ, S, matrix, *done, threshold, residual, bulk.seems_below(θ), rounding)
         if pairs is not None:
             return pairs
+    return None
+
+
+def leading_pairs(y: Array, threshold: float, residual: float, limit: float = math.inf) -> tuple[Array, Array] | None:
+    """Compute eigenpairs of YYᵀ above a threshold from products with Y; the proof fails with probability at most
+    1e-12.
+
+    ``y``: shape (r, c), r <= c. ``limit``: of eigenvalues; where one is larger, those found come back unproven.
+    Returns: eigenvalues in increasing order and orthonormal eigenvectors, in float64: all above the threshold, and
+    the largest Ritz pair if there is none. None if no proof was found in a few short runs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> values, _ = leading_pairs(np.diag([3.0, 2.0, *np.linspace(0, 1, 398)]), threshold=2.0, residual=1e-9)
+    >>> values.round(9).tolist()
+    [4.0, 9.0]
+    """
+    xp, rng, rounding = (
+        array_namespace(y),
+        np.random.default_rng(0),
+        _ROUNDING * float(array_namespace(y).finfo(y.dtype).eps),
+    )
+    U = to_float64(y[:, :0])
+    values = U[0]
+
+    def apply(rows: Array) -> Array:
+        narrow = cast_like(rows - (rows @ U) @ U.mT, y)
+        images = to_float64((narrow @ y) @ y.mT)
+        return images - (images @ U) @ U.mT
+
+    for _ in range(_SEARCHES):
+        seen = _search(apply, gaussian(rng, U, len(y)), threshold, residual, _BASIS, rounding=rounding)
+        if seen is None:
+            return None
+        above = seen[0] > threshold
+        values, U = (
+            xp.concatenate([values, seen[0][above]]),
+            xp.linalg.qr(xp.concatenate([U, seen[1][:, above]], -1))[0],
+        )
+        top = max([threshold, *values.tolist()])
+        complete = (
+            None if top > limit else _nothing_above(apply, gaussian(rng, U, _WIDTH, len(y)), threshold, rounding * top)
+        )
+        if complete is not False:
+            order = xp.argsort(values)
+            found = (values[order], U[:, order]) if len(values) else seen
+            return found if complete or top > limit else None
+    return None
+
+
+def _nothing_above(apply: Callable[[Array], Array], block: Array, threshold: float, rounding: float) -> bool | None:
+    # Whether a run from a Gaussian block proves all eigenvalues to be below the threshold; None if it is too short.
+    norm = float(array_namespace(block).linalg.norm(block))
+    run = KrylovBasis(lambda rows: apply(rows.reshape(block.shape)).reshape(-1), block.reshape(-1), _BLOCK_STEPS)
+    δ = math.sqrt(2 * (math.gamma(_WIDTH / 2 + 1) * _FAILURE) ** (2 / _WIDTH))
+    for k in range(1, _BLOCK_STEPS + 1):
+        run.step()
+        if k % 4 and k < _BLOCK_STEPS:
+            continue
+        xp, Q, images = array_namespace(block), run.basis[:k], run.images[:k]
+        full = xp.clip(Q @ images.T, 0.0, None)
+        beside = (full.diagonal(1) + full.diagonal(-1)) / 2
+        T = xp.diag(full.diagonal()) + xp.diag(beside, 1) + xp.diag(beside, -1)
+        errors = images - T @ Q
+        errors[-1] -= run.next
+        if float(xp.linalg.eigvalsh(T)[-1]) >= threshold:
+            return False
+        z = xp.linalg.solve(
+            threshold * xp.eye(k, dtype=T.dtype, device=block.device) - T,
+            xp.eye(k, dtype=T.dtype, device=block.device)[0],
+        )
+        ρ = rounding + float(xp.linalg.norm(errors, 2, -1).max())
+        if norm * (float(xp.linalg.norm(run.next)) * float(z[-1]) + ρ * float(z.sum())) < δ:
+            return True
     return None
 
 
@@ -358,25 +454,28 @@ def gaussian(rng: np.random.Generator, like: Array, *shape: int) -> Array:
 def _proven(
     θ: Array,
     S: Array,
-    matrix: Array,
+    matrix: Array | None,
     basis: Array,
     images: Array,
     threshold: float,
     residual: float,
     settled: bool = False,
+    rounding: float = 1e-14,
 ) -> tuple[Array, Array] | None:
-    # The Ritz pairs above the threshold and one more, if they are accurate and certainly all there are.
-    xp = array_namespace(matrix)
+    # The Ritz pairs above the threshold and one more, if they are accurate and, of a given matrix, certainly all.
+    xp = array_namespace(basis)
     spikes = int((θ > threshold).sum())
     θ, S = θ[-spikes - 1 :], S[:, -spikes - 1 :]
     U = basis @ S
     errors = xp.linalg.norm(images @ S - U * θ, 2, 0)
-    wanted, accurate = errors[1:], max(residual * threshold, 1e-14 * float(θ[-1]))
+    wanted, accurate = errors[1:], max(residual * threshold, rounding * float(θ[-1]))
     if not spikes:  # the top value is for information only
         wanted, accurate = errors, _TOP_RESIDUAL * float(θ[0])
     settled = settled or float(θ[0] + errors[0]) < threshold  # else the costly part of the proof would hardly succeed
     if not (settled and bool((wanted <= accurate).all())):
         return None
+    if matrix is None:
+        return θ, U
     certificate = (U[:, 1:] * θ[1:]) @ U[:, 1:].T  # becomes threshold·I - (matrix - UΘUᵀ), in place
     certificate -= matrix
     certificate.reshape(-1)[:: len(matrix) + 1] += threshold

@@ -32,7 +32,7 @@ from dprmt.spectra._tracy_widom import kappa_for
 Method = Literal["shrink", "paper"]
 BelowGate = Literal["zero", "unchanged"]
 Gate: TypeAlias = float | Callable[[tuple[int, int]], float] | None
-_BATCH_ENTRIES = 2**24  # of a stack, whose copies then take 64 MiB in float32
+_BATCH_ENTRIES = 2**24  # entries of a stack, whose copies take 64 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[st
     for name, matrix in matrices.items():
         groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
     for (_, _, _, (m, n)), names in groups.items():
-        one_by_one = backend in ("lanczos",) or (backend == "auto" and min(m, n) > GRAM_LIMIT)
+        one_by_one = backend in ("lanczos", "products") or (backend == "auto" and min(m, n) > GRAM_LIMIT)
         size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
         for start in range(0, len(names), size):
             yield names[start : start + size]
@@ -113,7 +113,7 @@ def label(name: str) -> str:
 
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
-FALSE_ALARM = 0.01  # of the gate that nobody chose
+FALSE_ALARM = 0.01  # default false-alarm rate of the gate
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 
@@ -141,7 +141,7 @@ class _Batch(NamedTuple):
     """Matrices that one call handles."""
 
     labels: dict[str, str]
-    """By name, how error messages call it."""
+    """Names of layers in error messages."""
     shape: tuple[int, int]
     kappa: float
 
@@ -149,14 +149,14 @@ class _Batch(NamedTuple):
 class _Plan(NamedTuple):
     """Parts of a denoising call that are constant over steps."""
 
-    looks: list[tuple[Any, ...]]
+    traits: list[tuple[Any, ...]]
     """Name, type, shape, dtype and device of every layer."""
     matrices: list[str]
     batches: list[_Batch]
     untouched: dict[str, LayerReport]
-    """Of every layer, as if none were denoised."""
+    """Reports of all layers, as if none were denoised."""
     lasts: bool
-    """Whether there is no more to a layer than its looks, which the next gradient's may have again."""
+    """Whether the plan depends on the layers' traits alone, so that the next gradient may reuse it."""
 
 
 class LayerDenoiser:
@@ -219,10 +219,10 @@ class LayerDenoiser:
         """
         if not isinstance(layers, Mapping):
             raise ParameterError("layers", type(layers), "a mapping of names to arrays")
-        looks = [
+        traits = [
             (n, type(x), *(getattr(x, key, None) for key in ("shape", "dtype", "device"))) for n, x in layers.items()
         ]
-        plan = self._plan if self._plan is not None and self._plan.looks == looks else self._planned(layers, looks)
+        plan = self._plan if self._plan is not None and self._plan.traits == traits else self._planned(layers, traits)
         sigmas = sigma_by_name(plan.matrices, sigma)
         result, report = dict(layers), dict(plan.untouched)
         matrices = layers if plan.lasts else {name: as_array(label(name), layers[name]) for name in plan.matrices}
@@ -249,7 +249,7 @@ class LayerDenoiser:
                 report[name] = LayerReport(name, batch.shape, top, spikes, i in outcome.changed)
         return result, report
 
-    def _planned(self, layers: Mapping[str, Any], looks: list[tuple[Any, ...]]) -> _Plan:
+    def _planned(self, layers: Mapping[str, Any], traits: list[tuple[Any, ...]]) -> _Plan:
         found = {name: checked_matrix(name, layer) for name, layer in layers.items() if axes_of(name, layer) == 2}
         kappas = {shape: gate_of(shape, self._kappa) for shape in {shape_of(matrix) for matrix in found.values()}}
         shapes = {name: shape_of(matrix) for name, matrix in found.items()}
@@ -258,7 +258,7 @@ class LayerDenoiser:
             for names in batches(found, self._how.backend)
         ]
         reports = {name: untouched(name, layer) for name, layer in layers.items()}
-        plan = _Plan(looks, list(found), together, reports, all(found[name] is layers[name] for name in found))
+        plan = _Plan(traits, list(found), together, reports, all(found[name] is layers[name] for name in found))
         if plan.lasts:
             self._plan = plan
         return plan
@@ -423,12 +423,11 @@ def denoise(
     Parameters
     ----------
     matrix : array, shape (..., m, n)
-        Noisy matrix Y, NumPy or torch, of real floating dtype; leading axes are a batch. float64 is computed in
-        float64, all else in float32, with gate and shrinkage in float64. Do not use it under autocast, which would
-        round its products.
+        Noisy matrix Y, NumPy or torch, floating; leading axes are a batch. Do not use it under autocast,
+        which would round its products.
     sigma : float or array of shape (...)
-        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; for all matrices of a
-        batch, or one each.
+        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; one for all matrices,
+        or one each.
     kappa : float, optional
         The gate κ >= 1 in units of the bulk edge; Eq. 10 uses 1.02. By default `kappa_for` of the shape, which noise
         alone passes in 1 % of draws.
@@ -440,8 +439,9 @@ def denoise(
         Result for a matrix that does not pass the gate. "zero", the default of "shrink", is the estimate if nothing is
         detected. "unchanged", the default of "paper", is Y.
     loss : {"frobenius", "operator", "nuclear"}
-        The loss that the shrinker minimizes. Eq. 10 uses "frobenius".
-    backend : {"auto", "gram", "lanczos", "svd"}
+        The loss that the shrinker minimizes. Eq. 10 uses "frobenius". Only "nuclear" shrinks values next to the edge to
+        0; a matrix of which nothing is left counts as below the gate.
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         Method for the singular values; "auto" chooses by shape.
 
     Returns
@@ -546,7 +546,7 @@ def denoise_layers(
         As in `denoise`. For a gradient that an optimizer uses, choose "unchanged": zeros would freeze the layer.
     loss : {"frobenius", "operator", "nuclear"}
         As in `denoise`.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         As in `denoise`.
 
     Returns

@@ -40,11 +40,11 @@ from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 SigmaMethod = Literal["mp-pca", "median"]
 Floats = NDArray[np.float64]
 ROUNDING = 2.0**-23
-"""Of the entries of checkpoints, relative; what a matrix of low rank has beside its signal."""
+"""Relative rounding of the entries of checkpoints, which a matrix of low rank has in addition to its signal."""
 REJECTED = 0.01
 """p value below which the law does not fit."""
-_DRAWS, _DRAWN = 399, 32  # of the null, and the most singular values of one draw
-_GROWTH = 0.44  # of r·D at any level, per unit of log r
+_DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values of one draw
+_GROWTH = 0.44  # growth of r·D at any level, per unit of log r
 _SURE = 5.0  # standard deviations from which on a property of the entries is called
 _SAME = 0.05  # relative difference of two noise levels that are called the same
 _NEAR = 0.1  # largest distance of a law that is called near
@@ -109,7 +109,7 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
 
 
 def _of_filled(y: Array, method: SigmaMethod) -> float:
-    # Of a matrix without its rows and columns of zeros.
+    # Estimate for a matrix without its rows and columns of zeros.
     xp = array_namespace(y)
     y = y[(y != 0).any(-1)]
     if not len(y):
@@ -132,10 +132,10 @@ def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: f
         top = np.maximum(spectra[:, :1], 1e-300)
         squares = (spectra[:, ::-1] / top) ** 2
         kept = np.arange(1, short + 1)
-        room = kept * (long - short + kept)
-        variances = np.cumsum(squares, 1) / room
-        fits = squares - squares[:, :1] < 4 * variances * np.sqrt(room) * (1 + 1e-9)
-        fits[:, : max(_FEWEST, -(-short // 8)) - 1] = True  # too few to tell
+        capacity = kept * (long - short + kept)
+        variances = np.cumsum(squares, 1) / capacity
+        fits = squares - squares[:, :1] < 4 * variances * np.sqrt(capacity) * (1 + 1e-9)
+        fits[:, : max(_FEWEST, -(-short // 8)) - 1] = True  # too few values to decide
         most = np.where(fits.all(1), short, np.argmin(fits, 1)) - 1  # up to the first that does not
         found = np.sqrt(np.where(most < 0, 0.0, variances[np.arange(len(spectra)), most])) * top[:, 0]
     noise = found * (math.sqrt(short) + math.sqrt(long))

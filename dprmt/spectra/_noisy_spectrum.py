@@ -431,7 +431,7 @@ def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01
 
 @lru_cache(maxsize=64)
 def _first_called(short: int, long: int, gate: float) -> Floats:
-    # For each draw of noise of σ = 1 the least λ > 0 that passes the gate; 0 where the noise does so by itself.
+    # Least λ > 0 that passes the gate, for each draw of noise of σ = 1; 0 if the noise alone passes.
     rng = np.random.default_rng(0)
     found = np.zeros(_POWER_DRAWS)
     for i in range(_POWER_DRAWS):

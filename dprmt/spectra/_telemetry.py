@@ -275,7 +275,7 @@ def _exact_interval(
 def _martingale_interval(
     S: NDArray[np.float64], D: NDArray[np.float64], failure: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    # (T1a): u and v are those of Birgé's bounds for the central law, and depend on nothing that is random.
+    # (T1a): u and v follow Birgé's bounds for the central law, and are not random.
     x = math.log(2 / failure)
     u = math.sqrt(x) / (np.sqrt(D) + 2 * math.sqrt(x))
     v = math.sqrt(x) / np.sqrt(D)
@@ -284,8 +284,8 @@ def _martingale_interval(
     return np.maximum(low, 0.0), np.maximum(high, 0.0)
 
 
-_TINY = 1e-200  # in place of a variance of 0: the interval is wide then
-_LARGEST = 0.5  # of u·s²|D|, for the bound of the logarithm and a margin to where the change of variables folds
+_TINY = 1e-200  # replaces a variance of 0: the interval is then wide
+_LARGEST = 0.5  # largest u·s²|D|, for the bound of the logarithm and the change of variables
 
 
 @dataclass(frozen=True)

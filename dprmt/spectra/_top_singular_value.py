@@ -208,7 +208,7 @@ class _TailNodes(NamedTuple):
 def _small_ratio(nodes: _TailNodes, m: int, n: int) -> Floats:
     # M UᵀA⁻¹U, which has the determinant of E in 1 - E.
     F = _weighted_laguerre(nodes.positions, m, n).reshape(m, -1)
-    unit = 2.0 ** math.frexp(float(abs(F).max()))[1]  # balances small entries against those of c, of order 1
+    unit = 2.0 ** math.frexp(float(abs(F).max()))[1]  # balances small entries against c, which is of order 1
     w = unit * nodes.weights()
     ordered = unit * w * nodes.running_integrals().T
     F = F / unit

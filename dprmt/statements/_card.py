@@ -201,5 +201,5 @@ def _numbers(
 
 
 def _finite(bounds: PrivacyBounds) -> dict[str, Any]:
-    # JSON has no infinity: null says that nothing finite could be certified.
+    # JSON has no infinity: null means that nothing finite could be certified.
     return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}

@@ -45,7 +45,7 @@ LOSS = (
 
 _NORMS: dict[str, Any] = {"frobenius": "fro", "operator": 2, "nuclear": "nuc"}
 _CASES = ((2.0, 4.0), (0.5, 3.0), (1.5,), ())  # spikes in units of the detection threshold
-_DRAWS = 8  # of each case
+_DRAWS = 8  # draws of each case
 _SHAPE = 60, 120
 
 

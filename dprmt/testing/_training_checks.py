@@ -35,7 +35,7 @@ GAUSSIAN = "The noise is normal with mean 0."
 FRESH_NOISE = "The noise of every step is fresh: successive steps are independent."
 
 _WIDTHS = 5.5  # standard errors at which a statistical check fails: 4e-8 of a normal law
-_FALSE_ALARM = 1e-8  # of a check by an exact law
+_FALSE_ALARM = 1e-8  # false-alarm rate of a check by an exact law
 _SPECTRA = ((1.0,), (0.5, 0.5), (1 / 32,) * 32, tuple(2.0**-i for i in range(1, 17)))
 _TOKENS, _IN, _OUT = 32, 40, 36
 _QUIET = 1e-3  # the noise multiplier where sums are compared; dprmt's own loops allow none below

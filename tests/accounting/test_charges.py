@@ -30,7 +30,7 @@ from dprmt.accounting.composition import _compose as _composition
 from dprmt.accounting.composition import (
     _solve as _level,
 )
-from dprmt.accounting.composition._compose import chernoff, composed, tilt_for_epsilon, window
+from dprmt.accounting.composition._compose import best_tilt, chernoff, composed, window
 from dprmt.accounting.composition._curve import OneStepCurve
 from dprmt.accounting.pairs import AllocationEpoch, LossCells, LossPMF, PublicPair, _discretization
 
@@ -63,7 +63,7 @@ def exact_delta(steps: int, epsilon: float) -> float:
 
 def by_fft(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     del side
-    tilt = tilt_for_epsilon([(law, steps)], epsilon)
+    tilt = best_tilt([(law, steps)], epsilon=epsilon)
     return DeltaCurve(composed([(law, steps)], tilt, window([(law, steps)], tilt)), epsilon)
 
 
@@ -103,7 +103,7 @@ def test_a_mass_as_wrong_as_it_may_be_where_chernoff_s_bound_is_attained() -> No
     law = LossPMF(np.array([1]), np.array([1.0 - 60 * EPS]), MESH, 0.0)
     gap = math.log1p(1.0 / tilt)
     log_bound, infinite = chernoff(law, steps, tilt)
-    at_most = DeltaAtEpsilon(steps * MESH - gap).at_most(log_bound, infinite, tilt, 0.0)
+    at_most = DeltaAtEpsilon(steps * MESH - gap).chernoff(log_bound, infinite, tilt, 0.0)
     assert -math.expm1(-gap) <= at_most <= -math.expm1(-gap) * (1.0 + 1e-6)
 
 
@@ -148,8 +148,8 @@ def test_transforms_as_wrong_as_they_may_be(curve_of, sign, monkeypatch) -> None
         return found * (1.0 + sign * 7 * EPS * math.log2(values.shape[-1] if n is None else n))
 
     monkeypatch.setattr(fft, "rfft", wrong)
-    monkeypatch.setattr(_composition, "_mass_rounding", lambda mass, weights, **_: np.zeros(len(weights)))
-    monkeypatch.setattr(_composition, "_LOG_OUTSIDE", -70.0)
+    monkeypatch.setattr(_composition, "_mass_rounding", lambda mass, weights: 0.0)
+    monkeypatch.setattr(_composition, "OUTSIDE", math.exp(-70.0))
     check(curve_of, walk_law(), steps, epsilon, delta_of_walk(steps, epsilon))
 
 
@@ -157,7 +157,7 @@ def test_transforms_as_wrong_as_they_may_be(curve_of, sign, monkeypatch) -> None
 @pytest.mark.parametrize("epsilon", [-1.0, 0.9, 1.6, 2.5])
 def test_what_lies_outside_a_window_is_charged(curve_of, epsilon, monkeypatch) -> None:
     """(F0): on windows that hold all but 3e-4 on either side, so that this decides."""
-    monkeypatch.setattr(_composition, "_LOG_OUTSIDE", -8.0)
+    monkeypatch.setattr(_composition, "OUTSIDE", math.exp(-8.0))
     steps = 10**6
     exact = delta_of_walk(steps, epsilon)
     lower, upper = (curve_of(walk_law(), steps, epsilon, side) for side in ("lower", "upper"))
@@ -194,7 +194,7 @@ def test_misplaced_mass_is_charged_wherever_it_lies(tilt, sign) -> None:
 
 
 def test_what_lies_outside_a_trade_off_s_window_is_charged(monkeypatch) -> None:
-    monkeypatch.setattr(_composition, "_LOG_OUTSIDE", -4.0)
+    monkeypatch.setattr(_composition, "OUTSIDE", math.exp(-4.0))
     band = DPSGD(NOISE, Poisson(1.0)).trade_off(steps=GAUSSIAN_STEPS, alpha=ALPHA)
     exact = gdp_trade_off(math.sqrt(GAUSSIAN_STEPS) / NOISE, ALPHA)
     assert np.all((band.lower <= exact) & (exact <= band.upper))

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting.composition import DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, log_kappa, tilt_for_delta
+from dprmt.accounting.composition import DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, log_kappa
 from dprmt.accounting.composition._compose import (
+    best_tilt,
     chernoff,
     composed,
     log_mgf,
     loss_deviation,
-    tilt_for_epsilon,
     window,
 )
 from dprmt.accounting.pairs import LossPMF
@@ -63,12 +63,12 @@ def exact_delta(law, mesh, epsilon, infinite) -> mp.mpf:
 
 
 def at_epsilon(phases, epsilon) -> DeltaCurve:
-    tilt = tilt_for_epsilon(phases, epsilon)
+    tilt = best_tilt(phases, epsilon=epsilon)
     return DeltaCurve(composed(phases, tilt, window(phases, tilt)), epsilon)
 
 
 def at_delta(phases, delta) -> DeltaCurve:
-    tilt = tilt_for_delta(phases, delta)
+    tilt = best_tilt(phases, delta=delta)
     around = (float(log_mgf(phases, np.array([tilt]))[0]) + float(log_kappa(np.array(tilt))) - np.log(delta)) / tilt
     return DeltaCurve(composed(phases, tilt, window(phases, tilt)), around)
 
@@ -105,7 +105,7 @@ def test_delta_bounds_hold_the_exact_delta_and_are_narrow(phases, share):
     low, high = at_epsilon(phases, epsilon).delta_bounds(epsilon)
     assert low <= exact * (1 + mp.mpf("1e-15"))
     assert high >= min(exact, 1) * (1 - mp.mpf("1e-15"))
-    tilt = tilt_for_epsilon(phases, epsilon)
+    tilt = best_tilt(phases, epsilon=epsilon)
     if tilt * MESH < 5 and sum(w for place, w in law.items() if place * MESH <= epsilon) > 0.01:
         log_chernoff = float(log_mgf(phases, np.array([tilt]))[0] + log_kappa(np.array(tilt)) - tilt * epsilon)
         assert high - low - float(infinite) <= 1e-8 * np.exp(min(log_chernoff, 0.0)) + 1e-15 * float(infinite)
@@ -150,9 +150,9 @@ def test_chernoffs_bound_holds_without_composing(law, count, tilt, share):
     epsilon = share * max(max(exact_parts), 1) * MESH
     exact = exact_delta(exact_parts, MESH, epsilon, exact_infinite([(law, count)]))
     assert exact <= (mp.mpf(infinite) + mp.exp(log_bound - tilt * epsilon)) * (1 + mp.mpf("1e-14"))
-    assert DeltaAtEpsilon(epsilon).at_most(log_bound, infinite, tilt, 0.0) >= min(exact, 1) * (1 - mp.mpf("1e-14"))
+    assert DeltaAtEpsilon(epsilon).chernoff(log_bound, infinite, tilt, 0.0) >= min(exact, 1) * (1 - mp.mpf("1e-14"))
     for delta in (0.3, 1e-2, 1e-9):
-        above = EpsilonAtDelta(delta).at_most(log_bound, infinite, tilt, 0.0)
+        above = EpsilonAtDelta(delta).chernoff(log_bound, infinite, tilt, 0.0)
         if math.isfinite(above):
             assert exact_delta(exact_parts, MESH, above, exact_infinite([(law, count)])) <= delta * (1 + 1e-12)
         else:
@@ -161,13 +161,13 @@ def test_chernoffs_bound_holds_without_composing(law, count, tilt, share):
 
 def test_chernoffs_bound_at_the_best_tilt_is_of_the_right_size():
     law = pmf([-2, -1, 0, 1, 2], [0.1, 0.2, 0.4, 0.2, 0.1])
-    tilt = tilt_for_delta([(law, 60)], 1e-6)
+    tilt = best_tilt([(law, 60)], delta=1e-6)
     log_bound, infinite = chernoff(law, 60, tilt)
-    above = EpsilonAtDelta(1e-6).at_most(log_bound, infinite, tilt, 0.0)
+    above = EpsilonAtDelta(1e-6).chernoff(log_bound, infinite, tilt, 0.0)
     exact = at_delta([(law, 60)], 1e-6).epsilon_above(1e-6)
     assert exact < above < 1.25 * exact
-    assert EpsilonAtDelta(1e-6).at_most(log_bound, infinite, tilt, 0.01) == pytest.approx(above + 0.01, rel=1e-12)
-    assert 1e-6 <= DeltaAtEpsilon(exact).at_most(log_bound, infinite, tilt, 0.0) < 1e-4
+    assert EpsilonAtDelta(1e-6).chernoff(log_bound, infinite, tilt, 0.01) == pytest.approx(above + 0.01, rel=1e-12)
+    assert 1e-6 <= DeltaAtEpsilon(exact).chernoff(log_bound, infinite, tilt, 0.0) < 1e-4
 
 
 @given(schedules, st.floats(0.0, 40.0), st.booleans())
@@ -194,7 +194,7 @@ def test_the_error_bound_covers_the_actual_error_in_the_tilted_law(phases, tilt,
 @given(schedules)
 def test_infinite_mass_composes_as_the_complement_of_never(phases):
     """1 - Π (1 - p_i)^{n_i} to relative 1e-14, also for p = 1e-25."""
-    tilt = tilt_for_epsilon(phases, 0.5)
+    tilt = best_tilt(phases, epsilon=0.5)
     loss = composed(phases, tilt, window(phases, tilt))
     mp.mp.dps = 60
     assert loss.infinite == pytest.approx(float(exact_infinite(phases)), rel=1e-14)
@@ -249,7 +249,7 @@ def test_the_order_of_phases_does_not_matter(phases, random):
     """Shuffled phases give the same law up to the error bound."""
     shuffled = list(phases)
     random.shuffle(shuffled)
-    tilt = tilt_for_epsilon(phases, 1.0)
+    tilt = best_tilt(phases, epsilon=1.0)
     span = window(phases, tilt)
     one, other = composed(phases, tilt, span), composed(shuffled, tilt, span)
     assert np.abs(one.mass - other.mass).sum() <= one.error
@@ -260,7 +260,7 @@ def test_the_order_of_phases_does_not_matter(phases, random):
 @given(steps(), st.integers(1, 9), st.integers(1, 9))
 def test_splitting_a_phase_changes_nothing(step, first, second):
     """T₁ + T₂ steps in one phase or in two: the same law up to the error bound."""
-    tilt = tilt_for_epsilon([(step, first + second)], 1.0)
+    tilt = best_tilt([(step, first + second)], epsilon=1.0)
     span = window([(step, first + second)], tilt)
     one = composed([(step, first + second)], tilt, span)
     two = composed([(step, first), (step, second)], tilt, span)
@@ -289,7 +289,7 @@ def test_phases_of_very_different_size_meet_on_one_mesh():
 def test_the_window_leaves_out_no_more_than_allowed(phases):
     """Tilted mass outside the window is at most 1e-10 on each side, by exact convolution."""
     mp.mp.dps = 40
-    tilt = tilt_for_epsilon(phases, 1.0)
+    tilt = best_tilt(phases, epsilon=1.0)
     span = window(phases, tilt)
     law = {
         k: mp.mpf(w.numerator) / w.denominator * mp.e ** (mp.mpf(tilt) * k * MESH) for k, w in exact_law(phases).items()
@@ -307,7 +307,7 @@ def test_the_tilt_is_where_chernoff_is_best(step, count, delta):
     def objective(tilts):
         return (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts
 
-    tilt = tilt_for_delta(phases, delta)
+    tilt = best_tilt(phases, delta=delta)
     center = 1 / loss_deviation(phases)
     best = float(np.min(objective(np.geomspace(1e-5 * center, 1e5 * center, 2000))))
     assert float(objective(np.array([tilt]))[0]) <= best + 0.02 * abs(best) + 1e-9

@@ -13,9 +13,10 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, PrivacyCurve, RandomAllocation, compose
+from dprmt.accounting.basics import PrivacyBounds
 from dprmt.accounting.composition import InconsistentBoundsError
 from dprmt.accounting.pairs import LossPMF
-from dprmt.accounting.questions._step_counts import Brackets, one_by_one
+from dprmt.accounting.questions._step_counts import Brackets
 
 # ----------------------------------------------------------------------------------------- closed forms
 
@@ -139,16 +140,12 @@ def test_brackets_serve_their_neighbours_and_contradictions_are_errors():
 def test_what_blocks_leave_is_asked_one_by_one_and_sparsely():
     """Of 1,000 numbers of steps few are asked where ε hardly changes; the rest follows, narrow."""
     counts = np.arange(1, 1001)
-    brackets, asked = Brackets(counts, 1e-2, np.zeros(1000)), []
-
-    def ask(place):
-        asked.append(place)
+    brackets = Brackets(counts, 1e-2, np.zeros(1000))
+    while (place := brackets.next_place()) is not None:
         value = math.log(1000 + counts[place])
-        return DPSGD(1.0, 0.5).epsilon(steps=1, delta=0.1).__class__(value * (1 - 1e-3), value, value * (1 + 1e-3))
-
-    one_by_one(brackets, ask)
+        brackets.add_one(place, PrivacyBounds(value * (1 - 1e-3), value, value * (1 + 1e-3)))
     assert not brackets.open().size
-    assert len(asked) < 40
+    assert brackets.asked.sum() < 40
     truth = np.log(1000 + counts)
     assert np.all((brackets.lower <= truth) & (truth <= brackets.upper))
 

@@ -7,8 +7,9 @@ from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.composition._compose import (
     Split,
     composed_beyond,
+    large_share,
     log_mgf,
-    window_beyond,
+    window,
 )
 from dprmt.accounting.pairs import LossPMF
 
@@ -41,9 +42,8 @@ def parts_by_sums(pmf, steps, large):
 @pytest.mark.parametrize("large", [0.3, 5.0])
 def test_what_has_a_large_loss_is_known_relative_to_itself(rare, tilt, large):
     pmf, steps = law(rare, 3), 7
-    split = Split(large, tilt, tilt, 0.0, 0.0)
-    win = window_beyond([(pmf, steps)], split)
-    found = composed_beyond([(pmf, steps)], large, tilt, win)
+    phases, split = [(pmf, steps)], Split(large, tilt, tilt, 0.0)
+    found = composed_beyond(phases, split, window(phases, tilt, large_share(phases, split)))
     truth, first = parts_by_sums(pmf, steps, large)
     place = np.rint(found.losses / MESH).astype(int) - first
     inside = (place >= 0) & (place < truth.size)
@@ -56,7 +56,8 @@ def test_what_has_a_large_loss_is_known_relative_to_itself(rare, tilt, large):
 def test_two_laws_and_losses_that_decide_among_many():
     """Large losses are no longer rare: the two products are subtracted as they are."""
     phases, large, tilt = [(law(0.3, 1), 4), (law(0.05, 2), 3)], 1.0, 0.02
-    found = composed_beyond(phases, large, tilt, window_beyond(phases, Split(large, tilt, tilt, 0.0, 0.0)))
+    split = Split(large, tilt, tilt, 0.0)
+    found = composed_beyond(phases, split, window(phases, tilt, large_share(phases, split)))
     whole, below = np.ones(1), np.ones(1)
     for pmf, steps in phases:
         for _ in range(steps):

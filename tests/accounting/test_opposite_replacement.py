@@ -154,6 +154,32 @@ def test_the_inequality_of_the_theorem_holds_where_it_is_settled(x: float, other
         assert aligned(a, apart - a, gamma, Q) <= most - Q * 4 * value / probes * (2 * s - s * s) + 1e-7
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "loss", "q"),
+    [(1.0, 1.0, 0.5, 1.0), (1.0, 1.0, 0.5, 0.1), (0.5, 0.5, 0.1, 0.1), (0.2, 0.2, 0.01, 0.05), (0.2, 0.2, 1e-3, 0.9)],
+)
+def test_a_multiplier_is_what_misaligned_gradients_lose(a: float, b: float, loss: float, q: float) -> None:
+    """4β/k (2s - s²) q at every angle, and no less than .6 of the most it could be."""
+    probes, ends = 32, np.array([[loss, loss]])
+    allowed = opposite._allowed_multiplier(ends, np.array([a]), np.array([b]), probes, q).item()
+    s = np.linspace(1e-3, 1.0, 100)
+    apart = np.sqrt(a * a + b * b + 2 * a * b * (1.0 - s))
+    here = aligned(a, b, math.exp(loss), q)
+    lost = np.array([here - aligned(a, d - a, math.exp(loss), q) for d in apart])
+    most = float(np.min(lost / q * probes / (4 * (2 * s - s * s))))
+    assert 0.6 * most < allowed <= most
+
+
+def test_ratios_below_all_of_the_law_are_charged_in_full() -> None:
+    """Then the sample may be plain to see: δ grows by q times their probability at every loss."""
+    losses, x, below = np.array([0.0, 0.01, 0.5]), np.geomspace(0.3, 3.0, 60), 1e-3
+    mass = np.full(x.size, 1.0 / x.size)
+    plain, _ = opposite.opposite_curve(losses, x, mass, 0.0, 32, 1.0, Q)
+    more, charged = opposite.opposite_curve(losses, x, mass, below, 32, 1.0, Q)
+    assert more - plain == pytest.approx(Q * below, rel=1e-9)
+    assert np.all(charged >= Q * below)
+
+
 @pytest.mark.parametrize("sigma", [0.45, 0.8, 1.0])
 @pytest.mark.parametrize("loss", [0.0, 0.03, 0.4])
 def test_convex_functions_above_both_potentials_cost_so_much(sigma: float, loss: float) -> None:

@@ -10,7 +10,6 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from dprmt import ParameterError
 from dprmt.accounting import DPSGD, FixedSize, Hutchinson, NoRenyiDivergenceError, compose
 
 prv_accountant = pytest.importorskip("prv_accountant")
@@ -249,20 +248,3 @@ def test_rdp_of_displaced_samples_is_that_of_their_densities() -> None:
     for alpha in (1.5, 3.0):
         member = math.log(np.sum(p**alpha * q ** (1 - alpha)) * (x[1] - x[0]) / math.sqrt(2 * math.pi)) / (alpha - 1)
         assert member <= DPSGD(1.0, FixedSize(10, 100)).to_prv(tail=1e-100).rdp(alpha) < 1.5 * member
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("direction", {"direction": "both"}),
-        ("largest_loss", {"largest_loss": 0.0}),
-        ("largest_loss", {"largest_loss": math.nan}),
-        ("tail", {"tail": 0.0}),
-        ("tail", {"tail": 0.1}),
-        ("bins", {"bins": 4}),
-    ],
-)
-def test_bad_options_are_named(name: str, options: dict) -> None:
-    with pytest.raises(ParameterError) as caught:
-        TIGHT.to_prv(**options)
-    assert caught.value.name == name

@@ -13,9 +13,9 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.composition._loss_grid import LossGrid, discretize_step
+from dprmt.accounting.composition._loss_grid import discretize_step
 from dprmt.accounting.laws import GammaMixture
-from dprmt.accounting.pairs import ClippingStep
+from dprmt.accounting.pairs import ClippingStep, facing
 from dprmt.accounting.pairs._public_pair import tangent_excess
 
 DIRECTIONS = ("remove", "add")
@@ -243,8 +243,8 @@ def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, 
     mesh, index = 0.02, np.arange(-200, 1500)
     epsilon = np.linspace(-3.0, 12.0, 91) + 1e-3
     exact = np.array([truth.delta(e, direction) for e in epsilon])
-    above = discrete_delta(discretize_step(upper, index, LossGrid(mesh), direction, "upper"), epsilon)
-    below = discrete_delta(discretize_step(lower, index, LossGrid(mesh), direction, "lower"), epsilon)
+    above = discrete_delta(discretize_step(facing(upper, direction), index, mesh, "upper"), epsilon)
+    below = discrete_delta(discretize_step(facing(lower, direction), index, mesh, "lower"), epsilon)
     assert np.all(above >= exact - 1e-9 * exact - 1e-14)
     assert np.all(below <= exact + 1e-9 * exact + 1e-14)
 
@@ -260,8 +260,8 @@ def test_both_pairs_are_close_to_the_curve_of_a_step(secret, direction):
     index = np.concatenate([np.arange(-200, 10_400), far])
     epsilon = np.linspace(-0.02, 2.5, 60)
     exact = np.array([truth.delta(e, direction) for e in epsilon])
-    above = discrete_delta(discretize_step(upper, index, LossGrid(mesh), direction, "upper"), epsilon)
-    below = discrete_delta(discretize_step(lower, index, LossGrid(mesh), direction, "lower"), epsilon)
+    above = discrete_delta(discretize_step(facing(upper, direction), index, mesh, "upper"), epsilon)
+    below = discrete_delta(discretize_step(facing(lower, direction), index, mesh, "lower"), epsilon)
     assert np.all(above - exact <= 5e-3 * exact + 1e-7)
     assert np.all(exact - below <= 5e-3 * exact + 1e-7)
 

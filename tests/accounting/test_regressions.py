@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.composition import DeltaCurve, EpsilonAtDelta, solve
-from dprmt.accounting.composition._compose import composed, tilt_for_epsilon, window
+from dprmt.accounting.composition._compose import best_tilt, composed, window
 from dprmt.accounting.pairs import LossCells, from_below
 
 
@@ -86,7 +86,7 @@ def test_an_answer_beyond_all_losses_is_zero_up_to_error() -> None:
     pair, _ = step.pairs(8, 1e-12)
     index = np.arange(-50, 50, dtype=np.int64)
     pmf = from_below(index, 0.01, pair.cells(index * 0.01))
-    tilt = tilt_for_epsilon([(pmf, 3)], 40.0)
+    tilt = best_tilt([(pmf, 3)], epsilon=40.0)
     low, high = DeltaCurve(composed([(pmf, 3)], tilt, window([(pmf, 3)], tilt)), 40.0).delta_bounds(40.0)
     assert_allclose([low, high], 0.0, atol=1e-8)
 

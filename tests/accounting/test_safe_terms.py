@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from dprmt.accounting import DPSGD
-from dprmt.accounting.composition import EpsilonAtDelta, Progress, improve, interval
 from dprmt.accounting.laws import GammaMixture, envelope_cdf
 from dprmt.accounting.laws import _laws as _envelope_law
 from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
@@ -154,13 +152,3 @@ def test_a_run_s_mu_lies_above_the_chords_of_its_curve(mu: float, last: float, p
     assert np.any(chord > gaussian(at, mu) * 1.0001)
     assert np.all(chord <= gaussian(at, found) + 1e-15)
     assert found < most
-
-
-def test_another_analysis_improves_the_upper_end_alone() -> None:
-    """What it bounds from below is a worst case of its own, which need not be attained."""
-    question = EpsilonAtDelta(1e-5)
-    bounds = interval(0.1, 5.0, "remove", question, 1e-3)
-    other = [(DPSGD(1.0, 0.01).step(), 100)]
-    found = improve(bounds, other, question, 1e-3, Progress(uppers={-1.0: 5.0, 0.0: 5.0}))
-    assert found.lower == 0.1
-    assert 0.1 < found.upper < 1.0

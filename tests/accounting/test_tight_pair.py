@@ -18,9 +18,9 @@ from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics import graded_indices
-from dprmt.accounting.composition._loss_grid import LossGrid, discretize_step
+from dprmt.accounting.composition._loss_grid import discretize_step
 from dprmt.accounting.laws import NormRatioBins
-from dprmt.accounting.pairs import PublicPair, TightPair, from_above
+from dprmt.accounting.pairs import PublicPair, TightPair, facing, from_above
 from dprmt.accounting.pairs._public_pair import inflection_shift, keep_the_envelope, majorant_excess
 
 
@@ -119,7 +119,7 @@ def upper_step(sigma: float, q: float, probes: int, direction: str):
     assert isinstance(pair, TightPair)
     low, high = pair.loss_range(1e-13) if direction == "remove" else [-end for end in pair.loss_range(1e-13)][::-1]
     mesh = 5e-3
-    pmf = discretize_step(pair, graded_indices(max(low, -60.0), high, mesh, 8.0), LossGrid(mesh), direction, "upper")
+    pmf = discretize_step(facing(pair, direction), graded_indices(max(low, -60.0), high, mesh, 8.0), mesh, "upper")
     return lambda e: float(pmf.mass @ np.maximum(1 - np.exp(np.minimum(e - pmf.losses, 0.0)), 0.0)) + pmf.infinite
 
 

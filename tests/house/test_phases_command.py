@@ -91,6 +91,16 @@ def test_phases_are_calibrated(capsys: pytest.CaptureFixture[str], run_file: str
     assert (first / second, document["epsilon"]["upper"] <= 0.5) == (pytest.approx(2.0 / 1.5), True)
     composed = compose([(DPSGD(first, 0.05), 10), (DPSGD(second, 0.1, Hutchinson(16, secret=True)), 5)])
     assert composed.epsilon(1e-5).upper == document["epsilon"]["upper"] > 0.49
+    assert document["fixed"] == [False, False]
+
+
+def test_which_phases_were_fixed_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    phases = ["--phase", "noise-multiplier=1,steps=1000", "--phase", "steps=500"]
+    arguments = ["noise", "--epsilon", "2", "--sample-rate", ".01", *phases, "--delta", "1e-5", "--json"]
+    assert main(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["fixed"] == [True, False]
+    assert document["noise_multipliers"][0] == 1.0 < document["noise_multipliers"][1]
 
 
 def test_a_statement_names_every_phase(capsys: pytest.CaptureFixture[str], run_file: str) -> None:

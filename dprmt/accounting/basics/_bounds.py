@@ -12,7 +12,7 @@ import numpy as np
 from dprmt import _html
 from dprmt._rounding import fixed, round_down, round_up
 
-_ROWS = 6  # of a table beside a picture
+_ROWS = 6  # rows of a table next to a plot
 
 
 def bounds_html(bounds: Any) -> str:

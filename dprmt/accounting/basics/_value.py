@@ -14,7 +14,7 @@ class Value:
     """A frozen dataclass that prints without its defaults and converts its fields to JSON values."""
 
     kind: ClassVar[str]
-    """What the value is called in files and on the command line."""
+    """Name of the value in files and on the command line."""
 
     def __repr__(self) -> str:
         parts = []
@@ -57,8 +57,8 @@ def value_from_dict(what: str, kinds: tuple[Any, ...], record: Mapping[str, Any]
     is_needed = {field.name: field.default is MISSING for field in fields(chosen)}
     for name in stated:
         if name not in is_needed:
-            raise ParameterError(f"{what}.{name}", stated[name], f"left out where {what} is {chosen.kind!r}")
+            raise ParameterError(f"{what}.{name}", stated[name], f"left out if {what} is {chosen.kind!r}")
     for name, needed in is_needed.items():
         if needed and name not in stated:
-            raise ParameterError(f"{what}.{name}", None, f"given where {what} is {chosen.kind!r}")
+            raise ParameterError(f"{what}.{name}", None, f"given if {what} is {chosen.kind!r}")
     return chosen(**stated)

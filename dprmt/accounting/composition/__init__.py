@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from dprmt.accounting.composition._compose import (
-    ComposedLoss,
-    composed_powers,
-    log_kappa,
-    tilt_for_delta,
-    window_of,
-)
-from dprmt.accounting.composition._curve import Curve, DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, Question, WholeCurve
+from dprmt.accounting.composition._compose import ComposedLoss, best_tilt, composed, log_kappa, window
+from dprmt.accounting.composition._curve import Curve, DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, Question
 from dprmt.accounting.composition._solve import (
     InconsistentBoundsError,
     Level,
-    Progress,
-    improve,
     intersection,
     interval,
-    is_hopeless,
-    least_upper,
     levels,
     loss_drift,
-    reachable,
+    sized,
     solve,
     step_laws,
 )
@@ -34,21 +24,16 @@ __all__ = [
     "EpsilonAtDelta",
     "InconsistentBoundsError",
     "Level",
-    "Progress",
     "Question",
-    "WholeCurve",
-    "composed_powers",
-    "improve",
+    "best_tilt",
+    "composed",
     "intersection",
     "interval",
-    "is_hopeless",
-    "least_upper",
     "levels",
     "log_kappa",
     "loss_drift",
-    "reachable",
+    "sized",
     "solve",
     "step_laws",
-    "tilt_for_delta",
-    "window_of",
+    "window",
 ]

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dprmt.accounting.basics import Array, PrivacyBounds, Side
-from dprmt.accounting.composition._compose import (
-    ComposedLoss,
-    Phases,
-    log_chernoff,
-    log_kappa,
-    tilt_for_delta,
-    tilt_for_epsilon,
-)
+from dprmt.accounting.basics import Array, Side
+from dprmt.accounting.composition._compose import EPS, ComposedLoss, log_kappa
 from dprmt.accounting.pairs import LossPMF
 
-_ROUNDING = 1e-12
-_RESOLVED = 1e-10  # of an ε found by bisection
 LEAST_DELTA = 1e-290
-"""Smaller ones are told from 0 no further."""
+"""Least δ that is resolved."""
 
 
 class Curve(Protocol):
@@ -44,43 +34,19 @@ class Curve(Protocol):
 
 @dataclass(frozen=True)
 class EpsilonAtDelta:
-    """ε at ``delta``, which is known to be at most ``below``."""
+    """ε at ``delta``."""
 
-    least: ClassVar[float] = 0.0
-    """No smaller answer is told from 0."""
     easy_tolerance: ClassVar[float] = 1e-3
     """A tolerance that is most often met by the first meshes."""
+    epsilon: ClassVar[None] = None
+    """It is what is asked for."""
 
     delta: float
-    below: float = math.inf
 
     @property
     def small(self) -> float:
         """A probability compared with which truncated mass has to be negligible."""
         return self.delta
-
-    def is_trivial(self, total_variation: float) -> bool:
-        """Return whether the answer is 0 because even δ(0) is no larger than ``delta``."""
-        return total_variation <= self.delta * (1.0 - 1e-9)
-
-    def tilt(self, phases: Phases, offset: float = 0.0) -> float:
-        """Return the tilt at which to compose losses that lack an ``offset`` in all."""
-        del offset
-        return tilt_for_delta(phases, self.delta)
-
-    def around(self, phases: Phases, tilt: float, offset: float = 0.0) -> float:
-        """Compute Chernoff's bound on the answer, less the offset."""
-        del offset
-        return (log_chernoff(phases, tilt) - math.log(self.delta)) / tilt
-
-    def at_most(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
-        """Return the upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as
-        below.
-        """
-        if infinite >= self.delta:
-            return math.inf
-        epsilon = (log_bound - math.log(self.delta - infinite)) / tilt
-        return max(epsilon + _ROUNDING * abs(epsilon) + drift, 0.0)
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
         """Return the answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
@@ -89,50 +55,34 @@ class EpsilonAtDelta:
             return above + drift if above > 0 else above
         return max(curve.epsilon_below(self.delta) - drift, 0.0)
 
-    def within(self, lower: float, farthest: float) -> float:
-        """Return a lower bound that is one also if hardly any loss exceeds ``farthest``."""
-        return min(lower, farthest)
+    def chernoff(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
+        """Return the upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known."""
+        if infinite >= self.delta:
+            return math.inf
+        epsilon = (log_bound - math.log(self.delta - infinite)) / tilt
+        return max(epsilon + 1e-12 * abs(epsilon) + drift, 0.0)
 
-    def unit(self, value: float) -> float:
-        """Return the unit of a tolerance: the value, but at least 1."""
-        return max(1.0, value)
+    def is_within(self, lower: float, upper: float, tolerance: float) -> bool:
+        """Return whether the ends are no further apart than asked: absolutely up to 1, relatively beyond."""
+        return upper < math.inf and upper - lower <= tolerance * max(1.0, upper)
 
-    def sharpened(self, found: PrivacyBounds) -> EpsilonAtDelta:
-        """Return the question with what is known of its answer, so that no mesh reaches farther than it has to."""
-        return EpsilonAtDelta(self.delta, min(self.below, found.upper))
+    def sharpened(self, upper: float, lower: float) -> EpsilonAtDelta:
+        """Return the question itself: what is known of its answer does not change how to look for it."""
+        del upper, lower
+        return self
 
 
 @dataclass(frozen=True)
 class DeltaAtEpsilon:
     """δ at ``epsilon``; ``small`` is a guess of its size."""
 
-    least: ClassVar[float] = LEAST_DELTA
-    """See :class:`EpsilonAtDelta`."""
     easy_tolerance: ClassVar[float] = 1e-2
     """See :class:`EpsilonAtDelta`: δ falls by some factor e^{10} where ε grows by 1."""
+    delta: ClassVar[float] = 0.0
+    """It is what is asked for; 0 is the answer where no loss is positive."""
 
     epsilon: float
     small: float = 1e-12
-
-    def is_trivial(self, total_variation: float) -> bool:
-        """Return whether the answer is 0 without composing."""
-        return total_variation <= 0.0
-
-    def tilt(self, phases: Phases, offset: float = 0.0) -> float:
-        """Return the tilt at which to compose losses that lack an ``offset`` in all."""
-        return tilt_for_epsilon(phases, self.epsilon - offset)
-
-    def around(self, phases: Phases, tilt: float, offset: float = 0.0) -> float:
-        """Return the loss asked about, less the offset."""
-        del phases, tilt
-        return self.epsilon - offset
-
-    def at_most(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
-        """Return the upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as
-        below.
-        """
-        exponent = log_bound - tilt * (self.epsilon - drift)
-        return min(infinite + math.exp(min(exponent + _ROUNDING * abs(tilt * self.epsilon), 0.0)), 1.0)
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
         """Return the answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
@@ -140,33 +90,23 @@ class DeltaAtEpsilon:
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]
 
-    def within(self, lower: float, farthest: float) -> float:
-        """Return a lower bound that is one also if hardly any loss exceeds ``farthest``."""
-        return lower if self.epsilon < farthest else 0.0
+    def chernoff(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
+        """See :class:`EpsilonAtDelta`."""
+        exponent = log_bound - tilt * (self.epsilon - drift)
+        return min(infinite + math.exp(min(exponent + 1e-12 * abs(tilt * self.epsilon), 0.0)), 1.0)
 
-    def unit(self, value: float) -> float:
-        """Return the unit of a tolerance: the value."""
-        return value
+    def is_within(self, lower: float, upper: float, tolerance: float) -> bool:
+        """Compare relatively, down to the least number that is resolved; see :class:`EpsilonAtDelta`."""
+        return upper - lower <= tolerance * upper or upper <= LEAST_DELTA
 
-    def sharpened(self, found: PrivacyBounds) -> DeltaAtEpsilon:
-        """Return the question with a better guess of the answer's size, so that truncation becomes negligible."""
-        return self.sized(min(self.small, max(found.lower, self.small * 1e-40)))
+    def sharpened(self, upper: float, lower: float = 0.0) -> DeltaAtEpsilon:
+        """The question with a better guess of the answer's size, so that truncation becomes negligible."""
+        guess = max(lower, min(upper, self.small) * 1e-40, LEAST_DELTA)
+        return self if guess >= self.small else self.sized(guess)
 
     def sized(self, small: float) -> DeltaAtEpsilon:
-        """Return the question with another guess of the answer's size."""
-        return replace(self, small=max(small, LEAST_DELTA))
-
-
-@dataclass(frozen=True)
-class WholeCurve:
-    """All of the trade-off curve, with absolute errors."""
-
-    small: float = 1e-9
-
-    def tilt(self, phases: Phases, offset: float = 0.0) -> float:
-        """Return 0: no tilt."""
-        del phases, offset
-        return 0.0
+        """The question with another guess, in powers of 10⁴, so that pairs that were made for one are met again."""
+        return replace(self, small=max(10.0 ** (4 * math.floor(math.log10(small) / 4)), LEAST_DELTA))
 
 
 Question = EpsilonAtDelta | DeltaAtEpsilon
@@ -179,65 +119,55 @@ class DeltaCurve:
         keep = loss.tilt * (loss.losses - around) > -80.0
         keep[-1] = True
         self.nodes = loss.losses[keep]
-        offset = self.nodes - around
         self.log_unit = loss.log_scale - loss.tilt * around
-        growth = np.exp(np.minimum(-loss.tilt * offset, 700.0))
+        growth = np.exp(np.minimum(-loss.tilt * (self.nodes - around), 700.0))
         weight = loss.mass[keep] * growth
         # For ε just left of node j: δ(ε) = e^{log_unit} · (mass_above[j] - e^{ε - nodes[j]} · discounted[j]).
-        self.mass_above = _suffix_sums(weight)
+        self.mass_above = np.cumsum(weight[::-1])[::-1]
         self.discounted = discounted_suffix_sums(weight, self.nodes)
-        kappa = float(np.exp(log_kappa(np.asarray(loss.tilt))))
-        self.error = loss.error * kappa * growth + np.finfo(np.float64).eps * loss.losses.size * self.mass_above
+        self.at_nodes = self.mass_above - self.discounted
+        kappa = math.exp(log_kappa(np.asarray(loss.tilt)))
+        self.error = loss.error * kappa * growth + EPS * loss.losses.size * self.mass_above
         self.infinite = loss.infinite
-
-    def finite_part(self, index: int, epsilon: float) -> float:
-        """Evaluate δ(ε) in units of e^{log_unit}, for ε in [nodes[index - 1], nodes[index]]."""
-        return float(self.mass_above[index] - np.exp(epsilon - self.nodes[index]) * self.discounted[index])
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """Lower and upper bound of the discrete loss's δ(ε)."""
         index = int(np.searchsorted(self.nodes, epsilon, side="left"))
         if index == self.nodes.size:
-            return 0.0, min(_scaled(float(self.error[-1]), self.log_unit) + self.infinite, 1.0)
+            return 0.0, min(self._scaled(float(self.error[-1])) + self.infinite, 1.0)
         if index == 0 and self.nodes[0] > epsilon:
-            return _scaled(float(self._at_nodes()[0] - self.error[0]), self.log_unit), 1.0
-        value, error = max(self.finite_part(index, epsilon), 0.0), float(self.error[max(index - 1, 0)])
-        low = _scaled(value - error, self.log_unit)
-        high = _scaled(value + error, self.log_unit) + self.infinite
-        return low, min(high, 1.0)
+            return self._scaled(float(self.at_nodes[0] - self.error[0])), 1.0
+        value = float(self.mass_above[index] - np.exp(epsilon - self.nodes[index]) * self.discounted[index])
+        value, error = max(value, 0.0), float(self.error[max(index - 1, 0)])
+        return self._scaled(value - error), min(self._scaled(value + error) + self.infinite, 1.0)
 
     def epsilon_above(self, delta: float) -> float:
         """Return an ε ≥ 0 with δ(ε) ≤ ``delta`` for certain; ∞ if none is seen."""
         if delta <= self.infinite:
-            return float("inf")
-        target = _relative(delta - self.infinite, self.log_unit)
-        at_nodes = self._at_nodes()
-        enough = np.flatnonzero(at_nodes + self.error <= target)
+            return math.inf
+        target = self._relative(delta - self.infinite)
+        enough = np.flatnonzero(self.at_nodes + self.error <= target)
         if enough.size == 0:
-            return float("inf")
+            return math.inf
         index = int(enough[0])
         epsilon = float(self.nodes[index])
         if index > 0:
-            room = self.mass_above[index] + self.error[index - 1] - target
+            room = float(self.mass_above[index] + self.error[index - 1]) - target
             epsilon = min(epsilon, self._crossing(index, room))
         return max(epsilon, 0.0)
 
     def epsilon_below(self, delta: float) -> float:
         """Return an ε ≥ 0 with δ(ε) ≥ ``delta`` for certain, or 0."""
-        target = _relative(delta, self.log_unit)
-        too_much = np.flatnonzero(self._at_nodes() - self.error >= target)
+        target = self._relative(delta)
+        too_much = np.flatnonzero(self.at_nodes - self.error >= target)
         if too_much.size == 0:
             return 0.0
         index = int(too_much[-1])
         epsilon = float(self.nodes[index])
         if index + 1 < self.nodes.size:
-            room = self.mass_above[index + 1] - self.error[index] - target
-            epsilon = max(epsilon, min(self._crossing(index + 1, room), float(self.nodes[index + 1])))
+            room = float(self.mass_above[index + 1] - self.error[index]) - target
+            epsilon = max(epsilon, self._crossing(index + 1, room))
         return max(epsilon, 0.0)
-
-    def _at_nodes(self) -> Array:
-        value: Array = self.mass_above - self.discounted
-        return value
 
     def _crossing(self, index: int, room: float) -> float:
         """Return the ε in the segment left of ``nodes[index]`` where e^{ε}·discounted equals ``room``."""
@@ -246,7 +176,13 @@ class DeltaCurve:
             return left
         if self.discounted[index] <= 0:
             return right
-        return min(max(right + float(np.log(room) - np.log(self.discounted[index])), left), right)
+        return min(max(right + math.log(room) - math.log(self.discounted[index]), left), right)
+
+    def _scaled(self, value: float) -> float:
+        return math.exp(min(math.log(value) + self.log_unit, 0.0)) if value > 0 else 0.0
+
+    def _relative(self, delta: float) -> float:
+        return math.exp(min(max(math.log(delta) - self.log_unit, -700.0), 700.0))
 
 
 class SumOfCurves:
@@ -262,36 +198,27 @@ class SumOfCurves:
 
     def epsilon_above(self, delta: float) -> float:
         """Bound ε as :meth:`DeltaCurve.epsilon_above`."""
-        last = max(float(part.nodes[-1]) for part in self.parts)
-        return self._crossing(lambda epsilon: self.delta_bounds(epsilon)[1] <= delta, last)[1]
+        return self._crossing(delta, 1)
 
     def epsilon_below(self, delta: float) -> float:
         """Bound ε as :meth:`DeltaCurve.epsilon_below`."""
-        last = max(float(part.nodes[-1]) for part in self.parts)
-        return self._crossing(lambda epsilon: self.delta_bounds(epsilon)[0] < delta, last)[0]
+        return self._crossing(delta, 0)
 
-    def _crossing(self, is_beyond: Callable[[float], bool], last: float) -> tuple[float, float]:
-        """Find two neighbouring ε of which only the larger one is beyond; 0 and 0 if all are, ``last`` and ∞ if none
-        is.
-        """
-        if is_beyond(0.0):
-            return 0.0, 0.0
-        if not is_beyond(last):
-            return last, math.inf
-        low, high = 0.0, last
-        while high - low > _RESOLVED * high:
+    def _crossing(self, delta: float, end: int) -> float:
+        """Halve cells: below ``delta`` is the ``end`` of the bounds on δ right of the answer, above it left of it."""
+        low, high = 0.0, max(float(part.nodes[-1]) for part in self.parts)
+        if self.delta_bounds(low)[end] <= delta:
+            return 0.0
+        if self.delta_bounds(high)[end] > delta:
+            return high if end == 0 else math.inf
+        while high - low > 1e-10 * high:
             middle = 0.5 * (low + high)
-            low, high = (low, middle) if is_beyond(middle) else (middle, high)
-        return low, high
-
-
-def _suffix_sums(values: Array) -> Array:
-    sums: Array = np.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
-    return sums
+            low, high = (low, middle) if self.delta_bounds(middle)[end] <= delta else (middle, high)
+        return high if end else low
 
 
 def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
-    """Compute Σ_{i ≥ j} values[..., i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
+    """Compute Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
     # Block by block, so that no exponential overflows; where one step discounts below rounding, nothing carries.
     step = float(nodes[1] - nodes[0]) if nodes.size > 1 else 0.0
     if step > 40.0:
@@ -300,30 +227,16 @@ def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
     growth = np.exp(step * np.arange(length + 1, dtype=np.int64))
     discount = 1.0 / growth
     sums = np.empty_like(values)
-    carried = sums[..., 0]
+    carried = 0.0
     for stop in range(nodes.size, 0, -length):
         start = max(stop - length, 0)
         size = stop - start
-        inner = sums[..., start:stop]
-        np.multiply(_suffix_sums(values[..., start:stop] * discount[:size]), growth[:size], out=inner)
+        inner = sums[start:stop]
+        np.multiply(np.cumsum((values[start:stop] * discount[:size])[::-1])[::-1], growth[:size], out=inner)
         if stop < nodes.size:
-            inner += carried[..., None] * discount[size:0:-1]
-        carried = sums[..., start]
+            inner += carried * discount[size:0:-1]
+        carried = float(sums[start])
     return sums
-
-
-def _scaled(value: float, log_unit: float) -> float:
-    if value <= 0:
-        return 0.0
-    return float(np.exp(min(np.log(value) + log_unit, 0.0)))
-
-
-def _relative(delta: float, log_unit: float) -> float:
-    return float(np.exp(np.clip(np.log(delta) - log_unit, -700.0, 700.0)))
-
-
-_EPS = float(np.finfo(np.float64).eps)
-_SUMS = 1e-12  # relative, of sums of some thousand positive terms
 
 
 class OneStepCurve:
@@ -331,7 +244,7 @@ class OneStepCurve:
 
     def __init__(self, pmf: LossPMF, side: Side) -> None:
         self.side, self.nodes = side, pmf.losses
-        mass = rounded(pmf.mass, side) * (1 + _SUMS if side == "upper" else 1 - _SUMS)
+        mass = rounded(pmf.mass, side) * (1 + 1e-12 if side == "upper" else 1 - 1e-12)  # sums of positive terms
         self.infinite = pmf.infinite
         self.discounted = discounted_sums(mass, self.nodes)
         # Σ mass_i (1 - e^{l_j - l_i}) as a sum of positive terms: a heavy node below would swallow a light tail.
@@ -367,7 +280,7 @@ class OneStepCurve:
 
 def rounded(mass: Array, side: Side) -> Array:
     """Return the masses with the rounding of the tails that they are differences of charged (F1)."""
-    charge = 64 * _EPS * np.cumsum(mass[::-1])[::-1]
+    charge = 64 * EPS * np.cumsum(mass[::-1])[::-1]
     return mass + charge if side == "upper" else np.maximum(mass - charge, 0.0)
 
 
@@ -387,9 +300,3 @@ def one_step_scale(rough: LossPMF, small: float) -> float:
     enough = np.flatnonzero((rough.losses > 0) & (delta <= small))
     found = float(rough.losses[enough[0] if enough.size else -1])
     return max(found if found > 1e-3 * deviation else deviation, 4 * rough.mesh)
-
-
-def one_step_delta(law: LossPMF, epsilon: float) -> float:
-    """Evaluate δ(ε) of one step."""
-    beyond = law.losses > epsilon
-    return float(law.mass[beyond] @ -np.expm1(epsilon - law.losses[beyond])) + law.infinite

@@ -4,87 +4,77 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
 from dprmt.accounting.basics import Direction, PrivacyBounds, Side, graded_indices, resolvable
 from dprmt.accounting.composition._compose import (
+    EPS,
     ComposedLoss,
     Split,
-    Window,
     best_split,
+    best_tilt,
     chernoff,
     composed,
     composed_beyond,
+    large_share,
     log_chernoff,
-    moved,
+    log_kappa,
     some_of,
     step_scale,
     up_to,
     window,
-    window_beyond,
 )
 from dprmt.accounting.composition._curve import (
     LEAST_DELTA,
     Curve,
     DeltaAtEpsilon,
     DeltaCurve,
-    EpsilonAtDelta,
     OneStepCurve,
     Question,
     SumOfCurves,
-    WholeCurve,
-    one_step_delta,
     one_step_scale,
 )
-from dprmt.accounting.composition._loss_grid import (
-    LossGrid,
-    Meshing,
-    directed_range,
-    discrete_variation,
-    discretize_step,
-    laws_of_steps,
-    loss_grid,
-    rough_meshing,
-)
-from dprmt.accounting.pairs import LossPMF, PublicPair, Schedule, Step, StepPair, TightPair, cut_above, gaussians_as_one
+from dprmt.accounting.composition._loss_grid import Laws, discretize_step, laws_of_steps, resolved_range
+from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair, cut_above, facing, gaussians_as_one
 
-Pairs = list[tuple[StepPair, int]]
+Pairs = Sequence[tuple[StepPair, int]]
 
 LOWEST = -2.0
 """The coarsest level."""
-_BINS = 160  # at level 0
-_MESH = 0.04  # at level 0, in units of the scale of a step's loss
-_BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
-_MESH_OF_ONE = 0.005  # of a single step, in units of what is asked about
-_MAX_WINDOW = 2**20  # points: a transform of a tenth of a second
-_MAX_COARSENINGS = 12
-_LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
-_LARGE_DELTA = 0.01
-_ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, or laws, let one be off; and of one
-_FAR, _FARTHER = 1.5, 60.0  # as far as losses have to be told from infinite ones: times the answer, and beyond
-_CHARGED = 10.0  # e^{-10} of δ may be charged for losses that count as infinite though they are not
-_WORTH_A_SPLIT = 5.0  # e^5: how much smaller the errors of a transform get
-_CUTS = 4  # of a tail, each of which brings Chernoff's bound closer
+_BINS = 160  # of a norm's law, at level 0
+_MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step's loss; where there is one step
+_BULK = 5.0  # in the same units: nodes are equidistant so far out
+_MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
+_LOSS_DRIFT = 32 * EPS  # of a step
 
 
 @dataclass(frozen=True)
 class CoarsePass:
-    """Quantities shared by both sides of one level.
+    """Results of a first pass over the steps' losses from above, on nodes each a twentieth farther out than the last.
 
-    It holds ranges of losses, the tilt, the scale of a step's loss, a bound on the total variation of all steps, and a
-    large enough ε. If all steps are equal, it also holds a rough law from above and the number of steps.
+    Attributes
+    ----------
+    laws : sequence of (LossPMF, int)
+        Laws of these losses; some of them if there are many phases.
+    ranges : list of (float, float)
+        Range of losses to resolve, for each phase.
+    tilt : float
+        Tilt at which to compose.
+    scale : float
+        Relevant scale of one step's loss: the unit of meshes.
+    total_variation : float
+        A bound on the total variation of all steps.
+    split : Split or None
+        Where to compose large losses separately.
     """
 
+    laws: Laws
     ranges: list[tuple[float, float]]
     tilt: float
     scale: float
     total_variation: float
-    near: float
-    rough: tuple[LossPMF, int] | None
-    laws: Sequence[tuple[LossPMF, int]]
     split: Split | None = None
 
 
@@ -92,32 +82,25 @@ class Level:
     """δ(ε) of a composition in one direction, from above and from below, on the meshes of one level.
 
     ``level``: how often meshes and bins are halved.
-    ``many``: whether a curve will be asked so often that the whole of it had better be made.
+    ``question``: what errors are to be small for; None for the whole of a trade-off function, with absolute errors.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        question: Question | WholeCurve,
-        direction: Direction,
-        level: float,
-        many: bool = False,
-    ) -> None:
-        self.question, self.direction, self.level, self.many = question, direction, level, many
-        tail = tail_per_step(schedule, question.small)
-        upper, lower = pairs_at(schedule, tail, level)
-        self.pairs: dict[Side, Pairs] = {"upper": upper, "lower": lower}
-        self.coarse = coarse_pass(upper, question, direction, tail, many)
+    def __init__(self, schedule: Schedule, question: Question | None, direction: Direction, level: float) -> None:
+        self.question, self.level = question, level
+        small = 1e-9 if question is None else question.small
+        tail = tail_per_step(schedule, small)
+        self.pairs = pairs_at(schedule, tail, level, direction)
+        self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = loss_drift(schedule)
 
-    @cached_property
+    @property
     def at_most(self) -> float:
         """Chernoff's bound on the answer; ∞ where steps differ."""
-        assert not isinstance(self.question, WholeCurve)
-        if self.coarse.rough is None:
+        assert self.question is not None
+        if len(self.coarse.laws) > 1:
             return math.inf
-        tilt = self.coarse.tilt
-        return self.question.at_most(*chernoff(*self.coarse.rough, tilt), tilt, self.drift)
+        ((law, steps),), tilt = self.coarse.laws, self.coarse.tilt
+        return self.question.chernoff(*chernoff(law, steps, tilt), tilt, self.drift)
 
     @property
     def farthest(self) -> float:
@@ -125,88 +108,110 @@ class Level:
         each = zip(self.pairs["upper"], self.coarse.ranges, strict=True)
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 
+    def beyond(self, epsilon: float) -> float:
+        """Return a bound on δ(ε): some step's loss exceeds its share of ε."""
+        share = epsilon / sum(count for _, count in self.pairs["upper"])
+        ends = np.array([-1.0, share])
+        charged = ((pair.cells(ends).p_above + pair.slack, count) for pair, count in self.pairs["upper"])
+        return min(sum(count * above for above, count in charged) * (1.0 + 1e-9), 1.0)
+
     def curve(self, side: Side) -> Curve:
         """Return one side."""
-        assert not isinstance(self.question, WholeCurve)
         pair, steps = self.pairs[side][0]
         if len(self.pairs[side]) == 1 and steps == 1:
-            return self._of_one_step(pair, side)
-        phases, split = self._on_one_mesh(side), self.coarse.split
-        if phases is None:
-            return DeltaCurve(_nothing_known(side), 0.0)
-        if split is not None:
-            return SumOfCurves(*(DeltaCurve(part, split.near) for part in phases.parts(split)))
-        around = self.question.around(phases.laws, phases.tilt, phases.offset) + phases.offset
-        return DeltaCurve(phases.composed(), around)
+            ends, scale = self.coarse.ranges[0], self.coarse.scale
+            mesh = resolvable(_MESH_OF_ONE * 2.0**-self.level * scale, ends[1])
+            index = graded_indices(*ends, mesh, scale)
+            return OneStepCurve(discretize_step(pair, index, mesh, side, to_infinity=True), side)
+        parts = self.composed(side)
+        if self.coarse.split is not None:
+            return SumOfCurves(*(DeltaCurve(part, self.coarse.split.near) for part in parts))
+        (loss,), question = parts, self.question
+        assert question is not None
+        if question.epsilon is not None or not loss.tilt:
+            return DeltaCurve(loss, question.epsilon or 0.0)
+        around = (loss.log_scale + float(log_kappa(np.array(loss.tilt))) - math.log(question.small)) / loss.tilt
+        return DeltaCurve(loss, around)
 
-    def composed(self, side: Side) -> ComposedLoss:
-        """Return the composed loss itself."""
-        phases = self._on_one_mesh(side)
-        return _nothing_known(side) if phases is None else phases.composed()
+    def composed(self, side: Side) -> list[ComposedLoss]:
+        """Return the composed loss, in two parts where large losses are composed apart.
 
-    def _of_one_step(self, pair: StepPair, side: Side) -> OneStepCurve:
-        ends, scale = self.coarse.ranges[0], self.coarse.scale
-        mesh = resolvable(_MESH_OF_ONE * 2.0**-self.level * scale, ends[1])
-        index = graded_indices(*ends, mesh, scale)
-        return OneStepCurve(discretize_step(pair, index, LossGrid(mesh), self.direction, side, to_infinity=True), side)
-
-    def _on_one_mesh(self, side: Side) -> _Phases | None:
-        """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
-        coarse = self.coarse
-        mesh = _mesh_at(self.level, coarse)
-        for _ in range(_MAX_COARSENINGS):
-            how = Meshing(self.direction, side, mesh, _LUMP * coarse.scale, _BULK * coarse.scale)
-            laws, offset = laws_of_steps(self.pairs[side], coarse.ranges, how)
+        On a common mesh, coarser if the window would be too long; where that resolves nothing, nothing is known.
+        """
+        coarse, split = self.coarse, self.coarse.split
+        mesh = _fitted(_mesh(self.level, coarse), coarse, self.pairs[side])
+        while mesh < math.inf:
+            laws = laws_of_steps(self.pairs[side], coarse.ranges, mesh, _BULK * coarse.scale, side)
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
-                return None
-            # The rough law is one from above: for one from below its tilt may be far too large.
-            shared = len(laws) == 1 and side == "upper"
-            tilt = coarse.tilt if shared else self.question.tilt(some_of(laws), offset)
-            span = window(laws, tilt) if coarse.split is None else window_beyond(laws, coarse.split)
-            if span.size <= _MAX_WINDOW:
-                return _Phases(laws, offset, tilt, span)
-            mesh *= 1.1 * span.size / _MAX_WINDOW
-        return None
+                break
+            if split is not None:
+                tilt, win = split.tilt, window(laws, split.tilt_beyond, large_share(laws, split))
+            else:
+                # The coarse laws are from above: for one from below their tilt may be far too large.
+                tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
+                win = window(laws, tilt)
+            if win.size > 1.6 * _MOST_POINTS:  # what is fitted may be longer
+                mesh = _fitted(1.1 * mesh * win.size / _MOST_POINTS, coarse, self.pairs[side])
+                continue
+            if split is None:
+                return [composed(laws, tilt, win)]
+            few = up_to(laws, split.large)
+            return [composed(few, tilt, window(few, tilt)), composed_beyond(laws, split, win)]
+        nothing = np.zeros(1)
+        return [ComposedLoss(nothing, nothing, 0.0, 0.0, float(side == "upper"), 0.0)] * (1 if split is None else 2)
 
 
-@dataclass(frozen=True)
-class _Phases:
-    """Discrete losses of steps on a mesh, less an ``offset`` in all; how to compose them."""
-
-    laws: list[tuple[LossPMF, int]]
-    offset: float
-    tilt: float
-    window: Window
-
-    def composed(self) -> ComposedLoss:
-        """Sum the composed phases."""
-        return moved(composed(self.laws, self.tilt, self.window), self.offset)
-
-    def parts(self, split: Split) -> tuple[ComposedLoss, ComposedLoss]:
-        """Sum the parts without and with a large loss."""
-        few = up_to(self.laws, split.large)
-        below = composed(few, split.tilt, window(few, split.tilt))
-        beyond = composed_beyond(self.laws, split.large, split.tilt_beyond, self.window)
-        return moved(below, self.offset), moved(beyond, self.offset)
+def _mesh(level: float, coarse: CoarsePass) -> float:
+    return resolvable(_MESH * 2.0**-level * coarse.scale, max(high for _, high in coarse.ranges))
 
 
-def step_laws(
-    step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
-) -> tuple[dict[Side, LossPMF], float]:
-    """Return one step's discrete losses from above and from below, on a mesh for ``count`` steps.
+def _fitted(mesh: float, coarse: CoarsePass, pairs: Pairs) -> float:
+    """Return the mesh, or one near it of which log(1 - q), the loss of very many steps, is a multiple."""
+    _, ends = max(zip(pairs, coarse.ranges, strict=True), key=lambda phase: phase[0][1])
+    cells = min(abs(ends[0]), abs(ends[1])) / mesh
+    return mesh * cells / round(cells) if 1.0 <= cells < math.inf else mesh
 
-    ``tail``: mass that may be cut off per step.
-    Returns: the laws, and a bound on the total variation of one step.
+
+def tilt_of(laws: Laws, question: Question | None) -> float:
+    """Return the tilt at which errors are small for the question; none for a whole curve."""
+    return 0.0 if question is None else best_tilt(laws, delta=question.small, epsilon=question.epsilon)
+
+
+def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction) -> dict[Side, Pairs]:
+    """List each step's upper and lower pair, with the number of repetitions."""
+    both = [(step.pairs(round(_BINS * 2.0**level), tail), count) for step, count in schedule]
+    upper, lower = ([(facing(pair[place], direction), count) for pair, count in both] for place in (0, 1))
+    return {"upper": upper, "lower": lower}
+
+
+def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
+    """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
+
+    Truncation, mesh and tilt are then right at once: a search from a wrong size does not get there (§6, (F5)).
     """
-    upper, lower = pairs_at([(step, count)], tail, level)
-    coarse = coarse_pass(upper, question, direction, tail)
-    mesh, (ends,) = _mesh_at(level, coarse), coarse.ranges
-    sides: dict[Side, Pairs] = {"upper": upper, "lower": lower}
-    laws: dict[Side, LossPMF] = {}
-    for side, ((pair, _),) in sides.items():
-        grid = loss_grid(pair, ends, direction, side, mesh, within=0.0, stretched=True)
-        laws[side] = discretize_step(pair, grid.covering(ends, _BULK * coarse.scale), grid, direction, side)
-    return laws, coarse.total_variation / count
+    given, found = question.small, question
+    for _ in range(10):
+        tail = tail_per_step(schedule, found.small)
+        pairs = pairs_at(schedule, tail, LOWEST, direction)["upper"]
+        laws = coarse_pass(pairs, found, tail).laws
+        tilt = tilt_of(laws, found)
+        log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large
+        guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
+        if guess >= given > found.small:  # so heavy a tail that one step decides
+            ((law, _), *more), total = laws, sum(count for _, count in laws)
+            beyond = law.losses > found.epsilon
+            one = float(law.mass[beyond] @ -np.expm1(found.epsilon - law.losses[beyond])) + law.infinite
+            guess = given if more else total * one
+            return found.sized(guess) if guess < 0.01 * given else question
+        if guess >= 0.01 * found.small:
+            return found.sized(min(guess, given)) if found.small < given else question
+        found = found.sized(max(guess, found.small**2))  # farther losses, not yet seen, may make it larger
+    return found
+
+
+def tail_per_step(schedule: Schedule, small: float) -> float:
+    """Mass that may be cut off per step."""
+    return max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
 
 
 def loss_drift(schedule: Schedule) -> float:
@@ -214,262 +219,107 @@ def loss_drift(schedule: Schedule) -> float:
     return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
 
 
-def coarse_pass(
-    pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float, many: bool = False
-) -> CoarsePass:
-    ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
+def coarse_pass(pairs: Pairs, question: Question | None, tail: float) -> CoarsePass:
+    """See :class:`CoarsePass`."""
+    ranges = [resolved_range(pair, tail) for pair, _ in pairs]
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
-    growth = _ROUGHLY if many or len(pairs) > 1 else _LESS_ROUGHLY
-    rough: Sequence[tuple[LossPMF, int]]
-    rough, _ = laws_of_steps(pairs, ranges, rough_meshing(direction, mesh, growth))
-    variation = sum(steps * discrete_variation(law) for law, steps in rough)
-    rough = some_of(rough)
-    tilt = question.tilt(rough)
-    if isinstance(question, WholeCurve):
-        return CoarsePass(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
-    split = split_of(rough, question, tilt)
-    near = question.around(rough, tilt) if split is None else split.near
-    for _ in range(_CUTS):  # of a heavy tail Chernoff's bound lies far beyond the answer until the tail is cut
-        reach = _FAR * max(near, 0.0) + min(_FARTHER, _CHARGED - math.log(question.small))
+    laws: Laws = laws_of_steps(pairs, ranges, mesh, 20.0 * mesh, "upper")
+    variation = sum(
+        steps * (float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite) for law, steps in laws
+    )
+    laws = some_of(laws)
+    tilt, split, near = _chosen(laws, question)
+    if question is None:
+        return CoarsePass(laws, ranges, tilt, step_scale(laws, tilt), variation)
+    for _ in range(4):  # of a heavy tail Chernoff's bound lies far beyond the answer until the tail is cut
+        reach = 1.5 * max(near, 0.0) + min(60.0, 10.0 - math.log(question.small))  # e^{-10} of δ is charged beyond
         if all(high <= reach for _, high in ranges):
             break
         ranges = [(low, min(high, reach)) for low, high in ranges]
-        rough = [(cut_above(law, reach), steps) for law, steps in rough]
-        tilt = question.tilt(rough)
-        split = split_of(rough, question, tilt)
-        near = question.around(rough, tilt) if split is None else split.near
-    scale = step_scale(rough, tilt)
+        laws = [(cut_above(law, reach), steps) for law, steps in laws]
+        tilt, split, near = _chosen(laws, question)
+    scale = step_scale(laws, tilt)
     if split is not None:
-        scale = min(scale, step_scale(up_to(rough, split.large), split.tilt))
-    if len(pairs) > 1:
-        return CoarsePass(ranges, tilt, scale, variation, 0.0, None, rough, split)
-    law, steps = rough[0]
-    if steps == 1:
-        scale = _scale_of_one(law, question, near)
-    return CoarsePass(ranges, tilt, scale, variation, near, rough[0], rough, split)
+        scale = min(scale, step_scale(up_to(laws, split.large), split.tilt))
+    if len(pairs) == 1 and pairs[0][1] == 1:
+        scale = one_step_scale(laws[0][0], question.small)
+        if question.epsilon is not None:  # the loss asked about, unless δ is decided before
+            scale = min(scale, max(near, one_step_scale(laws[0][0], max(question.small, 0.01))))
+    return CoarsePass(laws, ranges, tilt, scale, variation, split)
 
 
-def split_of(laws: Sequence[tuple[LossPMF, int]], question: Question, tilt: float) -> Split | None:
-    """Choose where to compose large losses separately; None if that reduces no error much."""
-    epsilon = question.epsilon if isinstance(question, DeltaAtEpsilon) else None
-    found = best_split(laws, tilt, epsilon, question.small)
-    return found if found is not None and found.log_gain > _WORTH_A_SPLIT else None
-
-
-def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
-    """Return the loss that decides a single step: the requested loss, or the loss at which δ is about as requested."""
-    scale = one_step_scale(law, question.small)
-    if isinstance(question, DeltaAtEpsilon):
-        return min(scale, max(near, one_step_scale(law, max(question.small, _LARGE_DELTA))))
-    return scale
-
-
-def tail_per_step(schedule: Schedule, small: float) -> float:
-    """Return the mass that may be cut off per step."""
-    share = max(step.tail_share for step, _ in schedule)
-    return share * small / sum(count for _, count in schedule)
-
-
-def pairs_at(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pairs]:
-    """List each step's upper and lower pair, with the number of repetitions."""
-    bins = round(_BINS * 2.0**level)
-    both = [(step.pairs(bins, tail), count) for step, count in schedule]
-    return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
-
-
-def _mesh_at(level: float, coarse: CoarsePass) -> float:
-    return resolvable(_MESH * 2.0**-level * coarse.scale, max(high for _, high in coarse.ranges))
-
-
-def _nothing_known(side: Side) -> ComposedLoss:
-    """Return bounds that hold for every loss on one side."""
-    nowhere = np.zeros(1)
-    return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=float(side == "upper"), error=0.0)
-
-
-_MOST_GUESSES, _FAR_SMALLER, _OVERSHOOT = 10, 1e-2, 1e-2  # of δ's size; what Chernoff's bound may be too large by
-_FAR_OUT = 1e6
-_TAILS, _A_LITTLE_MORE = (1e-20, 1e-200), 1.0 + 1e-6
-
-
-def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
-    """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
-
-    Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
-    """
-    given, found, total = question.small, question, sum(count for _, count in schedule)
-    for _ in range(_MOST_GUESSES):
-        tail = tail_per_step(schedule, found.small)
-        pairs, _ = pairs_at(schedule, tail, LOWEST)
-        if not all(_is_plain(pair, step) for (pair, _), (step, _) in zip(pairs, schedule, strict=True)):
-            return question
-        rough = coarse_pass(pairs, found, direction, tail).laws
-        tilt = found.tilt(rough)
-        log_guess = log_chernoff(rough, tilt) - tilt * found.epsilon + math.log(_OVERSHOOT)
-        guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
-        if guess >= given and found.small < given:  # so heavy a tail that one step decides
-            guess = total * one_step_delta(rough[0][0], found.epsilon) if len(rough) == 1 else given
-            return found.sized(guess) if guess < _FAR_SMALLER * given else question
-        if guess >= _FAR_SMALLER * found.small:
-            return found.sized(min(guess, given)) if found.small < given else question
-        found = found.sized(max(guess, found.small**2))  # farther losses, not yet seen, may make it larger
-    return found
-
-
-def _is_plain(pair: StepPair, step: Step) -> bool:
-    """Return whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
-    return (step.is_exact and step.steps == 1) or isinstance(pair, PublicPair | TightPair)
-
-
-def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:
-    """Return an upper bound on a δ that floating point hardly holds: 0 only where all losses are bounded by less than
-    ε.
-    """
-    if not isinstance(question, DeltaAtEpsilon):
-        return 0.0
-    pairs, _ = pairs_at(schedule, tail_per_step(schedule, question.small), LOWEST)
-    ranges = [[directed_range(pair, tail, direction)[1] for tail in _TAILS] for pair, _ in pairs]
-    if all(math.isclose(*tops, rel_tol=1e-12) for tops in ranges):  # however little is cut off
-        most = sum(steps * max(*tops, 0.0) for (_, steps), tops in zip(pairs, ranges, strict=True))
-        if question.epsilon > most * _A_LITTLE_MORE:
-            return 0.0
-    return question.least
-
-
-def reachable(schedule: Schedule, question: Question, direction: Direction) -> Question:
-    """Return the question, or one about the largest sum of losses where it asks far beyond."""
-    if not isinstance(question, DeltaAtEpsilon) or question.epsilon < _FAR_OUT:
-        return question
-    tail = tail_per_step(schedule, question.small)
-    upper, _ = pairs_at(schedule, tail, LOWEST)
-    most = sum(steps * directed_range(pair, tail, direction)[1] for pair, steps in upper)
-    return replace(question, epsilon=min(question.epsilon, max(most, _FAR_OUT)))
-
-
-_HIGHEST_FIRST = 1.0
-_MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
-_MAX_LEVEL_OF_A_LAW = 2
-_LEAST_GAIN = 0.8  # left of a width: such a level is the last; two in a row of a question about δ, or of no end yet
-_NO_BETTER = 0.9999
-_NO_PRIVACY = 20.0
-"""ε that no one publishes: from there on answers for estimated norms, whose laws are dear, are not refined."""
-_TO_SPARE = 0.2  # of a level, where less than one is needed
-_ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
-_WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
+def _chosen(laws: Laws, question: Question | None) -> tuple[float, Split | None, float]:
+    """Return the tilt, the split, and the ε asked about or that Chernoff's bound proves."""
+    tilt = tilt_of(laws, question)
+    if question is None:
+        return tilt, None, 0.0
+    split = best_split(laws, tilt, question.epsilon, question.small)
+    if split is not None:
+        return tilt, split, split.near
+    if question.epsilon is not None:
+        return tilt, None, question.epsilon
+    return tilt, None, (log_chernoff(laws, tilt) - math.log(question.small)) / tilt
 
 
 class InconsistentBoundsError(RuntimeError):
     """Two certified bounds contradict each other: an error of this package, never of its user."""
 
 
-@dataclass
-class Progress:
-    """What is known before a direction is solved, and what was found at each level.
-
-    ``enough``: an upper bound that is good enough, such as the bound of the other direction.
-    """
-
-    enough: float = 0.0
-    uppers: dict[float, float] = field(default_factory=dict)
-
-
 def solve(
-    schedule: Schedule, question: Question, direction: Direction, tolerance: float, progress: Progress | None = None
+    schedule: Schedule, question: Question, direction: Direction, tolerance: float, enough: float = 0.0
 ) -> PrivacyBounds:
     """Bound one adjacency direction, refining until the bounds are narrow enough or stop improving.
 
-    ``tolerance``: wanted width of the interval, in units of ``question.unit``. The bounds always hold. They are as
-    narrow as requested unless refinement stopped helping, see ``is_narrow``.
+    ``tolerance``: wanted width of the interval, as :meth:`EpsilonAtDelta.is_within` takes it. ``enough``: an upper
+    bound that is good enough, such as the bound of the other direction. The bounds always hold. They are as narrow as
+    requested unless refinement stopped helping, see ``is_narrow``.
     """
     schedule = gaussians_as_one(schedule)
-    if isinstance(question, DeltaAtEpsilon):
+    if question.epsilon is not None:
         question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
-    progress = progress or Progress()
-    stalled = 0
-    ladder = levels(schedule, question, tolerance)
-    level = ladder[0]
-    for _ in ladder:
-        answer = _solve_at_level(schedule, question, direction, level, progress.enough)
-        progress.uppers[level] = answer["upper"]
-        found = intersection(best, answer, question, tolerance)
-        left = _left(found, best)
-        best, stalled = found, 0 if left < _LEAST_GAIN else stalled + 1
-        patience = 1 if isinstance(question, EpsilonAtDelta) and math.isfinite(best.upper) else 2
-        if (
-            best.is_narrow
-            or best.upper <= progress.enough
-            or stalled == patience
-            or is_hopeless(schedule, question, best)
-        ):
+    level, *more = levels(schedule, question, tolerance)
+    stalled, patience = 0, 1 if question.epsilon is None else 2
+    for _ in range(len(more) + 1):
+        width = best.upper - best.lower
+        answer = _solve_at_level(schedule, question, direction, level, enough)
+        best = intersection(best, answer, question, tolerance)
+        if best.is_narrow or best.upper <= enough or _is_hopeless(schedule, question, best):
             break
-        level += _share_of_a_level(best, question, tolerance)
-        question = question.sharpened(best)
+        stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
+        if stalled == (patience if math.isfinite(best.upper) else 2):
+            break
+        if question.is_within(best.lower, best.upper, 4.0 * tolerance):  # widths are of second order
+            unit = max(best.upper, 1.0 if question.epsilon is None else 0.0)
+            level += min(math.log((best.upper - best.lower) / (tolerance * unit), 4) + 0.2, 1.0)
+        else:
+            level += 1.0
+        question = question.sharpened(best.upper, best.lower)
     return best
-
-
-def is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
-    """Return whether an ε of estimated norms is so large that finer laws are not worth their time."""
-    is_exact = all(step.is_exact for step, _ in schedule)
-    if is_exact or isinstance(question, DeltaAtEpsilon) or not math.isfinite(found.upper):
-        return False
-    return found.lower > _NO_PRIVACY
-
-
-def improve(
-    bounds: PrivacyBounds, schedule: Schedule, question: Question, tolerance: float, progress: Progress
-) -> PrivacyBounds:
-    """Return the same bounds with a smaller ``upper``, where another valid analysis of the steps gives one.
-
-    The attempt stops when it is no better than the first analysis at the same level.
-    """
-    assert bounds.direction is not None
-    question = question.sharpened(bounds)
-    for level in list(progress.uppers)[1:]:
-        if bounds.is_narrow or bounds.upper <= progress.enough:
-            break
-        answer = _solve_at_level(schedule, question, bounds.direction, level, math.inf)
-        if answer["upper"] >= progress.uppers[level] * _NO_BETTER:
-            break
-        bounds = intersection(bounds, answer, question, tolerance)
-    return bounds
 
 
 def levels(schedule: Schedule, question: Question, tolerance: float) -> list[float]:
     """List how often meshes and bins are halved: first by the usual amount for the tolerance, then more."""
-    first = math.log(question.easy_tolerance / tolerance, 4)  # widths are of second order
-    first = min(max(first, LOWEST), _HIGHEST_FIRST)
-    last = _MAX_LEVEL if all(step.is_exact for step, _ in schedule) else _MAX_LEVEL_OF_A_LAW
+    first = min(max(math.log(question.easy_tolerance / tolerance, 4), LOWEST), 1.0)
+    last = 5 if all(step.is_exact for step, _ in schedule) else 2  # each level of a norm's law costs four times more
     return [first + more for more in range(math.ceil(last - first) + 1)]
+
+
+def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
+    """Return whether an ε of estimated norms, whose laws cost much time, is too large to be useful."""
+    is_exact = all(step.is_exact for step, _ in schedule)
+    return not is_exact and question.epsilon is None and found.lower > 20.0 and math.isfinite(found.upper)
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
     """Combine bounds with an estimate between them, and record whether they are as narrow as requested."""
     if not math.isfinite(upper):
         return PrivacyBounds(lower, upper, upper, direction, is_narrow=False)
-    is_narrow = _is_within(lower, upper, question, tolerance)
-    estimate = lower + (_ESTIMATE_AT if is_narrow else _WIDE_ESTIMATE_AT) * (upper - lower)
+    is_narrow = question.is_within(lower, upper, tolerance)
+    # The lower side errs about twice as much; where the interval stays wide, it is most often what falls short.
+    estimate = lower + (0.67 if is_narrow else 0.95) * (upper - lower)
     return PrivacyBounds(lower, estimate, upper, direction, is_narrow)
-
-
-def _left(found: PrivacyBounds, before: PrivacyBounds) -> float:
-    """Compute the share of a width that a level left."""
-    if not math.isfinite(before.upper):
-        return float(math.isinf(found.upper))
-    return (found.upper - found.lower) / max(before.upper - before.lower, 1e-300)
-
-
-def _share_of_a_level(found: PrivacyBounds, question: Question, tolerance: float) -> float:
-    """Estimate how much finer the next meshes need to be, widths being of second order; at most one level."""
-    if not _is_within(found.lower, found.upper, question, 4.0 * tolerance):
-        return 1.0
-    ratio = (found.upper - found.lower) / (tolerance * question.unit(found.upper))
-    return min(math.log(ratio, 4) + _TO_SPARE, 1.0)
-
-
-def _is_within(lower: float, upper: float, question: Question, tolerance: float) -> bool:
-    return math.isfinite(upper) and (upper - lower <= tolerance * question.unit(upper) or upper <= question.least)
 
 
 def intersection(
@@ -489,17 +339,37 @@ def _solve_at_level(
 ) -> dict[Side, float]:
     """Return both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
     at = Level(schedule, question, direction, level)
-    if question.is_trivial(at.coarse.total_variation):
+    if at.coarse.total_variation <= question.delta * (1.0 - 1e-9):  # even δ(0) is no larger
         return {"upper": 0.0, "lower": 0.0}
-    if 0.0 < enough < math.inf and at.at_most <= enough:
-        return {"upper": at.at_most}
-    answer: dict[Side, float] = {"upper": question.read(at.curve("upper"), "upper", at.drift)}
-    if isinstance(question, DeltaAtEpsilon):
-        answer["upper"] = min(answer["upper"], at.at_most)
-    if answer["upper"] < question.least:
-        answer["upper"] = least_upper(schedule, question, direction)
-    if answer["upper"] > enough:
-        answer["lower"] = question.read(at.curve("lower"), "lower", at.drift)
-        if direction == "add":  # there losses are bounded, most often, and rounding may put mass beyond
-            answer["lower"] = question.within(answer["lower"], at.farthest)
-    return answer
+    upper, least = at.at_most, 0.0
+    if question.epsilon is not None:
+        upper, least = min(upper, at.beyond(question.epsilon)), LEAST_DELTA
+    if 0.0 < enough < math.inf and upper <= enough:
+        return {"upper": max(upper, least)}
+    if question.epsilon is not None and question.epsilon >= at.farthest:
+        return {"upper": max(upper, least), "lower": 0.0}
+    found = question.read(at.curve("upper"), "upper", at.drift)
+    upper = found if question.epsilon is None else max(min(found, upper), least)
+    if upper <= enough:
+        return {"upper": upper}
+    lower = question.read(at.curve("lower"), "lower", at.drift)
+    if direction == "add" and question.epsilon is None:  # losses are bounded, and rounding may put mass beyond
+        lower = min(lower, at.farthest)
+    return {"upper": upper, "lower": lower}
+
+
+def step_laws(
+    step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
+) -> tuple[dict[Side, LossPMF], float]:
+    """Return one step's discrete losses from above and from below, on a mesh for ``count`` steps.
+
+    ``tail``: mass that may be cut off per step.
+    Returns: the laws, and a bound on the total variation of one step.
+    """
+    pairs = pairs_at([(step, count)], tail, level, direction)
+    coarse = coarse_pass(pairs["upper"], question, tail)
+    mesh = _fitted(_mesh(level, coarse), coarse, pairs["upper"])
+    laws = {
+        side: laws_of_steps(both, coarse.ranges, mesh, _BULK * coarse.scale, side)[0][0] for side, both in pairs.items()
+    }
+    return laws, coarse.total_variation / count

@@ -22,7 +22,7 @@ from dprmt.accounting.pairs import (
     from_above,
 )
 
-_FINE, _GROWTH = 2.0**-20, 1e-3  # of the quadrature of Rényi divergences: a node, then each farther by a factor
+_FINE, _GROWTH = 2.0**-20, 1e-3  # first node of the quadrature of Rényi divergences, and its growth per node
 
 
 def to_prv(
@@ -110,9 +110,9 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         return float(PrivacyRandomVariableTruncated(self, -end, end).mean())
 
     def rdp(self, alpha: float) -> float:
-        """Rényi divergence of the finite part where norms are exact; prv-accountant chooses its domain by it.
+        """Bound the Rényi divergence of the finite part for exact norms, by which prv-accountant chooses its domain.
 
-        Returns: an upper bound: E e^{(α-1)L} of a discrete loss that dominates it.
+        The result is an upper bound: E e^{(α-1)L} of a discrete loss that dominates it.
         """
         if isinstance(self._step, ClippingStep | AllocationEpoch) and not self._step.is_exact:
             raise NoRenyiDivergenceError(

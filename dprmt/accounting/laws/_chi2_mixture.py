@@ -25,7 +25,7 @@ from dprmt._validation import ParameterError
 Array = NDArray[np.float64]
 
 SMALLEST_DOF = 0.5
-_STEP, _GAUSSIAN_STEP = 0.1, 0.6  # of the trapezoid rule; its error is then below 1e-13 (measured)
+_STEP, _GAUSSIAN_STEP = 0.1, 0.6  # steps of the trapezoid rule; its error is then below 1e-13 (measured)
 _NODES = (16, 24, 32, 48, 80, 160)  # path lengths tried, until the integrand has fallen by exp(_DROP)
 _DROP = -40.0
 _LARGE_SHAPE = 1e3  # from here on z - log(1 + z) needs more care than a subtraction

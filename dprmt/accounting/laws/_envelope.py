@@ -193,7 +193,7 @@ class _Guide(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _guide(k: int, d: int) -> _Guide:
-    from scipy.optimize import brentq  # on use: a third of the room's import time
+    from scipy.optimize import brentq  # on use: a third of the subpackage's import time
 
     def advantage(excess: float) -> float:
         e = np.array([excess])

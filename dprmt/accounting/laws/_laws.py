@@ -72,7 +72,7 @@ class ExactLaw(NormLaw):
         return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
 
 
-_FAR_BELOW_ONE = 1e-3  # where squared-norm ratios so small decide, those above 1 may be known roughly
+_FAR_BELOW_ONE = 1e-3  # below such squared-norm ratios, ratios above 1 need little precision
 
 
 @dataclass(frozen=True)

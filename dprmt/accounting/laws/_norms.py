@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -37,16 +37,6 @@ class Norms(Value):
             The law from which dominating pairs are built.
         """
         raise NotImplementedError
-
-    def alternatives(self) -> tuple[Norms, ...]:
-        """Return other values that describe the same run; their bounds hold too and are sometimes smaller.
-
-        Returns
-        -------
-        tuple of Norms
-            Empty if no other value can give a smaller bound.
-        """
-        return ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,13 +130,6 @@ class Hutchinson(Norms):
         """See :meth:`Norms.law`."""
         return RankOneLaw(self.probes) if self.analysis == "tight" else EnvelopeLaw(self.probes, self.rank)
 
-    def alternatives(self) -> tuple[Norms, ...]:
-        """See :meth:`Norms.alternatives`: the envelope with its rank, and probes as if they were public."""
-        public = replace(self, secret=False)
-        if self.analysis == "tight" and self.rank is None:  # (M2) knows the envelope
-            return (public,) if self.secret else ()
-        return tuple(other for other in (replace(self, analysis="envelope"), public) if other != self)
-
 
 @dataclass(frozen=True, repr=False)
 class HutchPlusPlus(Norms):
@@ -203,11 +186,6 @@ class HutchPlusPlus(Norms):
     def law(self) -> NormLaw:
         """See :meth:`Norms.law`."""
         return SketchedLaw(self.probes, Head(self.sketch, self.power_iteration))
-
-    def alternatives(self) -> tuple[Norms, ...]:
-        """See :meth:`Norms.alternatives`: the envelope, which holds for every head, and probes as if public."""
-        envelope = Hutchinson(self.probes, secret=self.secret, analysis="envelope")
-        return (envelope, replace(self, secret=False)) if self.secret else (envelope,)
 
 
 _KINDS = (ExactNorms, Hutchinson, HutchPlusPlus)

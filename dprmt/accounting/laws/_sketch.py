@@ -71,7 +71,7 @@ def expected_majorants(cap: float, count: int, sketch: int) -> Array:
 @lru_cache(maxsize=64)
 def _tangency(sketch: int) -> tuple[Array, Array, Array]:
     """Find where each ψ_a turns from convex to concave, with value and slope: (s-1)/v - v = 1/(v + a), v = √y - a."""
-    from scipy.optimize import brentq  # on use: a third of the room's import time
+    from scipy.optimize import brentq  # on use: a third of the subpackage's import time
 
     top = math.sqrt(sketch - 1.0)
     reach = np.array([brentq(lambda v, a=a: top**2 / v - v - 1.0 / (v + a), 1e-9 * top, top) for a in SHIFTS])
@@ -209,7 +209,7 @@ def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
     total = (1.0 + _ROOM) / share
     error = _missed(share, sketch, power_iteration)
     best = 1.0
-    narrow = min(sketch, _LARGEST_ELIMINATED)  # more columns leave less; beyond, (H2) is good enough by itself
+    narrow = min(sketch, _LARGEST_ELIMINATED)  # more columns leave less; beyond, (H2) is good enough
     for cut in _good_cuts(total, narrow, power_iteration):
         best = min(best, elimination_bound(total, narrow, power_iteration, cut, error**2 / _ROOM))
     if not 8 < sketch == narrow or total > _ELIMINATION_ALONE * sketch:

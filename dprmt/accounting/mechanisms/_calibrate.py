@@ -118,7 +118,7 @@ def calibrate(
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
     if isinstance(run, Composition):
         if steps is not None or epochs is not None:
-            raise ParameterError("steps", steps or epochs, "left out of a composition, whose phases have theirs")
+            raise ParameterError("steps", steps or epochs, "left out for a composition", "remove steps and epochs")
         for mechanism, _ in run.phases:
             if not isinstance(mechanism, DPSGD | Release):
                 raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD, and releases")
@@ -126,7 +126,7 @@ def calibrate(
             raise ParameterError("run", run, "a composition with a phase of DPSGD that is not fixed")
         return _calibrated(run, target, tolerance)
     if not isinstance(run, DPSGD):
-        raise ParameterError("run", run, "a DPSGD with steps or epochs beside it, or a composition of such")
+        raise ParameterError("run", run, "a DPSGD, with steps or epochs, or a composition of such")
     whole = compose([(run, run.sampling.run_length(steps, epochs))])
     ((mechanism, _),) = _calibrated(whole, target, tolerance).phases
     return cast("DPSGD", mechanism)
@@ -153,14 +153,13 @@ def _wanted(
     given = {"target_epsilon": epsilon, "target_advantage": advantage, "target_true_positive_rate": power}
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
-        raise ParameterError(
-            "target_epsilon", names or None, f"given, or one of {', '.join(list(given)[1:])}: one target"
-        )
+        fix = f"pass exactly one of {', '.join(given)}"
+        raise ParameterError("target_epsilon", names or None, "the only target", fix)
     for name, value, owner in (("delta", delta, epsilon), ("false_positive_rate", level, power)):
         if value is None and owner is not None:
-            raise ParameterError(name, None, f"given with {names[0]}")
+            raise ParameterError(name, None, f"given with {names[0]}", f"pass {name}")
         if value is not None and owner is None:
-            raise ParameterError(name, value, f"left out with {names[0]}")
+            raise ParameterError(name, value, f"left out with {names[0]}", f"remove {name}")
     if epsilon is not None:
         wanted = check_real("target_epsilon", epsilon, low=0.0, low_open=True)
         at = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
@@ -203,7 +202,7 @@ def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composit
 
     search = _Search(target.value, tolerance, target.name, target.wanted)
     if others and not target.measure(Composition(others), 1e-3) <= target.value:
-        raise ParameterError(target.name, target.wanted, "above what releases and fixed phases alone cost")
+        raise ParameterError(target.name, target.wanted, "above the cost of releases and fixed phases alone")
     strength = sum(
         steps * (mechanism.sampling.rate * least / mechanism.noise_multiplier) ** 2 for mechanism, steps in phases
     )
@@ -255,7 +254,7 @@ def largest_steps(run: DPSGD | Composition, epsilon: float, delta: float) -> int
     if len(free) != 1 or not isinstance(free[0][0], DPSGD):
         raise ParameterError("run", run, "a DPSGD, or a composition with one phase of DPSGD that is not fixed")
     if others and compose(others).epsilon(delta).upper > epsilon:
-        raise ParameterError("epsilon", epsilon, "above what releases and fixed phases alone cost")
+        raise ParameterError("epsilon", epsilon, "above the cost of releases and fixed phases alone")
     mechanism: DPSGD = free[0][0]
     unit = mechanism.steps_per_epoch or 1
 

@@ -12,27 +12,28 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, phases_html, worst_of
+from dprmt.accounting.basics import LARGEST_EPSILON, Array, Direction, PrivacyBounds, phases_html, worst_of
 from dprmt.accounting.composition import (
     DeltaAtEpsilon,
     EpsilonAtDelta,
-    Progress,
     Question,
-    improve,
     interval,
-    is_hopeless,
     solve,
 )
 from dprmt.accounting.mechanisms._releases import Disclosure, Release
 from dprmt.accounting.mechanisms._sampling import Sampling
-from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
+from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut, renyi_as_one
 from dprmt.accounting.questions import (
+    Ends,
     Numbers,
     PrivacyCurve,
     bayes_risk,
     bounds_by_curves,
-    delta_curve,
+    checked_epsilons,
+    delta_ends,
+    deltas_by_curves,
     gdp_mu,
+    joined,
     mu_grid,
     true_positive_rate,
 )
@@ -40,7 +41,8 @@ from dprmt.accounting.questions import (
 if TYPE_CHECKING:
     from dprmt.accounting.questions import TradeOff
 
-_BOTH: tuple[Direction, Direction] = ("remove", "add")
+BOTH: tuple[Direction, Direction] = ("remove", "add")
+"""Adjacency directions."""
 _LEAST_DELTA = 1e-290
 _LOOSE = 1.25  # an upper end over the lower one, beyond which composed curves may be the smaller
 
@@ -65,10 +67,6 @@ class Composable(Protocol):
 
     def step(self) -> Step:
         """Return one step."""
-        ...
-
-    def fallback_steps(self) -> tuple[Step, ...]:
-        """Return one step under each of two other valid analyses, or none."""
         ...
 
     def of_one_sample(self) -> Composable:
@@ -222,9 +220,9 @@ class Questions:
         last = self.epsilon(least_delta).upper
         if not math.isfinite(last):
             return PrivacyBounds(0.0, math.inf, math.inf, is_narrow=False)
-        return gdp_mu(self._delta_curve(mu_grid(last), 1e-2, improves=False), least_delta)
+        return gdp_mu(self._delta_curve(mu_grid(last), 1e-2), least_delta)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
         raise NotImplementedError
 
 
@@ -278,13 +276,16 @@ class Composition(Questions):
         if not len(phases):
             raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
         self.phases = tuple(merged.items())
-        """Mechanisms and their steps; those of equal mechanisms are added."""
+        """Mechanisms and their steps; steps of equal mechanisms are added."""
         self.fixed = tuple(done.items())
-        """What :func:`calibrate` leaves as it is, of all phases."""
+        """Phases that :func:`calibrate` does not change."""
         if len(relations) > 1:
             raise ParameterError("phases", sorted(map(repr, relations)), "mechanisms with the same neighbours")
         self.neighbours: Neighbours = relations.pop() if relations else ZeroOut()
-        """Whose privacy, the same in all phases."""
+        """Neighbouring relation, the same in all phases."""
+        is_one = not self.neighbours.is_replacement and self.neighbours.group_size == 1
+        if not is_one and any(getattr(one, "rate", 1.0) < 1.0 for one in merged):
+            raise ParameterError("phases", self.neighbours, "without sampled releases where several samples change")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Composition):
@@ -366,12 +367,12 @@ class Composition(Questions):
         from dprmt.accounting.questions import checked_rates, perfect_trade_off, trade_off, trade_off_by_curves
 
         rates = checked_rates(alpha)
-        # What is disclosed is told apart for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
+        # Disclosed parts are distinguished for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
         inner = np.minimum(rates / self._disclosure.kept, 1.0) if self._disclosure.kept else np.ones(rates.shape)
         if not self._engine_phases:
             band = perfect_trade_off(inner)
         elif self.has_pairs:
-            band = trade_off(self.schedule(), inner)
+            band = trade_off(self.schedule(), inner, BOTH[:1] if self.neighbours.is_replacement else BOTH)
         else:
             band = trade_off_by_curves(self._one_sample(), inner, self.neighbours)
         return self._disclosure.of_trade_off(band, rates)
@@ -387,30 +388,52 @@ class Composition(Questions):
         phases = self.phases
         if len(phases) > 1:  # rounding depends on the order
             phases = tuple(sorted(phases, key=lambda phase: repr(phase[0])))
-        return [unit for mechanism, steps in phases for unit in mechanism.sampling.schedule(mechanism.step(), steps)]
+        units = (mechanism.sampling.schedule(mechanism.step(), steps) for mechanism, steps in phases)
+        return renyi_as_one([unit for some in units for unit in some])
 
     @property
     def has_pairs(self) -> bool:
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
         return all(mechanism.has_pairs for mechanism, _ in self.phases)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
-        apart, schedule = self._disclosure, self.schedule() if self.has_pairs and self._engine_phases else None
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+        tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
+        at = checked_epsilons(epsilon)
+        ordered, place = np.unique(at, return_inverse=True)
+        ends = {
+            side: self._joined_ends(ordered, *found) for side, found in self._delta_ends(ordered, tolerance).items()
+        }
+        return joined(ends, DeltaAtEpsilon(0.0), tolerance, at, place)
 
-        def ask(question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
-            if self._engine_phases:
-                return self._solve_rest(question, direction, tolerance, 0.0)
-            return PrivacyBounds(0.0, 0.0, 0.0, direction)
+    def _delta_ends(self, epsilons: Array, tolerance: float) -> Ends:
+        """Return bounds on δ, but for what is disclosed outright, at increasing ε."""
+        directions = BOTH[:1] if self.neighbours.is_replacement else BOTH
+        if not self._engine_phases:
+            return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
+        if self.has_pairs:
+            ends = dict(delta_ends(self.schedule(), epsilons, directions, tolerance))
+            if not self.neighbours.is_replacement or np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0]):
+                return ends
+        else:
+            one = delta_ends(self._one_sample(), epsilons, BOTH, tolerance)
+            worst = np.maximum(one["remove"][0], one["add"][0])
+            is_alike = self.neighbours.is_replacement
+            ends = {way: (worst if is_alike else one[way][0], np.ones(epsilons.size)) for way in directions}
+        for way, (lower, upper) in ends.items():
+            curves = deltas_by_curves(self._one_sample(), epsilons, way, self.neighbours)
+            ends[way] = lower, np.maximum(np.minimum(upper, curves), lower)
+        return ends
 
-        curve = delta_curve(schedule, ask, epsilon, tolerance, improves=improves)
-        if apart:
-            rest = zip(curve.at, curve.lower, curve.estimate, curve.upper, strict=True)
-            known = [(0.0, 0.0, 0.0) if apart.ends_by(at) else tuple(map(float, ends)) for at, *ends in rest]
-            joined = np.array(
-                [[*apart.joined_ends(low, high), apart.joined_ends(guess, guess)[1]] for low, guess, high in known]
-            )
-            curve = replace(curve, lower=joined[:, 0], estimate=joined[:, 2], upper=joined[:, 1])
-        return replace(curve, direction=np.full(len(curve), "")) if self.neighbours.is_replacement else curve
+    def _joined_ends(self, epsilons: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Return bounds on δ from those on the rest and what is disclosed outright."""
+        apart = self._disclosure
+        if not apart:
+            return lower, upper
+        rest = zip(epsilons.tolist(), lower.tolist(), upper.tolist(), strict=True)
+        both = np.array(
+            [apart.joined_ends(*((0.0, 0.0) if apart.ends_by(at) else (low, high))) for at, low, high in rest]
+        )
+        return both[:, 0], both[:, 1]
 
     def _checked_delta(self, delta: float) -> float:
         if self._disclosure.loss is not None:
@@ -429,8 +452,8 @@ class Composition(Questions):
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
-            return dict.fromkeys(_BOTH, replace(self._solve(question, "remove", tolerance), direction=None))
-        return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
+            return dict.fromkeys(BOTH, replace(self._solve(question, "remove", tolerance), direction=None))
+        return {direction: self._solve(question, direction, tolerance) for direction in BOTH}
 
     def _one_sample(self) -> Schedule:
         """Return the steps as one sample that is present, or without a gradient, sees them."""
@@ -460,22 +483,12 @@ class Composition(Questions):
         return apart.joined(question, direction, tolerance, rest)
 
     def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
-        """Bound by the first analysis; where bounds stay wide, the upper one may come from another valid analysis."""
+        """Bound by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
-        progress, schedule = Progress(enough), self.schedule()
-        bounds = solve(schedule, question, direction, tolerance, progress)
-        if bounds.is_narrow or bounds.upper <= enough or is_hopeless(schedule, question, bounds):
+        bounds = solve(self.schedule(), question, direction, tolerance, enough)
+        if bounds.is_narrow:
             return bounds
-        for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
-            if bounds.is_narrow or bounds.upper <= enough:
-                break
-            schedule = [
-                unit
-                for mechanism, steps in self.phases
-                for unit in mechanism.sampling.schedule(_fallback(mechanism, choice), steps)
-            ]
-            bounds = improve(bounds, schedule, question, tolerance, progress)
         if self.neighbours.is_replacement and bounds.upper > max(enough, _LOOSE * bounds.lower):
             return self._smaller_by_curves(bounds, question, direction, tolerance)
         return bounds
@@ -571,7 +584,7 @@ class Parallel(Questions):
         return f"Parallel({list(self.runs)!r})"
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """See :meth:`Composition.epsilon_by_direction`."""
+        """Bound ε in each direction; see :meth:`Composition.epsilon_by_direction`."""
         return _largest([run.epsilon_by_direction(delta, tolerance=tolerance) for run in self.runs])
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
@@ -586,8 +599,8 @@ class Parallel(Questions):
         }
         return replace(bands[0], **ends)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float, *, improves: bool = True) -> PrivacyCurve:
-        curves = [run._delta_curve(epsilon, tolerance, improves=improves) for run in self.runs]
+    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
+        curves = [run._delta_curve(epsilon, tolerance) for run in self.runs]
         top = np.argmax([curve.upper for curve in curves], axis=0)
         ends = {name: np.max([getattr(c, name) for c in curves], axis=0) for name in ("lower", "estimate", "upper")}
         kept = {name: np.choose(top, [getattr(c, name) for c in curves]) for name in ("direction", "is_narrow")}
@@ -633,12 +646,7 @@ def parallel(*runs: Composition) -> Parallel:
 
 
 def _largest(each: Sequence[dict[Direction, PrivacyBounds]]) -> dict[Direction, PrivacyBounds]:
-    return {way: replace(worst_of({str(i): one[way] for i, one in enumerate(each)}), direction=way) for way in _BOTH}  # type: ignore[misc]
-
-
-def _fallback(mechanism: Composable, choice: int) -> Step:
-    steps = mechanism.fallback_steps()
-    return steps[min(choice, len(steps) - 1)] if steps else mechanism.step()
+    return {way: replace(worst_of({str(i): one[way] for i, one in enumerate(each)}), direction=way) for way in BOTH}  # type: ignore[misc]
 
 
 def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Composable, int, bool]]:
@@ -660,7 +668,7 @@ def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable,
         mechanism, steps = phase
     except (TypeError, ValueError):
         raise ParameterError("phases", phase, _LIST) from None
-    if isinstance(mechanism, type) or not hasattr(mechanism, "fallback_steps"):
+    if isinstance(mechanism, type) or not hasattr(mechanism, "of_one_sample"):
         raise ParameterError("phases", mechanism, _LIST)
     return mechanism, run_length(mechanism.sampling, steps)
 

@@ -92,7 +92,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     >>> round(gdp_epsilon(1.0, 1e-5), 3)
     4.377
     """
-    from scipy.optimize import brentq  # on use: a third of the room's import time
+    from scipy.optimize import brentq  # on use: a third of the subpackage's import time
 
     mu = check_real("mu", mu, low=0.0)
     delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError, check_real, needing
-from dprmt.accounting.basics import Direction, PrivacyBounds
-from dprmt.accounting.composition import Question
-from dprmt.accounting.mechanisms._composition import Composition, compose, run_length
+from dprmt.accounting.basics import Array, Direction, PrivacyBounds
+from dprmt.accounting.composition import EpsilonAtDelta
+from dprmt.accounting.mechanisms._composition import BOTH, Composition, compose, run_length
 from dprmt.accounting.mechanisms._sampling import Sampling
-from dprmt.accounting.pairs import AllocationEpoch, AnyStep, Neighbours, Schedule, ZeroOut
-from dprmt.accounting.questions import Counts, Numbers, PrivacyCurve, checked_counts, epsilon_curve
+from dprmt.accounting.pairs import AllocationEpoch, AnyStep, Neighbours, ZeroOut
+from dprmt.accounting.questions import Brackets, Counts, Numbers, PrivacyCurve, by_blocks, checked_counts, joined
 
 if TYPE_CHECKING:
     from dprmt.accounting.interop.pld import PrivacyLossDistribution
@@ -26,9 +25,9 @@ class Mechanism:
     """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
 
     sampling: Sampling
-    """How samples come into batches."""
+    """Sampling scheme."""
     neighbours: Neighbours = ZeroOut()
-    """Whose privacy."""
+    """Neighbouring relation."""
 
     @property
     def has_pairs(self) -> bool:
@@ -38,10 +37,6 @@ class Mechanism:
     def step(self) -> AnyStep:
         """Return one step under the chosen analysis."""
         raise NotImplementedError
-
-    def fallback_steps(self) -> tuple[AnyStep, ...]:
-        """Return one step under analyses that are valid as well and may be tighter where the first one is not."""
-        return ()
 
     def of_one_sample(self) -> Mechanism:
         """Return the same for one sample that is present, or without a gradient."""
@@ -107,9 +102,7 @@ class Mechanism:
         """
         delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
         if np.ndim(cast("Any", steps if epochs is None else epochs)):
-            curve = self._epsilon_curve(steps, epochs, delta, tolerance)
-            both_alike = self.neighbours.is_replacement
-            return replace(curve, direction=np.full(len(curve), "")) if both_alike else curve
+            return self._epsilon_curve(steps, epochs, delta, tolerance)
         run = self.run(steps=cast("int | None", steps), epochs=cast("int | None", epochs))
         return run.epsilon(delta, tolerance=tolerance)
 
@@ -166,25 +159,31 @@ class Mechanism:
         return self.run(steps=steps, epochs=epochs).gdp_mu(least_delta=least_delta)
 
     def _epsilon_curve(self, steps: Any, epochs: Any, delta: float, tolerance: float) -> PrivacyCurve:
-        length = self.sampling.steps_per_epoch
-        schedule = self._schedule_after if self.has_pairs else None
+        tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
+        length = self.sampling.steps_per_epoch or 1
         if epochs is None:
-            counts, bands = checked_counts("steps", steps, length or 1), getattr(self.sampling, "bands", 1)
-            after = schedule and (lambda rounds: self._schedule_after(rounds * bands))
-
-            def ask(rounds: int, *asked: Any) -> PrivacyBounds:
-                return self._solved_after(rounds * bands, *asked)
-
-            return epsilon_curve(after, ask, -(-counts // bands), delta, tolerance, at=counts)
-        self.sampling.run_length(steps, 1)  # refuses both, or epochs of Poisson sampling
-        counts = checked_counts("epochs", epochs, high=10**9 // (length or 1))
-        return epsilon_curve(schedule, self._solved_after, counts * (length or 1), delta, tolerance, at=counts)
-
-    def _schedule_after(self, steps: int) -> Schedule:
-        return self.sampling.schedule(self.step(), steps)
-
-    def _solved_after(self, steps: int, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
-        return compose([(self, steps)])._solve(question, direction, tolerance)
+            at = checked_counts("steps", steps, self.sampling.steps_per_epoch or 1)
+        else:
+            self.sampling.run_length(steps, 1)  # refuses both, or epochs of Poisson sampling
+            at = checked_counts("epochs", epochs, high=10**9 // length)
+        bands = getattr(self.sampling, "bands", 1)  # steps in which each group has its turn once
+        drawn = -(-at // bands) * bands if epochs is None else at * length
+        counts, place = np.unique(drawn, return_inverse=True)
+        units = self.sampling.schedule(self.step(), int(counts[0])) if self.has_pairs else []
+        question, enough = EpsilonAtDelta(delta), np.zeros(counts.size)
+        ends: dict[Direction, tuple[Array, Array]] = {}
+        for direction in BOTH[:1] if self.neighbours.is_replacement else BOTH:
+            brackets = Brackets(counts, tolerance, enough)
+            if len(units) == 1:
+                ((unit, times),) = units
+                brackets.counts = counts * times // int(counts[0])
+                by_blocks(unit, brackets, delta, direction)
+            while (here := brackets.next_place()) is not None:
+                run = compose([(self, int(counts[here]))])
+                brackets.add_one(here, run._solve(question, direction, tolerance))
+            ends[direction] = brackets.lower, brackets.upper
+            enough = np.where(brackets.width() <= 1.0, brackets.upper, brackets.lower)
+        return joined(ends, question, tolerance, at.astype(np.float64), place)
 
     def _unit(self) -> AnyStep | AllocationEpoch:
         """Return one step, or one epoch of random allocation: what other packages' accountants compose."""

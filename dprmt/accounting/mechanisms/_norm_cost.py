@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.laws import ExactNorms, Norms
 
-_WORD = 4  # float32
+_WORD = 4  # bytes of a float32
 
 
 class LayerShape(NamedTuple):

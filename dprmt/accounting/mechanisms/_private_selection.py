@@ -139,9 +139,9 @@ def private_selection(
     if isinstance(run, DPSGD):
         run = compose([(run, run.sampling.run_length(steps, epochs))])
     elif not isinstance(run, Composition):
-        raise ParameterError("run", run, "a composition, or a DPSGD with steps or epochs beside it")
+        raise ParameterError("run", run, "a composition, or a DPSGD with steps or epochs")
     elif steps is not None or epochs is not None:
-        raise ParameterError("steps", steps or epochs, "left out of a composition, whose phases have theirs")
+        raise ParameterError("steps", steps or epochs, "left out for a composition", "remove steps and epochs")
     mean = check_real("expected_runs", expected_runs, low=1.0, high=1e6)
     check_choice("number", number, ("geometric", "poisson"))
     if number == "poisson":

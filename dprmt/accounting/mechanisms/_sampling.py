@@ -19,7 +19,7 @@ class _EqualSteps(Value):
     """Base of samplings that compose equal steps."""
 
     bands: ClassVar[int] = 1
-    """Every so many steps are one step for the engine."""
+    """Number of steps that are one step for the engine."""
 
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule a number of equal steps for the engine.
@@ -69,7 +69,7 @@ class _IndependentSteps(_EqualSteps):
             If steps are missing or out of range, or epochs are given.
         """
         if epochs is not None:
-            raise ParameterError("epochs", epochs, f"left out of {self.kind} sampling, which has none; give steps")
+            raise ParameterError("epochs", epochs, f"left out of {self.kind} sampling, which has none", "pass steps")
         if steps is None:
             raise ParameterError("steps", steps, f"an integer in [1, {_MOST_STEPS}]")
         return check_count("steps", steps, high=_MOST_STEPS)
@@ -158,7 +158,7 @@ class CyclicPoisson(_IndependentSteps):
     >>> for sampling in (Poisson(0.01), CyclicPoisson(0.01, bands=4)):
     ...     print(f"{DPSGD(2.0, sampling).epsilon(steps=1000, delta=1e-5):.2f}")
     0.63
-    1.33
+    1.38
     """
 
     kind: ClassVar[str] = "cyclic-poisson"
@@ -318,10 +318,10 @@ class RandomAllocation(Value):
         """
         if epochs is not None:
             if steps is not None:
-                raise ParameterError("epochs", epochs, "left out where a number of steps is given")
+                raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
             return check_count("epochs", epochs, high=_MOST_STEPS // self.steps_per_epoch) * self.steps_per_epoch
         if steps is None:
-            raise ParameterError("steps", steps, "given, or epochs")
+            raise ParameterError("steps", steps, "given, or epochs", "pass one of them")
         if check_count("steps", steps, high=_MOST_STEPS) % self.steps_per_epoch:
             allowed = f"whole epochs of random allocation, a multiple of steps_per_epoch = {self.steps_per_epoch}"
             raise ParameterError("steps", steps, allowed)
@@ -351,9 +351,9 @@ class FixedOrder(_EqualSteps):
 
     kind: ClassVar[str] = "fixed-order"
     steps_per_epoch: ClassVar[int] = 1
-    """What the accountant calls a step is an epoch."""
+    """One step of the accountant is an epoch."""
     rate: ClassVar[float] = 1.0
-    """Nobody is left to chance."""
+    """No sample is drawn at random."""
     step_rate: ClassVar[float] = 1.0
     """The sample rate of the step that the engine sees."""
 
@@ -371,7 +371,7 @@ class FixedOrder(_EqualSteps):
             If not exactly one of both is given, or it is out of range.
         """
         if epochs is not None and steps is not None:
-            raise ParameterError("epochs", epochs, "left out where a number of steps is given")
+            raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
         name, value = ("epochs", epochs) if steps is None else ("steps", steps)
         if value is None:
             raise ParameterError("epochs", None, f"an integer in [1, {_MOST_STEPS}]")

@@ -31,10 +31,10 @@ from dprmt.accounting.pairs._steps import ClippingStep
 
 _LARGE = 5.0  # losses beyond which nodes are further and further apart
 _LARGEST_LOSS = 300.0  # e^300 squared is still a number
-_POINTS = 2**17  # of a linear grid, beyond which large ratios are convolved apart
+_POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
 _MOST_POINTS = 2**21
 _EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
-_MESH, _SPACING = 0.03, 0.015  # of the grid in deviations of V, of larger nodes in deviations of log V
+_MESH, _SPACING = 0.03, 0.015  # grid mesh in deviations of V; node spacing in deviations of log V
 _ACCURACY = 2e-4  # wanted in ε, at the first level
 
 
@@ -124,7 +124,7 @@ def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: flo
 
 
 _FIRST_BINS = 160
-_LEAST_BINS = 384  # of the law of the sensitivity: it enters once an epoch, where the engine asks at every step
+_LEAST_BINS = 384  # bins of the sensitivity's law: it is used once per epoch, not at every step
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class AllocationEpoch:
         return self.step.is_exact
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         # The same for many lengths of a run: powers of two.
         return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
 

@@ -17,10 +17,10 @@ from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regre
 from dprmt.accounting.pairs._pairs import LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
-_SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
-_NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, up to rounding
-_CANCELLED, _SLOPE_ROUNDING = 0.5, 16 * float(np.finfo(np.float64).eps)  # where most of a slope is taken away
-_MOST_DRIFT = 1e-12  # of E u, by which rounding may move mass to the wrong side
+_SPARE = 0.5  # share of a height to drop: dropping all would leave nothing at larger losses
+_NO_GAP = 1e-9  # relative distance below which a cell's mean is a node, up to rounding
+_CANCELLED, _SLOPE_ROUNDING = 0.5, 16 * float(np.finfo(np.float64).eps)  # thresholds for a slope that mostly cancels
+_MOST_DRIFT = 1e-12  # largest relative shift of E u to the wrong side by rounding
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
 
@@ -51,26 +51,21 @@ class LossPMF:
         return self.index * self.mesh
 
 
-def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
-    """Return a discrete loss that is never more private than the cells, whose nodes are ``index * mesh + offset``.
+def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
+    """Return a discrete loss that is never more private than the cells, whose nodes are ``index * mesh``.
 
     Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
-    return LossPMF(index, mass_from_above(index * mesh + offset, cells), mesh, cells.p_above)
+    mass = connect_the_dots(index * mesh, cells)
+    mass[0] += cells.p_below
+    return LossPMF(index, mass, mesh, cells.p_above)
 
 
-def mass_from_above(losses: Array, cells: LossCells) -> Array:
-    """Return the finite part of :func:`from_above`."""
-    mass = connect_the_dots(losses, cells)
-    mass[..., 0] += cells.p_below
-    return mass
-
-
-def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF:
+def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
     """Compute the share of the mass moved to infinity by :func:`from_above` that the cell from the last node to ∞
     keeps at that node.
     """
-    loss = float(pmf.losses[-1]) + offset
+    loss = float(pmf.losses[-1])
     if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
         return pmf
     kept = float(min(cells.q_above * np.exp(loss), cells.p_above))
@@ -89,28 +84,24 @@ def connect_the_dots(losses: Array, cells: LossCells) -> Array:
     return _dots(cells.p, _left_share(losses, cells, "upper"))
 
 
-def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
-    """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
+def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
+    """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh``.
 
     Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
     dropped.
     """
-    losses = index * mesh + offset
+    losses = index * mesh
     first = min(int(np.searchsorted(losses, -_LARGE_LOSS)), index.size - 2)
     index, losses = index[first:], losses[first:]
     cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
-    return LossPMF(index, mass_from_below(losses, cells), mesh, 0.0)
-
-
-def mass_from_below(losses: Array, cells: LossCells) -> Array:
-    """Compute the mass that :func:`from_below` leaves at losses of at least -400."""
     share = _left_share(losses, cells, "lower")
-    share[..., np.diff(losses) > _WIDE_CELL] = 1.0
-    beyond = np.zeros(share.shape[:-1] + losses.shape)
-    beyond[..., -1] = cells.p_above
+    share[np.diff(losses) > _WIDE_CELL] = 1.0
+    beyond = np.zeros(losses.size)
+    beyond[-1] = cells.p_above
     # In increasing s = e^{-loss}; segment i joins nodes i and i + 1.
     width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
-    return pulled_in(width, cells.p[..., ::-1], share[..., ::-1], beyond[..., ::-1])[..., ::-1]
+    mass = pulled_in(width, cells.p[::-1], share[::-1], beyond[::-1])[::-1]
+    return LossPMF(index, mass, mesh, 0.0)
 
 
 def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array:

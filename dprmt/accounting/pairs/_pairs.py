@@ -63,6 +63,32 @@ class StepPair(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Mirrored:
+    """The exchanged pair (Q, P): adding the sample, where ``pair`` is for removing it."""
+
+    pair: StepPair
+
+    @property
+    def slack(self) -> float:
+        """See :class:`StepPair`."""
+        return self.pair.slack
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """See :class:`StepPair`."""
+        low, high = self.pair.loss_range(tail)
+        return -high, -low
+
+    def cells(self, nodes: Array) -> LossCells:
+        """See :class:`StepPair`."""
+        return self.pair.cells(-nodes[::-1]).mirrored()
+
+
+def facing(pair: StepPair, direction: Direction) -> StepPair:
+    """Return the pair as an adjacency direction sees it."""
+    return pair if direction == "remove" else Mirrored(pair)
+
+
 def interval_masses(points: Array) -> Array:
     """Compute Φ(points[i + 1]) - Φ(points[i]) along the first axis, without cancellation in either tail.
 
@@ -155,8 +181,5 @@ def charged_cells(pair: StepPair, nodes: Array) -> dict[Direction, LossCells]:
     node, mass that the pair moves there, and its slack. So masses may sum to more than 1.
     """
     cells = pair.cells(nodes)
-    return {"remove": _with_slack(cells, pair.slack), "add": _with_slack(cells.mirrored(), pair.slack)}
-
-
-def _with_slack(cells: LossCells, slack: float) -> LossCells:
-    return replace(cells, p_above=min(cells.p_above + slack, 1.0))
+    both: dict[Direction, LossCells] = {"remove": cells, "add": cells.mirrored()}
+    return {way: replace(each, p_above=min(each.p_above + pair.slack, 1.0)) for way, each in both.items()}

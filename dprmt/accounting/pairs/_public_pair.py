@@ -103,7 +103,7 @@ def log_shift_ratio(loss: Array, sample_rate: float) -> Array:
 
 _SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
-_RELATIVE = 1e-12  # of Φ(-x) and its difference from another, x < 38.5: x² roundings in the exponent, and some
+_RELATIVE = 1e-12  # relative error of Φ(-x) for x < 38.5: x² roundings in the exponent, and some
 _UNDERFLOW = 1e-290
 _NOTHING = 1e-30  # no need to look for less
 

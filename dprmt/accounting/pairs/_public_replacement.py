@@ -24,18 +24,18 @@ from dprmt.accounting.pairs._public_pair import PublicPair, keep_the_envelope
 
 Places: TypeAlias = NDArray[np.int64]
 
-_ROUNDING = 1e-11  # of differences of distribution functions
+_ROUNDING = 1e-11  # rounding of differences of distribution functions
 _BEND = 3.0  # the largest N at which a potential is convex
 _LARGEST_LOSS = 700.0  # e^709 is the last finite one
 _LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
-_INTERVALS, _DENSER = 44, 1.8  # of losses, each of which has one multiplier β, and how much denser from 0 on
+_INTERVALS, _DENSER = 44, 1.8  # intervals of losses with one multiplier β each; growth of density toward 0
 _FEW_CELLS, _CELLS, _HEIGHTS, _EVERY = 8, 48, 24, 3  # of rare ratios, of others, of y in each; cells to a window's step
 _RARE, _STRIDE, _FEWER = 1e-5, 3, 3
 _MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
-_ANGLES = (0.0, 0.3, 1.0)  # of 1 - cos θ
+_ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
 _HALVINGS = 7
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
-_LARGEST = math.exp(-0.5) * _STEEPEST  # yφ(y)
+_LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ def _least_charge(beta: Array, need: Array, x: Array, law: RatioLaw, window: _Wi
     fits = window.beta[:, None, :] >= beta[:, :, None]
     best = np.where(fits, outside + right, math.inf).argmin(axis=2)
     allowance = 4.0 * beta / law.probes
-    # Of the smaller ratio: at each node, for all to the left of it.
+    # Smaller ratio: at each node, for all ratios to its left.
     node = np.concatenate([np.ones((*beta.shape, 1)), need], axis=2)
     node = node + np.where(
         np.arange(x.size, dtype=np.int64) <= window.left[best][:, :, None], allowance[:, :, None], 0.0

@@ -19,7 +19,7 @@ from dprmt.accounting.basics import Array, isotonic_regression
 from dprmt.accounting.pairs._discretization import drops
 from dprmt.accounting.pairs._pairs import StepPair
 
-_UNDERFLOW = 1e-290  # Q-masses below it say nothing of the ratio: their P-mass counts as lost
+_UNDERFLOW = 1e-290  # Q-mass below which the ratio is unknown, so that the P-mass counts as lost
 
 
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
@@ -131,14 +131,14 @@ def _with_mean_kept(mass: Array, width: Array, share: Array) -> tuple[Array, Arr
     """
     while True:
         drop = drops(mass * width, share)
-        crossed = drop > _room(mass, width, share) * (1.0 + 1e-9)  # there is no room at either end
+        crossed = drop > _gap_to_tangent(mass, width, share) * (1.0 + 1e-9)  # neither end has space left
         beside = (crossed[1:] | crossed[:-1]) & (mass > 0)
         if not beside.any():
             return mass, drop
         mass = np.where(beside, 0.0, mass)
 
 
-def _room(mass: Array, width: Array, share: Array) -> Array:
+def _gap_to_tangent(mass: Array, width: Array, share: Array) -> Array:
     """Compute how far the interpolated put function of the spread law lies above max(0, its last tangent), at each
     node.
     """
@@ -172,7 +172,7 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER = 4  # a tilted transform, over the window, beyond which it costs more than it tells
+_LONGER = 4  # largest useful length of a tilted transform, relative to the window
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 
@@ -294,7 +294,7 @@ def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> fl
 def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float) -> None:
     """Replace masses by the transform of the tilted measure where that is more accurate."""
     center = round(float(measure.mass @ measure.index) / measure.total())
-    used = measure.mass > 0.0  # else one without mass might be the peak, and all others vanish beside it
+    used = measure.mass > 0.0  # otherwise an index without mass could be the peak, and all others would vanish
     measure = GridMeasure(measure.index[used], measure.mass[used])
     exponents = tilt * (measure.index - center)
     peak = float(exponents.max())
@@ -336,7 +336,7 @@ def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> 
     log_bound = copies * np.log(np.abs(plain) + plain_error)
     kept = np.flatnonzero(log_bound > _LOG_NOTHING)
     distance, distance_error = _distance_from_total(measure, center, size, kept)
-    # Whichever is known more accurately, as a distance from ``total`` or as it is.
+    # Use the more accurate of the distance from ``total`` and the value.
     distance = np.where(distance_error < plain_error, distance, plain[kept] - total)
     error_of_one = np.minimum(distance_error, plain_error)
     log_of_rest = complex_log1p(distance / total)

@@ -88,6 +88,11 @@ class SecretReplacement:
         right = np.searchsorted(table, size)
         inside = (right > 0) & (right < grid.size)
         t, miss = np.where(right == 0, 0.0, self._last), np.zeros(size.size)
+        jump = -self._cap  # there the other gradient's density vanishes, or stays: most large nodes lie beyond
+        if 0.0 < jump < np.inf:
+            before, after = self._loss(np.array([np.nextafter(jump, 0.0), jump]))[0]
+            at_jump = (before < size) & (size <= after)
+            t[at_jump], miss[at_jump], inside = jump, 0.0, inside & ~at_jump
         low, high = grid[right[inside] - 1], grid[right[inside]]
         t[inside], miss[inside] = self._solved(size[inside], low, high)
         t = np.maximum.accumulate(t)

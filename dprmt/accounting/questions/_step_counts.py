@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Direction, PrivacyBounds
+from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Side
 from dprmt.accounting.composition import (
     DeltaCurve,
     EpsilonAtDelta,
     InconsistentBoundsError,
-    composed_powers,
+    best_tilt,
+    composed,
     levels,
     log_kappa,
     loss_drift,
     step_laws,
-    tilt_for_delta,
-    window_of,
+    window,
 )
 from dprmt.accounting.pairs import LossPMF, Step
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
-_MOST_POINTS = 2**20  # of an inverse transform that has to be made for single numbers of steps
+_MOST_POINTS = 2**20  # points of an inverse transform for single numbers of steps
 _TRANSFORMS = 33  # at most, before it is seen what they leave open
-_LEAST_GAIN = 0.8  # of a level's width in the one before it, beyond which another level is not tried
+_LEAST_GAIN = 0.8  # share of the former level's width, above which no further level is tried
 _WIDER = 1.5  # than its neighbours' intervals, where those are wide: nothing narrower is to be had
 
 
@@ -44,6 +44,7 @@ class Brackets:
 
     def __post_init__(self) -> None:
         self.lower, self.upper = np.zeros(self.counts.size), np.full(self.counts.size, np.inf)
+        self.asked = np.zeros(self.counts.size, dtype=bool)
 
     def add(self, where: NDArray[np.int64], lower: Array, upper: Array) -> None:
         """Store bounds, and update the bounds of other numbers of steps."""
@@ -54,6 +55,10 @@ class Brackets:
         if np.any(self.lower > self.upper * (1.0 + 1e-9) + 1e-300):
             raise InconsistentBoundsError("bounds after different numbers of steps contradict each other: report this")
 
+    def add_one(self, place: int, bounds: PrivacyBounds) -> None:
+        """Take over the bounds at one place."""
+        self.add(np.array([place]), np.array([bounds.lower]), np.array([bounds.upper]))
+
     def width(self) -> Array:
         """Compute widths in units of the tolerance."""
         with np.errstate(invalid="ignore"):
@@ -63,6 +68,24 @@ class Brackets:
     def open(self) -> NDArray[np.int64]:
         """Mark bounds that are wider than requested, and could decide."""
         return np.flatnonzero((self.width() > 1.0) & (self.upper > self.floor))
+
+    def next_place(self) -> int | None:
+        """Choose the next single number: in the middle of the open ones, until the rest follows from these."""
+        todo, width = self.open(), self.width()
+        todo = todo[~self.asked[todo]]
+        known = np.flatnonzero(self.asked)
+        if known.size and todo.size:  # not between two that were asked, unless wider than those
+            right = np.minimum(np.searchsorted(known, todo), known.size - 1)
+            left = np.maximum(right - 1, 0)
+            near = np.maximum(width[known[left]], width[known[right]])
+            between = (known[left] < todo) & (todo < known[right])
+            todo = todo[~(between & (width[todo] <= _WIDER * near))]
+        if not todo.size:
+            return None
+        run = np.split(todo, np.flatnonzero(np.diff(todo) > 1) + 1)[0]
+        place = int(run[run.size // 2] if known.size else todo[-1])
+        self.asked[place] = True
+        return place
 
 
 def by_blocks(step: Step, brackets: Brackets, delta: float, direction: Direction) -> None:
@@ -138,8 +161,8 @@ def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, bloc
     """Return whether this could be done."""
     counts, delta = brackets.counts[block], question.delta
     drift = loss_drift([(question.step, 1)]) * counts
-    upper = _bounds_of(laws.upper, counts, delta, upper=True)
-    lower = _bounds_of(laws.lower, counts, delta, upper=False)
+    upper = _bounds_of(laws.upper, counts, delta, "upper")
+    lower = _bounds_of(laws.lower, counts, delta, "lower")
     if upper is None or lower is None:
         return False
     trivial = laws.variation * counts <= delta * (1.0 - 1e-9)  # even δ(0) is no larger
@@ -148,55 +171,20 @@ def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, bloc
     return True
 
 
-def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, upper: bool) -> Array | None:
+def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, side: Side) -> Array | None:
     """Compute the bounds of many evenly spread numbers by a transform; the others get trivial bounds. The result is
     None if the transform would be too long.
     """
     if not law.mass.any():
         return None
-    tilt = tilt_for_delta([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta)
-    first, size = window_of(law, int(counts[0]), int(counts[-1]), tilt)
-    if size > _MOST_POINTS:
+    tilt = best_tilt([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta=delta)
+    if window([(law, int(counts[-1]))], tilt).size > _MOST_POINTS:
         return None
-    places = np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64))
-    found = np.full(counts.size, np.inf if upper else 0.0)
-    losses = composed_powers(law, counts[places].tolist(), tilt, first, size)
-    for place in places:
-        count = int(counts[place])
-        infinite = -math.expm1(count * math.log1p(-law.infinite)) if law.infinite < 1.0 else 1.0
-        loss = replace(losses[count], infinite=infinite)
-        kappa = float(log_kappa(np.asarray(tilt)))
-        curve = DeltaCurve(loss, max((loss.log_scale + kappa - math.log(delta)) / tilt, 0.0))
-        found[place] = curve.epsilon_above(delta) if upper else curve.epsilon_below(delta)
+    found = np.full(counts.size, np.inf if side == "upper" else 0.0)
+    for place in np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64)):
+        laws = [(law, int(counts[place]))]
+        loss = composed(laws, tilt, window(laws, tilt))
+        around = max((loss.log_scale + float(log_kappa(np.asarray(tilt))) - math.log(delta)) / tilt, 0.0)
+        curve = DeltaCurve(loss, around)
+        found[place] = curve.epsilon_above(delta) if side == "upper" else curve.epsilon_below(delta)
     return found
-
-
-def one_by_one(brackets: Brackets, ask: Callable[[int], PrivacyBounds]) -> None:
-    """Ask at single places, in the middle of what is open, until the rest follows from these."""
-    asked = np.zeros(brackets.counts.size, dtype=bool)
-    while True:
-        todo = _worth_asking(brackets, asked)
-        if not todo.size:
-            return
-        ends = np.flatnonzero(np.diff(todo) > 1)
-        runs = np.split(todo, ends + 1)
-        for run in runs:
-            at = int(run[-1]) if not np.any(asked) else int(run[run.size // 2])
-            asked[at] = True
-            answer = ask(at)
-            brackets.add(np.array([at]), np.array([answer.lower]), np.array([answer.upper]))
-
-
-def _worth_asking(brackets: Brackets, asked: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Open ones, unless no wider than those asked on either side of them."""
-    todo = brackets.open()
-    todo = todo[~asked[todo]]
-    known = np.flatnonzero(asked)
-    if not known.size or not todo.size:
-        return todo
-    width = brackets.width()
-    right = np.minimum(np.searchsorted(known, todo), known.size - 1)
-    left = np.maximum(right - 1, 0)
-    near = np.maximum(width[known[left]], width[known[right]])
-    between = (known[left] < todo) & (todo < known[right])
-    return todo[~(between & (width[todo] <= _WIDER * near))]

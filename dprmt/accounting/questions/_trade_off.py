@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +10,14 @@ from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
 from dprmt.accounting.basics import Array, Direction, band_html, band_text
-from dprmt.accounting.composition import ComposedLoss, EpsilonAtDelta, Level, WholeCurve, solve
+from dprmt.accounting.composition import ComposedLoss, EpsilonAtDelta, Level, solve
 from dprmt.accounting.pairs import Neighbours, Schedule
 from dprmt.accounting.questions._by_curves import lines_by_curves
 
 _LEVEL = 0.5  # refinement of the discretization
 _DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
 _LEAST_DELTA = 1e-9
-_ESTIMATE_AT = 0.33  # of the way from lower to upper: the upper side errs about twice as much
+_ESTIMATE_AT = 0.33  # estimate's position between lower and upper: the upper side errs about twice as much
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,17 @@ def checked_rates(alpha: ArrayLike) -> Array:
     raise ParameterError("alpha", alpha, "numbers in [0, 1]")
 
 
-def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
-    """Return the smaller of both directions' trade-off functions of a composition.
+def trade_off(schedule: Schedule, alpha: ArrayLike, directions: Sequence[Direction] = _DIRECTIONS) -> TradeOff:
+    """Return the smaller of both directions' trade-off functions of a composition, or the only one if they are equal.
 
     Notes
     -----
     f(α) = sup_ε (1 - δ(ε) - e^ε α) over all real ε: Dong, Roth & Su 2022 (arXiv:1905.02383v3), Proposition 6.
     """
     alpha = checked_rates(alpha)
-    bands = [Level(schedule, WholeCurve(), direction, _LEVEL) for direction in _DIRECTIONS]
-    lower = np.min([_beta(band.composed("upper"), alpha, band.drift, safe=True) for band in bands], axis=0)
-    upper = np.min([_beta(band.composed("lower"), alpha, band.drift, safe=False) for band in bands], axis=0)
+    bands = [Level(schedule, None, direction, _LEVEL) for direction in directions]
+    lower = np.min([_beta(band.composed("upper")[0], alpha, band.drift, safe=True) for band in bands], axis=0)
+    upper = np.min([_beta(band.composed("lower")[0], alpha, band.drift, safe=False) for band in bands], axis=0)
     upper = np.maximum(np.minimum(upper, 1.0 - alpha), lower)
     return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
 

@@ -178,7 +178,7 @@ class _Factors:
 
 
 def _factors(experiment: Experiment, items: list[Any]) -> list[_Factors]:
-    # One forward and backward pass over all samples at once.
+    # One forward and backward pass over all samples together.
     with _recorded(experiment.model) as record:
         losses = experiment.task.losses(experiment.model, experiment.task.collate(items))
         losses.sum().backward()

@@ -150,7 +150,7 @@ class CleanGradients(Observer):
         if step is None:
             raise ParameterError("denoising.method", None, "a denoiser, on whole gradients, to compare them at")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivateDataWarning)  # `private_gradients` says it in its docstring
+            warnings.simplefilter("ignore", PrivateDataWarning)  # `private_gradients` documents it
             self._evaluation = DenoisingEvaluation(step)
         step.observe(self, self._take)
 

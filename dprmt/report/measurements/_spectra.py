@@ -72,7 +72,7 @@ class LayerSpectra:
 
 
 def _entropy(singular_values: NDArray[np.float64]) -> float:
-    # Of the squares as shares of their sum; 0 for a zero matrix.
+    # Entropy of the squares as shares of their sum; 0 for a zero matrix.
     squares = singular_values[singular_values > 0] ** 2
     shares = squares / squares.sum() if squares.size else squares
     return abs(float(-(shares * np.log(shares)).sum()))

@@ -18,7 +18,7 @@ from dprmt.training.harness import Observer, StepRecord, run_in_memory
 from dprmt.training.recipes import OPTIMIZERS
 
 _CURVE_FROM = 4  # the first update of telemetry's curve of the objective
-_READINGS = 12  # of a run in the report, about
+_READINGS = 12  # approximate number of readings of a run in the report
 _GATE = 0.01  # chance that noise alone passes for a spike
 
 
@@ -78,7 +78,7 @@ class TelemetryTruth(Observer):
         else:
             self._own = None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring says it
+            warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring documents it
             self._evaluation = DenoisingEvaluation(step)
         step.observe(self, self._look)
         self._step, self._parameters = step, prepared.parameters

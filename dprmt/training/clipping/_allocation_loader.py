@@ -98,7 +98,7 @@ def allocation_loader(data_loader: DataLoader[Any], generator: torch.Generator |
     if isinstance(data_loader.dataset, IterableDataset):
         raise ParameterError("data_loader.dataset", type(data_loader.dataset).__name__, "data with a length")
     collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
-    collate([data_loader.dataset[0]])  # from which it learns what a batch without samples looks like
+    collate([data_loader.dataset[0]])  # learns the structure of a batch without samples
     sampler = AllocationSampler(len(data_loader.dataset), len(data_loader), generator)
     return DataLoader(
         data_loader.dataset,

@@ -187,7 +187,7 @@ class Capture:
         self._elsewhere: list[str] = []
 
     def shared_modules(self) -> list[str]:
-        """Names of modules that are run sample by sample, and got nothing that is a sample's own."""
+        """Return the names of modules that are run sample by sample, and got nothing that is a sample's own."""
         return [forward.name for forward in self._apart if forward.takes_no_rows]
 
     def remove(self) -> None:
@@ -323,7 +323,8 @@ class Capture:
         """Note a use that the backward pass has come to. ``first``: has the samples as first axis."""
         if not self._expected:
             raise TrainingStateError(
-                f"a backward pass outside of accumulate().\nFix: {_OUTSIDE}, or model.eval() before the forward pass"
+                "a backward pass other than the one of accumulate().\n"
+                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
             )
         size = self._size
         assert size is not None
@@ -336,7 +337,7 @@ class Capture:
             return
         uses.append((list(inputs), gradients.detach()))
         if isinstance(layer, WholeModule):
-            return  # each of its parameters comes by itself
+            return  # each parameter is captured separately
         if self._forward[layer] < 1:
             raise TrainingStateError("gradient checkpointing is of the reentrant kind: use_reentrant=False")
         if len(uses) >= self._forward[layer]:
@@ -385,7 +386,7 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
     ) -> torch.Tensor:
         ctx.take, ctx.count = take, len(inputs)
         ctx.save_for_backward(*inputs)
-        # What torch's own layers return is saved by none of them: it may be changed in place, as no view may.
+        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
         return output.data if owned else output.view_as(output)
 
     @staticmethod

@@ -39,16 +39,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows, padding_number, two_rows
 from dprmt.training.clipping._capture import Capture
-from dprmt.training.clipping._formed_layers import WholeModule
-from dprmt.training.clipping._policy import Layer, Use, joined
+from dprmt.training.clipping._policy import Layer, Use, row_gradient
 from dprmt.training.clipping._refusals import changed_buffer
 from dprmt.training.randomness import draws_from
 
 Losses = Callable[[Any], torch.Tensor]
-_FAILURES = (RuntimeError, ValueError, IndexError, TypeError)
+_FAILURES = (RuntimeError, ValueError, IndexError, TypeError)  # of code that does not take what it is given
 _MOST = 13  # above ten, a score beyond three deviations can show; no length that batches often have
 _LARGE = 1e3
-_NEGLIGIBLE = 1e-3  # of C
+_NEGLIGIBLE = 1e-3  # negligible change of a gradient, as a share of C
 _SMALL_LOSS = 0.1  # rounding of logits is not smaller where the loss is
 _OWN = "a sample run alone must give what it gives in the batch"
 _LOSSES = f"{_OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
@@ -76,7 +75,7 @@ def tolerance_of(dtypes: Iterable[torch.dtype], device: torch.device) -> Toleran
     """Choose tolerances by the shortest of the dtypes, and by the rounding of products."""
     floating = {dtype for dtype in dtypes if dtype.is_floating_point}
     if torch.is_autocast_enabled(device.type) or floating - {torch.float32, torch.float64}:
-        return Tolerance(1e-3, 0.05, 0.5)
+        return Tolerance(1e-2, 0.05, 0.5)  # attention takes another kernel where no row has padding: 3e-3
     if torch.float32 not in floating:
         return Tolerance(1e-9, 1e-7, 0.1)
     tensor_cores = device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
@@ -106,8 +105,7 @@ class Isolation:
         self._capture, self._model, self._rate, self._clipping_norm = capture, capture.model, rate, clipping_norm
         self._chance = secrets.SystemRandom()
         modules = list(self._model.modules())
-        tables = [part for part in modules if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]
-        self._padding = {part.padding_idx for part in tables if part.padding_idx is not None}
+        self._padding = {part.padding_idx for part in modules if getattr(part, "padding_idx", None) is not None}
         self._translates = any(getattr(getattr(part, "config", None), "is_encoder_decoder", False) for part in modules)
         self._dtypes = {value.dtype for value in self._model.parameters()}  # of adapters see what 16 bits rounded
         self._devices = sorted({value.device for value in self._model.parameters()}, key=str)
@@ -125,7 +123,9 @@ class Isolation:
         if size == 0:
             return
         rows = BatchRows(batch, size, self._padding, translates=self._translates)
-        unknown = None if rows.tells_padding else self._unknown_padding(rows)
+        number, width = (None, None) if rows.tells_padding else padding_number(rows.words)
+        unknown = number if self._width not in (None, width) else None  # texts are filled up, and nothing says so
+        self._width = width or self._width
         if self.count == 0 or unknown is not None or self._chance.random() < self._rate:
             if size == 1:
                 pair = None if self._other is None else two_rows(batch, self._other)
@@ -140,7 +140,7 @@ class Isolation:
                     raise
                 raise TrainingStateError(_ON_PADDING) from error
             finally:
-                self._restore(buffers)
+                self._restored(buffers)
             self.count += 1
         if size == 1 or self._other is None:
             self._other = rows.picked([self._chance.randrange(size)])
@@ -152,7 +152,7 @@ class Isolation:
             self._chance.shuffle(others)
         order = [*chosen[1:], *others[: _MOST - len(chosen)], chosen[0]]
         size, mine, seed = len(order), chosen[0], secrets.token_bytes(32)
-        own = [size - 1, *range(size // 2 - 1)][: len(chosen)]  # places of rows that stay as they are
+        own = [size - 1, *range(size // 2 - 1)][: len(chosen)]  # positions of unchanged rows
         batch, plain = rows.picked(order), [1.0] * size
         copies = rows.picked([row if place in own else mine for place, row in enumerate(order)])
         scales: list[bool] = []
@@ -161,25 +161,27 @@ class Isolation:
             try:
                 with _scaled(self._model, factors, scales):
                     return self._run(losses, given, size, own, seed)
-            except (ParameterError, TrainingStateError):
-                raise
-            except _FAILURES:  # code that takes no such rows shows nothing
-                return None
+            except _FAILURES as error:
+                if isinstance(error, (ParameterError, TrainingStateError)):
+                    raise
+                return None  # code that takes no such rows shows nothing
 
         def beside(factor: float) -> list[float]:
             return [1.0 if place in own else factor for place in range(size)]
 
         with _scaled(self._model, plain, scales):
             together = self._run(losses, batch, size, own, seed)
-        self._check_buffers(buffers)
+        if changed := self._restored(buffers):
+            raise TrainingStateError(changed_buffer(changed[0]))
         self._compare_beside(together, run(copies))
         self._compare_beside(together, run(rows.opposite(order, own)))
         self._compare_beside(together, run(batch, beside(_LARGE)))
         self._compare_beside(together, run(batch, beside(math.nan)), first=True)
-        extreme, all_extreme = run(batch, [*plain[1:], _LARGE]), run(rows.picked([mine] * size), [_LARGE] * size)
-        if extreme is not None:
-            self._compare_beside(extreme, all_extreme, first=True)
-        self._compare_beside(together, run(batch))
+        self._compare_beside(run(batch, [*plain[1:], _LARGE]), run(copies, [_LARGE] * size), first=True)
+        again = run(batch)
+        if again is None or again.draws != together.draws:
+            raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
+        self._compare_beside(together, again)
         calm = self._run(losses, batch, size, [order.index(row) for row in chosen], seed, calm=True)
         limits = self._tolerance(calm)
         for place, row in enumerate(chosen):
@@ -195,23 +197,12 @@ class Isolation:
         first = most_padded if rows.tells_padding else self._chance.randrange(size)
         return [first, (first + 1 + self._chance.randrange(size - 1)) % size]
 
-    def _unknown_padding(self, rows: BatchRows) -> int | None:
-        """Find the number that seems to pad texts, in a batch of another width than the last, if there is no mask."""
-        number, width = padding_number(rows.words)
-        last, self._width = self._width, width if width is not None else self._width
-        return number if last is not None and width != last else None
-
-    def _run(
-        self, losses: Losses, batch: Any, size: int, looked: Sequence[int], seed: bytes, *, calm: bool = False
-    ) -> _Pass:
+    def _run(self, losses: Losses, batch: Any, size: int, looked: list[int], seed: bytes, calm: bool = False) -> _Pass:
         draws = _Draws(calm=calm)
         self._capture.finish()
         try:
-            with (
-                draws_from(seed, self._devices),
-                torch.autograd.set_multithreading_enabled(False),  # else a checkpoint's second run is not calm
-                draws,
-            ):
+            # In one thread, else a checkpoint's second run is not calm.
+            with draws_from(seed, self._devices), torch.autograd.set_multithreading_enabled(False), draws:
                 found = losses(batch)
                 if not isinstance(found, torch.Tensor) or found.shape != (size,):
                     shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
@@ -224,39 +215,38 @@ class Isolation:
             self.generators.update(draws.generators)
             self._capture.finish()
 
-    def _alone(self, losses: Losses, rows: BatchRows, row: int, seed: bytes) -> _Pass:
-        for cut in (True, False):
-            try:
-                return self._run(losses, rows.alone(row, cut=cut), 1, [0], seed, calm=True)
-            except (ParameterError, TrainingStateError):
-                raise
-            except _FAILURES as error:
-                widths, todo = rows.widths_cut(row), "it must take any number of samples"
+    def _alone(self, losses: Losses, rows: BatchRows, row: int, seed: bytes, *, cut: bool = True) -> _Pass:
+        try:
+            return self._run(losses, rows.alone(row, cut=cut), 1, [0], seed, calm=True)
+        except (ParameterError, TrainingStateError):
+            raise
+        except _FAILURES as error:
+            widths, todo = rows.widths_cut(row) if cut else (), "it must take any number of samples"
+            if widths and self._only_widths in (None, widths):
                 # A model of one fixed length: its padding is not other samples'. In a batch of another width it is.
-                if cut and widths and self._only_widths in (None, widths):
-                    self._only_widths = widths
-                    continue
-                if cut and widths:
-                    todo = "it must take texts without padding, of any length up to the longest"
-                found = f"the function of losses fails for a sample alone ({type(error).__name__}: {error})"
-                raise TrainingStateError(f"{found[:200]}: {todo}") from error
-        raise AssertionError
+                self._only_widths = widths
+                return self._alone(losses, rows, row, seed, cut=False)
+            if widths:
+                todo = "it must take texts without padding, of any length up to the longest"
+            found = f"the function of losses fails for a sample alone ({type(error).__name__}: {error})"
+            raise TrainingStateError(f"{found[:200]}: {todo}") from error
 
-    def _restore(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        with torch.no_grad():
-            for name, value in self._model.named_buffers():
-                if name in buffers and value.shape == buffers[name].shape and not _equal(value, buffers[name]):
-                    value.copy_(buffers[name])
-
-    def _check_buffers(self, before: Mapping[str, torch.Tensor]) -> None:
+    def _restored(self, buffers: Mapping[str, torch.Tensor]) -> list[str]:
+        """Restore buffers, and return the names of those that had changed."""
+        changed = []
         for name, value in self._model.named_buffers():
-            if name not in before or not _equal(value, before[name]):
-                raise TrainingStateError(changed_buffer(name))
+            before = buffers.get(name)
+            if before is None or before.shape != value.shape:
+                changed.append(name)
+            elif not torch.allclose(value, before, rtol=0.0, atol=0.0, equal_nan=True):
+                changed.append(name)
+                value.data.copy_(before)
+        return changed
 
-    def _compare_beside(self, one: _Pass, other: _Pass | None, *, first: bool = False) -> None:
-        """``first``: compare only the first row."""
-        if other is None or other.draws != one.draws:
-            return  # rows got other numbers: what was drawn for them is not the same
+    def _compare_beside(self, one: _Pass | None, other: _Pass | None, *, first: bool = False) -> None:
+        """Compare rows with other neighbours. ``first``: compare only the first row."""
+        if one is None or other is None or other.draws != one.draws:
+            return  # nothing is shown, or rows got other numbers
         limit = self._tolerance(one).beside
         for place in range(1 if first else len(one.losses)):
             self._compare(one, place, other, place, (limit, limit, limit))
@@ -266,31 +256,29 @@ class Isolation:
         return tolerance_of(used | self._dtypes | {seen.losses.dtype}, seen.losses.device)
 
     def _compare(self, one: _Pass, row: int, other: _Pass, same: int, limits: tuple[float, float, float]) -> None:
-        """Raise unless a row of one pass is that row of another one.
-
-        ``limits``: of a loss, of a gradient, relative to it, and of a gradient, relative to C.
-        """
+        """Raise unless rows of two passes are one; ``limits``: of a loss, of a gradient, of a gradient over C."""
         loss, gradient, floor = limits
         mine, its = float(one.losses[row]), float(other.losses[same])
         both_finite = math.isfinite(mine) and math.isfinite(its)
         allowed = loss * max(abs(mine), abs(its), _SMALL_LOSS)
         if not (within(abs(mine - its), allowed) if both_finite else str(mine) == str(its)):
             _refuse(one, row, other, same, loss, f"a loss depends on other samples: {_LOSSES}")
-        apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "")
+        apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "")  # squares
         for layer in one.uses | other.uses:
-            first, second = _gradient(layer, one.uses.get(layer), row), _gradient(layer, other.uses.get(layer), same)
+            first, second = (row_gradient(layer, a.uses.get(layer), at) for a, at in ((one, row), (other, same)))
             squared = _square({key: first.get(key, 0.0) - second.get(key, 0.0) for key in first | second})
             apart, worst = apart + squared, max(worst, (squared, layer.name))
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
-        if not any(map(math.isfinite, lengths)):
-            return  # left out of the sum, both
-        allowed = max(gradient * max(lengths) ** 0.5, floor * self._clipping_norm)
-        if not within(apart**0.5, allowed):
+        finite, allowed = (
+            [*map(math.isfinite, lengths)],
+            max(gradient * max(lengths) ** 0.5, floor * self._clipping_norm),
+        )
+        if any(finite) and not (all(finite) and within(apart**0.5, allowed)):  # else left out of the sum, both
             _refuse(one, row, other, same, loss, f"gradients at {worst[1]} depend on other samples: {_OWN}")
 
 
 def within(difference: float, allowed: float) -> bool:
-    """Whether it counts as rounding."""
+    """Return whether it counts as rounding."""
     return difference <= allowed
 
 
@@ -302,43 +290,16 @@ def _refuse(one: _Pass, row: int, other: _Pass, same: int, limit: float, said: s
             raise TrainingStateError(f"{layer.name} is reached by some samples only: {_OWN}")
         for (inputs, _), (others, _) in zip(mine, its, strict=True):
             a, b = inputs[0], others[0]
-            if isinstance(layer, WholeModule) or a.shape[1:] != b.shape[1:]:
+            if isinstance(a, nn.Parameter) or a.shape[1:] != b.shape[1:]:  # of a module run whole, or of padding
                 continue
             a, b = a[row].double(), b[same].double()
-            if not float((a - b).norm()) <= limit * float(b.norm()):
+            if not within(float((a - b).norm()), limit * float(b.norm())):
                 raise TrainingStateError(f"inputs of {layer.name} depend on other samples: {_OWN}")
     raise TrainingStateError(said)
 
 
-def _gradient(layer: Layer, uses: list[Use] | None, row: int) -> dict[nn.Parameter, Any]:
-    """Compute a row's gradient, as the step would add it with the clip factor 1."""
-    if not uses:
-        return {}
-    parts: list[Use] = []
-    for inputs, g in uses:
-        shared = isinstance(layer, WholeModule)  # its inputs are parameters
-        own = [x if shared or len(x) != len(g) else x[row : row + 1] for x in inputs]
-        parts.append((own, g[row : row + 1]))
-    parameters = [value for value in layer.module.parameters() if value.requires_grad]
-    sums = [getattr(value, "summed_grad", None) for value in parameters]
-    try:
-        for value in parameters:
-            value.summed_grad = None
-        _, contributions = layer.measure([joined(parts)] if layer.per_token and len(parts) > 1 else parts, 0, ["one"])
-        for contribution in contributions:
-            contribution.add_to_sums(torch.ones(1, device=parts[0][1].device), slice(None))
-        return {value: value.summed_grad.double() for value in parameters if value.summed_grad is not None}
-    finally:
-        for value, total in zip(parameters, sums, strict=True):
-            value.summed_grad = total
-
-
 def _square(gradient: Mapping[nn.Parameter, Any]) -> float:
     return sum(float(value.square().sum()) for value in gradient.values())
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 @contextmanager
@@ -381,14 +342,16 @@ class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by my
             if isinstance(value, torch.Generator):
                 self.generators.setdefault(value, value.get_state())
         name = func.overloadpacket.__name__
-        if self._calm and name in ("native_dropout", "_fused_dropout"):
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool if name[0] == "n" else torch.uint8)
-        if self._calm:  # fused attention and recurrent kernels have dropout as an option
-            options = [option.name in ("dropout_p", "dropout") for option in func._schema.arguments]
+        if self._calm and name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        # Fused attention and recurrent kernels have dropout as an option, and draw nothing where it is 0.
+        options = [option.name in ("dropout_p", "dropout") for option in func._schema.arguments]
+        chances = [value for off, value in zip(options, args, strict=False) if off]
+        if self._calm:
             args = tuple(0.0 if off else value for off, value in zip(options, args, strict=False))
-            kwargs = {key: 0.0 if key in ("dropout_p", "dropout") else value for key, value in kwargs.items()}
         found = func(*args, **kwargs)
-        self.shapes += [tuple(value.shape) for value in tree_leaves(found) if isinstance(value, torch.Tensor)]
+        if not any(options) or any(chances):
+            self.shapes += [tuple(value.shape) for value in tree_leaves(found) if isinstance(value, torch.Tensor)]
         if self._calm and isinstance(found, torch.Tensor) and name != "randperm":
             found.fill_(0.5 if found.is_floating_point() else 0)
         return found

@@ -26,7 +26,7 @@ from dprmt.training.norms import (
 from dprmt.training.subspaces import Subspaces
 
 _SKETCHED = 16
-UNKNOWN_TERMS = 65_000  # additions to an entry that margins are for where nobody says how many tokens there are
+UNKNOWN_TERMS = 65_000  # additions per entry assumed by margins if the number of tokens is unknown
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Layer(Protocol):
     """
 
     name: str
-    """Of the module, by which its probes are drawn."""
+    """Name of the module, by which its probes are drawn."""
     module: nn.Module
     per_token: bool
     """Whether samples have tokens, all axes between first and last, on which the rounding or the rank depends."""
@@ -109,3 +109,27 @@ def joined(uses: Sequence[Use]) -> Use:
     ]
     activations = [inputs[0].reshape(shape) for (inputs, _), shape in zip(uses, shapes, strict=True)]
     return [torch.cat(activations, 1)], torch.cat(several, 1)
+
+
+def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.Parameter, torch.Tensor]:
+    """Compute the gradient of one row of the uses in float64, as a step adds it with the clip factor 1; no sum is
+    changed.
+    """
+    if not uses:
+        return {}
+    parts: list[Use] = []
+    for inputs, g in uses:  # a module that is run whole has its parameter as input
+        own = [x if isinstance(x, nn.Parameter) or len(x) != len(g) else x[row : row + 1] for x in inputs]
+        parts.append((own, g[row : row + 1]))
+    parameters = [value for value in layer.module.parameters() if value.requires_grad]
+    sums = [getattr(value, "summed_grad", None) for value in parameters]
+    try:
+        for value in parameters:
+            value.summed_grad = None
+        _, contributions = layer.measure([joined(parts)] if layer.per_token and len(parts) > 1 else parts, 0, ["one"])
+        for contribution in contributions:
+            contribution.add_to_sums(torch.ones(1, device=parts[0][1].device), slice(None))
+        return {value: value.summed_grad.double() for value in parameters if value.summed_grad is not None}
+    finally:
+        for value, total in zip(parameters, sums, strict=True):
+            value.summed_grad = total

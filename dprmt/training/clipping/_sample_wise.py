@@ -155,7 +155,7 @@ class SampleWiseForward:
                     return vmap(one, randomness="different")(dict(copies), cut)
                 except torch.OutOfMemoryError:
                     raise
-                except RuntimeError:  # torch cannot map it, or it fails by itself: then again below
+                except RuntimeError:  # torch cannot map it, or it fails on its own: then again below
                     self._loops = True
             size = len(next(iter(copies.values())))
             each = [

@@ -61,7 +61,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         parameter.grad = like_shard(_shard(parameter), noisy.to(parameter.dtype))
 
     def _check_streams(self) -> None:
-        # Of 124 random bits each; equal ones are the same stream at the same place.
+        # 124 random bits each; equal ones mean the same stream at the same place.
         generator = self.generator
         if isinstance(generator, SecureRandom):
             tag = generator.integers(2, _TAG).tolist()

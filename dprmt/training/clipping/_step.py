@@ -26,9 +26,9 @@ from dprmt.training.subspaces import Subspaces
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
 Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
-_LEAST_SCALE = 128.0  # of a GradScaler, which halves and doubles 65536
+_LEAST_SCALE = 128.0  # smallest scale of a GradScaler, which halves and doubles 65536
 REPLAY = 0.02
-"""How often a sample of a later micro-batch is run alone, by default."""
+"""Default probability of an isolation check of a later micro-batch."""
 
 
 class StepLog:
@@ -387,7 +387,8 @@ class ClippedStep(LogicalStep):
             may_spread = not again and self._devices[0].type == "cpu"
             losses = self._computed(losses, batch, len(samples), check=not again)
         elif batch is not None:
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+            fix = "pass a function of the batch as losses, or remove batch"
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
         else:
             self._isolation.possible = False
         if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
@@ -505,7 +506,7 @@ class ClippedStep(LogicalStep):
         order = sorted(range(len(contributions)), key=sizes.__getitem__, reverse=True)
         contributions[:] = [contributions[place] for place in order]
 
-    # What processes that share a model do together, see `ShardedStep`.
+    # Collective operations of processes that share a model, see `ShardedStep`.
 
     is_spread = False
 

@@ -16,7 +16,7 @@ from dprmt._validation import ParameterError, check_choice, check_count
 Regime = Literal["rows", "together", "alone"]
 REGIMES = ("auto", "together", "alone")
 TOKENS_ALONE = 256
-"""From so many tokens a unit on, one at a time is cheaper."""
+"""Tokens per unit from which one unit at a time is cheaper."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Units:
         if check_choice("regime", self.regime, REGIMES) != "together":
             return
         if rows is None:
-            raise ParameterError("rows_per_unit", None, "given with regime='together': a micro-batch holds all")
+            raise ParameterError("rows_per_unit", None, "given with regime='together'", "pass rows_per_unit")
         if size is not None and rows > size:
             raise ParameterError("micro_batch_size", size, f"at least rows_per_unit = {rows} with regime='together'")
 

@@ -227,7 +227,8 @@ class UnitStep(LogicalStep):
             self._look(function, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
             return [lambda own=own: self._run(function, apart.picked(own)) for own in rows.rows]  # type: ignore[misc]
         if batch is not None:
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+            fix = "pass a function of the batch as losses, or remove batch"
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
         if len(rows.names) > 1:
             allowed = "one at a time where losses are given as a tensor; or give a function of the batch"
             raise ParameterError("units", len(rows.names), allowed)
@@ -285,7 +286,7 @@ class UnitStep(LogicalStep):
             raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
         if changed := buffer_versions(self.model).items() ^ self._buffers.items():
             raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
-        for parameter in self._trained:  # what somebody left there would be added to
+        for parameter in self._trained:  # a leftover gradient would be added to
             parameter.grad = self._held.get(parameter)
         losses.sum().backward()
         for parameter in self._trained:

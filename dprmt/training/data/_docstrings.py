@@ -31,7 +31,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "xml": ("xml",),
 }
 MASK = "module"
-LEAST_SAMPLES = 40  # per class
+LEAST_SAMPLES = 40  # least number of samples per class
 _LEAST_LETTERS = 20
 _NAMES = "|".join((*PACKAGES, "idle"))  # IDLE is how idlelib calls itself
 _NAMED = re.compile(rf"\w*(?:{_NAMES})\w*", re.IGNORECASE)

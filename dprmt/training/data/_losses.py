@@ -223,7 +223,7 @@ def _check_whole_loss(network: torch.nn.Module) -> None:
 
 def _output(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], **more: Any) -> Any:
     if "use_cache" in signature((_named_model(model) or model).forward).parameters:
-        more["use_cache"] = False  # of keys and values for a next token, which nobody asks for
+        more["use_cache"] = False  # no cache of keys and values is needed
     return model(**{key: value for key, value in batch.items() if key not in _NOT_INPUTS}, **more)
 
 
@@ -268,7 +268,7 @@ def _decoded_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], s
     labels, more = batch["labels"], {}
     if not any(name in batch for name in ("decoder_input_ids", "decoder_inputs_embeds")):
         shift = getattr(_transformers_model(model), "prepare_decoder_input_ids_from_labels", None)
-        # Without such a method the model shifts in its forward pass, and computes a loss that nobody uses.
+        # Without such a method the model shifts in its forward pass, and computes an unused loss.
         more = {"labels": labels} if shift is None else {"decoder_input_ids": shift(labels)}
     return _mean_over_tokens(_output(model, batch, **more).logits, labels, smoothing)
 
@@ -306,7 +306,7 @@ _HEADS = {
         Head("question answering", ("start_positions", "end_positions"), _span_losses),
     )
 }
-# Transformers' own tables of classes, by what they are for; a class in several is what the first says.
+# Transformers' tables of classes, by task; a class in several belongs to the first.
 _TABLES = {
     "SEQ_TO_SEQ_CAUSAL_LM": "sequence-to-sequence",
     "SPEECH_SEQ_2_SEQ": "sequence-to-sequence",

@@ -41,7 +41,7 @@ class PrivateImprovement:
 
 
 def _released(parameter: torch.nn.Parameter) -> torch.Tensor:
-    # Of its shape is what is released: of a weight in a subspace that of DP-GRAPE's projected gradient.
+    # Tensor with the released gradient's shape: DP-GRAPE's projected gradient for a weight in a subspace.
     projected: torch.Tensor | None = getattr(parameter, "projected_grad", None)
     return parameter if projected is None else projected
 

@@ -246,7 +246,7 @@ class DenoisingStep:
         return denoised, DenoisingReport(reported, layers, spectra)
 
     def _denoise_momenta(self, momenta: MomentumSteps) -> None:
-        # After the optimizer's step, that of each momentum that was replaced is taken again.
+        # After the optimizer's step, the steps of replaced momenta are repeated.
         noisy, sigmas = momenta.after(self.sigma)
         denoised, self.last_report = self._denoised(noisy, sigmas, max(sigmas.values(), default=0.0))
         for name, momentum in denoised.items():

@@ -133,7 +133,7 @@ def _read(folder: Path, device: torch.device | str, lazily: bool) -> dict[str, A
 
 
 def _digest(tensors: Path, document: Any) -> str:
-    # Against a disk that errs and a hand that slips, not against whoever writes checkpoints on purpose.
+    # Protects against disk errors and accidents, not against a forged checkpoint.
     with tensors.open("rb") as file:
         digest = hashlib.file_digest(file, "blake2b")
     digest.update(json.dumps(document).encode())

@@ -60,7 +60,8 @@ def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) ->
         allowed = "one that moves whole weights: steps in subspaces are not measured"
         raise ParameterError("optimizer.name", recipe.optimizer.name, allowed)
     if recipe.data.unit is not None:
-        raise ParameterError("data.unit", recipe.data.unit, "left out: steps of units are not measured")
+        fix = "plan the recipe without data.unit"
+        raise ParameterError("data.unit", recipe.data.unit, "left out: steps of units are not measured", fix)
     return _measured(recipe, *load(recipe), place)
 
 

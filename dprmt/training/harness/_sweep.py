@@ -128,7 +128,7 @@ def _one_run(recipe: Recipe, folder: Path, changes: dict[str, Any], noise_seed: 
         try:
             result = train(recipe, folder, resume=(folder / CONFIG).exists(), noise_seed=noise_seed)
         except ParameterError as error:
-            raise ParameterError(error.name, str(error.value), error.allowed) from None
+            raise ParameterError(error.name, str(error.value), error.allowed, error.fix) from None
         if not result.finished:
             raise KeyboardInterrupt
     if not (folder / _CHANGES).exists():

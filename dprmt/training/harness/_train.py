@@ -311,7 +311,7 @@ class _FolderRun:
         self._attempt = int(self._former.get("starts", 0)) + 1
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
-        """The randomness of this start, the same in all processes."""
+        """Draw the randomness of this start, the same in all processes."""
         self._randomness = from_first(fresh_randomness(noise_seed, self._attempt, secure))
 
     def to_the_end(
@@ -383,7 +383,7 @@ class _FolderRun:
         } | {**no_privacy(mechanism), **other_packages(prepared.settings)}
 
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
-        # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
+        # ε over all starts is computed for one mechanism, so every recorded step must have it.
         former = self._former
         for key in ("step", "samples", "labels", "score_release"):
             if former.get(key) != document[key]:
@@ -435,7 +435,7 @@ def _of_norms(run: Run, folder: Path) -> tuple[str, float | None]:
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM only raises a flag; a second SIGINT interrupts at once.
+    """While entered, the first SIGINT or SIGTERM only sets a flag; a second SIGINT interrupts immediately.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """

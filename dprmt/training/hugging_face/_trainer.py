@@ -152,7 +152,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         self._rows = options.per_device_train_batch_size * options.gradient_accumulation_steps
         options = copy.copy(
             options
-        )  # a logical batch is one batch for the Trainer, clipped here, and goes on by itself
+        )  # the Trainer sees a logical batch as one batch; clipping and accumulation happen here
         options.gradient_accumulation_steps, options.max_grad_norm, options.ignore_data_skip = 1, 0.0, True
         if len(given) > place:
             given[place] = options
@@ -472,7 +472,7 @@ class _Moved(torch.optim.Optimizer):  # type: ignore[misc]
     """
 
     def __init__(self, inside: torch.optim.Optimizer) -> None:
-        # No super().__init__(): groups, state and defaults are those of the optimizer inside.
+        # No super().__init__(): groups, state and defaults belong to the optimizer inside.
         self._inside = inside
 
     @property

@@ -21,7 +21,7 @@ def parsed_once(*, last: bool = False) -> Iterator[None]:
     """
     try:
         import gguf
-    except ModuleNotFoundError:  # whoever needs it says so
+    except ModuleNotFoundError:  # code that needs it raises the error
         yield
         return
     before = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}

@@ -135,7 +135,7 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with redirect_stderr(io.StringIO()):  # the bar of a GGUF file asks nobody
+        with redirect_stderr(io.StringIO()):  # the progress bar of a GGUF file cannot be switched off
             yield
     finally:
         logging.set_verbosity(verbosity)

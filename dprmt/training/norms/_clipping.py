@@ -10,13 +10,13 @@ import torch
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.training.norms._layer_gradient import layer_gradient, sum_of_squares
 
-FACTOR_ROUNDING = 2.0**-50  # of the square root, the products and the quotient, in float64
-SUM_ROUNDING = 2.0**-30  # of sums of up to 4e6 squares in float64, in any order
+FACTOR_ROUNDING = 2.0**-50  # relative rounding of square root, products and quotient, in float64
+SUM_ROUNDING = 2.0**-30  # relative rounding of sums of up to 4e6 squares in float64, in any order
 DEFAULT_ROUNDING = 2.0**-13
 _DEVIATIONS = 8.0
 _LEAST_FACTOR = 2.0**-126  # the smallest normal number of float32
 UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
-"""Of products of float32, TF32 and bfloat16, by what torch calls their precision."""
+"""Unit roundoff of products of float32, TF32 and bfloat16, by torch's name of their precision."""
 
 
 def clip_factors(

@@ -8,11 +8,11 @@ import torch
 
 from dprmt.training.norms._layer_gradient import full_precision, layer_gradient
 
-_NOTHING = -4096  # an exponent below those of all products of two float64 numbers
+_EXPONENT_OF_ZERO = -4096  # exponent below all products of two float64 numbers
 _LARGE = (
     2.0**24
 )  # sum of rows' lengths up to which Gram matrices do not overflow, and what underflows is next to nothing
-_ROWS = 128  # of Gram matrices at once: they are symmetric, and what is left of a block was in an earlier one
+_ROWS = 128  # rows of a block of Gram matrices, which are symmetric
 
 
 def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False) -> torch.Tensor:
@@ -102,9 +102,9 @@ def _scaled(a: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     exponents = [torch.frexp(torch.linalg.vector_norm(factor, math.inf, 2, keepdim=True)) for factor in (a, g)]
     (in_a, of_a), (in_g, of_g) = exponents
     counts = (in_a != 0) & (in_g != 0)
-    products = torch.where(counts, of_a + of_g, _NOTHING)
+    products = torch.where(counts, of_a + of_g, _EXPONENT_OF_ZERO)
     largest = products.amax(1, keepdim=True) if a.shape[1] else products.new_zeros(len(a), 1, 1)
-    g = _times_power(g, torch.where(counts, of_a - largest, _NOTHING))
+    g = _times_power(g, torch.where(counts, of_a - largest, _EXPONENT_OF_ZERO))
     return _times_power(a, -of_a), g, largest.flatten().double()
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from dprmt._validation import ParameterError, check_count
 
 Side = Literal["gradients", "activations"]
-_BLOCK = {"cpu": 1 << 15}  # entries whose squares are added at once: what the caches hold, elsewhere 32 MiB
+_BLOCK = {"cpu": 1 << 15}  # entries squared together: as many as caches hold, elsewhere 32 MiB
 _LARGEST_BLOCK = 1 << 22
 
 

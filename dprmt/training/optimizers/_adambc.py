@@ -206,11 +206,11 @@ class DPAdamBC(NoiseAwareOptimizer):
         """
         saved: dict[str, Any] = {}
 
-        def look(_: Any, given: dict[str, Any]) -> None:
+        def check_state(_: Any, given: dict[str, Any]) -> None:
             self._check_saved(given)
             saved.update(given)
 
-        hook = self.register_load_state_dict_pre_hook(look)  # the last one, so that it sees what is loaded
+        hook = self.register_load_state_dict_pre_hook(check_state)  # the last one, so that it sees what is loaded
         try:
             super().load_state_dict(state_dict)
         finally:

@@ -18,7 +18,7 @@ from dprmt.training.private_run._clip_only import SENTENCE, ClippingOnly
 Mechanism: TypeAlias = DPSGD | ClippingOnly
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
-_BLOCK, _WORTH_A_BLOCK = 64, 32  # numbers of steps asked at once, and the shortest run that is asked so
+_BLOCK, _FEWEST_STEPS = 64, 32  # numbers of steps per curve, and the shortest run for which curves pay
 _DIGITS = 3  # binary ones that numbers of steps are rounded up to then
 
 
@@ -117,7 +117,7 @@ class SpentEpsilon:
         return self._known[steps]
 
     def _in_blocks(self, steps: int) -> bool:
-        if self._releases or self._mechanism.steps_per_epoch is not None or not steps < self._planned >= _WORTH_A_BLOCK:
+        if self._releases or self._mechanism.steps_per_epoch is not None or not steps < self._planned >= _FEWEST_STEPS:
             return False
         self.after(self._planned, exactly=True)  # asked for at the end anyway; how long it takes decides
         return not self._slow

@@ -27,7 +27,7 @@ from dprmt.training.private_run._processes import from_first, rank
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.private_run._run import PrivateRun, check_free
 
-_ISOLATION_CHECKS = 0.02  # of later micro-batches
+_ISOLATION_CHECKS = 0.02  # probability of a check of a later micro-batch
 _OPACUS = {
     "max_grad_norm": "clipping_norm=...",
     "target_delta": "delta=...",
@@ -41,7 +41,7 @@ _OPACUS = {
     "secure_mode": "secure=True",
     "distributed": "nothing: the process group is found",
 }
-"""Options of Opacus' engine, and of earlier versions, by what stands for them."""
+"""Options of Opacus' engine, and of earlier versions, with the names to use here."""
 
 
 def make_private(
@@ -84,7 +84,7 @@ def make_private(
     dataset_or_loader : Dataset or DataLoader
         Data with a length; the sampler of a loader is replaced.
     norms : str, Norms or NormEstimator
-        Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory; ``Hutchinson(probes, secret=...)`` and
+        Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory. ``Hutchinson(probes, secret=...)`` and
         ``HutchPlusPlus(...)`` estimate norms.
     clipping_norm : float
         Largest norm C > 0 of a sample's gradient in the sum (Opacus' ``max_grad_norm``).
@@ -235,7 +235,7 @@ def _steps(
     steps: SupportsIndex | None, epochs: float | None, scheme: Poisson | RandomAllocation, per_epoch: float
 ) -> int:
     if (steps is None) == (epochs is None):
-        raise ParameterError("steps, epochs", (steps, epochs), "given, exactly one of them")
+        raise ParameterError("steps, epochs", (steps, epochs), "one number", "pass exactly one of steps and epochs")
     if steps is not None:
         return check_count("steps", steps)
     length = scheme.steps_per_epoch if isinstance(scheme, RandomAllocation) else per_epoch
@@ -247,11 +247,12 @@ def _privacy(
 ) -> tuple[float | None, float | None, float | None]:
     if (noise_multiplier is None) == (target is None):
         both = (noise_multiplier, target)
-        raise ParameterError("noise_multiplier, target_epsilon", both, "given, exactly one of them")
+        fix = "pass exactly one of them, for example target_epsilon=3.0"
+        raise ParameterError("noise_multiplier, target_epsilon", both, "one noise level", fix)
     if delta is not None:
         delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
     elif target is not None or ledger is not None:
-        raise ParameterError("delta", None, "given with target_epsilon and with ledger")
+        raise ParameterError("delta", None, "given with target_epsilon and with ledger", "pass delta")
     if noise_multiplier is not None:
         noise_multiplier = check_real("noise_multiplier", noise_multiplier, low=0.0, low_open=True)
     if target is not None:

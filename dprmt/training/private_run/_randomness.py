@@ -31,7 +31,7 @@ class Randomness:
     secure: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.secret) != _SECRET_BYTES:  # so that secret and purpose are told apart
+        if len(self.secret) != _SECRET_BYTES:  # a fixed length separates secret and purpose
             raise ParameterError("secret", "<hidden>", f"{_SECRET_BYTES} bytes")
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class Randomness:
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
     def anew(self, number: int) -> Randomness:
-        """Other randomness: a fresh secret, or of a known seed what follows from it and the number."""
+        """Make other randomness: a fresh secret, or for a known seed the one that follows from it and the number."""
         secret = secrets.token_bytes(_SECRET_BYTES) if self.is_secret else self.derive(f"anew {number}")
         return replace(self, secret=secret)
 
@@ -58,7 +58,7 @@ def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False)
     if noise_seed is None:
         drawn = Randomness(secrets.token_bytes(_SECRET_BYTES), True, secure)
         if secure:
-            drawn.generator("noise")  # says now if the package is missing
+            drawn.generator("noise")  # raises an error now if the package is missing
         return drawn
     if secure:
         raise ParameterError("noise_seed", noise_seed, "None with privacy.secure: a known seed protects nobody")

@@ -9,7 +9,7 @@ from dprmt._validation import ParameterError, how_to_install
 KEY_BYTES = 32
 ROOM = 15  # bytes that a buffer must have beyond what is written to it
 _NONCE_BYTES = 12
-_ZEROS = memoryview(bytes(1 << 17))  # few enough to stay in a cache beside what is made of them
+_ZEROS = memoryview(bytes(1 << 17))  # few enough to stay in a cache with the results
 _PART = 2**36 - 32  # bytes under a nonce, at most: 32 bits count its blocks, from 2
 
 

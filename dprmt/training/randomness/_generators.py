@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-_WORDS = 624  # of the Mersenne Twister's state
+_WORDS = 624  # words of the Mersenne Twister's state
 _HEADER = 24  # bytes of torch's CPU state before these words: seed, words left, whether seeded, next word
 
 

@@ -16,8 +16,8 @@ from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.training.randomness._cipher import KEY_BYTES, ROOM, CipherStream
 
 _SUMMANDS = 4  # 2n normals with n = 2: the work of the attack is 2^(53(2n - 1))
-_PIECE = 1 << 14  # entries of noise made at once: half a MiB of every intermediate, which the caches hold
-_LEAST = torch.tensor(2.0**-128, dtype=torch.float64, device="cpu")  # of a squared uniform number
+_PIECE = 1 << 14  # entries of noise per block: half a MiB of every intermediate, which caches hold
+_LEAST = torch.tensor(2.0**-128, dtype=torch.float64, device="cpu")  # least squared uniform number
 
 
 class SecureRandom:

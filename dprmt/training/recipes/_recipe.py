@@ -137,9 +137,8 @@ class Settings(Document):
         """Refuse a denoiser of momenta that are not kept, or of noise that is not there."""
         denoising, noise = self.denoising, self.evaluation.private_noise
         if noise is not None and self.privacy.clip_only:
-            raise ParameterError(
-                "evaluation.private_noise", noise, "left out with privacy.clip_only, a run without noise"
-            )
+            fix = "remove evaluation.private_noise"
+            raise ParameterError("evaluation.private_noise", noise, "left out with privacy.clip_only", fix)
         if denoising.method == "none":
             return
         if denoising.on == "momentum" and not OPTIMIZERS[self.optimizer.name].keeps_momentum:
@@ -195,17 +194,18 @@ class Recipe(Settings):
             allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters are small, and hold little memory"
             raise ParameterError("model.finetune", "lora", allowed)
         if self.distributed.is_sharded and self.data.unit is not None:
-            raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'")
+            fix = "remove data.unit, or distributed.strategy"
+            raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'", fix)
         super().check_together()
 
     def _check_private_score(self) -> None:
         noise = self.evaluation.private_noise
         if noise is not None and self.model.task == "generation":
-            allowed = "left out for generation: one text may change its scores by more than is known"
-            raise ParameterError("evaluation.private_noise", noise, allowed)
+            allowed = "left out for generation: no bound on the effect of one text is known"
+            raise ParameterError("evaluation.private_noise", noise, allowed, "remove evaluation.private_noise")
         if noise is not None and self.data.unit is not None:
-            allowed = "left out with data.unit: how many validation rows are one unit's is not known"
-            raise ParameterError("evaluation.private_noise", noise, allowed)
+            allowed = "left out with data.unit: the number of a unit's validation rows is not known"
+            raise ParameterError("evaluation.private_noise", noise, allowed, "remove evaluation.private_noise")
 
     @property
     def settings(self) -> Settings:

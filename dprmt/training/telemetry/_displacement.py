@@ -82,7 +82,7 @@ def _outside_memory(values: torch.Tensor) -> torch.Tensor:
     try:
         os.posix_fallocate(handle, 0, max(values.numel(), 1) * values.element_size())
         kept = torch.from_file(path, shared=True, size=values.numel(), dtype=values.dtype).view(values.shape)
-    except (OSError, RuntimeError, AttributeError):  # no room, or no such call on this system
+    except (OSError, RuntimeError, AttributeError):  # no space, or no such call on this system
         return values.clone()
     finally:
         os.close(handle)

@@ -16,7 +16,7 @@ import torch
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.telemetry._vectors import Vector, joined, vector
 
-_TINY = 1e-30  # beside a root of 0, where the gradient was 0 too
+_TINY = 1e-30  # added to a root of 0, where the gradient was 0 too
 
 
 def has_known_response(optimizer: torch.optim.Optimizer) -> bool:

@@ -22,7 +22,7 @@ from dprmt.training.telemetry._history import ROWS, History
 from dprmt.training.telemetry._optimizers import has_known_response, last_update, memory_of, white_noise_step
 from dprmt.training.telemetry._vectors import Pack, Vector, dot, joined, largest, numbers, packs, total, vector
 
-_POWERS = np.array([[0], [0], [2], [2], [0], [4], [2], [2], [0]])  # of s, in each of `ROWS`
+_POWERS = np.array([[0], [0], [2], [2], [0], [4], [2], [2], [0]])  # powers of s in each of `ROWS`
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 
 
@@ -352,7 +352,7 @@ class Telemetry:
             self.last["displacement"] = self._displacement.spectra()
 
     def _advise(self) -> None:
-        # Half of what may fail for the change, at all steps at once, half for the slopes of all readings.
+        # Half of the failure probability for the change, at all steps together, half for the slopes.
         if "z_displacement" not in self.last or self._step < EARLIEST:
             return
         readings = max(1, self._history.horizon // self._every)
