@@ -122,7 +122,8 @@ def train(
     resume : bool
         Whether to continue the run in ``out`` from its last checkpoint.
     noise_seed : int, optional
-        Makes noise, sampling and probes repeatable; a run in pieces is then that in one, as long as no step was lost.
+        Makes noise, sampling and probes repeatable; a run in pieces is then that in one; steps
+        that were lost are repeated as they were, and charged again.
         For studies and tests: if you know it, you can remove the noise.
     device : str, optional
         By default a GPU if there is one.
@@ -312,7 +313,7 @@ class _FolderRun:
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
         """Draw the randomness of this start, the same in all processes."""
-        self._randomness = from_first(fresh_randomness(noise_seed, self._attempt, secure))
+        self._randomness = from_first(fresh_randomness(noise_seed, 1, secure))
 
     def to_the_end(
         self, make: Callable[..., Prepared], finish: Callable[[Run], None], observers: Sequence[Observer]

@@ -41,10 +41,9 @@ class Randomness:
         """Derive 32 bytes for one purpose; each purpose is used once."""
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
-    def anew(self, number: int) -> Randomness:
-        """Make other randomness: a fresh secret, or for a known seed the one that follows from it and the number."""
-        secret = secrets.token_bytes(_SECRET_BYTES) if self.is_secret else self.derive(f"anew {number}")
-        return replace(self, secret=secret)
+    def anew(self) -> Randomness:
+        """Return other randomness, of a fresh secret."""
+        return replace(self, secret=secrets.token_bytes(_SECRET_BYTES))
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
         """Return a generator for one purpose."""
