@@ -201,7 +201,7 @@ def checkpointing_by_name() -> Iterator[None]:
         if "donated buffers" in str(error):
             todo = "set torch._functorch.config.donated_buffer = False before the first forward pass"
             raise TrainingStateError(
-                f"a compiled backward pass runs once, and the first look needs it: {todo}"
+                f"a compiled backward pass runs once, and the first check needs it: {todo}"
             ) from error
         if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
             raise
@@ -250,7 +250,7 @@ class _Call:
                 if isinstance(leaf, torch.Tensor):
                     self.tensors.append((f"{name}.{place}" if len(leaves) > 1 else name, leaf))
                 elif not isinstance(leaf, _PLAIN):
-                    refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and words alone")
+                    refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and strings only")
 
     def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
         """Return the arguments with other tensors in their places."""
