@@ -100,14 +100,13 @@ class DeltaAtEpsilon:
         return upper - lower <= tolerance * upper or upper <= LEAST_DELTA
 
     def sharpened(self, upper: float, lower: float = 0.0) -> DeltaAtEpsilon:
-        """Return the question with a better guess of the answer's size, so that truncation becomes negligible.
-
-        Returns: a guess in powers of 10⁴, so that pairs that were made for one are met again.
-        """
+        """The question with a better guess of the answer's size, so that truncation becomes negligible."""
         guess = max(lower, min(upper, self.small) * 1e-40, LEAST_DELTA)
-        if guess >= self.small:
-            return self
-        return replace(self, small=max(10.0 ** (4 * math.floor(math.log10(guess) / 4)), LEAST_DELTA))
+        return self if guess >= self.small else self.sized(guess)
+
+    def sized(self, small: float) -> DeltaAtEpsilon:
+        """The question with another guess, in powers of 10⁴, so that pairs that were made for one are met again."""
+        return replace(self, small=max(10.0 ** (4 * math.floor(math.log10(small) / 4)), LEAST_DELTA))
 
 
 Question = EpsilonAtDelta | DeltaAtEpsilon

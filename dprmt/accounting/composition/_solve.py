@@ -29,6 +29,7 @@ from dprmt.accounting.composition._compose import (
 from dprmt.accounting.composition._curve import (
     LEAST_DELTA,
     Curve,
+    DeltaAtEpsilon,
     DeltaCurve,
     OneStepCurve,
     Question,
@@ -87,7 +88,7 @@ class Level:
     def __init__(self, schedule: Schedule, question: Question | None, direction: Direction, level: float) -> None:
         self.question, self.level = question, level
         small = 1e-9 if question is None else question.small
-        tail = max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
+        tail = tail_per_step(schedule, small)
         self.pairs = pairs_at(schedule, tail, level, direction)
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = loss_drift(schedule)
@@ -179,10 +180,38 @@ def tilt_of(laws: Laws, question: Question | None) -> float:
 def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction) -> dict[Side, Pairs]:
     """List each step's upper and lower pair, with the number of repetitions."""
     both = [(step.pairs(round(_BINS * 2.0**level), tail), count) for step, count in schedule]
-    return {
-        "upper": [(facing(above, direction), count) for (above, _), count in both],
-        "lower": [(facing(below, direction), count) for (_, below), count in both],
-    }
+    upper, lower = ([(facing(pair[place], direction), count) for pair, count in both] for place in (0, 1))
+    return {"upper": upper, "lower": lower}
+
+
+def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
+    """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
+
+    Truncation, mesh and tilt are then right at once: a search from a wrong size does not get there (§6, (F5)).
+    """
+    given, found = question.small, question
+    for _ in range(10):
+        tail = tail_per_step(schedule, found.small)
+        pairs = pairs_at(schedule, tail, LOWEST, direction)["upper"]
+        laws = coarse_pass(pairs, found, tail).laws
+        tilt = tilt_of(laws, found)
+        log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large
+        guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
+        if guess >= given > found.small:  # so heavy a tail that one step decides
+            ((law, _), *more), total = laws, sum(count for _, count in laws)
+            beyond = law.losses > found.epsilon
+            one = float(law.mass[beyond] @ -np.expm1(found.epsilon - law.losses[beyond])) + law.infinite
+            guess = given if more else total * one
+            return found.sized(guess) if guess < 0.01 * given else question
+        if guess >= 0.01 * found.small:
+            return found.sized(min(guess, given)) if found.small < given else question
+        found = found.sized(max(guess, found.small**2))  # farther losses, not yet seen, may make it larger
+    return found
+
+
+def tail_per_step(schedule: Schedule, small: float) -> float:
+    """Mass that may be cut off per step."""
+    return max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
 
 
 def loss_drift(schedule: Schedule) -> float:
@@ -247,6 +276,8 @@ def solve(
     requested unless refinement stopped helping, see ``is_narrow``.
     """
     schedule = gaussians_as_one(schedule)
+    if question.epsilon is not None:
+        question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     level, *more = levels(schedule, question, tolerance)
     stalled, patience = 0, 1 if question.epsilon is None else 2

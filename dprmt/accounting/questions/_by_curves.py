@@ -14,7 +14,7 @@ from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, 
 from dprmt.accounting.questions._delta_curve_solver import DeltaCurveSolver
 
 _POINTS = 401
-_TOLERANCE = 4e-2  # relative tolerance of each δ
+_TOLERANCE = 2e-2  # of most δ
 _ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
 _NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
 _NEGLIGIBLE = 1e-2  # negligible share of δ
@@ -89,6 +89,6 @@ def _curves(
     floor = [least] * _POINTS
     curves = {}
     for side in _OTHER:
-        found = DeltaCurveSolver(schedule, epsilon.tolist(), side, _TOLERANCE, floor).solve()
+        found = DeltaCurveSolver(schedule, epsilon.tolist(), side, _TOLERANCE, floor).solve(at_once=True)
         curves[side] = np.array([bounds.upper for bounds in found])
     return epsilon, curves

@@ -399,7 +399,7 @@ class PrivateRun:
                     losses_of, batch=batch, samples=part._names, step=self._attempts, **named
                 )
         except RuntimeError as error:
-            if "does not require grad" not in str(error):
+            if not any(words in str(error) for words in ("does not require grad", "a backward pass outside")):
                 raise
             raise TrainingStateError(
                 "losses_of computes gradients itself, as a gradient penalty does; it may only return losses.\n"
