@@ -32,10 +32,10 @@ _LOW_PRECISION = 0.05
 
 
 class SampleWiseForward:
-    """What two hooks on a module compute in place of its forward pass in training.
+    """Two hooks on a module that replace its forward pass in training.
 
-    :meth:`before` runs the module on one sample at a time and keeps the output; torch then runs it once more, on the
-    first sample alone, and :meth:`after` puts the kept output in the place of that.
+    :meth:`before` runs the module on one sample at a time and keeps the output. Torch then runs it once more, on the
+    first sample alone, and :meth:`after` returns the kept output instead.
 
     ``batch_size``: size of the present batch, for modules whose documentation does not define the sample axis. An
     input with this first axis then holds the samples, and all other inputs are shared. ``take``: called in the
