@@ -134,7 +134,9 @@ def test_a_grad_scaler() -> None:
 def test_a_loop_of_accelerate() -> None:
     accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
     in_mid_step(lambda private: accelerator.backward(private.model(ROWS[:5][0]).sum()), "backward")
-    in_mid_step(lambda private: accelerator.clip_grad_norm_(private.model.parameters(), 1.0), "middle of a private")
+    in_mid_step(
+        lambda private: accelerator.clip_grad_norm_(private.model.parameters(), 1.0), "middle of a private step"
+    )
     private = new()
     fails(private, accelerator.prepare(private.optimizer).step, "optimizer")
 

@@ -232,7 +232,7 @@ class Isolation:
             raise TrainingStateError(f"{found[:200]}: {todo}") from error
 
     def _restored(self, buffers: Mapping[str, torch.Tensor]) -> list[str]:
-        """Names of buffers that were not as they are to be."""
+        """Restore buffers, and return the names of those that had changed."""
         changed = []
         for name, value in self._model.named_buffers():
             before = buffers.get(name)
@@ -244,7 +244,7 @@ class Isolation:
         return changed
 
     def _compare_beside(self, one: _Pass | None, other: _Pass | None, *, first: bool = False) -> None:
-        """``first``: only the first row that was looked at."""
+        """Compare rows with other neighbours. ``first``: compare only the first row."""
         if one is None or other is None or other.draws != one.draws:
             return  # nothing is shown, or rows got other numbers
         limit = self._tolerance(one).beside
@@ -278,7 +278,7 @@ class Isolation:
 
 
 def within(difference: float, allowed: float) -> bool:
-    """Whether it counts as rounding."""
+    """Return whether it counts as rounding."""
     return difference <= allowed
 
 
