@@ -395,25 +395,24 @@ def _nothing_above(apply: Callable[[Array], Array], block: Array, threshold: flo
     norm = float(array_namespace(block).linalg.norm(block))
     run = KrylovBasis(lambda rows: apply(rows.reshape(block.shape)).reshape(-1), block.reshape(-1), _BLOCK_STEPS)
     δ = math.sqrt(2 * (math.gamma(_WIDTH / 2 + 1) * _FAILURE) ** (2 / _WIDTH))
+    xp, like = array_namespace(block), {"dtype": block.dtype, "device": block.device}
     for k in range(1, _BLOCK_STEPS + 1):
         run.step()
-        if k % 4 and k < _BLOCK_STEPS:
+        if k % 3:
             continue
-        xp, Q, images = array_namespace(block), run.basis[:k], run.images[:k]
+        Q, images = run.basis[:k], run.images[:k]
         full = xp.clip(Q @ images.T, 0.0, None)
         beside = (full.diagonal(1) + full.diagonal(-1)) / 2
         T = xp.diag(full.diagonal()) + xp.diag(beside, 1) + xp.diag(beside, -1)
-        errors = images - T @ Q
-        errors[-1] -= run.next
         if float(xp.linalg.eigvalsh(T)[-1]) >= threshold:
             return False
-        z = xp.linalg.solve(
-            threshold * xp.eye(k, dtype=T.dtype, device=block.device) - T,
-            xp.eye(k, dtype=T.dtype, device=block.device)[0],
-        )
-        ρ = rounding + float(xp.linalg.norm(errors, 2, -1).max())
-        if norm * (float(xp.linalg.norm(run.next)) * float(z[-1]) + ρ * float(z.sum())) < δ:
-            return True
+        z = xp.linalg.solve(threshold * xp.eye(k, **like) - T, xp.eye(k, **like)[0])
+        missed = norm * (float(xp.linalg.norm(run.next)) * float(z[-1]) + rounding * float(z.sum()))
+        if missed < δ:
+            errors = images - T @ Q
+            errors[-1] -= run.next
+            if missed + norm * float(xp.linalg.norm(errors, 2, -1).max()) * float(z.sum()) < δ:
+                return True
     return None
 
 
