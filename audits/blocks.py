@@ -18,8 +18,8 @@ import torch
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
 from audits.bounds import Scores
+from audits.steps import make_private
 from dprmt.accounting import ExactNorms
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces

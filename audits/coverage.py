@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from audits.steps import make_private
 from audits.table import markdown
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces

@@ -20,8 +20,8 @@ from torch import nn
 
 from audits.blocks import many_games
 from audits.games import RESULTS, WORST
+from audits.steps import make_private
 from audits.verdict import judge
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.randomness import SecureRandom
 
 OUT = RESULTS.parent / "device.json"

@@ -17,7 +17,7 @@ from audits.published import planted_in_telemetry, published_games
 from audits.settings import all_games
 from audits.shards import planted_in_shards, sharded_games
 from audits.table import markdown
-from audits.verdict import DELTAS, TIGHT, Played, Verdict, judge
+from audits.verdict import TIGHT, Played, Verdict, judge
 
 RESULTS = Path(__file__).parent / "results" / "games.json"
 # A canary that is not clipped, or whose norm hardly varies, is not the worst one: nothing is asked of its share.
@@ -49,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
             known[name] = {"trials": trials, "fine": as_it_should_be(name, verdict), **asdict(verdict)}
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
-            print("| " + " | ".join(_row(name, known[name])) + " |", flush=True)
+            verdict = _verdict(known[name])
+            print(f"{name}: {_per_cent(verdict)} of ε attained, found: {_found(verdict, known[name])}", flush=True)
         good &= known[name]["fine"]
     return 0 if good else 1
 
@@ -90,24 +91,38 @@ def read_results() -> dict[str, dict[str, Any]]:
 
 
 def table() -> str:
-    """As the page has it."""
-    head = ("game", "trials", *(f"ε at δ = {delta:g}" for delta in DELTAS), "share", "μ", "found")
-    return markdown(head, [_row(name, entry) for name, entry in read_results().items()])
+    """Sound games by kind, with the range of the share of ε that an attacker attained; then every planted bug."""
+    kinds: dict[str, list[tuple[Verdict, dict[str, Any]]]] = {}
+    bugs = []
+    for name, entry in read_results().items():
+        verdict = _verdict(entry)
+        kind, _, game = name.partition(": ")
+        if kind == "bug":
+            bugs.append([game, f"{entry['trials']:,}", _per_cent(verdict), _found(verdict, entry)])
+        else:
+            kinds.setdefault(kind, []).append((verdict, entry))
+    rows = []
+    for kind, played in kinds.items():
+        shares = sorted((verdict.share, _per_cent(verdict)) for verdict, _ in played)
+        trials = sorted({entry["trials"] for _, entry in played})
+        found = sorted({_found(verdict, entry) for verdict, entry in played})
+        each = " or ".join(f"{number:,}" for number in trials)
+        rows.append([kind, str(len(played)), each, f"{shares[0][1]} to {shares[-1][1]}", ", ".join(found)])
+    sound = markdown(("kind of game", "games", "trials each", "share of ε attained", "found"), rows)
+    return f"{sound}\n{markdown(('planted bug', 'trials', 'share of ε attained', 'found'), bugs)}"
 
 
-def _row(name: str, entry: dict[str, Any]) -> list[str]:
-    verdict = Verdict(**{key: entry[key] for key in ("shown", "claimed", "mu", "claimed_mu", "law", "noise")})
-    shares = [f"{shown:.2f} of {claimed:.2f}" for shown, claimed in zip(verdict.shown, verdict.claimed, strict=True)]
+def _verdict(entry: dict[str, Any]) -> Verdict:
+    return Verdict(**{key: entry[key] for key in ("shown", "claimed", "mu", "claimed_mu", "law", "noise")})
+
+
+def _per_cent(verdict: Verdict) -> str:
+    return f"{100 * verdict.share:.0f} %"
+
+
+def _found(verdict: Verdict, entry: dict[str, Any]) -> str:
     found = "refuted" if verdict.broken else "another law" if verdict.other_law else "nothing"
-    mu = f"{verdict.mu:.2f}" + (f" of {verdict.claimed_mu:.2f}" if verdict.claimed_mu < float("inf") else "")
-    return [
-        name,
-        f"{entry['trials']:,}",
-        *shares,
-        f"{100 * verdict.share:.0f} %",
-        mu,
-        found if entry["fine"] else f"**{found}**",
-    ]
+    return found if entry["fine"] else f"**{found}**"
 
 
 if __name__ == "__main__":

@@ -220,23 +220,21 @@ def summary_rate(run: Path) -> float:
 
 
 def table() -> str:
-    """By kind of operation and file: how many points, in which steps, and the least that was charged too much."""
+    """By way of stopping: how many points, and the least that was counted beyond what was used."""
     found = json.loads(RESULTS.read_text(encoding="utf-8"))
-    groups: dict[tuple[str, ...], list[Outcome]] = defaultdict(list)
+    groups: dict[str, list[Outcome]] = defaultdict(list)
     for entry in found["outcomes"]:
         outcome = Outcome(**{**entry, "point": Point(**entry["point"])})
-        groups[outcome.how, outcome.point.kind, outcome.point.file].append(outcome)
-    rows = [(*key, *_row(group)) for key, group in sorted(groups.items())]
-    rows += [(name, "", "", "", "", "", "yes" if good else "**no**") for name, good in found["others"].items()]
-    head = ("how", "at", "of", "points", "in steps", "least charged − made", "charged ≥ made, ε true")
-    return markdown(head, rows)
+        groups[outcome.how].append(outcome)
+    rows = [(how, *_row(group)) for how, group in sorted(groups.items())]
+    rows += [(name, "", "", "yes" if good else "**no**") for name, good in found["others"].items()]
+    return markdown(("how", "points", "least counted − used", "counted ≥ used, and ε true"), rows)
 
 
 def _row(group: list[Outcome]) -> tuple[str, ...]:
-    steps = sorted({outcome.point.step for outcome in group})
     least = min(outcome.charged - outcome.used for outcome in group)
     good = "yes" if all(outcome.sound for outcome in group) else "**no**"
-    return str(len(group)), ", ".join(map(str, steps)), str(least), good
+    return str(len(group)), str(least), good
 
 
 def _from_afar(points: list[Point]) -> list[Point]:

@@ -9,18 +9,18 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from audits.steps import make_private
 from audits.table import markdown
-from dprmt.training.clipping import ClippedStep, _replay_seen
-from dprmt.training.clipping._make_private import make_private
+from dprmt.training.clipping import ClippedStep, _isolation
 
 Batch = dict[str, torch.Tensor]
 WORDS = 40
@@ -114,31 +114,26 @@ LARGER = Architecture(
 
 @dataclass(frozen=True)
 class Finding:
-    """Of one architecture in one dtype: shares of the tolerances that rounding took; time of a look over a step's."""
+    """Largest share of a tolerance that rounding took for one architecture and dtype; time of a check over a step's."""
 
-    values: float
-    gradients: float
+    share: float
     cost: float
 
 
 def find(architecture: Architecture, dtype: torch.dtype, *, steps: int = 4, rate: float = 1.0) -> Finding:
     """Train some steps with every micro-batch looked at; ParameterError if right code is refused."""
-    took = {"values": 0.0, "gradients": 0.0}
-    with _measured(took):
-        slow = _seconds(architecture, dtype, steps, rate)
-    fast = _seconds(architecture, dtype, steps, 0.0)
-    return Finding(took["values"], took["gradients"], slow / fast - 1)
+    slow, took = _seconds(architecture, dtype, steps, rate)
+    fast, _ = _seconds(architecture, dtype, steps, 0.0)
+    return Finding(took, slow / fast - 1)
 
 
 def table(found: dict[tuple[str, torch.dtype], Finding]) -> str:
     """One row an architecture and dtype."""
     rows = [
-        [name, str(dtype).removeprefix("torch."), f"{f.values:.1%}", f"{f.gradients:.1%}", f"{f.cost:.1f}"]
+        [name, str(dtype).removeprefix("torch."), f"{f.share:.1%}", f"{f.cost:.1f}"]
         for (name, dtype), f in found.items()
     ]
-    return markdown(
-        ["architecture", "dtype", "of values' tolerance", "of gradients' tolerance", "cost of a look"], rows
-    )
+    return markdown(["architecture", "dtype", "of the tolerance", "cost of a look"], rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -152,26 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-@contextmanager
-def _measured(took: dict[str, float]) -> Iterator[None]:
-    differ = _replay_seen._differ
-
-    def note(mine: torch.Tensor, row: torch.Tensor, tolerance: float, floor: float = 0.0) -> bool:
-        if mine.is_floating_point() and mine.numel():
-            one, other = mine.double().nan_to_num(), row.double().nan_to_num()
-            bound = max(floor, tolerance * max(float(one.norm()), float(other.norm())), 1e-300)
-            kind = "gradients" if tolerance >= 0.1 else "values"
-            took[kind] = max(took[kind], float((one - other).norm()) / bound)
-        return differ(mine, row, tolerance, floor)
-
-    _replay_seen._differ = note
-    try:
-        yield
-    finally:
-        _replay_seen._differ = differ
-
-
-def _seconds(architecture: Architecture, dtype: torch.dtype, steps: int, rate: float) -> float:
+def _seconds(architecture: Architecture, dtype: torch.dtype, steps: int, rate: float) -> tuple[float, float]:
     torch.manual_seed(0)
     model = architecture.build().to(dtype)
     private = make_private(
@@ -183,17 +159,23 @@ def _seconds(architecture: Architecture, dtype: torch.dtype, steps: int, rate: f
         expected_batch_size=4.0,
         replay=rate,
     )
-    times = []
+    times, shares, within = [], [0.0], _isolation.within
+
+    def note(difference: float, allowed: float) -> bool:
+        shares.append(difference / max(allowed, 1e-300))
+        return within(difference, allowed)
+
     for number in range(steps):
         batch = _batch(architecture, number, dtype)
         start = time.process_time()
-        private.accumulate(
-            _losses(architecture, private), samples=range(architecture.samples), step=number, batch=batch
-        )
+        with mock.patch.object(_isolation, "within", note):
+            private.accumulate(
+                _losses(architecture, private), samples=range(architecture.samples), step=number, batch=batch
+            )
         times.append(time.process_time() - start)
         private.step()
     assert private.replays == (steps if rate else 1)
-    return statistics.median(times[1:])
+    return statistics.median(times[1:]), max(shares)
 
 
 def _batch(architecture: Architecture, number: int, dtype: torch.dtype) -> Batch:

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from audits.steps import make_private
 from audits.table import markdown
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 
 Batch = dict[str, torch.Tensor]
 Losses = Callable[[nn.Module, Batch], torch.Tensor]

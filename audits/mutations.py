@@ -132,13 +132,13 @@ def _lines_of(function: str | None, source: str) -> tuple[int, int]:
 
 
 def table() -> str:
-    """Count the bugs of each area by what became of them, and name those that no test saw."""
+    """Count the bugs of each area by what became of them, and name the survivors."""
     results = read_results()
     words = [(bug["area"], bug["name"], _word(results.get(bug["name"]), bug)) for bug in read_list()]
     areas = list(dict.fromkeys(area for area, _, _ in words))
     rows = [(area, *(sum((area, word) == (a, w) for a, _, w in words) for word in _WORDS)) for area in areas]
     rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))
-    unseen = [f"- {area}, {word}: {name}" for area, name, word in words if word != _WORDS[0]]
+    unseen = [f"- {area}, {word}: {name}" for area, name, word in words if word == _WORDS[1]]
     counts = markdown(("area", "seen by a test", "survived", "not run"), [tuple(map(str, row)) for row in rows])
     return counts + ("\n" + "\n".join(unseen) + "\n" if unseen else "")
 

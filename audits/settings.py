@@ -14,8 +14,8 @@ from scipy import stats
 
 from audits.canaries import Parallel, Sample, bias_only, rank_one, small_random, spread
 from audits.game import Factory, Game
+from audits.steps import make_private
 from dprmt.training.clipping import Units
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 
 PROBES = 4

@@ -5,10 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-_COMMANDS = (
-    *("accounting", "compositions", "denoiser", "false_alarms", "frozen", "gpu", "grape", "relation_values"),
-    *("relations", "step", "sweep", "verified", "wide_layer"),
-)
+_COMMANDS = (*("accounting", "denoiser", "false_alarms", "frozen", "gpu", "grape", "step", "sweep", "verified"),)
 _QUICK = ("accounting", "denoiser", "grape")
 
 

@@ -1,8 +1,7 @@
 """Accounting speed: CPU time of common questions, and of other accountants for the same ones in the same run.
 
-    python -m benchmarks.accounting                          # prints the table, a few minutes
+    python -m benchmarks.accounting                          # prints the tables, a few minutes
     python -m benchmarks.accounting --results benchmarks/results/accounting.json
-    python -m benchmarks.accounting --page docs/performance.md --results benchmarks/results/accounting.json
 
 The others answer an easier question: exact norms only; prv-accountant one direction. Each is asked at several
 accuracies, and its answer stands beside ours, which is an interval that holds the truth.
@@ -13,8 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -23,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import relations, spectra_page, step_page
-from benchmarks.sweep import compared, misses, stored, table
 from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
+from dprmt.statements import round_down, round_up
 
 SIGMA, RATE, STEPS, DELTA = 0.779078, 2000 / 67349, 400, 1e-5
 PROBES = ("public", "secret")
@@ -34,8 +30,6 @@ SETTINGS = {
     "(b)": (1.0, 1e-3, 100_000, 1e-6),
     "(c)": (0.406531, 64 / 42000, 400, 1e-5),
 }
-_SWEEP = Path(__file__).parent / "results" / "sweep.jsonl"
-_EARLIER = _SWEEP.with_name("sweep_before.jsonl")
 _SLOW = 1.0
 
 Interval = tuple[float, float]
@@ -80,14 +74,6 @@ def ours() -> dict[str, Callable[[], Any]]:
         questions[f"ε, 200 phases, {name}"] = lambda s=schedule: s.epsilon(DELTA)
     for who in PROBES:
         questions[f"ε, 100 phases, 32 {who} probes, T = 400 in all"] = _phases(who == "secret")
-    polynomial = DPSGD(2.32, 0.001237, Hutchinson(2, secret=False, rank=2, analysis="envelope"))
-    questions["ε, 2 public probes, σ = 2.32, q = 0.001237, T = 363,816, δ = 1.4e-10"] = lambda: polynomial.epsilon(
-        steps=363_816, delta=1.4e-10
-    )
-    rare = DPSGD(0.4096, 3.388e-6, Hutchinson(14, secret=False))
-    questions["ε, 14 public probes, σ = 0.4096, q = 3.388e-6, T = 618,735, δ = 3.36e-7"] = lambda: rare.epsilon(
-        steps=618_735, delta=3.36e-7
-    )
     return questions
 
 
@@ -106,57 +92,6 @@ def _phases(secret: bool) -> Callable[[], Any]:
 
 def _mechanism(sigma: float, probes: int | None) -> DPSGD:
     return DPSGD(sigma, RATE) if probes is None else DPSGD(sigma, RATE, Hutchinson(probes, secret=False))
-
-
-_LONG = 10_000
-_BLOCK = 1_000
-_FIRST = 64  # what a run of training asks first
-
-
-def many() -> dict[str, tuple[Callable[[], Any], int]]:
-    """Many answers of one question, for a time per answer: the question, and how many it stands for."""
-    questions: dict[str, tuple[Callable[[], Any], int]] = {}
-    for probes in (None, 32):
-        name = "exact norms" if probes is None else f"{probes} probes"
-        run = _mechanism(SIGMA, probes)
-        for steps in (_BLOCK, _LONG):
-            questions[f"ε after each of {steps:,} steps, {name}"] = (
-                lambda r=run, t=steps: r.epsilon(steps=np.arange(1, t + 1), delta=DELTA),
-                steps,
-            )
-        questions[f"ε after each of the first {_FIRST} steps, {name}"] = _first(run)
-        questions[f"δ at 100 ε, {name} (a)"] = (
-            lambda r=run: r.delta(steps=STEPS, epsilon=np.linspace(0.1, 12.0, 100)),
-            100,
-        )
-        questions[f"trade-off at 100 points, {name} (a)"] = (
-            lambda r=run: r.trade_off(steps=STEPS, alpha=np.linspace(0, 1, 100)),
-            100,
-        )
-    secret = DPSGD(SIGMA, RATE, Hutchinson(32, secret=True))
-    questions[f"ε after each of the first {_FIRST} steps, 32 secret probes"] = _first(secret)
-    return questions
-
-
-def _first(run: DPSGD) -> tuple[Callable[[], Any], int]:
-    return lambda: run.epsilon(steps=np.arange(1, _FIRST + 1), delta=DELTA), _FIRST
-
-
-def first_calls() -> dict[str, float]:
-    """CPU seconds of a first answer in a fresh process, after the import; the best of three."""
-    call = f"DPSGD({SIGMA}, {RATE!r}, Hutchinson(32, secret={{}})).epsilon(steps={STEPS}, delta={DELTA})"
-    calls = {f"ε, 32 {who} probes (a)": call.format(who == "secret") for who in PROBES}
-    calls["calibration to ε = 2, 128 public probes"] = (
-        f"calibrate(DPSGD(1.0, {RATE!r}, Hutchinson(128, secret=False)), "
-        f"steps={STEPS}, target_epsilon=2.0, delta={DELTA})"
-    )
-    return {name: min(_first_seconds(call) for _ in range(3)) for name, call in calls.items()}
-
-
-def _first_seconds(call: str) -> float:
-    start = "import time; from dprmt.accounting import DPSGD, Hutchinson, calibrate"
-    program = f"{start}; t = time.process_time(); {call}; print(time.process_time() - t)"
-    return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
 
 
 def opacus_prv(sigma: float, rate: float, steps: int, delta: float, error: float) -> Interval:
@@ -203,19 +138,12 @@ PEERS: dict[str, tuple[Callable[..., Interval], float]] = {
 
 def measured() -> dict[str, Any]:
     """All times and answers, in one run."""
-    rows: dict[str, Any] = {"ours": [], "many": [], "peers": [], "first": first_calls(), "cold": cold_seconds()}
+    rows: dict[str, Any] = {"ours": [], "peers": []}
     for name, work in ours().items():
         seconds, answer = cpu_seconds(work)
         calibrated = isinstance(answer, DPSGD)
         ends = 2 * [answer.noise_multiplier] if calibrated else [answer.lower, answer.upper]
         rows["ours"].append({"question": name, "ms": 1e3 * seconds, "answer": ends})
-    for name, (work, number) in many().items():
-        seconds, answer = cpu_seconds(work, repeats=2)
-        narrow = getattr(answer, "is_narrow", None)
-        width = answer.upper - answer.lower
-        share = None if narrow is None else float(np.mean(narrow))
-        rows["many"].append({"question": name, "ms": 1e3 * seconds, "number": number, "narrow": share})
-        rows["many"][-1]["widest"] = float(np.max(width))
     for setting, asked in SETTINGS.items():
         for name, (peer, accuracy) in PEERS.items():
             try:
@@ -228,39 +156,13 @@ def measured() -> dict[str, Any]:
     return rows
 
 
-def cold_seconds() -> dict[str, float]:
-    """CPU seconds of whole processes, the best of three."""
-    run = "--noise-multiplier 1 --sample-rate 0.01 --steps 1000 --delta 1e-5"
-    commands = {
-        "dprmt epsilon": ["-m", "dprmt", "epsilon", *run.split()],
-        "import dprmt.accounting": ["-c", "import dprmt.accounting"],
-        "import scipy.special, scipy.fft": ["-c", "import scipy.special, scipy.fft"],
-        "import opacus": ["-c", "import opacus"],
-    }
-    return {name: min(_process_seconds(command) for _ in range(3)) for name, command in commands.items()}
-
-
-def _process_seconds(command: list[str]) -> float:
-    import resource
-
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *command], check=False, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-
 def report(rows: dict[str, Any]) -> str:
     """The tables, in Markdown."""
     lines = ["| question | CPU ms | answer |", "|---|---|---|"]
     for row in rows["ours"]:
         low, high = row["answer"]
-        shown = f"[{low:.6g}, {high:.6g}]" if low != high else f"σ = {high:.6g}"
+        shown = f"[{round_down(low)}, {round_up(high)}]" if low != high else f"σ = {round_up(high)}"
         lines.append(f"| {row['question']} | {row['ms']:.0f} | {shown} |")
-    lines += ["", "| many answers | CPU ms | ms an answer | as narrow as asked | widest |", "|---|---|---|---|---|"]
-    for row in rows.get("many", []):
-        each, share = row["ms"] / row["number"], row["narrow"]
-        narrow = "" if share is None else f"{100 * share:.0f} %"
-        lines.append(f"| {row['question']} | {row['ms']:.0f} | {each:.2g} | {narrow} | {row['widest']:.2g} |")
     lines += ["", "| exact norms | CPU ms | times ours | answer | off ours by |", "|---|---|---|---|---|"]
     mine = {row["question"].split()[-1]: row for row in rows["ours"] if row["question"].startswith("ε, exact norms")}
     for row in rows["peers"]:
@@ -269,75 +171,21 @@ def report(rows: dict[str, Any]) -> str:
             continue
         own = mine[row["setting"]]
         low, high = row["answer"]
-        shown = f"{high:.6g}" if low == high else f"[{low:.6g}, {high:.6g}]"
+        shown = round_up(high) if low == high else f"[{round_down(low)}, {round_up(high)}]"
         off = max(high - own["answer"][1], own["answer"][0] - high, 0.0) / own["answer"][1]
         ratio = row["ms"] / own["ms"]
         lines.append(
             f"| {row['setting']} {row['peer']} | {row['ms']:.0f} | {ratio:.1f} | {shown} | {100 * off:.2g} % |"
         )
-    lines += ["", "| a first answer in a process, without the import | CPU ms |", "|---|---|"]
-    lines += [f"| {name} | {1e3 * seconds:.0f} |" for name, seconds in rows.get("first", {}).items()]
-    lines += ["", "| a whole process | CPU s |", "|---|---|"]
-    lines += [f"| {name} | {seconds:.2f} |" for name, seconds in rows["cold"].items()]
     return "\n".join(lines)
 
 
-def page(rows: dict[str, Any]) -> str:
-    """The whole of ``docs/performance.md``; its notes are kept in ``results/notes.md``."""
-    parts = [_INTRODUCTION, report(rows)]
-    if _SWEEP.exists():
-        answers = stored(_SWEEP)
-        parts += ["## Random mechanisms", _ABOUT_SWEEP.format(count=len(answers)), table(answers)]
-        parts += [_AGAINST.format(found=compared(answers, stored(_EARLIER))), misses(answers)]
-    notes = _SWEEP.with_name("notes.md")
-    parts += [spectra_page.section(), notes.read_text().strip() if notes.exists() else ""]
-    parts.append(step_page.section())
-    parts.append(relations.page(stored(relations.RESULTS)))
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-_INTRODUCTION = """\
----
-type: results
-audience: researchers
-summary: Time and memory of the accountant and of private training steps, next to other packages.
----
-# Performance
-
-An answer of the accountant usually takes less than two seconds of one CPU core, and its interval is about 0.1 %
-wide in ordinary settings. Other certified accountants are slower or wider; fast approximations are not bounds.
-
-In [whole training steps](#whole-steps) exact norms take no longer than estimated ones, and add at most half the
-overhead of Opacus on the wide layers that we measured. Estimated norms save no memory compared with blockwise exact
-norms. Missed goals are listed with each table. Everything ran on CPUs.
-
-Written by `python -m benchmarks.accounting --page docs/performance.md --results benchmarks/results/accounting.json`:
-CPU time on one thread, the best of a few runs, everything in one run on one machine that had other work to do. Ratios
-within the run mean more than milliseconds.
-
-(a): q = 2000/67349, T = 400, σ = 0.779078, δ = 1e-5; (b): q = 1e-3, T = 100,000, σ = 1, δ = 1e-6; (c): q = 64/42000,
-T = 400, σ = 0.406531, δ = 1e-5. Ours are certified intervals over both adjacency directions at the default tolerance
-of 1e-3; "off ours by" is how far another answer's upper end lies outside our interval."""
-_ABOUT_SWEEP = """\
-{count} of the mechanisms of `python -m benchmarks.sweep --seed 0 --count 2000 --checked 0.2`: rates 1e-6 … 1,
-noise 0.3 … 50, 1 … 1e6 steps, δ 1e-12 … 0.1, 2 … 4096 probes, all analyses. Width is upper less lower, relative
-where ε is above 1; "contradicted" counts answers that a reference contradicts, of those "checked" against some.
-Wanted: at most 1 % for more than 8 probes and σ ≥ .5, 5 % elsewhere, an upper end, and 2 s; every miss is listed."""
-_AGAINST = """\
-{found} (`--against benchmarks/results/sweep_before.jsonl`: the version before the widths were worked on, which had no
-sketches; what it did not answer within 4 s is left out.)"""
-
-
 def main() -> None:
-    """Print the tables; measure only what no results file has."""
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="a JSON file to write, or with --page to read")
-    parser.add_argument("--page", type=Path, help="write the page from the results")
+    parser.add_argument("--results", type=Path, help="a JSON file to write")
     arguments, _ = parser.parse_known_args()
     warnings.simplefilter("ignore")
-    if arguments.page and arguments.results and arguments.results.exists():
-        arguments.page.write_text(page(json.loads(arguments.results.read_text())))
-        return
     rows = measured()
     if arguments.results:
         arguments.results.write_text(json.dumps(rows, indent=1) + "\n")

@@ -1,7 +1,7 @@
 """Time of the denoiser against a full SVD with the same shrinkage, as ratios within one run on one thread.
 
     python -m benchmarks.denoiser                                               # some minutes
-    python -m benchmarks.denoiser --results benchmarks/results/spectra.json     # a section of docs/performance.md
+    python -m benchmarks.denoiser --results benchmarks/results/spectra.json
     python -m benchmarks.denoiser --only 4096 --results benchmarks/results/spectra.json     # its largest matrices anew
 
 Errors are relative to the same computation in float64. Next to the bulk edge the shrinkage of a singular value
@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import svds
 
-from benchmarks.spectra_page import tables
 from dprmt.spectra import MarchenkoPastur, denoise, denoise_layers, kappa_for, shrink
 
 SIGMA = 0.01
@@ -182,6 +181,45 @@ def with_large_rows(rows: dict[str, Any], anew: list[dict[str, Any]]) -> dict[st
     name = lambda row: (row["name"], tuple(row["shape"]), row["library"], row["dtype"])  # noqa: E731
     found = {name(row): row for row in [*rows["large"], *anew]}
     return rows | {"large": list(found.values())}
+
+
+def tables(rows: dict[str, Any]) -> str:
+    """In Markdown."""
+    return "\n\n".join((_denoiser(rows["denoiser"]), _large(rows["large"]), _laws(rows["laws"])))
+
+
+def _denoiser(rows: list[dict[str, Any]]) -> str:
+    lines = ["| denoiser, float32 | shape | SVD ms | ours ms | ours / SVD | wanted | error | of the SVD |"]
+    lines.append("|---" * 8 + "|")
+    for row in rows:
+        shape = f"{row['count']} × {row['shape'][0]} × {row['shape'][1]}"
+        ratio = row["ms"] / row["svd_ms"]
+        times = f"{row['svd_ms']:.1f} | {row['ms']:.1f} | {ratio:.2f} | {_met(ratio, row['limit'])}"
+        errors = f"{row['error']:.0e} | {row['svd_error']:.0e}"
+        lines.append(f"| {row['name']}, {row['library']} | {shape} | {times} | {errors} |")
+    return "\n".join(lines)
+
+
+def _large(rows: list[dict[str, Any]]) -> str:
+    lines = ["| few spikes | shape | YYᵀ alone, ms | `lanczos`: on YYᵀ, exact proof, ms |"]
+    lines[0] += " PROPACK, 3 triplets, no proof, ms |"
+    lines.append("|---" * 5 + "|")
+    for row in rows:
+        propack = f"{row['propack']:.0f}" if "propack" in row else "–"
+        kind = f"{row['name']}, {row['library']} {row['dtype']} | {row['shape'][0]} × {row['shape'][1]}"
+        lines.append(f"| {kind} | {row['product']:.0f} | {row['lanczos']:.0f} | {propack} |")
+    return "\n".join(lines)
+
+
+def _laws(rows: list[dict[str, Any]]) -> str:
+    lines = ["| laws | CPU ms | wanted |", "|---|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| {row['name']} | {row['ms']:.0f} | {_met(row['ms'], row['limit'])} |" for row in rows)]
+    )
+
+
+def _met(value: float, limit: float) -> str:
+    return f"≤ {limit:g}" + ("" if value <= limit else ", **missed**")
 
 
 def main() -> None:

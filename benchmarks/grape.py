@@ -100,8 +100,8 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
+    from audits.steps import make_private
     from dprmt.training.clipping import ClippedStep
-    from dprmt.training.clipping._make_private import make_private
     from dprmt.training.optimizers import DPGrape
     from dprmt.training.subspaces import Subspaces, at_most
 

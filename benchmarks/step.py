@@ -4,8 +4,7 @@
 the other, each in processes of its own, and prints the tables; ``--again`` measures all of the named cells anew. Time
 is CPU time on one thread, the median of ratios within pairs: a plain step and a step of the way take turns. Memory is
 the growth of the peak resident set over what the process held before its first step, in a process that gives freed
-memory back at once, over plain's. The first step is apart: ours looks for what mixes samples. ``--page FILE`` writes
-the section into a page.
+memory back at once, over plain's. The first step is apart: ours looks for what mixes samples.
 
 ``--device cuda`` measures on a GPU, in ms of its own events and GiB of its own allocator, into
 ``benchmarks/results/step_cuda.json``: see ``python -m benchmarks.gpu``. A batch that the device's memory does not hold
@@ -22,7 +21,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +45,6 @@ OF_OPTIONS = ("plain", "exact", "ghost", "hutchinson", "opacus ghost")
 GPU_SIZES = ["--shapes", "roberta-base", "llama-1b", "--tokens", "512", "2048", "16384", "--batch", "16"]
 LIMIT = 600
 """Seconds that a process may take."""
-REVISION = 2
-"""Raised when the code changes so that rows of ours move: those of an earlier one are marked on the page."""
-
-MEMORY = 2
-"""Raised when the code changes so that peaks of ours move and times do not: ``--memory`` measures them again."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +143,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[None], help="in place of the shapes' own")
     parser.add_argument("--again", action="store_true", help="measure what is stored, too")
     parser.add_argument("--out", type=Path, help="benchmarks/results/step.json, or step_cuda.json of a GPU")
-    parser.add_argument(
-        "--memory", action="store_true", help="of what is stored, measure memory anew and keep the times"
-    )
-    parser.add_argument(
-        "--epsilon", action="store_true", help="store ε of every norm method for the shapes, and measure no steps"
-    )
-    parser.add_argument("--page", type=Path, help="write what is stored between the marks of this page")
-    parser.add_argument("--picture", type=Path, help="draw what is stored: time against ε")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.cell:
@@ -167,39 +152,62 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(run(what, Cell(**cell))))
         return
     path = options.out or RESULTS / ("step.json" if options.device == "cpu" else "step_cuda.json")
-    if options.epsilon:
-        from benchmarks.step_cell import epsilons
-
-        kept = load(path)
-        kept["epsilon"] = {name: epsilons(name) for name in FRONT}
-        path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    stored_only = options.epsilon or options.page or options.picture
-    for tokens in () if stored_only else options.tokens:
+    for tokens in options.tokens:
         sizes = {} if tokens is None else {"batch": options.batch, "tokens": tokens}
         for cell in cells(options.shapes, options.ways, rounds=options.rounds, device=options.device, **sizes):
-            stored = load(path)["cells"].get(cell.key)
-            if options.memory and (stored is None or "failed" in stored):
-                continue
-            if options.again or options.memory or stored is None:
-                found = measured(cell, ["memory"]) if options.memory else halved(cell)
-                if options.memory:
-                    if "failed" in found:
-                        continue
-                    found = stored | found
+            if options.again or cell.key not in load(path)["cells"]:
+                found = halved(cell)
                 print(cell.key, found, flush=True)
                 kept = load(path)
                 kept["cells"][cell.key] = found
                 path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    from benchmarks import step_page
+    print(tables(load(path)["cells"]) if options.device == "cpu" else gpu_table(load(path)["cells"]))
 
-    if options.page:
-        step_page.write(options.page, load(path))
-    if options.picture:
-        from dprmt.plots import save_picture
 
-        save_picture(options.picture, partial(step_page.draw, load(path)), size=(10.0, 3.6), panels=(1, 3))
-    if not (options.page or options.picture):
-        print(step_page.tables(load(path)))
+def tables(found: dict[str, Any]) -> str:
+    """What is stored of a CPU, in Markdown: time, peak and first peak over plain's; the first step in later ones."""
+    parts = [
+        _table(found, TABLE, WAYS),
+        _table(found, (*LENGTHS, *FRONT), OF_LENGTHS),
+        _table(found, OPTIONS, OF_OPTIONS),
+    ]
+    return "\n\n".join(parts)
+
+
+def _table(found: dict[str, Any], shapes: Sequence[str], ways: Sequence[str]) -> str:
+    shapes = [shape for shape in shapes if f"{shape}: plain" in found]
+    lines = [
+        "| time ×; peak ×, first peak ×; first step | " + " | ".join(shapes) + " |",
+        "|---" * (len(shapes) + 1) + "|",
+    ]
+    return "\n".join(
+        [*lines, *(f"| {way} | " + " | ".join(_cell(found, shape, way) for shape in shapes) + " |" for way in ways)]
+    )
+
+
+def _cell(found: dict[str, Any], shape: str, way: str) -> str:
+    own, plain = found.get(f"{shape}: {way}"), found[f"{shape}: plain"]
+    if own is None:
+        return "–"
+    if "failed" in own:
+        return f"fails: {own['failed'].partition(':')[0]}"
+    if way == "plain":
+        return f"{own['seconds']:.2f} s; {own['mib']:.0f} MiB"
+    peaks = f"{own['mib'] / plain['mib']:.2f}, {own['first_mib'] / plain['mib']:.2f}"
+    return f"{own['ratio']:.2f}; {peaks}; {own['first_seconds'] / own['seconds']:.1f}"
+
+
+def gpu_table(found: dict[str, Any]) -> str:
+    """What is stored of a GPU, in Markdown: every way at the largest batch that fits."""
+    lines = ["| device, date | shape | way | batch | ms | times plain | GiB |", "|---|---|---|---|---|---|---|"]
+    for key, own in found.items():
+        shape, _, way = key.partition(": ")
+        numbers = f"fails: {own.get('failed', '').partition(':')[0]} | – | –"
+        if "failed" not in own:
+            numbers = f"{1e3 * own['seconds']:.0f} | {own['ratio']:.2f} | {own['mib'] / 1024:.1f}"
+        where = f"{own.get('device', '–')}, {own.get('date', '–')}"
+        lines.append(f"| {where} | {shape} | {way} | {own.get('batch', '–')} | {numbers} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.step import MEMORY, REVISION, Cell
+from benchmarks.step import Cell
 from benchmarks.step_shapes import SHAPES, Shape
 
 Step = Callable[[int], None]
@@ -33,7 +33,7 @@ def run(what: str, cell: Cell) -> dict[str, Any]:
         step = stepper(cell.way, shape, model, inputs)
         held = _held(cell.device)
         first = _peak(step, 0, cell.device) - held
-        return {"first_mib": first, "mib": _peak(step, 1, cell.device) - held, "memory": MEMORY}
+        return {"first_mib": first, "mib": _peak(step, 1, cell.device) - held}
     plain = stepper("plain", shape, shape.make(tokens, cell.device), inputs)
     plain(0)
     plain(1)
@@ -51,7 +51,6 @@ def run(what: str, cell: Cell) -> dict[str, Any]:
         "parameters": sum(value.numel() for value in model.parameters() if value.requires_grad),
         "device": torch.cuda.get_device_name() if cell.device == "cuda" else "cpu",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "revision": REVISION,
     }
 
 
@@ -121,7 +120,7 @@ def _compiled(shape: Shape, model: Any, *, twice: bool = False) -> Any:
 
 
 def _ours(way: str, shape: Shape, model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> Step:
-    from dprmt.training.clipping._make_private import make_private
+    from audits.steps import make_private
 
     size = len(inputs)
     private = make_private(
@@ -170,16 +169,3 @@ def _opacus(way: str, shape: Shape, model: nn.Module, optimizer: torch.optim.Opt
         inputs.grad = None
 
     return two_passes
-
-
-def epsilons(name: str) -> dict[str, float]:
-    """Upper bounds of ε for a shape by every norm method, in the setting of the README."""
-    from dprmt.training.clipping import plan_private
-
-    shape = SHAPES[name]
-    model, options = shape.make(shape.tokens, "cpu"), {"clipping_norm": 1.0, "expected_batch_size": 8.0}
-    found = {}
-    for way in ("exact", "ghost", "hutchinson", "hutch++"):
-        record = plan_private(model, norms=way, tokens=shape.tokens, **options).record
-        found[way] = record.mechanism(1.0, 2000 / 67349).epsilon(steps=400, delta=1e-5).upper
-    return found

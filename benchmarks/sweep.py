@@ -27,6 +27,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaincinv, gammaln, ndtr
 
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds
+from dprmt.statements import round_down, round_up
 
 TOLERANCE = 1e-3
 
@@ -168,13 +169,13 @@ def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
     found = []
     one = one_step_epsilon(question)
     if one is not None and bounds.upper < one * (1 - 1e-6) - 1e-9:
-        found.append(f"one step costs {one:.6g}, more than all of them: {bounds.upper:.6g}")
+        found.append(f"one step costs {one:.6g}, more than all of them: {round_up(bounds.upper)}")
     peer = peer_interval(question)
     if peer is not None and (bounds.upper < peer[0] * (1 - 1e-6) - 1e-9 or bounds.lower > peer[1] * (1 + 1e-6) + 1e-9):
         found.append(f"dp-accounting has [{peer[0]:.6g}, {peer[1]:.6g}]")
     other = unsplit(question)
     if bounds.upper < other.lower * (1 - 1e-9) or max(bounds.lower, 0.0) > max(other.upper, bounds.upper) * (1 + 1e-9):
-        found.append(f"on one mesh the engine has [{other.lower:.6g}, {other.upper:.6g}]")
+        found.append(f"on one mesh the engine has [{round_down(other.lower)}, {round_up(other.upper)}]")
     return found
 
 
@@ -246,9 +247,9 @@ def misses(rows: list[dict[str, Any]]) -> str:
         return ""
     lines = ["| missed | stratum | mechanism | interval | width | CPU s | contradicted |", "|---" * 7 + "|"]
     for row in some:
-        upper = _upper(row)
         asked = f"`{row['mechanism']}`, T = {row['steps']}, δ = {row['delta']:.2g}"
-        answer = f"[{row['lower']:.4g}, {upper:.4g}] | {100 * relative_width(row):.2g} % | {row['seconds']:.1f}"
+        ends = f"[{round_down(row['lower'])}, {round_up(_upper(row))}]"
+        answer = f"{ends} | {100 * relative_width(row):.2g} % | {row['seconds']:.1f}"
         lines.append(f"| {row['number']} | {row['stratum']} | {asked} | {answer} | {'; '.join(row['complaints'])} |")
     return "\n".join(lines)
 
@@ -290,7 +291,7 @@ def compared(rows: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> str:
     """A sentence on whether two versions' intervals overlap: both hold the truth."""
     number, contradicted = apart(rows, earlier)
     named = f"; apart: {', '.join(map(str, contradicted))}" if contradicted else ""
-    return f"Of {number} mechanisms that an earlier version answers too, {number - len(contradicted)} overlap{named}."
+    return f"An earlier version answers {number} of them too; {number - len(contradicted)} intervals overlap{named}."
 
 
 def _upper(row: dict[str, Any]) -> float:
@@ -315,7 +316,7 @@ def main() -> None:
         wide, slow = relative_width(row) > 10 * TOLERANCE, row["seconds"] > 2.0
         if row["complaints"] or (arguments.verbose and (wide or slow)):
             print(f"{row['number']:5d} {row['mechanism']}, {row['steps']} steps, δ = {row['delta']:.3g}:", end=" ")
-            print(f"[{row['lower']:.6g}, {row['upper'] or math.inf:.6g}], {row['seconds']} s", *row["complaints"])
+            print(f"[{round_down(row['lower'])}, {round_up(_upper(row))}], {row['seconds']} s", *row["complaints"])
     print(table(rows))
     if arguments.against is not None:
         print(f"\n{compared(rows, stored(arguments.against))}")

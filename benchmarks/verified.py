@@ -4,9 +4,9 @@
     python -m benchmarks.verified --again               # with more time, what is not settled or was given up
     python -m benchmarks.verified --count 0             # the table alone
 
-Ranges are those of ``benchmarks.sweep`` and ``benchmarks.compositions``; what the verifier does not cover is not drawn,
-nor an ε above 100. What is claimed are our ends with a thousandth of themselves to spare. An end that is refuted is an
-error of ours, or of the verifier.
+Ranges are those of ``benchmarks.sweep``, of compositions those of :func:`phases`; what the verifier does not cover is
+not drawn, nor an ε above 100. What is claimed are our ends with a thousandth of themselves to spare. An end that is
+refuted is an error of ours, or of the verifier.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "verify"))
 
-from benchmarks.compositions import draw
 from dprmt.accounting import DPSGD, Group, Hutchinson, PrivacyBounds, ReplaceOne, compose
+from dprmt.statements import round_down, round_up
 from dprmt_verify import read_statement, verify
 
 RESULTS = Path(__file__).parent / "results" / "verified.jsonl"
@@ -71,18 +71,27 @@ def _run(rng: np.random.Generator, kind: str) -> dict[str, Any] | None:
     return {"mechanism": {"kind": "dpsgd"} | mechanism, "steps": steps, "delta": delta, "epsilon": _claimed(found)}
 
 
+def phases(rng: np.random.Generator) -> tuple[list[tuple[DPSGD, int]], float]:
+    """Two or three, and δ."""
+
+    def between(low: float, high: float) -> float:
+        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+    found = []
+    for _ in range(int(rng.integers(2, 4))):
+        sigma, rate, steps = between(0.6, 4), between(1e-4, 0.1), round(between(10, 2e5))
+        probes = int(rng.choice([0] * 7 + [32]))
+        run = DPSGD(sigma, rate, Hutchinson(probes, secret=False)) if probes else DPSGD(sigma, rate)
+        found.append((run, steps))
+    return found, between(1e-7, 1e-3)
+
+
 def _composition(rng: np.random.Generator) -> dict[str, Any] | None:
-    phases, delta = draw(rng)
-    found = compose([(phase.mechanism(), phase.steps) for phase in phases]).epsilon_by_direction(delta)
+    run, delta = phases(rng)
+    found = compose(run).epsilon_by_direction(delta)
     if not all(0 < bounds.upper < MOST for bounds in found.values()):
         return None
-    told = []
-    for phase in phases:
-        sampling = {"kind": "poisson", "rate": phase.sample_rate}
-        mechanism: dict[str, Any] = {"kind": "dpsgd", "noise_multiplier": phase.noise_multiplier, "sampling": sampling}
-        if phase.probes:
-            mechanism["norms"] = {"kind": "hutchinson", "probes": phase.probes}
-        told.append({"mechanism": mechanism, "steps": phase.steps})
+    told = [{"mechanism": mechanism.as_dict(), "steps": steps} for mechanism, steps in run]
     claimed = {direction: _claimed(bounds) for direction, bounds in found.items()}
     return {"phases": told, "delta": delta, "by_direction": claimed}
 
@@ -177,7 +186,7 @@ def left(rows: list[dict[str, Any]]) -> str:
         if word(row) == "proved":
             continue
         ends = [
-            f"{end['claim']} (proved: from {end['at_least']:.6g} to {end['at_most'] or math.inf:.6g})"
+            f"{end['claim']} (proved: from {round_down(end['at_least'])} to {round_up(end['at_most'] or math.inf)})"
             for end in row.get("ends", [])
             if end["word"] != "proved"
         ]

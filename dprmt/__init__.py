@@ -51,7 +51,13 @@ _NAMES = {
     "training.data": ("per_sample_losses",),
     "training.private_run": ("PrivateRun", "make_private"),
 }
-"""Names that people meet first, by the subpackage that defines them."""
+"""Names for newcomers, by the subpackage that defines them."""
+
+_PACKAGES = (
+    *("numpy", "scipy", "matplotlib", "rich", "safetensors", "torch", "opacus", "transformers", "peft", "datasets"),
+    *("tomli-w", "cryptography", "joblib", "prv-accountant", "dp-accounting"),
+)
+"""Packages that a result may depend on."""
 
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 __getattr__, _listed = _on_demand(__name__, _SUBPACKAGES, **_HOMES)
@@ -70,7 +76,14 @@ def show_versions() -> None:
     dprmt           0.1.0
     Python          3...
     """
-    from dprmt._versions import versions
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
 
-    for name, text in {"dprmt": __version__, **versions()}.items():
+    system = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    for name, text in (("dprmt", __version__), ("Python", platform.python_version()), ("system", system)):
         print(f"{name:<16}{text}")
+    for name in _PACKAGES:
+        try:
+            print(f"{name:<16}{version(name)}")
+        except PackageNotFoundError:
+            print(f"{name:<16}–")

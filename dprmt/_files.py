@@ -1,6 +1,6 @@
-"""Files that are there whole or not at all, JSON that every reader takes, and JSON lines that outlive a crash.
+"""Atomic file replacement, strict JSON, and JSON lines that survive a crash.
 
-What is written is for its owner alone unless it is said to be public, and no link is followed to write it.
+Files are readable by their owner alone unless they are public, and no link is followed to write them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import IO, Any
 
 LEFTOVERS = ".*.part*"
-"""Pattern of the names of files that a process which was killed was about to put in place."""
+"""Pattern of file names that a killed process left behind."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, public: bool = False) -> Iterator[Path]:
-    """A name to write to, with the suffix of ``path``; on leaving, what is there takes the place of ``path``.
+    """Yield a file name with the suffix of ``path``; on leaving, its content replaces ``path``.
 
-    A reader finds the old content or the new one, and the new one is on the disk when this returns. If the body
-    raises, the old one stays. Only the owner may read the new one, unless it is ``public``.
+    A reader finds the old or the new content, and the new one is on the disk when this returns. If the body raises an
+    error, the old content stays. Only the owner may read the new one, unless it is ``public``.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def open_in_place(path: Path, flags: int) -> int:
 
 
 def write_whole(path: Path, content: str | bytes, *, public: bool = False) -> None:
-    """Write a file as `replacing` does; text as UTF-8, line ends as they are."""
+    """Write a file as `replacing` does: text as UTF-8, with unchanged line ends."""
     with replacing(path, public=public) as fresh:
         fresh.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -94,7 +94,7 @@ def lock(handle: IO[Any]) -> None:
 
 
 def strict_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON that every reader takes: numbers that are not finite, for which JSON has no word, become ``null``.
+    """Format strict JSON: numbers that are not finite become ``null``.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def strict_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def parse_json(content: str | bytes) -> Any:
-    """What a JSON text says; a ValueError also where it is nested too deeply to be read."""
+    """Parse a JSON text; raise a ValueError also if it is nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -114,7 +114,7 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def parse_toml(content: str | bytes) -> dict[str, Any]:
-    """What a TOML text in UTF-8 says; a ValueError also where it is nested too deeply to be read."""
+    """Parse a TOML text in UTF-8; raise a ValueError also if it is nested too deeply."""
     try:
         return tomllib.loads(content if isinstance(content, str) else content.decode())
     except RecursionError:
@@ -135,7 +135,7 @@ def append_line(path: Path, row: Mapping[str, Any], *, durably: bool = False) ->
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    r"""The JSON objects in a file of `append_line`, in order; lines that were cut short are left out.
+    r"""Return the JSON objects in a file of `append_line`, in order; lines that were cut short are left out.
 
     Examples
     --------

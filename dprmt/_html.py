@@ -1,4 +1,4 @@
-"""What objects show of themselves in a notebook: a sentence, small tables and pictures, in the notebook's colours."""
+"""Notebook representations: a sentence, small tables and plots, in the notebook's colours."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from html import escape
 
 _CELL = "text-align:right;padding:.15em .8em .15em 0;border:0"
 _WIDTH, _HEIGHT, _MARGIN = 346.0, 150.0, 40.0
-_INKS = ("#0072b2", "#d55e00", "#009e73")  # told apart by most who see colours differently, on light and on dark
+_INKS = ("#0072b2", "#d55e00", "#009e73")  # colours that most colour-blind readers distinguish, on light and on dark
 
 
 def block(*parts: str) -> str:
-    """Parts of a representation, one under the other."""
+    """Return parts of a representation, one under the other."""
     return f'<div class="dprmt">{"".join(parts)}</div>'
 
 
 def sentence(text: str) -> str:
-    """A line of text."""
+    """Return a line of text."""
     return f'<p style="margin:.3em 0">{escape(text)}</p>'
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts, numbers to the right.
+    """Return a table of texts, numbers to the right.
 
     Examples
     --------
@@ -46,9 +46,10 @@ def picture(
     axes: tuple[str, str] = ("", ""),
     title: str = "",
 ) -> str:
-    """Curves, or dots, over one pair of axes, with labelled horizontal lines, as SVG; what is not finite is left out.
+    """Draw curves or dots over one pair of axes, with labelled horizontal lines, as SVG; values that are not finite
+    are skipped.
 
-    ``axes``: what is drawn to the right and upwards.
+    ``axes``: labels of the horizontal and the vertical axis.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 
 
 def round_up(value: float, digits: int = 6) -> str:
-    """The shortest decimal of ``digits`` significant digits that is not below ``value``.
+    """Return the shortest decimal of ``digits`` significant digits that is not below ``value``.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def round_up(value: float, digits: int = 6) -> str:
 
 
 def round_down(value: float, digits: int = 6) -> str:
-    """The shortest decimal of ``digits`` significant digits that is not above ``value``.
+    """Return the shortest decimal of ``digits`` significant digits that is not above ``value``.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def round_down(value: float, digits: int = 6) -> str:
 
 
 def fixed(value: float, spec: str, rounding: str) -> str:
-    """``format(value, spec)``, rounded by a word of :mod:`decimal`."""
+    """Compute ``format(value, spec)`` with a rounding mode of :mod:`decimal`."""
     if not math.isfinite(value):
         return format(value, spec)
     with localcontext(rounding=rounding):
@@ -67,5 +67,5 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
 
 
 def _decimal(value: float) -> Decimal:
-    """The shortest decimal that is this float: 0.1 for .1, which lies above 1/10 by 5e-18; 0 for -0.0."""
+    """Return the shortest decimal that is this float: 0.1 for .1, which lies above 1/10 by 5e-18; 0 for -0.0."""
     return Decimal(repr(float(value) + 0.0))

@@ -1,4 +1,4 @@
-"""Checks shared by all rooms: of arguments, by one error type with the allowed range, and of an extra's packages."""
+"""Checks shared by all subpackages: argument ranges with one error type, and the packages of an extra."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ class ParameterError(ValueError):
     Parameters
     ----------
     name : str
-        The argument, as the caller spelled it.
+        Name of the argument, as the caller spelled it.
     value : object
-        What was passed.
+        The rejected value.
     allowed : str
         The allowed range, in words or interval notation.
+    fix : str
+        For arguments that conflict: one action that resolves the conflict.
 
     Examples
     --------
@@ -30,13 +32,13 @@ class ParameterError(ValueError):
     dprmt._validation.ParameterError: sample_rate must be a number in (0, 1], got 1.5
     """
 
-    def __init__(self, name: str, value: object, allowed: str) -> None:
-        self.name, self.value, self.allowed = name, value, allowed
-        super().__init__(f"{name} must be {allowed}, got {value!r}")
+    def __init__(self, name: str, value: object, allowed: str, fix: str = "") -> None:
+        self.name, self.value, self.allowed, self.fix = name, value, allowed, fix
+        super().__init__(f"{name} must be {allowed}, got {value!r}" + (f".\nFix: {fix}." if fix else ""))
 
-    def __reduce__(self) -> tuple[type[ParameterError], tuple[str, object, str]]:
-        """For the way from one process to another; exceptions are rebuilt from their arguments."""
-        return type(self), (self.name, self.value, self.allowed)
+    def __reduce__(self) -> tuple[type[ParameterError], tuple[str, object, str, str]]:
+        """Rebuild the exception in another process from its arguments."""
+        return type(self), (self.name, self.value, self.allowed, self.fix)
 
 
 class TrainingStateError(RuntimeError):
@@ -102,7 +104,7 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A hint in brackets where a known word is like this one, else nothing.
+    """Return a hint in brackets where a known word is like this one, else nothing.
 
     Examples
     --------
@@ -132,7 +134,7 @@ def require(extra: str, *packages: str) -> None:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra, in a checkout: the package is on no index yet.
+    """Return the command that adds an extra, in a checkout: the package is on no index yet.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``python -m paper_figures list | run | replay | forensics | study | times | stale | page``: ours and theirs."""
+"""``python -m paper_figures COMMAND``: published figures and tables, ours and theirs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import get_args
 
 from paper_figures._complete import add_up, keep, sentence
 from paper_figures._needs import DATA
-from paper_figures._page import PAGE, write_page
+from paper_figures._page import PAGE, details, write_page
 from paper_figures._pieces import forget
 from paper_figures._published import names
 from paper_figures._replay import replay
@@ -21,11 +21,14 @@ from paper_figures._reproduction import RESULTS, Item, Scale, load, run
 from paper_figures._rows import table_of, verdict_counts
 from paper_figures._sources import changed, module_of
 from paper_figures.forensics import CHECKS
+from paper_figures.forensics import details as check_details
 from paper_figures.forensics import run as run_checks
+from paper_figures.forensics import stored as stored_checks
 from paper_figures.items import ITEMS
 from paper_figures.long_runs import CLOSED, LAST_COMMIT, STUDIES, study, summary
 
 _MOST_MINUTES = 525_600  # a year
+_NAMED = 6  # definitions that `stale` names of an item
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,6 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.command == "forensics":
         return _forensics(options.name)
+    if options.command == "show":
+        return _show(options.name, Path(options.results))
     if options.command == "list":
         return _list(Path(options.results))
     if options.command == "stale":
@@ -95,6 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     checker = commands.add_parser("forensics", help="compute what follows from printed numbers alone, in seconds")
     checker.add_argument("name", nargs="*", help="all by default")
+    shower = commands.add_parser("show", help="print all rows of stored items or checks, and why some differ")
+    shower.add_argument("name", nargs="+", help="items or checks, as in list and forensics")
     lister = commands.add_parser("list", help="every published item and what its stored result amounts to")
     runner = commands.add_parser("run", help="measure items that have no stored result yet")
     runner.add_argument("name", nargs="*", help="all by default")
@@ -116,9 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     studies.add_argument("arguments", nargs=argparse.REMAINDER, help="--help names them")
     times = commands.add_parser("times", help="add up what a complete run took, and keep it for the page")
     stale = commands.add_parser("stale", help="stored results that are older than their items' own code (status 1)")
-    for command in (lister, runner, replayer, times, stale):
+    for command in (lister, shower, runner, replayer, times, stale):
         command.add_argument("--results", metavar="FOLDER", default=str(RESULTS), help="where the results lie")
-    page = commands.add_parser("page", help=f"write {PAGE.name}: ours and theirs side by side")
+    page = commands.add_parser("page", help=f"write {PAGE.name}: what became of every item")
     page.add_argument("--out", default=str(PAGE))
     return parser
 
@@ -132,6 +139,20 @@ def _forensics(chosen: list[str]) -> int:
         print(f"{name}: {verdict_counts(kept.rows)} ({kept.cpu_seconds:.0f} s of processor time)")
         if chosen:
             print("\n".join(table_of(kept.rows)))
+    return 0
+
+
+def _show(chosen: list[str], folder: Path) -> int:
+    checks = stored_checks()
+    results = {name: load(name, folder) for name in ITEMS if name in chosen}
+    for name in chosen:
+        if stored := results.get(name):
+            print(details(name, stored))
+        elif name in CHECKS and name in checks:
+            print(check_details(CHECKS[name], checks[name]))
+        else:
+            print(f"paper_figures: NAME must be an item or a check with a stored result, got {name!r}", file=sys.stderr)
+            return 2
     return 0
 
 
@@ -151,7 +172,8 @@ def _stale(folder: Path) -> int:
     known = {name: changed(code, module_of(ITEMS[name].measure)) for name, code in recorded.items()}
     older = {name: files for name, files in known.items() if files}
     for name, files in older.items():
-        print(f"{name:24}changed since: {', '.join(files)}")
+        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+        print(f"{name:24}changed since: {', '.join(files[:_NAMED])}{more}")
     unknown = len(results) - len(known)
     print(f"{len(older)} of {len(known)} results are older than their code; of {unknown} it was not recorded")
     return int(bool(older))

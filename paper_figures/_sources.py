@@ -1,53 +1,53 @@
-"""Whether a stored result is older than the code that makes it, as far as the item's own code goes.
+"""Whether a stored result is older than the code that computes it, as far as this package's own code goes.
 
-A digest is of what a file computes: lines of comments, docstrings, spaces and breaks are left out, and so are files
-that only store, show and look up. Changes of the package, ``dprmt``, and of files that are read are not seen.
+A digest is of one definition (a function, a class, a constant): of its syntax tree without docstrings, annotations,
+names of local variables, and texts with a blank in them, which are prose. Digests go by the definition's name, so that
+a move to another file changes none. Code that draws, stores, shows and looks up is left out. Changes of the package,
+``dprmt``, and of files that are read are not seen.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent
-_NEUTRAL = (
-    "__main__",
-    "_complete",
-    "_needs",
-    "_page",
-    "_picture",
-    "_pieces",
-    "_published",
-    "_replay",
-    "_reproduction",
-    "_rows",
-)
-NEUTRAL = {"items/__init__.py", "_sources.py", "_states.py", *(f"{name}.py" for name in _NEUTRAL)}
-"""They store, show and look up."""
+NEUTRAL = {"__main__", "_complete", "_needs", "_page", "_picture", "_pieces", "_plots", "_published", "_replay"}
+NEUTRAL |= {"_reproduction", "_rows", "_sources", "_states", "items"}
+"""Modules that store, show and look up."""
+_DRAWS = re.compile(r"_?(plot|draw|picture|panel|show|print|said|sentence|words|differs|title|ITEMS?$)", re.IGNORECASE)
 
 
 def digests(module: str) -> dict[str, str]:
-    """By file, of a module of this package and all of the package that it imports, wherever in its text.
+    """By name, of all definitions of a module of this package and of those of the package that they use.
 
     Empty of a module from elsewhere: an item may be added from outside.
     """
     found: dict[str, str] = {}
-    due = [_file(module)] if _is_ours(module) and _file(module).exists() else []
+    due, seen = [(module, name) for name in _definitions(module)], set()
     while due:
-        file = due.pop()
-        name = file.relative_to(ROOT).as_posix()
-        if name not in NEUTRAL and name not in found:
-            found[name] = _digest(file)
-            due += _imported(file)
+        place = due.pop()
+        home, name = place
+        node = _definitions(home).get(name)
+        if place in seen or _DRAWS.match(name):
+            continue
+        seen.add(place)
+        if node is None:  # imported, from here or from elsewhere
+            due += [_imports(home)[name]] if name in _imports(home) else []
+            continue
+        found[f"{name} of {home.rpartition('.')[2]}" if name in found else name] = _digest(node)
+        due += [(home, one.id) for one in ast.walk(node) if isinstance(one, ast.Name)]
+        due += [(home, base) for one in ast.walk(node) if isinstance(one, ast.ImportFrom) for base in _bound(one)]
     return dict(sorted(found.items()))
 
 
 def changed(stored: Mapping[str, str], module: str) -> list[str]:
-    """Files that are others than when a result was stored, those that came or went among them."""
+    """Definitions that are others than when a result was stored, those that came or went among them."""
     now = digests(module)
     return sorted(name for name in stored.keys() | now.keys() if stored.get(name) != now.get(name))
 
@@ -60,32 +60,86 @@ def module_of(measure: Any) -> str:
 
 
 @cache
-def _digest(file: Path) -> str:
-    # Of the text, so that every version of Python gives the same.
-    text = file.read_text(encoding="utf-8")
-    said = {
-        number
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    lines = [line for number, line in enumerate(text.splitlines(), 1) if number not in said]
-    kept = "".join(line for line in lines if not line.lstrip().startswith("#"))
-    return hashlib.blake2b("".join(kept.split()).encode(), digest_size=4).hexdigest()
+def _tree(module: str) -> ast.Module:
+    package, *path = module.split(".")
+    base = ROOT.joinpath(*path)
+    file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    if package != ROOT.name or not file.exists() or path[:2] in ([one] for one in NEUTRAL):
+        return ast.Module([], [])
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def _imported(file: Path) -> Iterator[Path]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and _is_ours(node.module or ""):
-            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                if (found := _file(name or "")).exists():
-                    yield found
+def _definitions(module: str) -> dict[str, ast.stmt]:
+    found: dict[str, ast.stmt] = {}
+    for node in _tree(module).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id: node for one in targets for name in ast.walk(one) if isinstance(name, ast.Name)}
+    return found
 
 
-def _is_ours(module: str) -> bool:
-    return module.split(".")[0] == ROOT.name
+def _imports(module: str) -> dict[str, tuple[str, str]]:
+    nodes = (node for node in ast.walk(_tree(module)) if isinstance(node, ast.ImportFrom))
+    return {name: (node.module or "", alias.name) for node in nodes for name, alias in _bound(node).items()}
 
 
-def _file(module: str) -> Path:
-    base = ROOT.joinpath(*module.split(".")[1:])
-    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+def _bound(node: ast.ImportFrom) -> dict[str, ast.alias]:
+    return {alias.asname or alias.name: alias for alias in node.names}
+
+
+def _digest(node: ast.stmt) -> str:
+    # Of the text of the tree, so that every version of Python gives the same.
+    text = ast.unparse(_Computed().visit(ast.parse(ast.unparse(node))))
+    return hashlib.blake2b("".join(text.split()).encode(), digest_size=4).hexdigest()
+
+
+class _Computed(ast.NodeTransformer):
+    """Leaves what decides a number: no prose, no annotations, local names by their order."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Without its docstring and annotations."""
+        own = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+        own |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        for one in ast.walk(node):  # in the order of the text
+            name = one.arg if isinstance(one, ast.arg) else one.id if isinstance(one, ast.Name) else ""
+            if name in own:
+                self._names.setdefault(name, f"v{len(self._names)}")
+        node.returns, node.body = None, _unsaid(node.body)
+        return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        """Without its docstring."""
+        node.body = _unsaid(node.body)
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        """As an assignment."""
+        if node.value is None:
+            return self.generic_visit(node)
+        return self.generic_visit(ast.Assign([node.target], node.value, lineno=0))
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        """A local name."""
+        return ast.arg(self._names.get(node.arg, node.arg))
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """A local name, or one from outside as it is."""
+        return ast.Name(self._names.get(node.id, node.id), node.ctx)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """Nothing in the place of prose."""
+        return ast.Constant("") if isinstance(node.value, str) and " " in node.value.strip() else node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        """The names alone, wherever they are from."""
+        return ast.ImportFrom("", node.names, 0)
+
+
+def _unsaid(body: list[ast.stmt]) -> list[ast.stmt]:
+    said = [one for one in body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)]
+    return [one for one in body if one not in said] or [ast.Pass()]

@@ -1,9 +1,10 @@
 """Which tests run, and in which order: slowest first, with ``--quick`` or ``--share SECONDS`` fewer of them.
 
 ``make test`` is quick: it leaves out tests of over five seconds and files of over ten, except for those that see a
-planted bug of ``audits/mutations.toml`` or are listed here; ``make test-all`` has everything. What a test takes, in
-seconds of CPU, is in ``durations.json``, written by ``pytest --write-durations``; tests that nobody has measured run. A
-share is drawn by the commit: each runs a part of the tests that no commit waits for, another commit another part.
+planted bug of ``audits/mutations.toml`` by name, and tests of up to two seconds in files that are listed as a whole,
+here or there. ``make test-all`` has everything. What a test takes, in seconds of CPU, is in ``durations.json``, written
+by ``pytest --write-durations``; tests without a measured duration run. A share is drawn by the commit: each runs a part
+of the tests that no commit waits for, another commit another part.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pytest
 DURATIONS = Path(__file__).with_name("durations.json")
 UNKNOWN = 1.0  # seconds of a test that nobody has measured, or that takes none
 _LEAST = 0.1  # seconds that starting any test takes
-_LONG_TEST, _LONG_FILE = 5.0, 10.0  # seconds
+_LONG_TEST, _LONG_FILE, _LONG_OF_ORACLES = 5.0, 10.0, 2.0  # seconds
 _ORACLES = {
     *("tests/accounting/test_balls.py", "tests/accounting/test_sketch_law.py", "tests/accounting/test_audit.py"),
     *("tests/accounting/test_properties.py", "tests/accounting/test_pld.py", "tests/accounting/test_prv.py"),
@@ -63,22 +64,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: -by_file[item.path])
 
 
-Guards = Mapping[str, Sequence[str]]
-"""Words of tests by file; an empty word is in every test's name."""
+Guards = Mapping[str, Sequence[Sequence[str]]]
+"""By file, words that a test's name has all of where it guards something; no word where the whole file does."""
 
 
 def guards(root: Path) -> Guards:
     """The tests that see a planted bug, and the oracles."""
-    found: dict[str, list[str]] = {file: [""] for file in _ORACLES}
+    found: dict[str, list[list[str]]] = {file: [[]] for file in _ORACLES}
     for bug in tomllib.loads((root / "audits" / "mutations.toml").read_text(encoding="utf-8"))["mutation"]:
-        place, *_, words = [*bug["tests"], ""] if len(bug["tests"]) == 1 else bug["tests"]
-        file, _, test = place.partition("::")
-        found.setdefault(file, []).extend([test] if test else set(re.findall(r"\w+|^$", words)) - {"and", "or", "not"})
+        *places, chosen = bug["tests"] if "-k" in bug["tests"] else [*bug["tests"], ""]
+        clauses = [re.findall(r"(?<!not )\b(?!and\b|not\b)\w+", clause) for clause in chosen.split(" or ")]
+        for place in places:
+            file, _, test = place.partition("::")
+            if file.endswith(".py"):
+                found.setdefault(file, []).extend([[test]] if test else clauses)
     return found
 
 
 def quick(names: Sequence[str], durations: Mapping[str, float], guarding: Guards) -> set[str]:
-    """Short tests in short files, and those that guard something."""
+    """Short tests in short files, those that guard something by name, and all but the long ones of whole files."""
     of_file: dict[str, float] = {}
     for name in names:
         file = name.partition("::")[0]
@@ -86,10 +90,16 @@ def quick(names: Sequence[str], durations: Mapping[str, float], guarding: Guards
     kept = set()
     for name in names:
         file, _, test = name.partition("::")
-        is_short = durations.get(name, 0.0) <= _LONG_TEST and of_file[file] <= _LONG_FILE
-        if is_short or any(word in test for word in guarding.get(file, ())):
+        seconds = durations.get(name, 0.0)
+        is_short = seconds <= _LONG_TEST and of_file[file] <= _LONG_FILE
+        guarded = (bool(words) or seconds <= _LONG_OF_ORACLES for words in guarding.get(file, ()) if _has(test, words))
+        if is_short or any(guarded):
             kept.add(name)
     return kept
+
+
+def _has(test: str, words: Sequence[str]) -> bool:
+    return all(word in test for word in words)
 
 
 def draw(names: Sequence[str], durations: Mapping[str, float], budget: float, key: str) -> set[str]:

@@ -23,10 +23,11 @@ from notebooks import notebook_pages
 _ROOT = Path(__file__).parents[2]
 _UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)]*)\)")
 _FILE = re.compile(r"<code>((?:[\w.-]+/)+[\w.-]*)</code>")
+_NUMBER = re.compile(r"<!--n:[\w.+-]+-->(.*?)<!--/n-->")  # see tests/docs/test_page_numbers.py
 _LONG = re.compile(r"<code>([^<\n]{28,})</code>")
 _PAGES: dict[str, tuple[str, str]] = {}  # title and Markdown by address, while the site is built
 _SECTIONS: list[tuple[str, list[str]]] = []
-_COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+_COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
 
 
 def on_files(files: Files, *, config: Any, **_: Any) -> Files:
@@ -45,6 +46,7 @@ def on_files(files: Files, *, config: Any, **_: Any) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Links between pages; and out of the folder of documents to pictures, other files being named without a link."""
+    markdown = _NUMBER.sub(r"\1", markdown)
     folder, _, name = page.file.src_uri.rpartition("/")
     if folder == "theory":
         markdown = linked_theory(markdown, name.removesuffix(".md"))
@@ -88,9 +90,7 @@ def _command_line() -> str:
     os.environ["COLUMNS"] = "80"
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    said = (
-        "What `--help` says. What a command's `--json` printed, its `--from-json` takes in place of what it was asked."
-    )
+    said = "The output of `--help`. `--from-json` takes the output of the same command's `--json` instead of options."
     parts = ["# Command line", said, _help(parser)]
     for name, command in commands.choices.items():
         parts += [f"## dprmt {name}", _help(command)]

@@ -5,8 +5,10 @@
   const says = (name) => form.querySelector(`[data-says="${name}"]`);
   const LOGARITHMIC = { noise_multiplier: 3, sample_rate: 4, steps: 0, steps_per_epoch: 0, epochs: 0, delta: 2, probes: 0, sketch: 0, group: 0 };
   const CHOSEN = ["norms", "sampling", "secret", "neighbours"];
-  let worker = null, busy = false, waiting = null, id = 0;
+  let worker = null, busy = false, waiting = null, id = 0, bounds = null;
 
+  const up = (x) => (x === null ? "∞" : (Math.ceil(x * 1e4 * (1 + Number.EPSILON)) / 1e4).toFixed(4));
+  const down = (x) => (x === null ? "∞" : (Math.floor(x * 1e4 * (1 - Number.EPSILON)) / 1e4).toFixed(4));
   const spelled = (name, value) =>
     name in LOGARITHMIC && LOGARITHMIC[name] === 0 ? String(Math.round(value)) : Number(value).toPrecision(LOGARITHMIC[name] || 3).replace(/\.?0+$|\.?0+(?=e)/, "");
 
@@ -45,14 +47,26 @@
   function show(answer) {
     says("error").textContent = answer.error || "";
     form.dataset.state = answer.error ? "refused" : "answered";
+    bounds = null;
+    judge();
     if (answer.error) return;
     const { epsilon, direction, statement } = answer.record;
-    const up = (x) => (x === null ? "∞" : (Math.ceil(x * 1e4 - 1e-9) / 1e4).toFixed(4));
-    const down = (x) => (x === null ? "∞" : (Math.floor(x * 1e4 + 1e-9) / 1e4).toFixed(4));
     says("epsilon").textContent = `ε ≤ ${up(epsilon.upper)}`;
     says("interval").textContent = `and ε ≥ ${down(epsilon.lower)}; the direction that decides: ${direction}`;
     says("statement").textContent = statement;
+    bounds = epsilon;
+    judge();
     says("curve").innerHTML = drawn(answer.curve);
+  }
+
+  // A stated ε holds from the upper end on, is refuted below the lower one, and between them nothing is proved.
+  function judge() {
+    const stated = form.stated.value.trim(), value = Number(stated);
+    if (!bounds || stated === "" || !(value >= 0)) { says("verdict").textContent = ""; return; }
+    const { lower, upper } = bounds;
+    if (upper !== null && value >= upper) says("verdict").textContent = `ε = ${stated} holds: it is at least the certified upper end.`;
+    else if (lower === null || value < lower) says("verdict").textContent = `ε = ${stated} is refuted: this run has no ε below ${lower === null ? "∞" : down(lower)}.`;
+    else says("verdict").textContent = `ε = ${stated} is not decided: it lies between the certified ends.`;
   }
 
   function drawn({ unit, steps, upper }) {
@@ -103,6 +117,7 @@
   for (const name of CHOSEN) form[name].addEventListener("change", ask);
   Object.assign(form.dataset, { norms: form.norms.value, sampling: form.sampling.value });
   says("command").textContent = command(question());
+  form.stated.addEventListener("input", judge);
   form.addEventListener("submit", (event) => event.preventDefault());
   worker = new Worker(new URL("worker.js", document.currentScript.src), { type: "module" });
   worker.onmessage = heard;

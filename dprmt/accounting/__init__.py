@@ -17,8 +17,10 @@ from dprmt.accounting.laws import norms_from_dict as norms_from_dict
 from dprmt.accounting.mechanisms import DPSGD as DPSGD
 from dprmt.accounting.mechanisms import ApproximateRelease as ApproximateRelease
 from dprmt.accounting.mechanisms import Composition as Composition
+from dprmt.accounting.mechanisms import CyclicPoisson as CyclicPoisson
 from dprmt.accounting.mechanisms import FixedOrder as FixedOrder
 from dprmt.accounting.mechanisms import FixedSize as FixedSize
+from dprmt.accounting.mechanisms import GaussianDPRelease as GaussianDPRelease
 from dprmt.accounting.mechanisms import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms import LaplaceRelease as LaplaceRelease
 from dprmt.accounting.mechanisms import Parallel as Parallel
@@ -27,7 +29,9 @@ from dprmt.accounting.mechanisms import PrivateSelection as PrivateSelection
 from dprmt.accounting.mechanisms import ProbeChoice as ProbeChoice
 from dprmt.accounting.mechanisms import RandomAllocation as RandomAllocation
 from dprmt.accounting.mechanisms import Release as Release
+from dprmt.accounting.mechanisms import RenyiRelease as RenyiRelease
 from dprmt.accounting.mechanisms import Sampling as Sampling
+from dprmt.accounting.mechanisms import ZCDPRelease as ZCDPRelease
 from dprmt.accounting.mechanisms import calibrate as calibrate
 from dprmt.accounting.mechanisms import choose_probes as choose_probes
 from dprmt.accounting.mechanisms import clt_mu as clt_mu
@@ -54,9 +58,11 @@ __all__ = [
     "AddRemove",
     "ApproximateRelease",
     "Composition",
+    "CyclicPoisson",
     "ExactNorms",
     "FixedOrder",
     "FixedSize",
+    "GaussianDPRelease",
     "GaussianRelease",
     "Group",
     "HutchPlusPlus",
@@ -73,9 +79,11 @@ __all__ = [
     "ProbeChoice",
     "RandomAllocation",
     "Release",
+    "RenyiRelease",
     "ReplaceOne",
     "Sampling",
     "TradeOff",
+    "ZCDPRelease",
     "ZeroOut",
     "calibrate",
     "chi2_mixture_cdf",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any, NoReturn
 
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, did_you_mean, how_to_install
-from dprmt.cli._completion import add_completion
-from dprmt.cli._options import Parser, UsageError
-from dprmt.cli._summaries import MEANING, SUMMARIES
+from dprmt.cli._options import MEANING, SUMMARIES, Parser, UsageError
 from dprmt.cli._terminal import speak_any_encoding
 
+_MODULES = dict.fromkeys(("epsilon", "noise", "steps", "delta", "probes", "tradeoff", "statement"), "_accounting")
+_MODULES |= dict.fromkeys(("plan", "train", "recipes"), "_recipes")
+"""Modules that hold several commands; every other is named like its one."""
 _EXTRAS = {
     "matplotlib": "plots",
     "rich": "cli",
@@ -22,9 +27,11 @@ _EXTRAS = {
     "flint": "verify",
     "dprmt_verify": "verify",
 }
-_OF_NO_COMMAND = (["-h"], ["--help"], ["--version"])
 _EXTRAS |= dict.fromkeys(("torch", "opacus", "transformers", "peft", "datasets", "tomli_w"), "train")
 _EXTRAS_OF_COMMANDS = {"dprmt report": "demo"}  # at once all that it shows, not one package after another
+_OF_NO_COMMAND = (["-h"], ["--help"], ["--version"])
+_FILES = ("FILE", "OUT", "DIR", "RUN", "BEFORE")  # metavars of options whose values a shell completes to files
+_SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
 def build_parser() -> Parser:
@@ -44,25 +51,24 @@ def build_parser() -> Parser:
 
 
 def _parser_for(arguments: Sequence[str]) -> Parser:
-    # Without the other commands where the first word names one: their imports take longer than a whole answer.
+    # Without the modules of other commands where the first word names one: importing them takes longer than an answer.
     named = [name for name in SUMMARIES if arguments[:1] == [name]]
+    width = max(24, min(shutil.get_terminal_size().columns, 100) - 2)
+    meaning = "what the answer means:\n" + textwrap.indent(textwrap.fill(MEANING, width - 2), "  ")
     parser = Parser(
-        prog="dprmt", description="The mathematics of noise in differentially private training.", epilog=MEANING
+        prog="dprmt", description="The mathematics of noise in differentially private training.", epilog=meaning
     )
     parser.add_argument("--version", action="version", version=f"dprmt {__version__}")
-    add_completion(parser)
+    words = "the completion script of a shell: bash, zsh, tcsh or fish (needs the extra completion)"
+    parser.add_argument("--print-completion", action=_PrintCompletion, choices=_SHELLS, metavar="SHELL", help=words)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for name in named or SUMMARIES:
-        if arguments[:1] in _OF_NO_COMMAND:
-            commands.add_parser(name, help=SUMMARIES[name])
-        else:
-            import_module(f"dprmt.cli._{name}").add_command(commands)
+    if arguments[:1] in _OF_NO_COMMAND:
+        for name, summary in SUMMARIES.items():
+            commands.add_parser(name, help=summary)
+        return parser
+    for module in dict.fromkeys(_MODULES.get(name, f"_{name}") for name in named or SUMMARIES):
+        import_module(f"dprmt.cli.{module}").add_command(commands)
     return parser
-
-
-def _refuse_unknown_command(word: str) -> None:
-    if not word.startswith("-") and word not in SUMMARIES:
-        raise UsageError(f"dprmt: no such command: {word!r}{did_you_mean(word, SUMMARIES)}; dprmt --help lists them")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,43 +98,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
       add    0.0068... <= δ <= 0.0068...
     0
     """
-    command = "dprmt"
+    command, namespace = "dprmt", argparse.Namespace(shown=str)
     speak_any_encoding()
     try:
         words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-        _refuse_unknown_command(words[0])
+        if not words[0].startswith("-") and words[0] not in SUMMARIES:
+            close = did_you_mean(words[0], SUMMARIES)
+            raise UsageError(f"dprmt: no such command: {words[0]!r}{close}; dprmt --help lists them")
         namespace = _parser_for(words).parse_args(words)
         command = f"dprmt {namespace.command}"
-        code: int | None = namespace.run(namespace)
+        code: int | None = namespace.carry_out(namespace)
     except ParameterError as error:
-        option = "--" + error.name.replace("_", "-")
         got = f"; {command} --help has examples" if error.value is None else f", got {error.value}"
-        return _refuse(f"{command}: {option} must be {error.allowed}{got}")
+        fix = f". Fix: {error.fix}" if error.fix else ""
+        return _fail(f"{command}: {namespace.shown(error.name)} must be {error.allowed}{got}{fix}")
     except UsageError as error:
-        return _refuse(str(error))
+        return _fail(str(error))
     except TrainingStateError as error:
-        return _refuse(f"{command}: {error}")
+        return _fail(f"{command}: {error}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
         extra = _EXTRAS_OF_COMMANDS.get(command, _EXTRAS[package])
-        return _refuse(f"{command}: needs {package}: {how_to_install(extra)}")
+        return _fail(f"{command}: needs {package}: {how_to_install(extra)}")
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     except OSError as error:
-        _say(f"{command}: {error}")
-        return 1
+        return _fail(f"{command}: {error}", 1)
     except KeyboardInterrupt:
         return 130
     return code or 0
 
 
-def _refuse(message: str) -> int:
-    _say(message)
-    return 2
-
-
-def _say(message: str) -> None:
+def _fail(message: str, code: int = 2) -> int:
     sys.stderr.write(" ".join(message.split()) + "\n")
+    return code
+
+
+class _PrintCompletion(argparse.Action):
+    """Print a shell's completion script, by shtab."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            raise UsageError(f"dprmt: --print-completion needs shtab: {how_to_install('completion')}") from None
+        from dprmt.training.recipes import builtin_recipes
+
+        names = " ".join(builtin_recipes())
+        # A recipe's name or a file: by a function of the shell, or its own words; tcsh has neither and takes files.
+        bash = f'_dprmt_recipes() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}'
+        zsh = f"_dprmt_recipes() {{ _alternative 'recipes:recipe:({names})' 'files:file:_files'; }}"
+        fish = f"{names} (__fish_complete_path (commandline -ct))"
+        recipe = {"bash": "_dprmt_recipes", "zsh": "_dprmt_recipes", "tcsh": "f", "fish": fish}
+        (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+        for command in subparsers.choices.values():
+            for action in command._actions:
+                if action.metavar in _FILES or action.metavar == "RECIPE":
+                    action.complete = recipe if action.metavar == "RECIPE" else shtab.FILE
+                words = builtin_recipes() if action.metavar == "NAME" and command.prog == "dprmt recipes" else ()
+                if words := words or getattr(action, "words", ()):
+                    action.choices = words
+        sys.stdout.write(shtab.complete(parser, rest[1], preamble={"bash": bash, "zsh": zsh}) + "\n")
+        raise SystemExit(0)

@@ -1,4 +1,9 @@
-"""Command-line options: declared with their range, checked by the library's own checks, reported in one line."""
+"""Options as data: each declared once with its range, read by the library's own checks, refused in one line.
+
+To add an option to a command, add one :class:`Option` to the tuple of options that the command names, and read its
+value from :func:`read_options`. Options of training runs are in ``_values.py``, with what turns them into the
+library's values; they then hold for every accounting command and for ``--phase`` and ``--phases``.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,43 @@ import math
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real, did_you_mean
-from dprmt.cli._summaries import SUMMARIES
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-AnyNumber = TypeVar("AnyNumber", float, int)
+Reader: TypeAlias = Callable[[str, Any], Any]
+SUMMARIES = {
+    "epsilon": "compute ε of a training run at δ",
+    "noise": "find the smallest noise multiplier for a target (ε, δ), or for what an attacker may reach",
+    "steps": "find the largest number of steps for a budget (ε, δ), or for what is left of it",
+    "delta": "compute δ of a training run at ε",
+    "probes": "split a budget of products per layer between sketch and probes, with the ε of each choice",
+    "tradeoff": "compute the trade-off curve of a training run (f-DP), as csv, JSON or picture",
+    "statement": "write the privacy report of a run: what may be stated, in Markdown or JSON, and what not",
+    "spectrum": "compare the singular values of noisy matrices with those of the noise",
+    "plan": "measure what a recipe's steps cost by every norm method: time, memory, ε; and recommend one",
+    "train": "train a model from a recipe with differential privacy, and record what it cost",
+    "recipes": "list the recipes that come with the package, or print one in full",
+    "report": "compare theory with measurements on real gradients, or show a finished run, on one HTML page",
+    "verify": "prove or refute statements of ε in ball arithmetic, from dprmt or any other source",
+}
+MEANING = (
+    "An attacker who sees everything that training releases can distinguish a run with any one sample from the same run"
+    " in which that sample has no gradient only as well as (ε, δ) allows: zero-out neighbours, with a public number of"
+    " samples; --neighbours and --group ask about others. The larger of both directions counts. It holds for Poisson"
+    " sampling, or for the scheme that --sampling names, if gradients are clipped as stated and sums are divided by the"
+    " expected batch size. For batches from a shuffled order use --sampling fixed-order: it gives no credit for the"
+    " shuffle."
+)
+MEANING_IN_SHORT = """\
+what the answer means: how well an attacker who sees all that is released can tell whether one sample was used
+(zero-out neighbours, Poisson sampling, unless options say otherwise); dprmt --help has the conditions
+"""
 _PICTURES = (".png", ".pdf", ".svg")
 _MANY = 8  # options that a usage line does not list
 _NEGATIVE = re.compile(r"-(\.?\d|inf|nan)")
@@ -28,30 +58,14 @@ class UsageError(Exception):
     """A command line that cannot be carried out; the message is one line."""
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help as it is written, except for prose under a heading: that is filled to the terminal's width."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        blocks = re.split(r"(?m)^(?=\S)", text)  # a heading and what is indented under it
-        return "".join(_filled(block, min(width, 118)) for block in blocks)
-
-
-def _filled(block: str, width: int) -> str:
-    heading, _, prose = block.partition("\n")
-    if heading != "what the answer means:":
-        return block
-    words = textwrap.wrap(" ".join(prose.split()), max(24, width), initial_indent="  ", subsequent_indent="  ")
-    return "\n".join([heading, *words, "", ""])
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, without the usage text, and that takes ``-1e-5`` for a number."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **options)
+        def formatter(prog: str) -> argparse.HelpFormatter:
+            return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
+
+        super().__init__(formatter_class=formatter, allow_abbrev=False, **options)
         self._negative_number_matcher = _NEGATIVE  # argparse's own knows no -1e-5, -inf and -nan
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -70,21 +84,26 @@ class Parser(argparse.ArgumentParser):
         message = re.sub(r"^argument (\S+): must", r"\1 must", message)
         raise UsageError(f"{self.prog}: {message}")
 
+    def shown(self, name: str) -> str:
+        """The option of this name as it is written on the command line; of no option, the name itself."""
+        for action in self._actions:
+            if action.dest == name:
+                return action.option_strings[-1] if action.option_strings else str(action.metavar)
+        return name
+
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """One option, or one word without a flag.
 
     Attributes
     ----------
     flag : str
-        With its dashes.
-    read : callable
-        Turns (name, text) into the value or raises :class:`ParameterError`.
+        With its dashes; without any, a word that stands alone.
+    read : callable or tuple of str
+        Turns (name, text) into the value or raises :class:`ParameterError`; or the words of a choice.
     help : str
         With the allowed range.
-    required : bool
-        Whether it must be given.
     default : object
         The value where it is not given.
     metavar : str
@@ -95,37 +114,41 @@ class Option:
         Whether it may be repeated; ``read`` then gets all texts.
     group : str
         Heading in the help; none by default.
+    more : mapping
+        Further arguments of ``add_argument``.
     dest : str
         Its attribute in the parsed namespace.
     """
 
     flag: str
-    read: Callable[[str, str], Any]
+    read: Reader | tuple[str, ...]
     help: str
-    required: bool = False
     default: Any = None
     metavar: str = ""
     is_flag: bool = False
     is_list: bool = False
     group: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
     dest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dest", self.flag.lstrip("-").replace("-", "_"))
+        object.__setattr__(self, "dest", self.more.get("dest", self.flag.lstrip("-").replace("-", "_")))
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Declare it; its text is read later, by :func:`read_options`."""
+        words = self.read if isinstance(self.read, tuple) else ()
+        more: dict[str, Any] = {"action": "append"} if self.is_list else {}
+        more["metavar"] = self.metavar or "{" + ",".join(words) + "}"
         if self.is_flag:
-            parser.add_argument(self.flag, dest=self.dest, action="store_const", const="yes", help=self.help)
-            return
-        choices = self.read.words if isinstance(self.read, Choice) else ()
-        words = "{" + ",".join(choices) + "}" if choices else "X"
-        metavar = self.metavar or words
-        action = "append" if self.is_list else "store"
-        made = parser.add_argument(
-            self.flag, dest=self.dest, required=self.required, metavar=metavar, help=self.help, action=action
-        )
-        made.words = choices  # type: ignore[attr-defined]  # what a shell completes
+            more = {"action": "store_const", "const": "yes"}
+        made = parser.add_argument(self.flag, help=self.help, **more, **self.more)
+        made.words = words  # type: ignore[attr-defined]  # what a shell completes
+
+    def value(self, text: Any) -> Any:
+        """What a text stands for, checked."""
+        if isinstance(self.read, tuple):
+            return check_choice(self.dest, text, self.read)
+        return self.read(self.dest, text)
 
 
 def grouped(heading: str, *options: Option) -> tuple[Option, ...]:
@@ -133,76 +156,42 @@ def grouped(heading: str, *options: Option) -> tuple[Option, ...]:
     return tuple(replace(option, group=heading) for option in options)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A reader of one of several words."""
-
-    words: tuple[str, ...]
-
-    def __call__(self, name: str, text: str) -> str:
-        """The word, checked."""
-        return check_choice(name, text, self.words)
+def real(**limits: Any) -> Callable[[str, str], float]:
+    """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`."""
+    return _number(float, check_real, limits)
 
 
-@dataclass(frozen=True, eq=False)
-class Number(Generic[AnyNumber]):
-    """A reader of one kind of numbers within limits, which ``check`` knows in words."""
+def count(low: int = 1, high: int | None = None) -> Callable[[str, str], int]:
+    """A reader of integers within limits."""
+    return _number(int, check_count, {"low": low, "high": high})
 
-    kind: type[AnyNumber]
-    check: Callable[..., AnyNumber]
-    limits: dict[str, Any]
 
-    def __call__(self, name: str, text: str) -> AnyNumber:
-        """The number, checked."""
+def _number(kind: type, check: Callable[..., Any], limits: dict[str, Any]) -> Reader:
+    def read(name: str, text: str) -> Any:
         try:
-            return self.check(name, _number(self.kind, text), **self.limits)
-        except (ValueError, ArithmeticError) as error:
-            raise ParameterError(name, text, _allowed(error, self.check, **self.limits)) from None
+            value = _parsed(kind, text)
+        except (ValueError, ArithmeticError):
+            value = None  # which no check accepts
+        try:
+            return check(name, value, **limits)
+        except ParameterError as error:
+            raise ParameterError(name, text, error.allowed) from None
+
+    return read
 
 
-def _number(kind: type[AnyNumber], text: str) -> AnyNumber:
+def _parsed(kind: type, text: str) -> Any:
     """A number from its text: 1e5 is an integer, too; 1/60000 is rounded down, the safe side of δ and σ."""
     if kind is float and "/" in text:
         exact = Fraction(text)
         value = float(exact)
-        return kind(value if Fraction(value) <= exact else math.nextafter(value, -math.inf))
+        return value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
     if kind is int and "e" in text.lower():
         value = float(text)
         if not value.is_integer() or abs(value) > 2.0**53:
             raise ValueError(text)
-        return kind(value)
+        return int(value)
     return kind(text)
-
-
-def real(**limits: Any) -> Number[float]:
-    """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`."""
-    return Number(float, check_real, limits)
-
-
-def count(low: int = 1, high: int | None = None) -> Number[int]:
-    """A reader of integers within limits."""
-    return Number(int, check_count, {"low": low, "high": high})
-
-
-def choice(*words: str) -> Choice:
-    """A reader of one of several words."""
-    return Choice(words)
-
-
-def share(low: float) -> Callable[[str, str], float]:
-    """A reader of numbers in [low, 1], as decimals, or as fractions such as ``2000/67349``, rounded up."""
-
-    def read(name: str, text: str) -> float:
-        allowed = f"a number or a fraction such as 2000/67349 in [{low:g}, 1]"
-        try:
-            value = rounded_up(Fraction(text)) if "/" in text else float(text)
-        except (ValueError, ArithmeticError):
-            raise ParameterError(name, text, allowed) from None
-        if not low <= value <= 1.0:
-            raise ParameterError(name, text, allowed)
-        return value
-
-    return read
 
 
 def rounded_up(exact: Fraction) -> float:
@@ -222,32 +211,34 @@ def name_of(what: str) -> Callable[[str], str]:
     return read
 
 
+def named(flag: str, metavar: str, what: str, help: str, **more: Any) -> Option:
+    """An option whose value is the name of something, a file say; further arguments are those of ``add_argument``."""
+    return Option(flag, as_it_is, help, metavar=metavar, more={"type": name_of(what), **more})
+
+
+def as_it_is(name: str, text: Any) -> Any:
+    """A reader of any text; of a flag, "yes"."""
+    del name
+    return text
+
+
 def yes_or_no(name: str, text: str) -> bool:
     """A reader of yes and no."""
     return check_choice(name, text, ("yes", "no")) == "yes"
 
 
-def _allowed(error: Exception, check: Callable[..., Any], **limits: Any) -> str:
-    """The allowed range in words, also where the text was not even a number."""
-    if isinstance(error, ParameterError):
-        return error.allowed
-    try:
-        check("", None, **limits)
-    except ParameterError as described:
-        return described.allowed
-    raise AssertionError("a check accepted None")
+def flag(name: str, help: str) -> Option:
+    """An option that takes no value."""
+    return Option(name, yes_or_no, help, is_flag=True)
 
 
 def read_options(namespace: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:
     """Values of all options, checked."""
-    values = {}
-    for option in options:
-        text = getattr(namespace, option.dest)
-        values[option.dest] = option.default if text is None else option.read(option.dest, text)
-    return values
+    texts = ((option, getattr(namespace, option.dest, None)) for option in options)
+    return {option.dest: option.default if text is None else option.value(text) for option, text in texts}
 
 
-def leave_out(values: Mapping[str, Any], names: tuple[str, ...], where: str, needed: tuple[str, ...] = ()) -> None:
+def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, needed: Sequence[str] = ()) -> None:
     """Refuse all options at once that mean nothing beside another one, and name those that it needs."""
     given = [name for name in names if values.get(name)]  # no option means anything at 0
     missing = [name for name in needed if values[name] is None]
@@ -282,21 +273,20 @@ def add_command_with(
     }
     for option in options:
         option.add_to(headings.get(option.group, parser))
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
-    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.set_defaults(carry_out=run, shown=parser.shown)
     return parser
 
 
 def check_picture_name(command: str, name: str) -> None:
     """Refuse, before any work, the value of ``--plot`` if no picture could be written there."""
     place = Path(name)
+    allowed = ""
     if place.suffix.lower() not in _PICTURES:
-        _refuse_picture(command, "a file name that ends in .png, .pdf or .svg", name)
-    if not place.parent.is_dir() or place.is_dir():
-        _refuse_picture(command, "a file in an existing folder", name)
-    if not os.access(place.parent, os.W_OK):
-        _refuse_picture(command, "a file in a folder that can be written", name)
-
-
-def _refuse_picture(command: str, allowed: str, name: str) -> NoReturn:
-    raise UsageError(f"{command}: --plot must be {allowed}, got {name!r}")
+        allowed = "a file name that ends in .png, .pdf or .svg"
+    elif not place.parent.is_dir() or place.is_dir():
+        allowed = "a file in an existing folder"
+    elif not os.access(place.parent, os.W_OK):
+        allowed = "a file in a folder that can be written"
+    if allowed:
+        raise UsageError(f"{command}: --plot must be {allowed}, got {name!r}")

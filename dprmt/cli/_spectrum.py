@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import csv
 import difflib
-import html
 import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli._matrix_spectrum import FALSE_ALARM, MatrixSpectrum, named, recorded_spectrum
 from dprmt.cli._options import (
     Commands,
     Option,
@@ -27,25 +27,43 @@ from dprmt.cli._options import (
     read_options,
     real,
 )
-from dprmt.cli._records import of_record
-from dprmt.cli._spectrum_noise import OPTIONS, NoiseLevel, read_noise
-from dprmt.cli._spectrum_tables import csv_rows, details, doubts, overview, printable, verdict
-from dprmt.spectra import spectra_of
-from dprmt.spectra._checkpoint import summary_row
+from dprmt.cli._runs import of_record
+from dprmt.cli._spectrum_tables import details, doubts, overview, printable, value_rows, verdict
+from dprmt.spectra import CheckpointSpectra, NoisySpectrum, noisy_spectrum_from_dict, spectra_of
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
+_T = TypeVar("_T")
 _COMMAND = "dprmt spectrum"
 _MATRIX = "a matrix of real floating-point numbers"
 _NAMES_LISTED = 3
+_AUTO = "auto"
+_LOW, _HIGH = 1e-100, 1e100
+_number = real(low=_LOW, high=_HIGH)
+_POSITIVE = real(low=0.0, low_open=True, high=1e12)
+_PARTS = (
+    Option("--noise-multiplier", real(low=1e-3, high=1e6), "σ_DP, in [1e-3, 1e6]", metavar="S"),
+    Option("--clipping-norm", _POSITIVE, "C, > 0", metavar="C"),
+    Option("--batch-size", _POSITIVE, "B, the expected batch size; then σ = σ_DP·C/B", metavar="B"),
+)
+_NOISE = (
+    Option(
+        "--sigma",
+        lambda name, text: _AUTO if text == _AUTO else _number(name, text),
+        "standard deviation of one entry of the noise, σ_DP·C/|B|, in [1e-100, 1e100]; not the noise multiplier; auto"
+        " estimates it, matrix by matrix",
+        metavar="SIGMA|auto",
+    ),
+    *_PARTS,
+)
 _GATE = Option(
     "--false-alarm",
     real(low=1e-12, high=1 - 1e-6),
-    f"chance that a matrix of noise alone is called, in [1e-12, 1 - 1e-6]; {FALSE_ALARM:g} by default",
-    default=FALSE_ALARM,
+    "chance that a matrix of noise alone is called, in [1e-12, 1 - 1e-6]; 0.01 by default",
+    default=0.01,
     metavar="P",
 )
 _FROM_JSON = of_record(_COMMAND, "matrices")
-_SORTED: dict[str, Callable[[MatrixSpectrum], float]] = {
+_SORTED: dict[str, Callable[[NoisySpectrum], float]] = {
     "energy": lambda spectrum: spectrum.energy_above_edge,
     "sigma": lambda spectrum: spectrum.fit.sigma,
     "spikes": lambda spectrum: len(spectrum.spikes),
@@ -70,25 +88,29 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    parser = add_command_with(commands, "spectrum", (*OPTIONS, _GATE, _FROM_JSON), run_spectrum, _EXAMPLES)
+    parser = add_command_with(commands, "spectrum", (*_NOISE, _GATE, _FROM_JSON), run_spectrum, _EXAMPLES)
     parser.add_argument(
         "file",
         metavar="FILE",
         nargs="*",
         type=name_of("a file"),
-        help="a .npy, .npz, .safetensors, .pt, .pth, .ckpt or .bin file of matrices, an index of shards, or the folder"
-        " of a model; several are analysed one after another",
+        help="a .npy, .npz, .safetensors, .pt, .pth, .ckpt, .bin, .gguf, .h5 or .mat file of matrices, an index of"
+        " shards, or the folder of a model; several are analysed one after another",
     )
     parser.add_argument("--minus", metavar="BEFORE", type=name_of("a file"), help="a file that is subtracted by name")
     parser.add_argument("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
     parser.add_argument("--top", metavar="N", help="show the first N matrices only")
     parser.add_argument("--html", metavar="OUT", type=name_of("a file"), help="write the table of all matrices as HTML")
-    parser.add_argument("--csv", action="store_true", help="one line a singular value, as csv")
+    parser.add_argument("--csv", action="store_true", help="one line for each matrix, as csv")
+    parser.add_argument("--csv-values", action="store_true", help="one line for each singular value, as csv")
     parser.add_argument(
         "--param", metavar="NAME", help="the matrices of this name, with * and ?; one is shown value by value"
     )
     parser.add_argument(
         "--plot", metavar="OUT", type=name_of("a file"), help="write a picture (png, pdf or svg) of one matrix"
+    )
+    parser.add_argument(
+        "--plot-all", metavar="OUT", type=name_of("a file"), help="write a picture (png, pdf or svg) of all matrices"
     )
 
 
@@ -121,119 +143,137 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     passed less often.
     """
     record = read_options(namespace, (_FROM_JSON,))[_FROM_JSON.dest]
-    noise, alarm = _levels(namespace, record)
-    if namespace.csv and namespace.json:
-        raise UsageError(f"{_COMMAND}: --csv must be left out where --json is given")
-    if namespace.plot is not None:
-        check_picture_name(_COMMAND, namespace.plot)
+    sigma, alarm = _levels(namespace, record)
+    kinds = [f"--{name.replace('_', '-')}" for name in ("json", "csv", "csv_values") if getattr(namespace, name)]
+    if len(kinds) > 1:
+        raise UsageError(f"{_COMMAND}: {kinds[1]} must be left out where {kinds[0]} is given")
+    for place in filter(None, (namespace.plot, namespace.plot_all)):
+        check_picture_name(_COMMAND, place)
     shown = None if namespace.top is None else count()("top", namespace.top)
-    if record is None:
-        spectra, skipped = _analysed(namespace, noise, alarm)
-    else:
-        spectra, skipped = _recorded(record, alarm, namespace)
-    if not spectra:
-        _refuse_all(namespace, skipped)
+    found = _analysed(namespace, sigma, alarm) if record is None else _recorded(record, alarm, namespace)
+    if not found:
+        _refuse_all(namespace, found.skipped)
+    names = list(found)
     if namespace.sort is not None:
-        spectra.sort(key=_SORTED[namespace.sort], reverse=True)
-    called, spectra = spectra, spectra[:shown]
-    widest = max(spectra, key=lambda spectrum: spectrum.top_over_edge)
+        names.sort(key=lambda name: _SORTED[namespace.sort](found[name]), reverse=True)
+    every, found = found, replace(found, spectra={name: found[name] for name in names[:shown]})
+    widest = max(found, key=lambda name: found[name].top_over_edge)
     if namespace.plot is not None:
-        _draw(namespace.plot, widest, len(spectra), alarm)
+        _draw(namespace.plot, widest, found[widest], len(found), alarm)
+    if namespace.plot_all is not None:
+        _draw_all(namespace.plot_all, found)
     if namespace.html is not None:
-        Path(namespace.html).write_text(_page(spectra, skipped), encoding="utf-8")
+        Path(namespace.html).write_text(_page(found), encoding="utf-8")
     if namespace.json:
-        matrices = [spectrum.as_dict() for spectrum in spectra]
-        asked = {"version": __version__, "sigma": noise.sigma, "false_alarm": alarm}
-        document = {**asked, "matrices": matrices, "skipped": list(skipped), "reasons": skipped}
+        about = {
+            name: {"name": name, "kind": found.kinds[name], "array_shape": found.array_shapes[name]} for name in found
+        }
+        matrices = [about[name] | spectrum.as_dict() for name, spectrum in found.items()]
+        asked = {"version": __version__, "sigma": sigma, "false_alarm": alarm}
+        document = {**asked, "matrices": matrices, "skipped": list(found.skipped), "reasons": found.skipped}
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     elif namespace.csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(spectra))
+        rows = found.rows()
+        writer = csv.DictWriter(sys.stdout, list(rows[0]), restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    elif namespace.csv_values:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(value_rows(found))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write(details(spectra[0], width) if len(spectra) == 1 else overview(spectra, width))
-        sys.stdout.writelines(
-            (verdict(called, estimated=noise.sigma is None), *doubts(called), *_notes(spectra, skipped))
-        )
+        sys.stdout.write(details(widest, found[widest], width) if len(found) == 1 else overview(found, width))
+        sys.stdout.writelines((verdict(every, estimated=sigma is None), *doubts(every), *_notes(found)))
         if namespace.plot is not None:
-            sys.stdout.write(f"wrote {namespace.plot}: {printable(widest.name)}\n")
+            sys.stdout.write(f"wrote {namespace.plot}: {printable(widest)}\n")
 
 
-def _levels(namespace: argparse.Namespace, record: dict[str, Any] | None) -> tuple[NoiseLevel, float]:
-    """The noise, and how often noise alone may be called: as asked for, or as a record says."""
-    given = [option.dest for option in OPTIONS if getattr(namespace, option.dest) is not None]
+def _sigma_of(namespace: argparse.Namespace) -> float | None:
+    # From --sigma, or from the three numbers that make it; None to estimate it.
+    values = read_options(namespace, _NOISE)
+    parts = [values[option.dest] for option in _PARTS]
+    given = [option for option, value in zip(_PARTS, parts, strict=True) if value is not None]
+    if values["sigma"] is not None:
+        for option in given:
+            raise ParameterError(option.dest, values[option.dest], "left out where --sigma is given")
+        return None if values["sigma"] == _AUTO else float(values["sigma"])
+    if not given:
+        flags = ", ".join(option.flag for option in _PARTS)
+        raise ParameterError("sigma", None, f"given, or {flags}: a number in [{_LOW:g}, {_HIGH:g}] or auto")
+    for option, value in zip(_PARTS, parts, strict=True):
+        if value is None:
+            raise ParameterError(option.dest, None, f"given where {given[0].flag} is")
+    noise_multiplier, clipping_norm, batch_size = parts
+    return float(_number("sigma", repr(noise_multiplier * clipping_norm / batch_size)))
+
+
+def _levels(namespace: argparse.Namespace, record: dict[str, Any] | None) -> tuple[float | None, float]:
+    # The noise, and how often noise alone may be called: as asked for, or as a record says.
+    given = [option.dest for option in _NOISE if getattr(namespace, option.dest) is not None]
     if record is None:
         if not namespace.file:
             raise UsageError(f"{_COMMAND}: FILE must be given, or --from-json")
-        return read_noise(namespace), read_options(namespace, (_GATE,))[_GATE.dest]
+        return _sigma_of(namespace), read_options(namespace, (_GATE,))[_GATE.dest]
     for name in [*given, *(["file"] if namespace.file else [])]:
         shown = "FILE" if name == "file" else "--" + name.replace("_", "-")
         _refuse(shown, "left out where --from-json is given", _given(getattr(namespace, name)))
     if namespace.false_alarm is None and "false_alarm" in record:
         namespace.false_alarm = repr(record["false_alarm"])
-    return NoiseLevel(record.get("sigma")), read_options(namespace, (_GATE,))[_GATE.dest]
+    return record.get("sigma"), read_options(namespace, (_GATE,))[_GATE.dest]
 
 
-def _recorded(
-    record: dict[str, Any], alarm: float, namespace: argparse.Namespace
-) -> tuple[list[MatrixSpectrum], dict[str, str]]:
+def _recorded(record: dict[str, Any], alarm: float, namespace: argparse.Namespace) -> CheckpointSpectra:
+    found = CheckpointSpectra()
     try:
-        found = {one["name"]: recorded_spectrum(one, alarm) for one in record["matrices"]}
-        skipped = {name: str(reason) for name, reason in record["reasons"].items()}
+        for one in record["matrices"]:
+            name = str(one["name"])
+            found.spectra[name] = noisy_spectrum_from_dict(one, false_alarm=alarm)
+            found.kinds[name] = str(one.get("kind", "matrix"))
+            found.array_shapes[name] = tuple(one["array_shape"])
+        found.skipped.update({name: str(reason) for name, reason in record["reasons"].items()})
     except (ParameterError, KeyError, TypeError, AttributeError) as error:
         _refuse("--from-json", f"what --json of {_COMMAND} printed", namespace.from_json, str(error))
     if namespace.param is None:
-        return list(found.values()), skipped
+        return found
     if namespace.param not in found:
-        _refuse("--param", f"one of {_some_names(dict.fromkeys(found), namespace.param)}", namespace.param)
-    return [found[namespace.param]], {}
+        _refuse("--param", f"one of {_some_names(list(found), namespace.param)}", namespace.param)
+    return replace(found, spectra={namespace.param: found[namespace.param]}, skipped={})
 
 
 def _given(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
-def _analysed(
-    namespace: argparse.Namespace, noise: NoiseLevel, alarm: float
-) -> tuple[list[MatrixSpectrum], dict[str, str]]:
+def _analysed(namespace: argparse.Namespace, sigma: float | None, alarm: float) -> CheckpointSpectra:
     # The spectra of the matrices of all files, and what keeps the other arrays from having one.
-    spectra: list[MatrixSpectrum] = []
-    skipped: dict[str, str] = {}
-    names: dict[str, None] = {}
+    every = CheckpointSpectra()
     wanted = "*" if namespace.param is None else namespace.param
+    if namespace.minus is not None:
+        _reading("--minus", namespace.minus, lambda: open_tensors(Path(namespace.minus)))
     for file in namespace.file:
         prefix = f"{Path(file).name}:" if len(namespace.file) > 1 else ""
-        try:
-            arrays = open_tensors(Path(file))
-            before = None if namespace.minus is None else open_tensors(Path(namespace.minus))
-            reading = None if before is None else {name: read() for name, read in before.items()}
-            found = spectra_of(
-                file, noise.sigma, minus=reading, param=wanted, false_alarm=alarm, progress=_with_progress
-            )
-        except UnreadableFileError as error:
-            _refuse("FILE", error.allowed, file, error.reason)
-        names |= dict.fromkeys(arrays)
-        spectra += named(found, prefix)
-        skipped |= {prefix + name: reason for name, reason in found.skipped.items()}
-    if not names:
-        _refuse("FILE", f"a file with {_MATRIX}", _given(namespace.file), "it holds no arrays")
-    if namespace.param is not None and not spectra and not skipped:
-        _refuse("--param", f"one of {_some_names(names, namespace.param)}", namespace.param)
-    return spectra, skipped
+        options = {"minus": namespace.minus, "param": wanted, "false_alarm": alarm, "progress": _with_progress}
+        found = _reading("FILE", file, partial(spectra_of, file, sigma, **options))
+        for part in ("spectra", "kinds", "array_shapes", "skipped"):
+            getattr(every, part).update({prefix + name: value for name, value in getattr(found, part).items()})
+    if not every and not every.skipped:
+        names = [name for file in namespace.file for name in open_tensors(Path(file))]
+        if not names:
+            _refuse("FILE", f"a file with {_MATRIX}", _given(namespace.file), "it holds no arrays")
+        _refuse("--param", f"one of {_some_names(names, wanted)}", wanted)
+    return every
 
 
-def _page(spectra: list[MatrixSpectrum], skipped: dict[str, str]) -> str:
-    rows = [summary_row(spectrum.name, spectrum) for spectrum in spectra]
-    rows += [{"matrix": name, "verdict": reason} for name, reason in skipped.items()]
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
-    cells = ("".join(f"<td>{html.escape(_cell(row.get(name, '')))}</td>" for name in rows[0]) for row in rows)
-    lines = "\n".join(f"<tr>{line}</tr>" for line in cells)
-    style = "td,th{padding:2px 8px;text-align:right}body{font-family:sans-serif;color-scheme:light dark}"
+def _reading(option: str, file: str, read: Callable[[], _T]) -> _T:
+    try:
+        return read()
+    except UnreadableFileError as error:
+        _refuse(option, error.allowed, file, error.reason)
+
+
+def _page(found: CheckpointSpectra) -> str:
+    style = "body{font-family:sans-serif;color-scheme:light dark}"
     head = f"<!doctype html><meta charset=utf-8><title>Spectra</title><style>{style}</style>"
-    return f"{head}<table><tr>{heads}</tr>\n{lines}</table>\n"
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+    return f"{head}{found._repr_html_()}\n"
 
 
 def _with_progress(items: list[str]) -> Iterable[str]:
@@ -249,14 +289,13 @@ def _with_progress(items: list[str]) -> Iterable[str]:
     return track(items, "spectra", len(items), console=Console(stderr=True), transient=True)
 
 
-def _draw(place: str, spectrum: MatrixSpectrum, among: int, alarm: float) -> None:
+def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: float) -> None:
     from dprmt.plots import plot_singular_values, plot_spectrum_histogram, save_picture
 
     values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))
-    name = printable(spectrum.name)
-    name = name if len(name) <= _TITLE else "…" + name[-_TITLE:]
-    title = f"{name}, {shape[0]} × {shape[1]}, σ = {sigma:g}"
+    name = printable(name)
+    title = name if len(name) <= _TITLE else "…" + name[-_TITLE:]
     if among > 1:
         title += f"\nthe largest ratio of top singular value to bulk edge among {among} matrices"
 
@@ -268,6 +307,14 @@ def _draw(place: str, spectrum: MatrixSpectrum, among: int, alarm: float) -> Non
     save_picture(place, draw, size=(11.0, 4.4), panels=(1, 2))
 
 
+def _draw_all(place: str, found: CheckpointSpectra) -> None:
+    from dprmt.plots import save_picture
+
+    printed = {printable(name): spectrum for name, spectrum in found.items()}
+    height = min(2.0 + 0.2 * len(found), 40.0)
+    save_picture(place, lambda ax: replace(found, spectra=printed).plot(ax), size=(8.0, height))
+
+
 def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoReturn:
     name, reason = next(iter(skipped.items()))
     if namespace.param is not None:
@@ -276,9 +323,10 @@ def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoRet
     _refuse("FILE", f"a file with {_MATRIX}", _given(namespace.file), f"{name!r} {reason}{others}")
 
 
-def _notes(spectra: list[MatrixSpectrum], skipped: dict[str, str]) -> Iterable[str]:
+def _notes(found: CheckpointSpectra) -> Iterable[str]:
+    skipped = found.skipped
     for kind, words in _READ.items():
-        names = [spectrum.name for spectrum in spectra if spectrum.kind == kind]
+        names = [name for name in found if found.kinds[name] == kind]
         if names:
             yield f"{words}: {_listed(names)}\n"
     for reason in dict.fromkeys(skipped.values()):
@@ -291,10 +339,10 @@ def _listed(names: list[str]) -> str:
     return f"{len(names)} ({shown}{more})"
 
 
-def _some_names(tensors: dict[str, None], wanted: str) -> str:
+def _some_names(tensors: list[str], wanted: str) -> str:
     # A few that are like the one that was asked for, if any are.
     like = [name for name in tensors if wanted in name] or difflib.get_close_matches(wanted, tensors)
-    listed = (like or list(tensors))[:_NAMES_LISTED]
+    listed = (like or tensors)[:_NAMES_LISTED]
     more = f", … ({len(tensors)} in all)" if len(tensors) > len(listed) else ""
     return ", ".join(repr(name) for name in listed) + more
 

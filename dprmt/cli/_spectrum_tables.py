@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from dprmt.cli._matrix_spectrum import MatrixSpectrum
 from dprmt.cli._text_table import text_table
+from dprmt.spectra import NoisySpectrum
 
+Spectra = Mapping[str, NoisySpectrum]
 _SPIKES_NAMED = 3  # predicted clean values in a row of the overview
 _SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
-_NARROW = 72  # columns of a terminal under which only what decides is shown
+_WIDE, _NARROW = 110, 72  # columns of a terminal under which less, and only what decides, is shown
 _VERY_NARROW = 56  # the same, with long names cut
 _DOUBTS = 5  # verdicts under the table
 _SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
@@ -27,68 +28,74 @@ def printable(name: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
 
 
-def overview(spectra: Sequence[MatrixSpectrum], width: int | None = None) -> str:
-    """One line per matrix, names last: a narrow terminal cuts nothing but them, a very narrow one leaves scales out."""
-    levels = sorted({spectrum.sigma for spectrum in spectra})
-    scales = ["edge", "gate", "visible"] if width is None or width >= _NARROW else []
-    sizes = width is None or width >= _VERY_NARROW
-    top = ["top", "top/edge"] if sizes else ["top/edge"]
-    clean = ["clean"] if sizes else []
-    noise = [*(["σ"] if len(levels) > 1 and sizes else []), *(["σ̂"] if sizes else [])]
-    headings = ["shape", *noise, *scales, *top, "spikes", *clean, "matrix"]
-    rows = [_row(spectrum, headings) for spectrum in spectra]
-    lines = [
-        f"Singular values in noise of standard deviation {_level(levels)} per entry\n\n",
-        text_table(headings, rows, width=width),
-        "\nedge: bulk edge, which the largest value of noise alone is near, above or below;\n" if scales else "\n",
-        f"gate: noise alone has a value above it in {_rate(spectra)} of such matrices;\n" if scales else "",
-        "visible: the smallest clean value that is called in 95 % of draws;\n" if scales else "",
-        "σ̂: the noise level estimated from the matrix;\n" if sizes else "",
-        "spikes: values above the gate",
-        "; clean: predicted clean values of the top spikes\n" if sizes else "\n",
-    ]
-    return "".join(lines)
+def overview(found: Spectra, width: int | None = None) -> str:
+    """One line per matrix, names last: a narrow terminal leaves out what decides least, and cuts names."""
+    levels = sorted({spectrum.sigma for spectrum in found.values()})
+    headings = ["shape", "σ", "σ̂", "top/edge", "spikes", "clean", "ranks", "energy", "visible", "fit D", "p", "matrix"]
+    left_out = {"σ"} if len(levels) == 1 else set()
+    if width is not None and width < _WIDE:
+        left_out |= {"ranks", "energy", "fit D"}
+    if width is not None and width < _NARROW:
+        left_out |= {"σ", "visible", "clean"}
+    headings = [heading for heading in headings if heading not in left_out]
+    rows = [[_cells(name, spectrum)[heading] for heading in headings] for name, spectrum in found.items()]
+    legend = "".join(f"{heading}: {_LEGEND[heading]};\n" for heading in headings if heading in _LEGEND)
+    return (
+        f"Singular values in noise of standard deviation {_level(levels)} per entry\n\n"
+        f"{text_table(headings, rows, width=width)}\n{legend.format(rate=_rate(found)).removesuffix(';' + chr(10))}\n"
+    )
 
 
-def _row(spectrum: MatrixSpectrum, headings: Sequence[str]) -> list[str]:
-    named = _SPIKES_NAMED if "edge" in headings else 1
-    clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:named]]
-    clean += ["…"] if len(spectrum.spikes) > named else []
-    cells = {
+_LEGEND = {
+    "σ̂": "the noise level estimated from the matrix",
+    "top/edge": "the largest singular value over the bulk edge, which that of noise alone is near",
+    "spikes": "values above the gate, which noise alone exceeds in {rate} of such matrices",
+    "clean": "predicted clean values of the top spikes",
+    "ranks": "stable rank, effective rank",
+    "energy": "share of the squared norm in values above the edge",
+    "visible": "the smallest clean value that is called in 95 % of draws",
+    "fit D": "distance of the other values from the law of noise",
+    "p": "how often noise has a larger one",
+}
+
+
+def _cells(name: str, spectrum: NoisySpectrum) -> dict[str, str]:
+    clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SPIKES_NAMED]]
+    return {
         "shape": _shape(spectrum),
         "σ": f"{spectrum.sigma:.4g}",
-        "edge": f"{spectrum.bulk_edge:.4g}",
-        "gate": f"{spectrum.gate:.4g}",
         "σ̂": f"{spectrum.fit.sigma:.3g}",
-        "visible": f"{spectrum.visible:.4g}",
-        "top": f"{float(spectrum.singular_values[0]):.4g}",
         "top/edge": f"{spectrum.top_over_edge:.3f}",
         "spikes": str(len(spectrum.spikes)),
-        "clean": " ".join(clean),
-        "matrix": printable(spectrum.name),
+        "clean": " ".join(clean + ["…"] * (len(spectrum.spikes) > _SPIKES_NAMED)),
+        "ranks": f"{spectrum.stable_rank:.1f} {spectrum.effective_rank:.1f}",
+        "energy": f"{100 * spectrum.energy_above_edge:.3g} %",
+        "visible": f"{spectrum.visible:.4g}",
+        "fit D": f"{spectrum.fit.distance:.2g}",
+        "p": f"{spectrum.fit.p_value:.2g}",
+        "matrix": printable(name),
     }
-    return [cells[heading] for heading in headings]
 
 
-def verdict(spectra: Sequence[MatrixSpectrum], *, estimated: bool) -> str:
+def verdict(found: Spectra, *, estimated: bool) -> str:
     """How many matrices are called, and how many noise alone would have had called."""
-    called = sum(bool(spectrum.spikes) for spectrum in spectra)
-    expected = sum(spectrum.false_alarm for spectrum in spectra)
-    many = f"{called} of {len(spectra)} matrices {'has' if called == 1 else 'have'} a value above the gate"
-    if len(spectra) == 1:
+    called = sum(bool(spectrum.spikes) for spectrum in found.values())
+    expected = sum(spectrum.false_alarm for spectrum in found.values())
+    many = f"{called} of {len(found)} matrices {'has' if called == 1 else 'have'} a value above the gate"
+    if len(found) == 1:
         many = f"{'A value is' if called else 'No value is'} above the gate"
-    words = f"{many}; noise alone would give {expected:.2g} on average (false alarm rate {_rate(spectra)})"
+    words = f"{many}; noise alone would give {expected:.2g} on average (false alarm rate {_rate(found)})"
     caution = ", were σ known: an estimate from a spectrum has a rate of its own" if estimated else ""
     nothing = " Nothing here can be told from noise.\n" if not called else "\n"
     return f"{words}{caution}.{nothing}"
 
 
-def doubts(spectra: Sequence[MatrixSpectrum]) -> Iterator[str]:
+def doubts(found: Spectra) -> Iterator[str]:
     """What speaks against the stated noise, one line for each verdict."""
     by_verdict: dict[str, list[str]] = {}
-    for spectrum in spectra:
+    for name, spectrum in found.items():
         if not spectrum.fit.fits:
-            by_verdict.setdefault(spectrum.fit.verdict, []).append(printable(spectrum.name))
+            by_verdict.setdefault(spectrum.fit.verdict, []).append(printable(name))
     for said, names in list(by_verdict.items())[:_DOUBTS]:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield f"noise of {names[0]}{more}: {said}\n"
@@ -96,24 +103,23 @@ def doubts(spectra: Sequence[MatrixSpectrum]) -> Iterator[str]:
         yield f"and {len(by_verdict) - _DOUBTS} more verdicts; --json has all\n"
 
 
-def _rate(spectra: Sequence[MatrixSpectrum]) -> str:
-    rates = sorted({round(100 * spectrum.false_alarm, 4) for spectrum in spectra})
+def _rate(found: Spectra) -> str:
+    rates = sorted({round(100 * spectrum.false_alarm, 4) for spectrum in found.values()})
     return f"{rates[0]:.3g} %" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g} %"
 
 
-def csv_rows(spectra: Sequence[MatrixSpectrum]) -> Iterator[list[str]]:
+def value_rows(found: Spectra) -> Iterator[list[str]]:
     """A header, and a row for every singular value; what is known of spikes only is empty for the others."""
     yield ["matrix", "rows", "columns", "sigma", "index", "singular_value", "over_edge", *_SPIKE_COLUMNS]
-    for spectrum in spectra:
+    for name, spectrum in found.items():
         for place, value in enumerate(spectrum.singular_values.tolist()):
             spike = spectrum.spikes[place] if place < len(spectrum.spikes) else None
-            known = ["" if spike is None else repr(getattr(spike, name)) for name in _SPIKE_COLUMNS]
+            known = ["" if spike is None else repr(getattr(spike, column)) for column in _SPIKE_COLUMNS]
             over = value / spectrum.bulk_edge if spectrum.bulk_edge > 0 else math.inf
-            numbers = map(repr, (*spectrum.shape, spectrum.sigma, place + 1, value, over))
-            yield [spectrum.name, *numbers, *known]
+            yield [name, *map(repr, (*spectrum.shape, spectrum.sigma, place + 1, value, over)), *known]
 
 
-def details(spectrum: MatrixSpectrum, width: int | None = None) -> str:
+def details(name: str, spectrum: NoisySpectrum, width: int | None = None) -> str:
     """One line per singular value of one matrix: its spikes, and the first and the last of the others."""
     headings = ["", "observed", "/ edge", "noise", "clean", "shrunk", "left overlap", "right overlap"]
     table = []
@@ -140,10 +146,13 @@ def details(spectrum: MatrixSpectrum, width: int | None = None) -> str:
         headings = headings[:4]
     return "".join(
         [
-            f"{printable(spectrum.name)}, {_shape(spectrum)}, σ = {spectrum.sigma:g}: ",
+            f"{printable(name)}, {_shape(spectrum)}, σ = {spectrum.sigma:g}: ",
             f"bulk edge {spectrum.bulk_edge:.4g}, gate {spectrum.gate:.4g},",
             f" detection threshold {spectrum.detection_threshold:.4g},",
-            f" called in 95 % of draws from {spectrum.visible:.4g} on, estimated σ {spectrum.fit.sigma:.4g}\n\n",
+            f" called in 95 % of draws from {spectrum.visible:.4g} on, estimated σ {spectrum.fit.sigma:.4g},\n",
+            f"stable rank {spectrum.stable_rank:.4g}, effective rank {spectrum.effective_rank:.4g},",
+            f" energy above the edge {100 * spectrum.energy_above_edge:.3g} %,",
+            f" fit of the law D = {spectrum.fit.distance:.2g} (p = {spectrum.fit.p_value:.2g})\n\n",
             text_table(headings, table),
             "\nnoise: predicted by the Marchenko–Pastur law",
             "; clean: the value that causes the spike" if spectrum.spikes else "",
@@ -160,7 +169,7 @@ def _listed(spikes: int, count: int) -> list[int]:
     return sorted(set(named))
 
 
-def _shape(spectrum: MatrixSpectrum) -> str:
+def _shape(spectrum: NoisySpectrum) -> str:
     return "{} × {}".format(*spectrum.shape)
 
 

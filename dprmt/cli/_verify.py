@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
-from dprmt.cli._options import Commands, Option, UsageError, add_command_with, name_of, read_options, real
-from dprmt.cli._records import of_record
+from dprmt.cli._options import Commands, Option, UsageError, add_command_with, named, read_options, real
+from dprmt.cli._runs import of_record
 
 if TYPE_CHECKING:
     from dprmt_verify import Verdict
 
 _SECONDS = Option(
-    "--seconds", real(low=0.0, high=1e6), "CPU time for finer meshes, a file (60)", default=60.0, metavar="S"
+    "--seconds", real(low=0.0, high=1e6), "CPU time for finer meshes, a file (60)", default=60.0, metavar="SECONDS"
 )
 _FROM_JSON = of_record("dprmt verify", "statements")
+_FILES = named("files", "STATEMENT.json", "a file", "what is claimed", nargs="*")
 _EPILOG = """\
 exit code: 0 if every end is proved; 2: a file cannot be read; 3: an end is not settled or covered; 4: one is refuted
 
@@ -31,8 +32,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    parser = add_command_with(commands, "verify", (_SECONDS, _FROM_JSON), run_verify, _EPILOG)
-    parser.add_argument("files", nargs="*", metavar="STATEMENT.json", type=name_of("a file"), help="what is claimed")
+    add_command_with(commands, "verify", (_FILES, _SECONDS, _FROM_JSON), run_verify, _EPILOG)
 
 
 def run_verify(namespace: argparse.Namespace) -> int:

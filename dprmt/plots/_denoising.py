@@ -26,7 +26,7 @@ def plot_kappa_sweep(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Share of denoised matrices that gain alignment, against the gate κ.
+    """Plot the share of denoised matrices that gain alignment against the gate κ.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ def plot_kappa_sweep(
     kappa : float, optional
         The chosen gate, marked.
     what : str
-        What the shares are of, for the axis: "layers", "matrices", "steps", "draws".
+        Unit of the shares, for the axis: "layers", "matrices", "steps", "draws".
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -79,9 +79,9 @@ def plot_kappa_sweep(
     for label, text, values, width in curves:
         number = labels.index(label) if label in labels else len(labels)
         color, line, marker = (cycle[number % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))
-        look = {"color": color, "linestyle": line, "marker": marker, "markersize": 5, "linewidth": width, "label": text}
-        look["markerfacecolor"] = color if width > 1 else ax.get_facecolor()
-        ax.plot(gates, 100 * values, **{**look, **style})
+        kw = {"color": color, "linestyle": line, "marker": marker, "markersize": 5, "linewidth": width, "label": text}
+        kw["markerfacecolor"] = color if width > 1 else ax.get_facecolor()
+        ax.plot(gates, 100 * values, **{**kw, **style})
     _mark_gate(ax, gate)
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set_xlabel("gate κ, in units of the bulk edge")
@@ -98,22 +98,23 @@ def plot_layer_improvement(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """One point per layer: what denoising did to its cosine, against how far it stands out from the noise.
+    """Plot one point per layer: the change of its cosine by denoising, against its top singular value over the bulk
+    edge.
 
     A good gate has few points to its lower right (denoised and worse) and few to its upper left (missed).
 
     Parameters
     ----------
     layers : mapping of label to (top_over_edge, improvement)
-        Per group of layers, say those of one shape, two arrays of shape (k,): the top noisy singular value in
-        units of the bulk edge, and the cosine with the clean gradient after denoising minus that before, in
-        [-2, 2], as if no gate were there. Not private.
+        Two arrays of shape (k,) per group of layers. The first has the top noisy singular value in units of the bulk
+        edge. The second has the change of the cosine with the clean gradient by denoising, in [-2, 2], as if there
+        were no gate. Not private.
     kappa : float, optional
         The chosen gate, marked.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -146,14 +147,14 @@ def plot_layer_improvement(
     ax.axhline(0.0, color=ink(ax, 0.7), linewidth=1.0)
     for number, (label, (x, y)) in enumerate(groups.items()):
         color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
-        look: dict[str, Any] = {
+        kw: dict[str, Any] = {
             "alpha": 0.8,
             "markersize": 5,
             "markerfacecolor": "none",
             "markeredgewidth": 1.1,
             "linestyle": "none",
         }
-        ax.plot(x, y, label=label, **{"color": color, "marker": marker, **look, **style})
+        ax.plot(x, y, label=label, **{"color": color, "marker": marker, **kw, **style})
     _mark_gate(ax, gate)
     ax.set_xlabel("top singular value, in units of the bulk edge")
     ax.set_ylabel("gain in cosine with the clean gradient")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _, _BLUE, _RED = PALETTE[:3]
-_REACH = 3.0  # of the curves, in units of the detection threshold
+_REACH = 3.0  # end of the curves, in units of the detection threshold
 
 
 def plot_spike_map(
@@ -26,7 +26,7 @@ def plot_spike_map(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """The phase transition: the top singular value of the noisy matrix against that of the clean one.
+    """Plot the top singular value of the noisy matrix against the clean one: the phase transition.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def plot_spike_map(
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -69,8 +69,8 @@ def plot_spike_map(
     grid = _grid(shape, sigma, signals)
     ax.axhspan(*law.support, color=ink(ax, 0.1), linewidth=0, label="bulk of the noise")
     ax.plot(grid, grid, color=ink(ax, 0.55), linestyle=(0, (6, 2)), linewidth=1.2, label="without noise")
-    look = {"color": _BLUE, "linewidth": 2.0, "label": "predicted", **style}
-    ax.plot(grid, spike_map(grid, shape, sigma), **look)
+    kwargs = {"color": _BLUE, "linewidth": 2.0, "label": "predicted", **style}
+    ax.plot(grid, spike_map(grid, shape, sigma), **kwargs)
     if signals is not None:
         _scatter(ax, signals, observed[0], _RED, "o", "simulated")
     _finish_against_signal(ax, shape, sigma, grid, "noisy singular value")
@@ -86,7 +86,7 @@ def plot_overlaps(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Squared overlaps of noisy with clean singular vectors, against the clean singular value.
+    """Plot squared overlaps of noisy with clean singular vectors against the clean singular value.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def plot_overlaps(
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -126,11 +126,11 @@ def plot_overlaps(
     signals, observed = _simulation(simulated, left=1.0, right=1.0)
     ax = axes_or_new(ax)
     grid = _grid(shape, sigma, signals)
-    looks = (_BLUE, "-", "o", f"left vector, length {m}"), (_RED, "--", "^", f"right vector, length {n}")
-    for curve, (color, line, _, label) in zip(vector_overlaps(grid, shape, sigma), looks, strict=True):
+    appearances = (_BLUE, "-", "o", f"left vector, length {m}"), (_RED, "--", "^", f"right vector, length {n}")
+    for curve, (color, line, _, label) in zip(vector_overlaps(grid, shape, sigma), appearances, strict=True):
         ax.plot(grid, curve, **{"color": color, "linestyle": line, "linewidth": 2.0, "label": label, **style})
     if signals is not None:
-        for points, side, (color, _, marker, _) in zip(observed, ("left", "right"), looks, strict=True):
+        for points, side, (color, _, marker, _) in zip(observed, ("left", "right"), appearances, strict=True):
             _scatter(ax, signals, points, color, marker, f"{side}, simulated")
     _finish_against_signal(ax, shape, sigma, grid, "squared overlap with the clean vector")
     ax.set_ylim(-0.02, 1.02)

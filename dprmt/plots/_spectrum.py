@@ -1,22 +1,26 @@
-"""Pictures of one matrix's singular values against the noise in it."""
+"""Plots of the singular values of one matrix, or of many, against the noise in them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dprmt._validation import ParameterError
 from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, legend_below
 from dprmt.plots._values import Floats, descending
-from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, spike_map
+from dprmt.spectra import MarchenkoPastur, NoisySpectrum, bulk_edge, detection_threshold, kappa_for, spike_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _, _BLUE, _RED = PALETTE[:3]
-_EACH_MARKED = 16  # leading values with a marker each; those of a long bulk would merge
-_VISIBLE = 1e-3  # share of the largest value below which a value cannot be told from 0
+_EACH_MARKED = 16  # leading values with separate markers; markers of a long bulk would merge
+_VISIBLE = 1e-3  # share of the largest value below which a value looks like 0
+_NAMED, _NAME = 200, 60  # matrices with a name on the axis, and the characters of one
+_GATE = "gate"  # mark of the lines that count the matrices on the axes
 _FAR = 4.0  # top singular value, in units of the bulk edge, from which the axis is logarithmic beyond the edge
 
 
@@ -34,9 +38,9 @@ def plot_singular_values(
     yscale: str = "auto",
     **style: Any,
 ) -> Axes:
-    """Sorted singular values of a noisy matrix, with the bulk edge, the gate and the detection threshold.
+    """Plot sorted singular values of a noisy matrix with the bulk edge, the gate and the detection threshold.
 
-    A noisy value above the gate shows a signal, except at the stated rate of false alarms; a clean value below the
+    A noisy value above the gate shows a signal, except at the stated rate of false alarms. A clean value below the
     detection threshold leaves no trace.
 
     Parameters
@@ -52,16 +56,15 @@ def plot_singular_values(
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise. A second matrix on the same axes gets colours of its own.
+        Where to draw; a new figure otherwise. A second matrix on the same axes gets separate colours.
     label : str, optional
-        Name of the matrix, for the legend.
+        Name of the matrix, for the legend and over the axes. The legend explains the lines of the first matrix.
     legend : bool, default True
         Whether to draw the legend.
     yscale : {"auto", "linear", "log"}, default "auto"
-        Scale of the vertical axis. "auto" is linear, but for sorted values of which one is more than four times the
-        bulk edge.
+        Scale of the vertical axis. "auto" is linear, except if a value is more than four times the bulk edge.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -90,18 +93,19 @@ def plot_singular_values(
     curves = {name: descending(name, values) for name, values in given.items() if values is not None}
     ax = axes_or_new(ax)
     noise, earlier = _colors(ax)
-    looks = {"clean": (ink(ax), ":", "o"), "noisy": (noise[0], "-", "s"), "denoised": (noise[1], "--", "^")}
-    prefix = "" if label is None else f"{label}: "
+    appearances = {"clean": (ink(ax), ":", "o"), "noisy": (noise[0], "-", "s"), "denoised": (noise[1], "--", "^")}
+    prefix, silent = "" if label is None else f"{label}: ", "_" * bool(earlier)
     top = max(values[0] for values in curves.values())
     for name, heights in curves.items():
-        color, line, marker = looks[name]
-        look = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
+        color, line, marker = appearances[name]
+        kwargs = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
         index = np.arange(1, len(heights) + 1)
-        ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=prefix + name, **look)
+        ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=prefix + name, **kwargs)
     grey = ink(ax, 0.7)
-    ax.axhline(edge, color=grey, linestyle=(0, (6, 2)), linewidth=1.0, label=f"{prefix}bulk edge (of noisy values)")
-    ax.axhline(gate, color=noise[1], linestyle=":", linewidth=1.8, label=prefix + _gate_label(false_alarm))
-    words = f"{prefix}detection threshold (of clean values)"
+    ax.axhline(edge, color=grey, linestyle=(0, (6, 2)), linewidth=1.0, label=f"{silent}bulk edge (of noisy values)")
+    words = silent + _gate_label(false_alarm)
+    ax.axhline(gate, color=noise[1], linestyle=":", linewidth=1.8, label=words, gid=_GATE)
+    words = f"{silent}detection threshold (of clean values)"
     ax.axhline(threshold, color=grey, linestyle="-.", linewidth=1.0, label=words)
     _index_axis(ax, max(map(len, curves.values())), earlier)
     scale = yscale if yscale != "auto" else "log" if top > _FAR * edge > 0 else "linear"
@@ -128,7 +132,7 @@ def plot_spectrum_histogram(
     yscale: str = "auto",
     **style: Any,
 ) -> Axes:
-    """Histogram of singular values with the Marchenko–Pastur density, and the values above the gate marked.
+    """Plot a histogram of singular values with the Marchenko–Pastur density, and mark the values above the gate.
 
     Parameters
     ----------
@@ -144,16 +148,15 @@ def plot_spectrum_histogram(
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise. A second matrix on the same axes gets colours of its own.
+        Where to draw; a new figure otherwise. A second matrix on the same axes gets separate colours.
     label : str, optional
-        Name of the matrix, for the legend.
+        Name of the matrix, for the legend and over the axes. The legend explains the lines of the first matrix.
     legend : bool, default True
         Whether to draw the legend.
     yscale : {"auto", "linear", "log"}, default "auto"
-        Scale of the vertical axis. "auto" is linear, but for sorted values of which one is more than four times the
-        bulk edge.
+        Scale of the vertical axis. "auto" is linear.
     **style
-        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
@@ -189,25 +192,26 @@ def plot_spectrum_histogram(
     bins = _bins(values, low, edge)
     weights = np.full(len(values), 1 / (len(values) * (bins[1] - bins[0])))
     noise, earlier = _colors(ax)
-    prefix = "" if label is None else f"{label}: "
+    prefix, silent = "" if label is None else f"{label}: ", "_" * bool(earlier)
     bars: dict[str, Any] = {"color": ink(ax, 0.18), "edgecolor": ink(ax, 0.45), "linewidth": 0.5}
     if earlier:
         bars = {"color": "none", "edgecolor": noise[0], "linewidth": 0.8}
     ax.hist(values, bins.tolist(), weights=weights, label=f"{prefix}singular values", **bars)
     grid = low + (edge - low) * (1 - np.cos(np.linspace(0.0, np.pi, 301))) / 2  # denser at both ends
     density = (1 - len(spikes) / len(values)) * law.pdf(grid)
-    look = {"color": noise[0], "linewidth": 1.8, "label": f"{prefix}Marchenko–Pastur density", **style}
-    ax.plot(grid, density, **look)
+    kwargs = {"color": noise[0], "linewidth": 1.8, "label": f"{silent}Marchenko–Pastur density", **style}
+    ax.plot(grid, density, **kwargs)
     dashes = (0, (6, 2))
-    ax.axvline(edge, color=ink(ax, 0.7), linestyle=dashes, linewidth=1.0, label=f"{prefix}bulk edge")
-    ax.axvline(gate, color=noise[1], linestyle=":", linewidth=1.8, label=prefix + _gate_label(false_alarm))
+    ax.axvline(edge, color=ink(ax, 0.7), linestyle=dashes, linewidth=1.0, label=f"{silent}bulk edge")
+    words = silent + _gate_label(false_alarm)
+    ax.axvline(gate, color=noise[1], linestyle=":", linewidth=1.8, label=words, gid=_GATE)
     heights = ax.get_xaxis_transform()
     if len(predicted):
-        words = f"{prefix}predicted spikes"
+        words = f"{silent}predicted spikes"
         ax.vlines(predicted, 0, 0.25, ink(ax), ":", linewidth=1.8, transform=heights, label=words)
     if len(spikes):
         marks: dict[str, Any] = {"marker": "v", "markersize": 7, "linestyle": "none", "transform": heights}
-        ax.plot(spikes, np.full(len(spikes), 0.03), color=noise[1], label=f"{prefix}values above the gate", **marks)
+        ax.plot(spikes, np.full(len(spikes), 0.03), color=noise[1], label=f"{silent}values above the gate", **marks)
     _show_all(ax, edge, max(gate, values[0], *predicted), earlier)
     tallest = max(float(np.max(density)), float(np.histogram(values, bins, weights=weights)[0].max()))
     _vertical(ax, "linear" if yscale == "auto" else yscale, 1.05 * (tallest or 1.0), 0.5 * float(weights[0]), earlier)
@@ -219,9 +223,9 @@ def plot_spectrum_histogram(
 
 
 def _colors(ax: Axes) -> tuple[tuple[str, str], int]:
-    # Of the values and the gate of one more matrix on the axes, and how many are there before it.
+    # Values and gate of a further matrix on the axes, and the number of earlier ones.
     pairs = ((_BLUE, _RED), (PALETTE[3], PALETTE[4]), (PALETTE[5], PALETTE[6]))
-    number = sum("gate, " in str(line.get_label()) for line in ax.lines)
+    number = sum(line.get_gid() == _GATE for line in ax.lines)
     return pairs[number % len(pairs)], number
 
 
@@ -289,6 +293,97 @@ def _show_all(ax: Axes, edge: float, top: float, earlier: int) -> None:
         ax.set_xlim(0.0, max(1.06 * top, before), auto=True)
         ax.set_xlabel("singular value")
     else:
-        ax.set_xscale("symlog", linthresh=edge, linscale=1.0)
+        ax.set_xscale("symlog", linthresh=edge, linscale=2.0)
         ax.set_xlim(0.0, max(1.5 * top, before), auto=True)
         ax.set_xlabel("singular value (logarithmic above the edge)")
+
+
+def plot_spectra(
+    spectra: Mapping[str, NoisySpectrum],
+    *,
+    ax: Axes | None = None,
+    label: str | None = None,
+    legend: bool = True,
+    xscale: str = "log",
+    **style: Any,
+) -> Axes:
+    """Draw the singular values of many matrices below each other, in units of their bulk edges.
+
+    Use it to see which matrices of a checkpoint stand out. The first matrix is at the top.
+
+    Parameters
+    ----------
+    spectra : mapping of str to NoisySpectrum
+        By name, such as from `dprmt.spectra.spectra_of`.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise, as high as the matrices need.
+    label : str, optional
+        Title of the plot.
+    legend : bool, default True
+        Whether to draw the legend.
+    xscale : {"log", "linear"}, default "log"
+        Scale of the singular values.
+    **style
+        Options of matplotlib's lines for the values above the gate, such as ``markersize`` or ``alpha``.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ParameterError
+        If there is no spectrum, or the noise level of one is 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from dprmt.spectra import spectra_of
+    >>> found = spectra_of({"query": np.eye(4, 9), "value": 5 * np.eye(6)}, sigma=0.5)
+    >>> ax = plot_spectra(found, ax=Figure().subplots())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['values below the gate', 'values above the gate', 'bulk edge', 'edge by the estimated σ']
+    """
+    if not spectra or not all(spectrum.sigma > 0 for spectrum in spectra.values()):
+        raise ParameterError("spectra", list(spectra), "at least one spectrum, all with noise (sigma > 0)")
+    count = len(spectra)
+    ax = axes_or_new(ax, width=9.0, height=min(2.0 + 0.2 * count, 40.0))
+    places = np.arange(count)
+    below, above = [], []
+    for place, spectrum in enumerate(spectra.values()):
+        values, spikes = spectrum.singular_values / spectrum.bulk_edge, len(spectrum.spikes)
+        above += [(value, place) for value in values[:spikes]]
+        rest = values[spikes:]
+        if len(rest):
+            below.append((place, float(np.max(rest)), float(np.min(rest))))
+    own = np.array([spectrum.fit.sigma / spectrum.sigma for spectrum in spectra.values()])
+    seen = [*own[own > 0], *(value for value, _ in above), *(max(low, 0.1) for _, _, low in below), 1.0]
+    floor = 0.7 * min(seen) if xscale == "log" else 0.0
+    lines: dict[str, Any] = {
+        "color": ink(ax, 0.45),
+        "linewidth": 3.0,
+        "capstyle": "round",
+        "label": "values below the gate",
+    }
+    ax.hlines(
+        [p for p, _, _ in below], [max(low, floor) for _, _, low in below], [high for _, high, _ in below], **lines
+    )
+    if above:
+        kwargs = {"color": _RED, "marker": "|", "markersize": 8, "linestyle": "none", "label": "values above the gate"}
+        ax.plot(*np.transpose(above), **{**kwargs, **style})
+    ax.axvline(1.0, color=ink(ax, 0.7), linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge")
+    marks: dict[str, Any] = {"marker": "d", "markersize": 5, "markerfacecolor": "none", "linestyle": "none"}
+    ax.plot(own[own > floor], places[own > floor], color=_BLUE, label="edge by the estimated σ", **marks)
+    ax.set_xscale(xscale)
+    ax.set_xlim(left=floor)
+    every = -(-count // _NAMED)
+    names = [name if len(name) <= _NAME else "…" + name[1 - _NAME :] for name in spectra]
+    ax.set_yticks(places[::every], names[::every], fontsize="x-small", parse_math=False)
+    ax.set_ylim(count - 0.4, -0.6)
+    ax.set_xlabel("singular value over bulk edge")
+    ax.set_ylabel("matrix")
+    if legend:
+        legend_below(ax)
+    return finish(ax, label)

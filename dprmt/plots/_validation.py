@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _BLACK, _BLUE, _RED = PALETTE[:3]
 _PAIRED = "line: predicted, marker: measured"
-_LEAST = 0.03  # where a logarithmic axis begins; smaller signals are drawn there
+_LEAST = 0.03  # start of a logarithmic axis; smaller signals are drawn there
 
 
 def plot_measured_spikes(
     points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike]], *, ax: Axes | None = None
 ) -> Axes:
-    """Top singular values of noisy matrices against those of the clean ones, and the phase transition.
+    """Plot top singular values of noisy matrices against the clean ones, and the phase transition.
 
     Both axes are logarithmic and in units in which matrices of one shape and all noise levels share a curve.
 
@@ -74,7 +74,7 @@ def plot_measured_spikes(
 def plot_prediction_errors(
     points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike]], *, tolerance: float = 0.05, ax: Axes | None = None
 ) -> Axes:
-    """Relative error of predicted top singular values, against the clean ones.
+    """Plot the relative error of predicted top singular values against the clean ones.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def plot_prediction_errors(
 def plot_measured_overlaps(
     points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike, ArrayLike]], *, ax: Axes | None = None
 ) -> Axes:
-    """Squared overlaps of the noisy with the clean top singular vectors, measured and predicted.
+    """Return squared overlaps of the noisy with the clean top singular vectors, measured and predicted.
 
     Parameters
     ----------
@@ -178,14 +178,14 @@ def plot_measured_overlaps(
 def plot_improvement_over_steps(
     steps: Sequence[int], improvements: Mapping[str, ArrayLike], *, ax: Axes | None = None
 ) -> Axes:
-    """Improvement(t) of the alignment with the clean gradient along a run.
+    """Plot Improvement(t) of the alignment with the clean gradient along a run.
 
     Parameters
     ----------
     steps : sequence of int
         Numbers of the steps.
     improvements : mapping of label to array, shape (k,) or (runs, k)
-        Cosine with the clean gradient after denoising minus before, in [-2, 2], one per step. Not private. Of several
+        Cosine with the clean gradient after denoising minus before, in [-2, 2], one per step. Not private. For several
         runs the mean is drawn, with a band from the lowest to the highest.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
@@ -240,7 +240,7 @@ def plot_norm_ratios(
     band: float,
     ax: Axes | None = None,
 ) -> Axes:
-    """The distribution of estimated over true squared norms, its exact law, and the envelope of all laws.
+    """Return the distribution of estimated over true squared norms, its exact law, and the envelope of all laws.
 
     Parameters
     ----------

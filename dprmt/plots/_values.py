@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 
 def as_floats(values: object) -> Floats:
-    """Anything with numbers in it as float64: arrays, lists, and tensors of any dtype, on any device, in any graph."""
+    """Convert arrays, lists, and tensors of any dtype, device and graph to float64."""
     if isinstance(values, (list, tuple)):
         return np.array([as_floats(value) for value in values], dtype=np.float64)
     if hasattr(values, "detach"):  # a torch tensor: NumPy takes neither bfloat16 nor what requires a gradient
@@ -20,7 +20,7 @@ def as_floats(values: object) -> Floats:
 
 
 def finite_values(name: str, values: ArrayLike, *, low: float = -np.inf, high: float = np.inf) -> Floats:
-    """The values as a non-empty array of finite floats within ``[low, high]``."""
+    """Return the values as a non-empty array of finite floats within ``[low, high]``."""
     allowed = "finite numbers"
     allowed += f" >= {low:g}" if low > -np.inf else ""
     allowed += f" and <= {high:g}" if high < np.inf else ""
@@ -37,7 +37,7 @@ def finite_values(name: str, values: ArrayLike, *, low: float = -np.inf, high: f
 
 
 def descending(name: str, values: ArrayLike) -> Floats:
-    """The values, numbers >= 0 along one axis, in decreasing order."""
+    """Return the values, numbers >= 0 along one axis, in decreasing order."""
     array = finite_values(name, values, low=0.0)
     if array.ndim != 1:
         raise ParameterError(name, array.shape, "an array of shape (k,)")
@@ -45,7 +45,7 @@ def descending(name: str, values: ArrayLike) -> Floats:
 
 
 def matching(name: str, values: Floats, other_name: str, other: Floats, *, draws: bool = False) -> Floats:
-    """The values, of the shape (k,) of ``other`` or, if draws are allowed, of shape (draws, k)."""
+    """Return the values, of the shape (k,) of ``other`` or, if draws are allowed, of shape (draws, k)."""
     if values.ndim not in ((1, 2) if draws else (1,)) or values.shape[-1] != len(other):
         count = len(other)
         allowed = f"({count},) or (draws, {count})" if draws else f"({count},)"
@@ -54,7 +54,7 @@ def matching(name: str, values: Floats, other_name: str, other: Floats, *, draws
 
 
 def shares(name: str, values: ArrayLike, count: int) -> Floats:
-    """The values as ``count`` shares in [0, 1], or NaN for a share of nothing."""
+    """Return the values as ``count`` shares in [0, 1], or NaN for a share of nothing."""
     array = as_floats(values)
     if array.shape != (count,):
         raise ParameterError(name, array.shape, f"of shape ({count},), one share per gate")

@@ -17,7 +17,7 @@ _COLUMNS = ("number", "spread", "cosine", "denoised_cosine", "weighted_cosine", 
 
 
 def adam_bound_section(steps: Sequence[AdamBoundStep]) -> Section:
-    """Cosine that Proposition I.1, corrected, asks for, beside the measured one, with and without denoising."""
+    """Compare the cosine that the corrected Proposition I.1 needs with the measured one, with and without denoising."""
     if not steps:
         return Section(_TITLE, ["The recipe's optimizer has no second moments, so the bound is not of it."])
 
@@ -67,7 +67,7 @@ def adam_bound_section(steps: Sequence[AdamBoundStep]) -> Section:
 
 
 def adam_bound_sentence(steps: Sequence[AdamBoundStep]) -> str:
-    """At how many steps the bound promises anything."""
+    """Count the steps at which the bound promises a decrease."""
     before, after = (sum(step.promised[i] for step in steps) for i in (0, 1))
     nearest = max(steps, key=lambda step: step.cosine - (1 - step.shortfall))
     asked = (
@@ -88,7 +88,7 @@ def adam_bound_sentence(steps: Sequence[AdamBoundStep]) -> str:
 
 
 def weighted_sentence(steps: Sequence[AdamBoundStep]) -> str:
-    """What the bound in the preconditioner's geometry says, and what denoising does to it."""
+    """Describe the bound in the preconditioner's geometry, and the effect of denoising on it."""
     before = [step.weighted_cosine for step in steps]
     gains = [step.denoised_weighted_cosine - step.weighted_cosine for step in steps]
     if not any(gains):

@@ -16,7 +16,9 @@ NOISY = "clipping and noise"
 
 
 def course_section(courses: Mapping[str, Sequence[float]]) -> Section:
-    """Mean loss of the steps' batches: with noise, with clipping alone, with neither; the same batches in each."""
+    """Return the mean loss of the steps' batches: with noise, with clipping alone, with neither; the same batches in
+    each.
+    """
 
     def draw(ax: Any) -> None:
         for (name, losses), style in zip(courses.items(), ("-", "--", ":"), strict=True):
@@ -34,7 +36,7 @@ def course_section(courses: Mapping[str, Sequence[float]]) -> Section:
 
 
 def course_sentence(courses: Mapping[str, Sequence[float]]) -> str:
-    """Differences of the losses over the steps after the first, at which all runs have the same model."""
+    """Compare the losses over the steps after the first, at which all runs have the same model."""
     noisy, clipped, plain = (np.array(losses)[1:] for losses in courses.values())
     if len(noisy) < 2:
         return "Too few steps to tell the cost of clipping from that of noise."

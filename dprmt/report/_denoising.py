@@ -1,4 +1,4 @@
-"""The report's sections on what denoising does to real gradients."""
+"""Report sections on the effect of denoising on real gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CURVES = {"corrected": "κ gate, norm correction", "uncorrected": "κ gate, wit
 
 
 def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
-    """Improvement(t) of the paper's denoiser with and without norm correction."""
+    """Show Improvement(t) of the denoiser of Eq. 10 with and without norm correction."""
     from dprmt.plots import plot_improvement_over_steps
 
     steps = [step for run in runs for step in run]
@@ -61,7 +61,7 @@ def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
 
 
 def sign_sentences(runs: Sequence[Sequence[AlignmentStep]]) -> list[str]:
-    """The sign of the mean Improvement, as far as several seeds show it."""
+    """Describe the sign of the mean Improvement, as far as several seeds show it."""
     if len(runs) < 2:
         return []
     stated = "; ".join(f"{label}: {_stated(_over_seeds(runs, name))}" for name, label in _CURVES.items())
@@ -86,7 +86,7 @@ def _mean(steps: Sequence[AlignmentStep], name: str) -> float:
 
 
 def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
-    """What denoising did along the run, as far as its steps show it."""
+    """Describe the effect of denoising along the run."""
     corrected, uncorrected = ([getattr(s, name) for s in steps] for name in ("corrected", "uncorrected"))
     before, gain = _mean(steps, "cosine"), float(np.mean(corrected))
     if not any(corrected) and not any(uncorrected):
@@ -119,7 +119,7 @@ def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
 
 
 def kappa_section(steps: list[AlignmentStep]) -> Section:
-    """The gate κ: who passes, who gains."""
+    """Describe the gate κ: which layers pass, and which gain."""
     from dprmt.plots import plot_kappa_sweep, plot_layer_improvement
     from dprmt.report.measurements import kappa_sweep
 
@@ -165,7 +165,7 @@ def _by_shape(layers: Sequence[LayerAlignment]) -> dict[str, tuple[list[float], 
 
 
 def kappa_rows(points: Sequence[KappaPoint]) -> list[list[str]]:
-    """A line for every gate that lets something pass, and one for all that let nothing pass."""
+    """List one row for every gate that any matrix passes, and one for all other gates."""
     rows = [
         [
             f"{p.kappa:g}",
@@ -181,7 +181,7 @@ def kappa_rows(points: Sequence[KappaPoint]) -> list[list[str]]:
 
 
 def _closer(point: KappaPoint) -> str:
-    """How many of those that pass gain; of one no share is taken."""
+    """Count the passing matrices that gain; for a single one no share is computed."""
     if point.passed == 1:
         return f"it comes {'closer' if point.gained else 'no closer'} to the clean gradient"
     gained = {0: "none", point.passed: "all"}.get(point.gained, str(point.gained))
@@ -189,7 +189,7 @@ def _closer(point: KappaPoint) -> str:
 
 
 def kappa_sentence(points: Sequence[KappaPoint]) -> str:
-    """What the sweep says of the paper's gate."""
+    """Describe the result of the sweep for the gate κ = 1.02."""
     paper = min(points, key=lambda point: abs(point.kappa - _GATE))
     best = max((point for point in points if point.passing > 0), key=lambda point: point.improvement, default=paper)
     if paper.passing == 0:

@@ -1,4 +1,4 @@
-"""Pictures as SVG inside the page: in the page's own colours, one drawing a panel."""
+"""Plots as SVG inside the page, in the page's colours, one drawing per panel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = re.compile(r'(\bid="|href="#|url\(#)')
 
 
 def drawn_panels(draw: Any, panels: int, alt: str, prefix: str) -> str:
-    """One SVG for each panel, so that they stack where there is no room side by side."""
+    """Draw one SVG for each panel, so that they stack on a narrow page."""
     import numpy as np
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ def drawn_panels(draw: Any, panels: int, alt: str, prefix: str) -> str:
 
 
 def along_steps(ax: Any, ylabel: str) -> None:
-    """Axes and legend of curves that have a point a step."""
+    """Prepare axes and legend of curves with one point per step."""
     ax.set(xlabel="step", ylabel=ylabel)
     ax.locator_params(axis="x", integer=True)
     ax.grid(True, color="0.9", linewidth=0.6)

@@ -1,4 +1,4 @@
-"""The report's section on randomized per-sample norms."""
+"""Report section on randomized per-sample norms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEVELS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
 
 
 def norm_section(norms: NormRatios) -> Section:
-    """n̂/n against its law and the envelope."""
+    """Compare n̂/n with its law and the envelope."""
     from dprmt.plots import plot_norm_ratios
 
     def draw(ax: Any) -> None:
@@ -51,7 +51,7 @@ def norm_section(norms: NormRatios) -> Section:
 
 
 def norm_sentence(norms: NormRatios) -> str:
-    """Whether the envelope, on which the accountant rests, held."""
+    """Return whether the envelope, on which the accountant rests, held."""
     looked = (
         f"{len(norms.ratios)} estimates with {norms.probes} probes ({norms.draws} draws for each of {norms.samples}"
         " per-sample gradients)"
@@ -71,7 +71,7 @@ def norm_sentence(norms: NormRatios) -> str:
 
 
 def law_sentence(norms: NormRatios) -> str:
-    """Whether the exact law fits, and how close these gradients are to the worst case."""
+    """Return whether the exact law fits, and how close these gradients are to the worst case."""
     fits = "fits" if norms.distance <= norms.band else "does NOT fit"
     return (
         f"The exact law, a mixture of χ² with each gradient's squared singular values as weights, {fits}: largest"

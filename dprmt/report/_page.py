@@ -38,11 +38,11 @@ class Picture:
     Attributes
     ----------
     draw : callable
-        Gets the axes, or an array of them if there are several panels.
+        Draws on the axes, or on an array of them if there are several panels.
     alt : str
-        What it shows, for those who do not see it.
+        Text for readers who cannot see the picture.
     panels : int
-        Side by side.
+        Number of panels side by side.
     """
 
     draw: Callable[[Any], object]
@@ -57,7 +57,7 @@ class Table:
     Attributes
     ----------
     caption : str
-        What the table holds.
+        Caption of the table.
     header : sequence of str
         Names of the columns; the first names the rows.
     rows : sequence of sequence of str
@@ -80,9 +80,9 @@ class Section:
     sentences : sequence of str
         Paragraphs.
     tables, pictures : sequence
-        What follows them.
+        Elements after the sentences.
     numbers : mapping
-        What the section rests on, as JSON values; NaN and infinity become null.
+        Numbers behind the section, as JSON values; NaN and infinity become null.
     """
 
     title: str
@@ -95,7 +95,7 @@ class Section:
 def render_page(
     title: str, introduction: Sequence[str], sections: Sequence[Section], *, warning: str | None = None
 ) -> str:
-    """The page, with its pictures inside and nothing to be fetched."""
+    """Return the page, with its pictures inside and nothing to be fetched."""
     parts = [
         {
             "section": section,
@@ -124,7 +124,7 @@ def _file(name: str) -> str:
 
 
 def _prose(text: str) -> Any:
-    """A number and its unit stay on one line; papers are links."""
+    """Keep a number and its unit on one line, and link articles."""
     from markupsafe import Markup
 
     text = escape(text).replace(" %", "&nbsp;%").replace(" = ", "&nbsp;=&nbsp;").replace(" × ", "&nbsp;×&nbsp;")
@@ -132,7 +132,7 @@ def _prose(text: str) -> Any:
 
 
 def plain_numbers(value: Any) -> Any:
-    """The value in Python's own types, for ``dprmt._files.strict_json``."""
+    """Return the value in Python's own types, for ``dprmt._files.strict_json``."""
     if isinstance(value, Mapping):
         return {str(key): plain_numbers(entry) for key, entry in value.items()}
     if hasattr(value, "tolist"):

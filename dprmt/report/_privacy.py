@@ -53,12 +53,12 @@ class Row:
 
 
 def work(run: Run) -> int:
-    """How often ``advance`` is called by the two functions below."""
+    """Count the calls of ``advance`` by the two functions below."""
     return 1 + 2 * len(run.probes) * len(_HEADINGS) + (1 + len(_HEADINGS)) * len(run.curve_steps)
 
 
 def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[Row]:
-    """The table's lines: exact norms first, then one per number of probes."""
+    """Return the table's lines: exact norms first, then one per number of probes."""
     exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(steps=run.steps, delta=run.delta)
     advance()
     rows = [Row(None, {"exact": exact}, {})]
@@ -76,7 +76,7 @@ def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[R
 
 
 def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict[str, list[PrivacyBounds]]:
-    """ε along the run for exact norms and each analysis."""
+    """Return ε along the run for exact norms and each analysis."""
     mechanisms = {"exact norms": DPSGD(run.noise_multiplier, run.sample_rate)}
     names = {
         "published": "probes, envelope (published)",
@@ -97,7 +97,7 @@ def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict
 
 
 def privacy_table(run: Run, rows: list[Row]) -> Table:
-    """The rows as a table: certified upper bounds, and how far they are above that of exact norms."""
+    """Format the rows as a table: certified upper bounds, and their excess over exact norms."""
     exact = rows[0].epsilon["exact"].upper
     cells = [["exact norms", *[_three_decimals(exact)] * len(_HEADINGS)]]
     for row in rows[1:]:
@@ -111,7 +111,7 @@ def privacy_table(run: Run, rows: list[Row]) -> Table:
 
 
 def noise_table(rows: list[Row]) -> Table:
-    """What more noise than exact norms need makes up for random ones."""
+    """Tabulate the noise that makes up for random norms."""
     cells = [
         [f"{row.probes} probes", *(f"+{100 * row.extra_noise[label]:.1f} %" for label in _HEADINGS)] for row in rows[1:]
     ]
@@ -124,14 +124,14 @@ SPEEDUPS = (0.05, 0.1, 0.2, 0.3)
 
 
 def savings(run: Run) -> list[tuple[float, int, PrivacyBounds]]:
-    """Speed-up, steps that it leaves, rounded up, and their ε with exact norms."""
+    """Return the speed-up, the remaining steps, rounded up, and their ε with exact norms."""
     mechanism = DPSGD(run.noise_multiplier, run.sample_rate)
     steps = [math.ceil(run.steps * (1 - speedup)) for speedup in SPEEDUPS]
     return list(zip(SPEEDUPS, steps, (mechanism.epsilon(steps=count, delta=run.delta) for count in steps), strict=True))
 
 
 def savings_table(run: Run, rows: list[Row]) -> Table:
-    """What a method that gets as far in fewer steps saves, at the same noise."""
+    """Tabulate the ε saved by a method that needs fewer steps at the same noise."""
     exact = rows[0].epsilon["exact"]
     cells = [
         [
@@ -154,7 +154,7 @@ def _setting(run: Run) -> str:
 
 
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
-    """Table, picture and sentence."""
+    """Show table, picture and sentence."""
     from dprmt.plots import plot_epsilon_against_steps
 
     def draw(ax: Any) -> None:
@@ -186,7 +186,7 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
 
 
 def privacy_sentence(rows: list[Row]) -> str:
-    """What the table says, in words."""
+    """Describe the table in words."""
     exact = rows[0].epsilon["exact"].upper
     row = rows[-1] if len(rows) < 3 else rows[2]
     over = {label: row.epsilon[label].upper / exact - 1 for label in _HEADINGS}
@@ -214,7 +214,7 @@ def _floored(lower: float) -> str:
 
 
 def _three_decimals(upper: float) -> str:
-    """An upper bound printed so that it still is one."""
+    """Return an upper bound printed so that it still is one."""
     return f"{math.ceil(1000 * upper) / 1000:.3f}" if math.isfinite(upper) else "none"
 
 

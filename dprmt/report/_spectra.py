@@ -1,4 +1,4 @@
-"""The report's section on whole spectra of real gradients."""
+"""Report section on whole spectra of real gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spectra_section(
     alarms: list[LayerSpectra],
     spikes: list[Spike],
 ) -> Section:
-    """Sorted singular values: strongest signals of a run, layers along the depth, and the largest false alarm."""
+    """Show sorted singular values: strongest signals of a run, layers along the depth, and the largest false alarm."""
     everything = [*strongest, *typical, *alarms]
     prefix = _common_prefix([entry.layer for entry in everything])
     rows = [
@@ -67,7 +67,7 @@ def _common_prefix(names: list[str]) -> str:
 
 
 def spectra_sentence(spikes: list[Spike]) -> str:
-    """How many matrices of the run, with its own noise, show a signal, and how many only seem to."""
+    """Count the matrices of the run that show a signal in its noise, and those that only seem to."""
     own = [spike for spike in spikes if spike.noise_scale == 1]
     if not own:
         return "No matrix is measured, so none is shown."
@@ -89,7 +89,7 @@ def spectra_sentence(spikes: list[Spike]) -> str:
 
 
 def shown_sentence(strongest: Sequence[LayerSpectra], alarms: Sequence[LayerSpectra]) -> str:
-    """Which of the spectra shown hold a signal above the threshold, and which one only looks so."""
+    """Name the spectra shown that hold a signal above the threshold, and the largest false alarm."""
     above = [entry for entry in strongest if entry.signal_over_threshold > 1]
     shown = (
         f"Spectra shown whose clean top value is above the detection threshold: {len(above)}"
@@ -113,7 +113,7 @@ def _share(value: float) -> str:
 
 
 def entropy_sentence(entries: Sequence[LayerSpectra]) -> str:
-    """What noise and denoiser do to the spectral entropy of the matrices shown."""
+    """Describe the effect of noise and denoiser on the spectral entropy of the matrices shown."""
     if not entries:
         return "No spectral entropy is measured."
     clean, noisy, denoised = (sorted(values) for values in zip(*(entry.entropies for entry in entries), strict=True))

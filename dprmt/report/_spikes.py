@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 def spike_section(spikes: list[Spike]) -> Section:
-    """Singular values against F(clean) and the edge (Eq. 3)."""
+    """Plot singular values against F(clean) and the edge (Eq. 3)."""
     from dprmt.plots import plot_measured_spikes, plot_prediction_errors
 
     groups = _by_shape(spikes)
@@ -69,7 +69,7 @@ def spike_section(spikes: list[Spike]) -> Section:
 
 
 def spike_sentence(spikes: Sequence[Spike]) -> str:
-    """What the singular values above the threshold say."""
+    """Describe the singular values above the threshold."""
     from dprmt.report.measurements import agreement
 
     above = [spike for spike in spikes if spike.signal_over_threshold > 1]
@@ -96,7 +96,7 @@ def spike_sentence(spikes: Sequence[Spike]) -> str:
 
 
 def below_sentence(spikes: Sequence[Spike]) -> str:
-    """What the singular values below the threshold say, and what the size of the matrices explains of it."""
+    """Describe the singular values below the threshold, and how far matrix size explains them."""
     from dprmt.report.measurements import agreement
 
     below = [spike for spike in spikes if spike.signal_over_threshold <= 1]
@@ -113,7 +113,7 @@ def below_sentence(spikes: Sequence[Spike]) -> str:
 
 
 def overlap_section(spikes: list[Spike]) -> Section:
-    """Squared overlaps against Eqs. 4-5."""
+    """Plot squared overlaps against Eqs. 4-5."""
     from dprmt.plots import plot_measured_overlaps
 
     groups = _by_shape(spikes)
@@ -155,7 +155,7 @@ def overlap_section(spikes: list[Spike]) -> Section:
 
 
 def overlap_sentence(spikes: Sequence[Spike]) -> str:
-    """What the overlaps above the threshold say."""
+    """Describe the overlaps above the threshold."""
     from dprmt.report.measurements import agreement
 
     above = [spike for spike in spikes if spike.signal_over_threshold > 1]

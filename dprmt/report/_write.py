@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
-from dprmt._files import strict_json, write_whole
+from dprmt._files import parse_json, strict_json, write_whole
 from dprmt._validation import ParameterError, check_count
+from dprmt.accounting import neighbours_from_dict
 from dprmt.report._adam_bound import adam_bound_section
 from dprmt.report._course import course_section
 from dprmt.report._denoising import improvement_section, kappa_section
@@ -19,7 +20,7 @@ from dprmt.report._page import Section, Table, plain_numbers, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section, privacy_table, work
 from dprmt.report._spectra import spectra_section
 from dprmt.report._spikes import overlap_section, spike_section
-from dprmt.report._telemetry import measured_telemetry_sections
+from dprmt.report._telemetry import measured_telemetry_sections, telemetry_sections
 from dprmt.report._validation import (
     RECIPE,
     Measurements,
@@ -30,16 +31,19 @@ from dprmt.report._validation import (
     setting_numbers,
     setting_sentences,
 )
+from dprmt.report._words import counted
+from dprmt.statements import relation_label, round_up
 
 if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
+
 
 _TITLE = "Noise in private training: theory against measurement"
 _WARNING = (
     "This report reads clean gradients and uses known seeds. On a recipe's public data that is how theory is checked;"
     " on private data nothing of it may be shown to anyone: no ε covers these numbers."
 )
-_PRIVACY_UNIT = 0.25  # of the progress per answer of the accountant
+_PRIVACY_UNIT = 0.25  # progress per answer of the accountant
 
 
 @dataclass(frozen=True)
@@ -112,35 +116,35 @@ def write_report(
     Parameters
     ----------
     out : str or Path
-        Folder for ``index.html`` and ``numbers.json``, made if it is missing.
+        Folder for ``index.html`` and ``numbers.json``, created if missing.
     recipe : str, optional
-        A recipe, by name or as a ``.toml`` file, whose first steps are run; the report's own if None.
+        A recipe whose first steps are run, by name or as a ``.toml`` file; the report's default if None.
     changes : mapping, optional
-        Values of the recipe to change, by dotted name.
+        Changed values of the recipe, by dotted name.
     steps : int, optional
-        How many of its steps, >= 1, and no more than the recipe has; by default ten, and 24 of what the run says of
-        itself, which advises on the rate from step 20 on.
+        Number of steps, >= 1 and at most the recipe's. By default ten, and 24 for telemetry, which gives advice on the
+        rate from step 20 on.
     seeds : int
-        How many runs, >= 1, each with its own noise and batches: with several, the Improvement has bands.
+        Number of runs, >= 1, each with independent noise and batches. Several runs give bands for the Improvement.
     progress : Progress, optional
-        Receives what is being made, and how far it is.
+        Receives the present task and its progress.
 
     Returns
     -------
     Report
-        What was written, and where. Where packages for the measurements are missing, a section says so instead.
+        The written files, and their folder. If packages for the measurements are missing, a section lists them.
 
     Raises
     ------
     ParameterError
         If the folder cannot be written, a count is out of range, or the recipe cannot be used.
     OSError
-        If a file could not be written; what was there before is left as it was.
+        If a file could not be written; existing files are not changed.
 
     Formal guarantees
     -----------------
-    None: the page shows clean gradients and uses known seeds, so that on private data no ε covers it, and it says so.
-    What it states about ε is an upper bound (:class:`dprmt.accounting.DPSGD`).
+    None: the page shows clean gradients and uses known seeds. On private data no ε covers it, and the page states
+    this. Every stated ε is an upper bound (:class:`dprmt.accounting.DPSGD`).
 
     Examples
     --------
@@ -189,7 +193,7 @@ def _measured_sections(measured: Measurements) -> list[Section]:
 
 
 def section_numbers(section: Section) -> dict[str, Any]:
-    """A section for ``numbers.json``."""
+    """Return a section for ``numbers.json``."""
     return {"sentences": list(section.sentences), **section.numbers}
 
 
@@ -205,7 +209,7 @@ def _recipe(name: str | None) -> Recipe:
 
 
 def writable_folder(out: Path) -> Path:
-    """The folder, made if it is missing."""
+    """Return the folder, made if it is missing."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -214,3 +218,85 @@ def writable_folder(out: Path) -> Path:
         reason = (error.strerror or "not usable").lower()
         raise ParameterError("out", str(out), f"a folder that can be written ({reason})") from None
     return out
+
+
+def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[str, Any]] = ()) -> RunReport:
+    """Write a run's telemetry as one page: whether it learns, which layers are noise, and whether the rate is right.
+
+    Parameters
+    ----------
+    out : str or Path
+        Folder for ``index.html`` and ``numbers.json``, created if missing.
+    run : str or Path
+        Folder of a running or finished run.
+    truth : sequence of dict
+        ``private_steps`` of `dprmt.report.measurements.TelemetryTruth`, to be drawn with the readings. The page is
+        then private.
+
+    Returns
+    -------
+    RunReport
+        The written files, and their folder.
+
+    Raises
+    ------
+    ParameterError
+        If there is no full reading of telemetry in the folder's ``metrics.jsonl``, or ``out`` cannot be written.
+    OSError
+        If a file could not be written.
+
+    Formal guarantees
+    -----------------
+    Without ``truth``, post-processing of what the run released: its ε covers the page. The ``private`` entries of the
+    metrics are not read.
+
+    Examples
+    --------
+    >>> report = write_run_report("page", "runs/sst2")  # doctest: +SKIP
+    >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
+    """
+    folder = writable_folder(Path(out))
+    lines = _metrics(Path(run))
+    sections = telemetry_sections(lines, truth)
+    last = lines[-1]
+    said = f"{counted(len(lines), 'step')} read, the last of them number {last['step']}"
+    spent, relation = last.get("epsilon"), _relation(Path(run))
+    if isinstance(spent, float) and relation is not None:
+        said += f"; ε ≤ {round_up(spent)} after it ({relation})"
+    covered = (
+        "Every number here is a function of what the run released, its noisy gradients and weights: it costs no"
+        " privacy, and may be shown to whoever may see the model."
+    )
+    warning = None
+    if truth:
+        covered, warning = (
+            "",
+            "The crosses are from clean gradients: on private data no ε covers this page.",
+        )
+    title = "What a private run says of itself"
+    page = render_page(title, [f"{said}.", *filter(None, [covered])], sections, warning=warning)
+    numbers = {"version": __version__, "sections": {section.title: section_numbers(section) for section in sections}}
+    write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n", public=True)
+    write_whole(folder / "index.html", page, public=True)
+    return RunReport(folder / "index.html", folder / "numbers.json", sections)
+
+
+def _relation(run: Path) -> str | None:
+    """Return the neighbouring relation of the run's record; None if it has none, and then no ε is printed."""
+    try:
+        record = parse_json((run / "run.json").read_bytes())
+        return relation_label(neighbours_from_dict(record["step"]["neighbours"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _metrics(run: Path) -> list[dict[str, Any]]:
+    from dprmt.training.harness import read_metrics
+
+    try:
+        lines = read_metrics(run)
+    except OSError:
+        lines = []
+    if not lines:
+        raise ParameterError("run", str(run), "a run folder with metrics.jsonl, in which a step was taken")
+    return lines

@@ -3,35 +3,29 @@ r"""One Adam step on a quadratic: the exact decrease of the loss and what the co
 Setting of appendix I of arXiv:2510.01137v3: ``f(x) = ½(x - x*)ᵀH(x - x*)`` with gradient g at x, and the step
 ``x - αPs`` with a fixed preconditioner P whose eigenvalues lie in [p_min, p_max].
 
-Proposition I.1 as printed bounds ``gᵀPs`` from below by ``p_min gᵀs``, on the ground that P - p_min I is
-positive semidefinite. That settles ``gᵀPg``, not a bilinear form in two different vectors: with
-P = diag(1, 10), g = (2, -1) and s = (1, 1), ``gᵀs = 1`` but ``gᵀPs = -8``. The printed bound needs the
-further premise ``gᵀ(P - p_min I)s >= 0``, and P = p·I guarantees it for all vectors. Otherwise it can fail:
-for a diagonal P as soon as one entry of s has the sign opposite to that of g, for a full P as soon as s is no
-positive multiple of g; most easily at the small cosines of noisy training.
+Proposition I.1 as printed bounds ``gᵀPs`` from below by ``p_min gᵀs``, because P - p_min I is positive semidefinite.
+This bounds ``gᵀPg``, but not a bilinear form in two different vectors. With P = diag(1, 10), g = (2, -1) and s = (1,
+1), ``gᵀs = 1`` but ``gᵀPs = -8``. The printed bound needs the further premise ``gᵀ(P - p_min I)s >= 0``, which P = p·I
+guarantees for all vectors. It fails most easily at the small cosines of noisy training.
 
-What does hold: write ``P = c·I + E`` with ``c = (p_max + p_min)/2`` and ``‖E‖ <= h = (p_max - p_min)/2``.
-Then ``gᵀPs >= ‖g‖‖s‖(c·cos(g, s) - h)``, and this is the best bound in these quantities: the reflection that
-takes s/‖s‖ to -g/‖g‖, in the role of E/h, attains it (and so do diagonal P, at suitable g and s). Hence
+The corrected bound writes ``P = c·I + E`` with ``c = (p_max + p_min)/2`` and ``‖E‖ <= h = (p_max - p_min)/2``. Then
+``gᵀPs >= ‖g‖‖s‖(c·cos(g, s) - h)``, which is the best bound in these quantities. Hence
 
     ``Δ(s) = αgᵀPs - ½α²(Ps)ᵀH(Ps) >= α‖g‖‖s‖(c·cos(g, s) - h) - ½α²λ_max(H)p_max²‖s‖²``.
 
-It lies below the printed bound by ``α‖g‖‖s‖h(1 - cos(g, s))``. It still increases with the cosine, with
-slope c instead of p_min, but its first term is positive only if
-``cos(g, s) > (p_max - p_min)/(p_max + p_min)``: a preconditioner can turn a direction by that much. So it
-says something about noisy training only as far as the noise evens out Adam's second moments.
+It lies below the printed bound by ``α‖g‖‖s‖h(1 - cos(g, s))``. It still increases with the cosine, with slope c
+instead of p_min, but its first term is positive only if ``cos(g, s) > (p_max - p_min)/(p_max + p_min)``: a
+preconditioner can turn a direction by that much. So it applies to noisy training only as far as the noise makes Adam's
+second moments equal.
 
-The turning is lost by measuring angles in another geometry than the step's. In that of P, with
-``⟨a, b⟩_P = aᵀPb`` and ``cos_P(g, s) = gᵀPs/(‖g‖_P‖s‖_P)``, the first term is no bound but an identity, and
-``(Ps)ᵀH(Ps) <= λ_max(H)·(P^{1/2}s)ᵀP(P^{1/2}s) <= λ_max(H)·p_max·‖s‖_P²``. Hence the P-weighted bound
+Angles in the geometry of P avoid this loss. With ``⟨a, b⟩_P = aᵀPb`` and ``cos_P(g, s) = gᵀPs/(‖g‖_P‖s‖_P)``, the
+first term is an identity, and ``(Ps)ᵀH(Ps) <= λ_max(H)·p_max·‖s‖_P²``. Hence the P-weighted bound
 
     ``Δ(s) >= α‖g‖_P‖s‖_P cos_P(g, s) - ½α²λ_max(H)p_max‖s‖_P²``.
 
-It is never below the corrected bound: the first terms compare as above, and ``‖s‖_P² <= p_max‖s‖²``. It is the
-best in its quantities: with e a unit eigenvector of P for p_max, s along e and ``H = λeeᵀ`` attain it at every
-cos_P. For g ≠ 0 and cos_P > 0 it is positive at every step size below ``2‖g‖_P cos_P/(λ_max(H)p_max‖s‖_P)``.
-What improves a step of a given P-norm is therefore its cosine in P's geometry, which is that of the loss as
-Adam sees it, and not the Euclidean one.
+It is never below the corrected bound, because ``‖s‖_P² <= p_max‖s‖²``, and it is the best bound in its quantities. For
+g ≠ 0 and cos_P > 0 it is positive at every step size below ``2‖g‖_P cos_P/(λ_max(H)p_max‖s‖_P)``. A step of a given
+P-norm is therefore improved by its cosine in P's geometry, not by the Euclidean cosine.
 """
 
 from __future__ import annotations
@@ -46,7 +40,7 @@ from dprmt.spectra._alignment import NamedBlocks, cosine, inner, matching_blocks
 from dprmt.spectra._arrays import Array, array_namespace, as_array, check_finite, is_tensor, to_float64
 
 _SYMMETRY = 1e-8  # relative asymmetry and negative curvature that pass as rounding
-_ROUNDING = 1e-13  # of an inner product, relative to the norms
+_ROUNDING = 1e-13  # rounding of an inner product, relative to the norms
 _SAME_NORM = 1e-6  # relative difference of two norms that passes as rounding
 
 
@@ -87,13 +81,12 @@ def adam_improvement_bound(
     step_size: float,
     largest_curvature: float | None = None,
 ) -> AdamImprovement:
-    """Proposition I.1, corrected: decrease of a quadratic loss in one Adam step, and its lower bounds.
+    """Compute the decrease of a quadratic loss in one Adam step, and its lower bounds (corrected Proposition I.1).
 
-    ``Δ(s) = αgᵀPs - ½α²(Ps)ᵀH(Ps)`` and
-    ``Δ(s) >= α‖g‖‖s‖(½(p_max + p_min)cos(g, s) - ½(p_max - p_min)) - ½α²λ_max(H)p_max²‖s‖²``.
-    The printed bound, with ``p_min cos(g, s)`` in place of the bracket, is larger and not always true; the
-    head of this module has a counterexample and the missing premise. Both agree if P = p·I or cos(g, s) = 1.
-    The P-weighted bound ``α‖g‖_P‖s‖_P cos_P(g, s) - ½α²λ_max(H)p_max‖s‖_P²``, with norms and cosine in the
+    ``Δ(s) = αgᵀPs - ½α²(Ps)ᵀH(Ps)`` and ``Δ(s) >= α‖g‖‖s‖(½(p_max + p_min)cos(g, s) - ½(p_max - p_min)) -
+    ½α²λ_max(H)p_max²‖s‖²``. The printed bound, with ``p_min cos(g, s)`` instead of the bracket, is larger and not
+    always true; the head of this module has a counterexample and the missing premise. Both agree if P = p·I or cos(g,
+    s) = 1. The P-weighted bound ``α‖g‖_P‖s‖_P cos_P(g, s) - ½α²λ_max(H)p_max‖s‖_P²``, with norms and cosine in the
     geometry of P, is always true and never below the first one.
 
     Parameters
@@ -113,7 +106,7 @@ def adam_improvement_bound(
     Returns
     -------
     AdamImprovement
-        Exact decrease and bounds, in the units of the loss. Not private if the gradient is not.
+        Exact decrease and bounds, in the units of the loss. The result is not private if the gradient is not.
 
     Raises
     ------
@@ -162,12 +155,12 @@ def adam_bound_gap(
     step_size: float,
     printed: bool = False,
 ) -> float:
-    """Corollary I.2: difference of the lower bounds of two directions of equal norm.
+    """Compare the lower bounds of two directions of equal norm (Corollary I.2).
 
-    At equal norms r the curvature terms cancel, and the bounds of `adam_improvement_bound` differ by
-    ``α·½(p_max + p_min)·‖g‖·r·(cos(g, s₁) - cos(g, s₂))``: the better aligned direction has the better
-    guarantee. The printed bounds differ by the same with p_min in place of the mean. That identity is
-    correct, but a gap between two printed bounds means nothing where these fail.
+    At equal norms r the curvature terms cancel, and the bounds of `adam_improvement_bound` differ by ``α·½(p_max +
+    p_min)·‖g‖·r·(cos(g, s₁) - cos(g, s₂))``: the better aligned direction has the better guarantee. The printed bounds
+    differ by the same expression with p_min instead of the mean. That identity is correct, but the gap means nothing
+    if the printed bounds fail.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ _SAFE = 1e-100, 1e100  # squares and their sums neither overflow nor vanish betw
 
 
 def cosine_similarity(a: Blocks, b: Blocks) -> float:
-    """Cosine of the angle between two arrays, or two sets of layers, as vectors.
+    """Return the cosine of the angle between two arrays, or two sets of layers, as vectors.
 
     Parameters
     ----------
@@ -62,12 +62,12 @@ def cosine_similarity(a: Blocks, b: Blocks) -> float:
 
 
 def improvement(denoised: Blocks, noisy: Blocks, clean: Blocks) -> float:
-    """Improvement(t): what denoising did to the cosine with the clean gradient, over all layers at once.
+    """Compute Improvement(t): the change of the cosine with the clean gradient by denoising, over all layers together.
 
     Parameters
     ----------
     denoised, noisy, clean : array, mapping of str to array, or sequence of arrays
-        As in `cosine_similarity`; the scale of each is immaterial.
+        As in `cosine_similarity`; the scale of each does not matter.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def improvement(denoised: Blocks, noisy: Blocks, clean: Blocks) -> float:
 
 
 def layer_improvements(denoised: Blocks, noisy: Blocks, clean: Blocks) -> dict[Hashable, float]:
-    """Improvement of every layer by itself.
+    """Compute the improvement of every single layer.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def layer_improvements(denoised: Blocks, noisy: Blocks, clean: Blocks) -> dict[H
 
 
 def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
-    """The arguments as named blocks of equal names, shapes and libraries."""
+    """Return the arguments as named blocks of equal names, shapes and libraries."""
     (first_name, first), *others = ((name, _named_blocks(name, value)) for name, value in arguments.items())
     result = [first]
     for name, blocks in others:
@@ -141,7 +141,7 @@ def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
 
 
 def cosine(a: NamedBlocks, b: NamedBlocks) -> float:
-    """`cosine_similarity` of matching blocks."""
+    """Compute `cosine_similarity` of matching blocks."""
     a, b = _in_safe_range(a)[0], _in_safe_range(b)[0]
     squares = inner(a, a), inner(b, b)
     if 0 in squares:
@@ -150,13 +150,13 @@ def cosine(a: NamedBlocks, b: NamedBlocks) -> float:
 
 
 def norm(a: NamedBlocks) -> float:
-    """Euclidean norm of the concatenation."""
+    """Compute the Euclidean norm of the concatenation."""
     a, unit = _in_safe_range(a)
     return unit * math.sqrt(inner(a, a))
 
 
 def inner(a: NamedBlocks, b: NamedBlocks) -> float:
-    """Inner product of the concatenations, summed in float64."""
+    """Return the inner product of the concatenations, summed in float64."""
     return math.fsum(_dot(a[name], b[name]) for name in a)
 
 

@@ -1,8 +1,8 @@
-"""Array glue: one code path for NumPy arrays and torch tensors, which come back as what they were.
+"""Array glue: one code path for NumPy arrays and torch tensors, which returns the type it was given.
 
-The functions of this room are written once, against an array namespace (`numpy` or `torch`, whose names for
-``sqrt``, ``where``, ``atan2``, … agree). torch is never imported here: an argument can only be a torch tensor
-if its owner has imported torch already.
+The functions of this subpackage are written once, against an array namespace: `numpy` or `torch`, which share names
+such as ``sqrt`` and ``where``. This module never imports torch: only a caller that has imported torch can pass a
+tensor.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Labelled(Protocol):
 
 
 Array: TypeAlias = Any
-"""A NumPy array or a torch tensor, inside this room."""
+"""A NumPy array or a torch tensor, inside this subpackage."""
 ArrayT = TypeVar("ArrayT", bound="float | np.floating[Any] | NDArray[np.floating[Any]] | TensorLike | Labelled")
-"""What a public function takes and gives back: a number, a NumPy array, or a torch tensor."""
+"""Argument and result of public functions: a number, a NumPy array, or a torch tensor."""
 MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike | Labelled")
 """The same without numbers."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FLOATING = "of a real floating-point dtype"
-_LARGEST_WINDOW = 7  # of a convolution
+_LARGEST_WINDOW = 7  # largest width of a convolution's window
 
 
 def array_namespace(x: object) -> ModuleType:
-    """The module whose functions apply to ``x``: `torch` for a torch tensor, `numpy` for everything else.
+    """Return the module whose functions apply to ``x``: `torch` for a torch tensor, `numpy` for everything else.
 
     Examples
     --------
@@ -60,15 +60,15 @@ def array_namespace(x: object) -> ModuleType:
 
 
 def is_tensor(x: object) -> bool:
-    """Whether ``x`` is a torch tensor; does not import torch."""
+    """Return whether ``x`` is a torch tensor; does not import torch."""
     return array_namespace(x) is not np
 
 
 def as_array(name: str, x: object) -> Array:
-    """``x`` as an array of real floating dtype: tensors and arrays as they are, numbers and lists as float64.
+    """Convert ``x`` to an array of real floating dtype: tensors and arrays unchanged, numbers and lists as float64.
 
-    Python numbers, also in lists, count as floating point, whole or not; integer, boolean and complex *arrays* do not,
-    since casting them back would truncate the answer. Sparse matrices become dense, 8-bit floats float32.
+    Python numbers, also in lists, count as floating point. Integer, boolean and complex *arrays* do not, since casting
+    back would truncate the result. Sparse matrices become dense, 8-bit floats float32.
     """
     if is_tensor(x):
         tensor: Any = x
@@ -112,7 +112,7 @@ def check_nonempty(name: str, values: Array) -> None:
 
 
 def check_matrices(name: str, x: object) -> Array:
-    """``x`` as a matrix or a stack of matrices: floating, finite, non-empty, at least two axes."""
+    """Check that ``x`` is a matrix or a stack of matrices: floating, finite, non-empty, at least two axes."""
     values = as_array(name, x)
     if values.ndim < 2:
         raise ParameterError(name, tuple(values.shape), "a matrix or a stack of matrices, shape (..., m, n)")
@@ -130,7 +130,7 @@ def refuse_kernels(name: str, values: Array) -> None:
 
 
 def check_shape(shape: object) -> tuple[int, int]:
-    """``shape`` as the pair ``(m, n)`` of positive ints.
+    """Check that ``shape`` is a pair ``(m, n)`` of positive ints.
 
     Examples
     --------
@@ -147,7 +147,9 @@ def check_shape(shape: object) -> tuple[int, int]:
 
 
 def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array:
-    """``x`` as float64 singular values: floating, finite, non-negative and, unless allowed, non-empty."""
+    """Check that ``x`` are singular values and convert to float64: floating, finite, non-negative and, by default,
+    non-empty.
+    """
     values = as_array(name, x)
     if not allow_empty:
         check_nonempty(name, values)
@@ -156,38 +158,38 @@ def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array
 
 
 def to_float64(values: Array) -> Array:
-    """The array in double precision, on its device."""
+    """Return the array in double precision, on its device."""
     xp = array_namespace(values)
     return xp.asarray(values, dtype=xp.float64)
 
 
 def float64_like(values: Any, like: Array) -> Array:
-    """Numbers as an array of the library, and on the device, of another one."""
+    """Return numbers as an array of the library, and on the device, of another one."""
     xp = array_namespace(like)
     return xp.asarray(values, dtype=xp.float64, device=like.device)
 
 
 def detached(array: Array) -> Array:
-    """The array outside automatic differentiation."""
+    """Return the array outside automatic differentiation."""
     return array.detach() if is_tensor(array) else array
 
 
 def promote_half(values: Array) -> Array:
-    """Half precision and bfloat16 as float32, in which decompositions exist; other dtypes as they are."""
+    """Convert half precision and bfloat16 to float32, in which decompositions exist; other dtypes are unchanged."""
     if values.dtype.itemsize >= 4:
         return values
     return values.float() if is_tensor(values) else values.astype(np.float32)
 
 
 def sort_descending(values: Array) -> Array:
-    """The array with its last axis in decreasing order."""
+    """Return the array with its last axis in decreasing order."""
     if is_tensor(values):
         return values.sort(dim=-1, descending=True).values
     return np.sort(values, axis=-1)[..., ::-1]
 
 
 def cast_like(result: Array, original: object) -> Array:
-    """``result`` in the dtype of ``original``; a Python number gets a Python float back."""
+    """Cast ``result`` to the dtype of ``original``; a Python number gives a Python float."""
     if array_namespace(original) is not np:
         return result.to(original.dtype)  # type: ignore[attr-defined]
     if _is_python_number(original):
@@ -197,7 +199,7 @@ def cast_like(result: Array, original: object) -> Array:
 
 
 def matrices_of(array: Array) -> tuple[Array, str] | None:
-    """An array of a checkpoint as matrices, by the one rule for files; None if it holds none.
+    """Return an array of a checkpoint as matrices, by the one rule for files; None if it holds none.
 
     Two axes are a matrix. Four or five, and three whose last is a window of at most 7, are the kernel (out, in, …) of a
     convolution: its outputs are the rows. Three others are a stack of matrices, such as experts.
@@ -224,7 +226,7 @@ def _is_python_number(x: object) -> bool:
 
 
 def keeps_labels(function: Function) -> Function:
-    """The same function; a labelled first argument gives a labelled answer. Neither library is ever imported."""
+    """Return the same function; a labelled first argument gives a labelled answer. Neither library is ever imported."""
     first = next(iter(inspect.signature(function).parameters))
 
     @functools.wraps(function)
@@ -237,7 +239,7 @@ def keeps_labels(function: Function) -> Function:
 
 
 def relabelled(values: Any, like: Any) -> Any:
-    """The values with the labels of a Series, a DataFrame or a DataArray of their shape."""
+    """Return the values with the labels of a Series, a DataFrame or a DataArray of their shape."""
     if np.shape(values) != like.shape:
         return values
     if hasattr(like, "dims"):  # xarray

@@ -1,38 +1,48 @@
-"""The singular values above the bulk edge and their vectors of the shorter side, by the cheapest safe method.
+"""Compute the singular values above the bulk edge, and their vectors of the shorter side, by the cheapest safe method.
 
-A shrunk matrix is ``Σ η_i u_i v_iᵀ = U diag(η/s) Uᵀ Y``: the vectors of one side suffice, and only those of
-values above the edge, since all others are shrunk to 0. With r <= c the two sides of the matrix:
+A shrunk matrix is ``Σ η_i u_i v_iᵀ = U diag(η/s) Uᵀ Y``. So the vectors of one side suffice, and only for values above
+the edge, since all others are shrunk to 0. With r <= c the two sides of the matrix:
 
 | backend    | method                                     | chosen by "auto"                                     |
 |------------|--------------------------------------------|------------------------------------------------------|
 | "gram"     | eigendecomposition of the r × r matrix YYᵀ | r <= 128, all matrices of a stack in one call        |
 | "lanczos"  | Lanczos iteration on YYᵀ, certified        | r > 128, matrix by matrix                            |
+| "products" | the same with products by Y alone          | r >= 2560, matrix by matrix                          |
 | "svd"      | full singular value decomposition          | when the others are not accurate enough or no faster |
 
-No faster than a full decomposition are, for float32 tensors on the CPU, matrices with c < 3r/2 and 96 < r <= 400, and
-those with more spikes than a Lanczos iteration pays for.
+These are no faster than a full decomposition for float32 tensors on the CPU with c < 3r/2 and 96 < r <= 400, and for
+matrices with too many spikes for a Lanczos iteration.
 
-**Accuracy.** Forming YYᵀ squares the singular values: an error of ε·s₁² (ε of the product's dtype) becomes,
-next to the edge b, a relative error of ``ε·(s₁/b)²``. Relative error of the norm-corrected estimate on 16×768
-float32 data with top value s₁ = R·b, against a float64 SVD, worst of 60: float32 product 1e-7 at R = 1.2,
-2e-7 at 10, 2e-6 at 100, 4e-5 at 1000; float64 product 1e-7 at all of them, as the float32 SVD. So float32
-data use a float32 product up to R = 10 and a float64 one beyond, which loses to the float32 SVD only where R
-exceeds the ratio of the two ε, 5e8; float64 data use a float64 product up to R = 100, then a full SVD. Off
-the CPU, where the hardware may round float32 products to TF32, they are formed in float64. Eigenvalue
-problems are always solved in float64.
+**Accuracy.** Forming YYᵀ squares the singular values. An error of ε·s₁², with ε of the product's dtype, becomes a
+relative error of ``ε·(s₁/b)²`` next to the edge b. With top value s₁ = R·b on 16×768 float32 data, the worst of 60
+relative errors of a float32 product is 1e-7 at R = 1.2 and 4e-5 at R = 1000. A float64 product has 1e-7 at both, as
+the float32 SVD has. So float32 data use a float32 product up to R = 10 and a float64 product beyond. Float64 data use
+a float64 product up to R = 100, then a full SVD. Off the CPU products are formed in float64, because the hardware may
+round float32 products to TF32. Eigenvalue problems are always solved in float64.
 
-Which product will do is seen before anything is diagonalized: ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v. Whether
-a Lanczos iteration would have too many vectors to find is seen in the first two moments of the spectrum.
+The product is chosen before anything is diagonalized, by ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v. The first
+two moments of the spectrum show whether a Lanczos iteration would have too many vectors to find.
 
-**Completeness.** A Lanczos run can miss an eigenvalue. It ends only with a proof that it has not: k Ritz values of an
-orthonormal basis above the threshold τ mean that at least k eigenvalues are, and a Cholesky factorization of
-``τ - A + UΘUᵀ`` (which only a positive definite matrix has; the last term is of rank k) means that at most k are.
-Repeated values and unlucky start vectors are found too. Without proof the basis grows, and in the end the full
-eigendecomposition takes over. The proof is exact for the matrix it was given, so it leaves open only values within
-rounding of the threshold, which are shrunk to next to nothing.
+**Completeness.** A Lanczos run can miss an eigenvalue, so it ends only with a proof. k Ritz values above the threshold
+τ imply at least k eigenvalues above it. A Cholesky factorization of ``τ - A + UΘUᵀ``, whose last term has rank k,
+implies at most k. This covers repeated values and unlucky start vectors. Without proof the basis grows, and finally
+the full eigendecomposition is used. The proof leaves open only values within rounding of the threshold, which are
+shrunk to almost nothing.
 
-Randomized SVD is left out: with two power iterations it underestimates a top value next to the gate by 5 to
-9 % (256×1024 and 768×3072, 6 to 16 columns), so that it would need a gate of its own.
+**Products alone.** Where even forming YYᵀ takes longest, and most memory, it is not formed. The pairs found by a
+Lanczos run are deflated, ``B = (1 - UUᵀ) YYᵀ (1 - UUᵀ)``. A run from a *fresh* Gaussian block G (r × p) then shows
+that nothing was missed, except with probability 1e-12. Let ``V_0 = G/‖G‖, …, V_k`` have Frobenius norms of at most 1
+and ``B V_j = Σ_i T_ij V_i + [j = k-1] β V_k + E_j`` with T tridiagonal, entries >= 0 and ``‖E_j‖ <= ρ``. Let τ be
+above all eigenvalues of T and ``z = (τ - T)⁻¹ e_0``. If ``‖G‖ (β z_{k-1} + ρ Σ_j z_j) < δ``, all eigenvalues of B are
+below τ, except with probability ``P(χ²_p <= δ²) <= (δ²/2)^{p/2}/Γ(p/2 + 1)``. For the top eigenvector x, of eigenvalue
+λ >= τ, the recurrence times xᵀ gives ``y_0 = β y_k w_{k-1} + Σ_j E_jᵀx w_j`` with ``y_j = V_jᵀx`` and ``w = (λ - T)⁻¹
+e_0``, where ``0 <= w <= z``. So ``‖Gᵀx‖ = ‖G‖‖y_0‖ < δ``, but x does not depend on G. The seed is fixed, so that runs
+repeat: the probability is over it, for matrices that were not made with knowledge of it. (Kuczyński & Woźniakowski
+1992 and Hochstenbach 2013 have p = 1, whose δ would be below the rounding of float32.) Without proof YYᵀ is formed
+after all.
+
+Randomized SVD is not used: with two power iterations it underestimates a top value next to the gate by 5 to 9 %
+(256×1024 and 768×3072, 6 to 16 columns).
 """
 
 from __future__ import annotations
@@ -46,18 +56,22 @@ import numpy as np
 
 from dprmt.spectra._arrays import Array, array_namespace, cast_like, is_tensor, to_float64
 
-Backend: TypeAlias = Literal["auto", "gram", "lanczos", "svd"]
+Backend: TypeAlias = Literal["auto", "gram", "lanczos", "products", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
+PRODUCT_FREE = 2560  # shorter side from which YYᵀ is not formed
 _SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
 _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
-_RESIDUAL = {4: 1e-6, 8: 1e-11}  # of a Ritz pair, in units of b², by bytes per entry of the product
-_FEW = 1 / 16  # of all singular values; more spikes than this are not looked for one by one
-_LOOKS = 8  # products with a vector that tell how many they are
-_TINY = 1e-300  # in place of the norm of a zero vector
+_RESIDUAL = {4: 1e-6, 8: 1e-11}  # residual of a Ritz pair, in units of b², by bytes per entry of the product
+_FEW = 1 / 16  # share of all singular values, above which spikes are not computed one by one
+_TRACE_PROBES = 8  # products with a vector that estimate the number of spikes
+_TINY = 1e-300  # replaces the norm of a zero vector
 _CHECK_EVERY = 12  # steps between checks of the Ritz values
-_TOP_RESIDUAL = 1e-3  # of the top Ritz pair if it lies below the threshold, relative to its value
+_TOP_RESIDUAL = 1e-3  # relative residual of the top Ritz pair below the threshold
+_FAILURE, _WIDTH, _BLOCK_STEPS = 1e-12, 16, 48  # probability of a wrong proof, columns of its block, and its steps
+_SEARCHES = 3
+_ROUNDING = 8.0  # of a product with YYᵀ, in units of the dtype's ε times the top eigenvalue
 _BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
 _PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
@@ -66,15 +80,15 @@ class LeadingSpectrum(NamedTuple):
     """Singular values in decreasing order: at least the top one, and all above the edge."""
 
     values: Array
-    """Of float64, shape (batch, q), with zeros where a matrix has fewer values above the edge than another one."""
+    """Singular values in float64, shape (batch, q), with zeros if a matrix has fewer values above the edge."""
     vectors: Array
     """Singular vectors of the shorter side, shape (batch, r, q), in the dtype of the data."""
     others: Array | None = None
-    """Those of the longer side as rows, shape (batch, q, c), where the method has them anyway."""
+    """Singular vectors of the longer side as rows, shape (batch, q, c), if the method has them."""
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
-    """All singular values above the edge, and their vectors of the shorter side.
+    """Return all singular values above the edge, and their vectors of the shorter side.
 
     ``stack``: finite, with entries whose squares, and sums of them, neither overflow nor vanish.
     Returns: with as many columns as the matrix with the most values above its edge has, at least one.
@@ -89,7 +103,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     """
     rows = stack.shape[-2]
     if backend == "auto":
-        backend = "gram" if rows <= GRAM_LIMIT else "lanczos"
+        backend = "gram" if rows <= GRAM_LIMIT else "lanczos" if rows < PRODUCT_FREE else "products"
         if _SVD_SIDES[0] < rows <= _SVD_SIDES[1] and _svd_is_fast(stack):
             backend = "svd"
     products = _PRODUCTS[stack.dtype.itemsize][0 if "cpu" in str(stack.device) else -1 :]
@@ -98,7 +112,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     elif backend == "svd":
         spectrum = _from_svd(stack)
     elif len(stack) == 1:
-        spectrum = _from_lanczos(stack, edges, products)
+        spectrum = _from_lanczos(stack, edges, products, form_product=backend == "lanczos")
     else:
         singles = [leading_spectrum(stack[i : i + 1], edges[i : i + 1], backend) for i in range(len(stack))]
         return _joined(singles)
@@ -108,7 +122,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
 
 
 def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
-    """All singular values, and their vectors of the shorter side.
+    """Return all singular values, and their vectors of the shorter side.
 
     By the eigendecomposition of YYᵀ, formed in float64, or by a full singular value decomposition where that
     is not accurate enough.
@@ -168,21 +182,25 @@ def _svd_is_fast(stack: Array) -> bool:
     return bool(on_cpu and stack.dtype.itemsize == 4 and 2 * c < 3 * r)
 
 
-def _from_lanczos(stack: Array, edges: Array, products: _Products) -> LeadingSpectrum:
-    # Of a stack of one matrix: the pairs above the edge, or all of them where they are many.
+def _from_lanczos(stack: Array, edges: Array, products: _Products, form_product: bool) -> LeadingSpectrum:
+    # Stack of one matrix: the pairs above the edge, or all if they are many.
     y, edge, svd_is_fast = stack[0], float(edges[0]), _svd_is_fast(stack)
-    if svd_is_fast and _many_spikes(*_moments(y), y.shape, edge):
-        return _from_svd(stack)
+    looked = svd_is_fast or not form_product
+    if looked and _many_spikes(*_moments(y), y.shape, edge):
+        return _from_svd(stack) if svd_is_fast else _from_products(stack, edges, products)
     for size, largest in products:
-        gram = _gram(stack, size)
-        if float(_least_top_eigenvalue(gram)[0]) > (largest * edge) ** 2:
-            continue
-        gram, pairs = gram[0], None
-        if svd_is_fast or not _many_spikes(float(gram.trace()), _squared_norm(gram), y.shape, edge):
-            pairs = lanczos(gram, edge**2, _RESIDUAL[size])
-        if pairs is None and svd_is_fast:
-            break
-        pairs = pairs or array_namespace(stack).linalg.eigh(gram)
+        limit, residual = (largest * edge) ** 2, _RESIDUAL[size]
+        pairs = None if form_product else leading_pairs(y if size == 4 else to_float64(y), edge**2, residual, limit)
+        if pairs is None:
+            gram = _gram(stack, size)
+            if float(_least_top_eigenvalue(gram)[0]) > limit:
+                continue
+            gram = gram[0]
+            if looked or not _many_spikes(float(gram.trace()), _squared_norm(gram), y.shape, edge):
+                pairs = lanczos(gram, edge**2, residual)
+            if pairs is None and svd_is_fast:
+                break
+            pairs = pairs or array_namespace(stack).linalg.eigh(gram)
         spectrum = _from_eigenpairs(pairs[0], pairs[1], y)
         if float(spectrum.values[0, 0]) <= largest * edge:
             return spectrum
@@ -190,7 +208,7 @@ def _from_lanczos(stack: Array, edges: Array, products: _Products) -> LeadingSpe
 
 
 def _from_eigenpairs(eigenvalues: Array, eigenvectors: Array, y: Array) -> LeadingSpectrum:
-    # Of the YYᵀ of one matrix, in increasing order.
+    # Eigenvalues of the YYᵀ of one matrix, in increasing order.
     xp = array_namespace(y)
     values = xp.sqrt(xp.clip(xp.flip(eigenvalues, (-1,)), 0.0, None))
     return LeadingSpectrum(values[None], cast_like(xp.flip(eigenvectors, (-1,)), y)[None])
@@ -213,8 +231,8 @@ def _many_spikes(squares: float, fourths: float, shape: tuple[int, int], edge: f
 
 def _moments(y: Array) -> tuple[float, float]:
     # Σs², and an unbiased estimate of Σs⁴ = ‖YYᵀ‖².
-    probes = gaussian(np.random.default_rng(0), y, _LOOKS, y.shape[0])
-    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _LOOKS
+    probes = gaussian(np.random.default_rng(0), y, _TRACE_PROBES, y.shape[0])
+    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _TRACE_PROBES
 
 
 def _squared_norm(matrix: Array) -> float:
@@ -278,29 +296,16 @@ class KrylovBasis:
             vector = vector - (earlier @ vector) @ earlier
         self.next, self.steps = vector, k + 1
 
-    def steps_on(self, number: int) -> None:
-        for _ in range(number):
-            self.step()
-
-    def ritz_pairs(self) -> tuple[Array, Array]:
-        """Ritz values in increasing order, and their vectors in terms of the basis."""
-        return ritz_pairs(self.basis[: self.steps].T, self.images[: self.steps].T)
-
-    def ritz_vectors(self, θ: Array, S: Array) -> tuple[Array, Array]:
-        """Some of them in the space itself, and the norms of their residuals."""
-        U, images = self.basis[: self.steps].T @ S, self.images[: self.steps].T @ S
-        return U, array_namespace(θ).linalg.norm(images - U * θ, 2, 0)
-
 
 def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Array] | None:
-    """Eigenpairs of a positive semidefinite matrix above a threshold, with proof that there are no others.
+    """Compute the eigenpairs of a positive semidefinite matrix above a threshold, with proof that there are no others.
 
-    From a fixed start vector.
+    The start vector is fixed.
 
-    ``residual``: largest ``‖Au - θu‖`` of these, in units of the threshold; not asked below 1e-14 of the top value.
-    Returns: eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and the largest
-    Ritz value below it. None if no proof was found in a basis of bounded size, or half of that would be above the
-    threshold.
+    ``residual``: largest ``‖Au - θu‖`` of the pairs, in units of the threshold; it is ignored below 1e-14 of the top
+    value. The result has eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and
+    the largest Ritz value below it. It is None if no proof was found in a basis of bounded size, or if more than half
+    of the basis would be above the threshold.
 
     Examples
     --------
@@ -310,19 +315,107 @@ def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Ar
     [5.0, 9.0]
     """
     size = matrix.shape[0]
-    largest = min(size // 2, max(_BASIS, size // 8))
-    run = KrylovBasis(lambda v: matrix @ v, gaussian(np.random.default_rng(0), matrix, size), largest)
-    bulk = BulkTop(threshold)
+    start = gaussian(np.random.default_rng(0), matrix, size)
+    return _search(lambda v: matrix @ v, start, threshold, residual, max(_BASIS, size // 8), matrix)
+
+
+def _search(
+    apply: Callable[[Array], Array],
+    start: Array,
+    threshold: float,
+    residual: float,
+    basis: int,
+    matrix: Array | None = None,
+    rounding: float = 1e-14,
+) -> tuple[Array, Array] | None:
+    # As `lanczos`; without the matrix what looks complete is not proven to be.
+    largest = min(len(start) // 2, basis)
+    run, bulk = KrylovBasis(apply, start, largest), BulkTop(threshold)
     for _ in range(largest // _CHECK_EVERY):
-        run.steps_on(_CHECK_EVERY)
-        θ, S = run.ritz_pairs()
+        for _ in range(_CHECK_EVERY):
+            run.step()
+        done = run.basis[: run.steps].T, run.images[: run.steps].T
+        θ, S = ritz_pairs(*done)
         if 2 * int((θ > threshold).sum()) > largest:
             return None  # the basis would grow too far
-        settled = bulk.seems_below(θ)
-        done = run.basis[: run.steps].T, run.images[: run.steps].T
-        pairs = _proven(θ, S, matrix, *done, threshold, residual, settled)
+        pairs = _proven(θ, S, matrix, *done, threshold, residual, bulk.seems_below(θ), rounding)
         if pairs is not None:
             return pairs
+    return None
+
+
+def leading_pairs(y: Array, threshold: float, residual: float, limit: float = math.inf) -> tuple[Array, Array] | None:
+    """Compute eigenpairs of YYᵀ above a threshold from products with Y; the proof fails with probability at most
+    1e-12.
+
+    ``y``: shape (r, c), r <= c. ``limit``: of eigenvalues; where one is larger, those found come back unproven.
+    Returns: eigenvalues in increasing order and orthonormal eigenvectors, in float64: all above the threshold, and
+    the largest Ritz pair if there is none. None if no proof was found in a few short runs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> values, _ = leading_pairs(np.diag([3.0, 2.0, *np.linspace(0, 1, 398)]), threshold=2.0, residual=1e-9)
+    >>> values.round(9).tolist()
+    [4.0, 9.0]
+    """
+    xp, rng, rounding = (
+        array_namespace(y),
+        np.random.default_rng(0),
+        _ROUNDING * float(array_namespace(y).finfo(y.dtype).eps),
+    )
+    U = to_float64(y[:, :0])
+    values = U[0]
+
+    def apply(rows: Array) -> Array:
+        narrow = cast_like(rows - (rows @ U) @ U.mT, y)
+        images = to_float64((narrow @ y) @ y.mT)
+        return images - (images @ U) @ U.mT
+
+    for _ in range(_SEARCHES):
+        seen = _search(apply, gaussian(rng, U, len(y)), threshold, residual, _BASIS, rounding=rounding)
+        if seen is None:
+            return None
+        above = seen[0] > threshold
+        values, U = (
+            xp.concatenate([values, seen[0][above]]),
+            xp.linalg.qr(xp.concatenate([U, seen[1][:, above]], -1))[0],
+        )
+        top = max([threshold, *values.tolist()])
+        complete = (
+            None if top > limit else _nothing_above(apply, gaussian(rng, U, _WIDTH, len(y)), threshold, rounding * top)
+        )
+        if complete is not False:
+            order = xp.argsort(values)
+            found = (values[order], U[:, order]) if len(values) else seen
+            return found if complete or top > limit else None
+    return None
+
+
+def _nothing_above(apply: Callable[[Array], Array], block: Array, threshold: float, rounding: float) -> bool | None:
+    # Whether a run from a Gaussian block proves all eigenvalues to be below the threshold; None if it is too short.
+    norm = float(array_namespace(block).linalg.norm(block))
+    run = KrylovBasis(lambda rows: apply(rows.reshape(block.shape)).reshape(-1), block.reshape(-1), _BLOCK_STEPS)
+    δ = math.sqrt(2 * (math.gamma(_WIDTH / 2 + 1) * _FAILURE) ** (2 / _WIDTH))
+    for k in range(1, _BLOCK_STEPS + 1):
+        run.step()
+        if k % 4 and k < _BLOCK_STEPS:
+            continue
+        xp, Q, images = array_namespace(block), run.basis[:k], run.images[:k]
+        full = xp.clip(Q @ images.T, 0.0, None)
+        beside = (full.diagonal(1) + full.diagonal(-1)) / 2
+        T = xp.diag(full.diagonal()) + xp.diag(beside, 1) + xp.diag(beside, -1)
+        errors = images - T @ Q
+        errors[-1] -= run.next
+        if float(xp.linalg.eigvalsh(T)[-1]) >= threshold:
+            return False
+        z = xp.linalg.solve(
+            threshold * xp.eye(k, dtype=T.dtype, device=block.device) - T,
+            xp.eye(k, dtype=T.dtype, device=block.device)[0],
+        )
+        ρ = rounding + float(xp.linalg.norm(errors, 2, -1).max())
+        if norm * (float(xp.linalg.norm(run.next)) * float(z[-1]) + ρ * float(z.sum())) < δ:
+            return True
     return None
 
 
@@ -337,7 +430,7 @@ class BulkTop:
         self.spikes, self.last, self.steps = -1, math.inf, 0
 
     def seems_below(self, θ: Array) -> bool:
-        """Whether it will stay below the threshold."""
+        """Return whether it will stay below the threshold."""
         spikes, k = int((θ > self.threshold).sum()), len(θ)
         now = float(θ[-spikes - 1]) if spikes < k else math.inf
         rise = (now - self.last) * self.steps**2 / (k**2 - self.steps**2) if spikes == self.spikes else math.inf
@@ -346,14 +439,14 @@ class BulkTop:
 
 
 def ritz_pairs(basis: Array, images: Array) -> tuple[Array, Array]:
-    """Ritz values over an orthonormal basis, in increasing order, and their vectors in terms of it."""
+    """Compute Ritz values over an orthonormal basis, in increasing order, and their vectors in terms of it."""
     projected = basis.T @ images
     θ, S = array_namespace(projected).linalg.eigh((projected + projected.T) / 2)
     return θ, S
 
 
 def gaussian(rng: np.random.Generator, like: Array, *shape: int) -> Array:
-    """Independent N(0, 1) entries in the dtype, and on the device, of another array."""
+    """Return independent N(0, 1) entries in the dtype, and on the device, of another array."""
     entries = rng.standard_normal(shape)
     return like.new_tensor(entries) if is_tensor(like) else entries.astype(like.dtype, copy=False)
 
@@ -361,25 +454,28 @@ def gaussian(rng: np.random.Generator, like: Array, *shape: int) -> Array:
 def _proven(
     θ: Array,
     S: Array,
-    matrix: Array,
+    matrix: Array | None,
     basis: Array,
     images: Array,
     threshold: float,
     residual: float,
     settled: bool = False,
+    rounding: float = 1e-14,
 ) -> tuple[Array, Array] | None:
-    # The Ritz pairs above the threshold and one more, if they are accurate and certainly all there are.
-    xp = array_namespace(matrix)
+    # The Ritz pairs above the threshold and one more, if they are accurate and, of a given matrix, certainly all.
+    xp = array_namespace(basis)
     spikes = int((θ > threshold).sum())
     θ, S = θ[-spikes - 1 :], S[:, -spikes - 1 :]
     U = basis @ S
     errors = xp.linalg.norm(images @ S - U * θ, 2, 0)
-    wanted, accurate = errors[1:], max(residual * threshold, 1e-14 * float(θ[-1]))
+    wanted, accurate = errors[1:], max(residual * threshold, rounding * float(θ[-1]))
     if not spikes:  # the top value is for information only
         wanted, accurate = errors, _TOP_RESIDUAL * float(θ[0])
     settled = settled or float(θ[0] + errors[0]) < threshold  # else the costly part of the proof would hardly succeed
     if not (settled and bool((wanted <= accurate).all())):
         return None
+    if matrix is None:
+        return θ, U
     certificate = (U[:, 1:] * θ[1:]) @ U[:, 1:].T  # becomes threshold·I - (matrix - UΘUᵀ), in place
     certificate -= matrix
     certificate.reshape(-1)[:: len(matrix) + 1] += threshold

@@ -10,7 +10,7 @@ from dprmt._validation import check_real
 from dprmt.spectra._alignment import Blocks, NamedBlocks, cosine, matching_blocks, norm
 from dprmt.spectra._arrays import Array, array_namespace
 
-_FLOAT64_ROUNDING, _FLOAT32_ROUNDING = 1e-13, 1e-6  # of the norm of a vector computed in that precision
+_FLOAT64_ROUNDING, _FLOAT32_ROUNDING = 1e-13, 1e-6  # rounding of a vector's norm in that precision
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _same_norm(y: Array, y_new: Array, tolerance: float) -> bool:
 
 
 def _default_tolerance(*vectors: NamedBlocks) -> float:
-    # What rounding alone can do: to a vector stored in its dtype, and to results computed in float32.
+    # Effect of rounding alone: on a vector stored in its dtype, and on results computed in float32.
     epsilons = (array_namespace(b).finfo(b.dtype).eps for blocks in vectors for b in blocks.values())
     coarsest = max(map(float, epsilons))
     return _FLOAT64_ROUNDING if coarsest < _FLOAT32_ROUNDING / 10**6 else max(coarsest, _FLOAT32_ROUNDING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -15,14 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt import _html
-from dprmt.spectra._arrays import detached, is_tensor, matrices_of
+from dprmt._validation import check_real
+from dprmt.spectra._arrays import is_tensor, matrices_of
 from dprmt.spectra._noise_level import ROUNDING, spectrum_sigma
-from dprmt.spectra._noisy_spectrum import NoisySpectrum, noisy_spectrum, spectrum_of_values
-from dprmt.spectra._tensor_files import Reader, open_tensors
+from dprmt.spectra._noisy_spectrum import NoisySpectrum, spectrum_of_values
+from dprmt.spectra._tensor_files import EightBit, UnreadableFileError, as_numpy, open_tensors
 
 LARGEST_ENTRY = 1e100
 _MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg"}
+_PAIRS = (("lora_A", "lora_B"), ("lora_down", "lora_up"), ("lora_embedding_A", "lora_embedding_B"))
 Sigma = float | Callable[[NDArray[Any]], float] | None
+Source = str | Path | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,20 +60,43 @@ class CheckpointSpectra(Mapping[str, NoisySpectrum]):
         return len(self.spectra)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
-        found = [summary_row(name, spectrum) for name, spectrum in self.items()]
+        """Return one row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
+        found = [{"matrix": name, "kind": self.kinds[name], **summary(spectrum)} for name, spectrum in self.items()]
         return found + [{"matrix": name, "verdict": reason} for name, reason in self.skipped.items()]
 
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw all matrices below each other, in units of their bulk edges.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Where to draw; a new figure otherwise.
+        **options
+            Of `dprmt.plots.plot_spectra`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+        """
+        from dprmt.plots import plot_spectra
+
+        return plot_spectra(self.spectra, ax=ax, **options)
+
     def _repr_html_(self) -> str:
-        names = ["matrix", "shape", "sigma", "estimated_sigma", "top_over_edge", "spikes", "verdict"]
-        cells = [[str(row.get(name, "")) for name in names] for row in self.rows()]
-        return _html.block(_html.table(names, cells))
+        rows = self.rows()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        return _html.block(_html.table(names, [[_cell(row.get(name, "")) for name in names] for row in rows]))
 
 
-def summary_row(name: str, spectrum: NoisySpectrum) -> dict[str, Any]:
-    """What a table says of one matrix."""
+def _cell(value: object) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
+    """Return the columns of a table of matrices."""
     return {
-        "matrix": name,
         "shape": "{} × {}".format(*spectrum.shape),
         "sigma": spectrum.sigma,
         "estimated_sigma": spectrum.fit.sigma,
@@ -96,19 +123,24 @@ def spectra_of(
 ) -> CheckpointSpectra:
     """Analyse the matrices of a checkpoint, one at a time.
 
-    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in, …)
-    with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B`` are one
-    matrix, the product B·A, which is not formed; its scale is read from ``adapter_config.json``.
+    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in,
+    …) with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
+    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed. Its scale is read from
+    ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are multiplied by their scales: ``weight_scale``,
+    ``weight_scale_inv`` or ``scale_weight``, one for all, for each row or for each block.
 
     Parameters
     ----------
     source : str, Path or mapping of str to array
-        A ``.safetensors``, ``.npz``, ``.npy`` or torch file, an index of shards, a folder, or a state dict.
+        A state dict, a ``.safetensors``, ``.npz``, ``.npy`` or torch file, an index of shards, or a folder. Also a
+        ``.gguf`` file, whose tensors are dequantized, where ``gguf`` is installed, ``.mat``, and ``.h5`` where ``h5py``
+        is installed.
     sigma : float or callable, optional
-        Standard deviation of one entry of the noise, or a function that gives it for a matrix; estimated from each
-        matrix by default.
+        Standard deviation of one entry of the noise, > 0, or a function that returns it for a matrix; estimated from
+        each matrix by default.
     minus : str, Path or mapping, optional
-        A checkpoint that is subtracted first, by name.
+        A checkpoint that is subtracted first, by name; of adapters the products are subtracted. If no name is in both,
+        a prefix that one of them adds to most names, such as ``module.``, is ignored.
     param : str, default "*"
         Names to analyse, with the wildcards of `fnmatch`. Optimizer states are left out unless their whole name is
         given.
@@ -127,6 +159,8 @@ def spectra_of(
     ------
     ParameterError
         If ``sigma`` or ``false_alarm`` is out of range.
+    ValueError
+        If a file cannot be read at all. An array that cannot be read is listed in ``skipped``.
 
     Examples
     --------
@@ -135,38 +169,32 @@ def spectra_of(
     >>> found["query"].fit.verdict, found.skipped
     ('noise of this σ', {'broken': 'has entries that are not finite', 'bias': 'has shape (3,)'})
     """
-    arrays = _readers(source)
-    before = None if minus is None else _readers(minus)
-    chosen = {name: read for name, read in arrays.items() if fnmatchcase(name, param)}
+    arrays = _Arrays(source)
+    before = None if minus is None else _Arrays(minus, like=arrays.readers)
     result = CheckpointSpectra()
-    scales = _lora_scales(source)
-    for name in progress(list(chosen)):
-        read = chosen[name]
+    for name in progress([name for name in arrays.readers if fnmatchcase(name, param)]):
         if name != param and _MOMENTS & set(name.split(".")):
             result.skipped[name] = "is an optimizer's state"
-            continue
-        if "lora_B" in name and name.replace("lora_B", "lora_A") in arrays:
-            continue  # with its lora_A
-        other = name.replace("lora_A", "lora_B")
-        if "lora_A" in name and other in arrays and before is None:
-            values = _product_values(_floats(read()), _floats(arrays[other]()), scales)
-            if isinstance(values, str):
-                result.skipped[name] = values
-                continue
-            shape, observed = values
-            level = spectrum_sigma(observed, shape, ROUNDING) if sigma is None or callable(sigma) else sigma
-            label = name.replace("lora_A", "lora_B·A")
-            result.spectra[label] = spectrum_of_values(observed, shape, level, false_alarm)
-            result.kinds[label], result.array_shapes[label] = "product", shape
-            continue
-        array = _floats(read())
-        if before is not None and not isinstance(array, str):
-            earlier = _floats(before[name]()) if name in before else "is not in the file that is subtracted"
-            if not isinstance(earlier, str) and earlier.shape != array.shape:
-                earlier = f"has shape {array.shape}, {earlier.shape} in the file that is subtracted"
-            array = earlier if isinstance(earlier, str) else array.astype(np.float64) - earlier
-        _analyse(result, name, array, sigma, false_alarm)
+        elif arrays.is_scale(name):
+            result.skipped[name] = "is the scale of another array"
+        elif name in arrays.pairs:
+            first, second = next(pair for pair in _PAIRS if pair[0] in name)
+            label = name.replace(first, f"{second}·{first.rpartition('_')[2]}")
+            product = _product(name, arrays, before, sigma, false_alarm)
+            _add(result, label, product, "product", () if isinstance(product, str) else product.shape)
+        elif name not in arrays.pairs.values():
+            _analyse(result, name, _difference(name, arrays, before), sigma, false_alarm)
     return result
+
+
+def _difference(name: str, arrays: _Arrays, before: _Arrays | None) -> NDArray[Any] | str:
+    array = arrays.read(name)
+    if before is None or isinstance(array, str):
+        return array
+    earlier = before.read(name)
+    if not isinstance(earlier, str) and earlier.shape != array.shape:
+        earlier = f"has shape {array.shape}, {earlier.shape} in the file that is subtracted"
+    return earlier if isinstance(earlier, str) else array.astype(np.float64) - earlier
 
 
 def _analyse(result: CheckpointSpectra, name: str, array: NDArray[Any] | str, sigma: Sigma, false_alarm: float) -> None:
@@ -177,75 +205,190 @@ def _analyse(result: CheckpointSpectra, name: str, array: NDArray[Any] | str, si
     matrices, kind = found
     parts = {name: matrices} if matrices.ndim == 2 else {f"{name}[{i}]": one for i, one in enumerate(matrices)}
     for label, matrix in parts.items():
-        largest = float(np.abs(matrix).max())
-        if not math.isfinite(largest):
-            result.skipped[label] = "has entries that are not finite"
-        elif largest > LARGEST_ENTRY:
-            result.skipped[label] = f"has entries above {LARGEST_ENTRY:g}"
-        elif largest == 0:
-            result.skipped[label] = "is zero"
-        else:
-            result.spectra[label] = _spectrum(matrix, sigma, false_alarm)
-            result.kinds[label], result.array_shapes[label] = kind, tuple(map(int, array.shape))  # type: ignore[union-attr]
+        _add(result, label, _spectrum(matrix, sigma, false_alarm), kind, tuple(map(int, array.shape)))  # type: ignore[union-attr]
 
 
-def _spectrum(matrix: NDArray[Any], sigma: Sigma, false_alarm: float) -> NoisySpectrum:
+def _add(result: CheckpointSpectra, label: str, found: NoisySpectrum | str, kind: str, shape: tuple[int, ...]) -> None:
+    if isinstance(found, str):
+        result.skipped[label] = found
+    else:
+        result.spectra[label], result.kinds[label], result.array_shapes[label] = found, kind, shape
+
+
+def _spectrum(matrix: NDArray[Any], sigma: Sigma, false_alarm: float) -> NoisySpectrum | str:
+    largest = float(np.abs(matrix).max())
+    if not math.isfinite(largest):
+        return "has entries that are not finite"
+    if largest == 0 or largest > LARGEST_ENTRY:
+        return f"has entries above {LARGEST_ENTRY:g}" if largest else "is zero"
     wide = matrix.astype(np.float64)
-    if sigma is None:
+    try:
         observed = np.asarray(np.linalg.svdvals(wide))
         shape = int(wide.shape[0]), int(wide.shape[1])
-        found = spectrum_of_values(observed, shape, spectrum_sigma(observed, shape, ROUNDING), false_alarm, wide)
-    else:
-        found = noisy_spectrum(wide, sigma(wide) if callable(sigma) else sigma, false_alarm=false_alarm)
-    return replace(found, matrix=None)
+        level = sigma(wide) if callable(sigma) else sigma
+        return replace(
+            spectrum_of_values(observed, shape, _level(level, observed, shape), false_alarm, wide), matrix=None
+        )
+    except np.linalg.LinAlgError as error:
+        return f"has no singular values: {error}"
 
 
-def _readers(source: str | Path | Mapping[str, Any]) -> dict[str, Reader]:
-    if isinstance(source, Mapping):
-        return {str(name): partial(source.__getitem__, name) for name in source}
-    return open_tensors(Path(source))
-
-
-def _floats(value: Any) -> NDArray[Any] | str:
-    # A NumPy array of floats, or why there is none.
-    if is_tensor(value):
-        tensor = detached(value)
-        if not tensor.is_floating_point():
-            return f"holds {str(tensor.dtype).removeprefix('torch.')} numbers"
-        tensor = tensor if str(tensor.layout) == "torch.strided" else tensor.to_dense()
-        value = (tensor.float() if tensor.dtype.itemsize < 4 else tensor).cpu().numpy()
-    if not isinstance(value, np.ndarray):
-        return "is no array"
-    if value.dtype.kind != "f":
-        return f"holds {value.dtype.name} numbers"
-    return "has masked entries" if np.ma.is_masked(value) else np.asarray(value)
-
-
-def _lora_scales(source: Any) -> float:
-    # alpha/r of an adapter, or alpha/√r.
-    if isinstance(source, Mapping):
-        return 1.0
-    folder = Path(source) if Path(source).is_dir() else Path(source).parent
-    try:
-        said = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        rank = float(said["r"])
-        return float(said["lora_alpha"]) / (math.sqrt(rank) if said.get("use_rslora") else rank)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return 1.0
-
-
-def _product_values(a: Any, b: Any, scale: float) -> tuple[tuple[int, int], NDArray[np.float64]] | str:
-    # Shape and singular values of scale·B·A, from the triangles of two thin QR decompositions.
-    for one in (a, b):
-        if isinstance(one, str):
-            return one
-    if a.ndim != 2 or b.ndim != 2 or b.shape[1] != a.shape[0]:
-        return f"has a pair of shapes {b.shape} and {a.shape}"
+def _product(
+    name: str, arrays: _Arrays, before: _Arrays | None, sigma: Sigma, false_alarm: float
+) -> NoisySpectrum | str:
+    # The product of an adapter's factors, or the difference of two: [B, -B₀]·[A; A₀].
+    factors = arrays.factors(name)
+    earlier = before.factors(name) if before is not None else None
+    if isinstance(factors, str) or isinstance(earlier, str):
+        return factors if isinstance(factors, str) else str(earlier)
+    b, a = factors
+    if earlier is not None:
+        if (len(b), a.shape[1]) != (len(earlier[0]), earlier[1].shape[1]):
+            return "has another shape in the file that is subtracted"
+        b, a = np.hstack([b, -earlier[0]]), np.vstack([a, earlier[1]])
+    if callable(sigma):
+        return _spectrum(b @ a, sigma, false_alarm)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return "has entries that are not finite"
-    left, right = (np.asarray(np.linalg.qr(np.asarray(x, dtype=np.float64), mode="r")) for x in (b, a.T))
     shape = int(b.shape[0]), int(a.shape[1])
-    values = np.zeros(min(shape))
-    found = abs(scale) * np.linalg.svdvals(left @ right.T)[: min(shape)]
-    values[: len(found)] = found
-    return (shape, values) if values[0] > 0 else "is zero"
+    observed = np.zeros(min(shape))
+    left, right = (np.asarray(np.linalg.qr(x, mode="r")) for x in (b, a.T))
+    values = np.linalg.svdvals(left @ right.T)[: min(shape)]
+    observed[: len(values)] = values
+    if observed[0] == 0:
+        return "is zero"
+    return spectrum_of_values(observed, shape, _level(sigma, observed, shape), false_alarm)
+
+
+def _level(sigma: float | None, observed: NDArray[np.float64], shape: tuple[int, int]) -> float:
+    return spectrum_sigma(observed, shape, ROUNDING) if sigma is None else check_real("sigma", sigma, low=0.0)
+
+
+class _Arrays:
+    """The arrays of a checkpoint, and which of them belong together."""
+
+    def __init__(self, source: Source, like: Iterable[str] = ()) -> None:
+        self.readers: dict[str, Callable[[], Any]] = (
+            {str(name): partial(source.__getitem__, name) for name in source}
+            if isinstance(source, Mapping)
+            else dict(open_tensors(Path(source)))
+        )
+        if not self.readers.keys() & set(like):
+            self.readers = _renamed(self.readers, list(like))
+        self.pairs = {
+            name: other
+            for name in self.readers
+            for first, second in _PAIRS
+            if first in name and (other := name.replace(first, second)) in self.readers
+        }
+        self.scale_of = {name: scale for name in self.readers for scale in _scale_names(name) if scale in self.readers}
+        self.scaled_by = {scale: name for name, scale in self.scale_of.items()}
+        self.adapter = {} if isinstance(source, Mapping) else _adapter_config(Path(source))
+
+    def is_scale(self, name: str) -> bool:
+        """Return whether it is the scale of 8-bit floats."""
+        return name in self.scaled_by and isinstance(self._floats(self.scaled_by[name]), EightBit)
+
+    def read(self, name: str) -> NDArray[Any] | str:
+        """Return the array as floats, or why there is none."""
+        values = self._floats(name)
+        if not isinstance(values, EightBit):
+            return values
+        numbers = np.asarray(values)
+        if name not in self.scale_of:
+            return numbers
+        scale = self._floats(self.scale_of[name])
+        return scale if isinstance(scale, str) else _scaled(numbers, np.asarray(scale))
+
+    def _floats(self, name: str) -> NDArray[Any] | str:
+        if name not in self.readers:
+            return "is not in the file that is subtracted"
+        try:
+            value = self.readers[name]()
+        except UnreadableFileError as error:
+            return f"cannot be read: {error.reason or error.allowed}"
+        value = as_numpy(value) if is_tensor(value) else value
+        if not isinstance(value, np.ndarray):
+            return "is no array"
+        if value.dtype.kind != "f":
+            return f"holds {value.dtype.name} numbers"
+        return "has masked entries" if np.ma.is_masked(value) else value
+
+    def factors(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | str:
+        """Return B, with the adapter's scale, and A as matrices; for a convolution its kernels."""
+        if name not in self.pairs:
+            return "is not in the file that is subtracted"
+        found = []
+        for one in (self.pairs[name], name):
+            array = self.read(one)
+            if isinstance(array, str):
+                return array
+            found.append(array)
+        b, a = found
+        if min(a.ndim, b.ndim) < 2 or b.shape[1] != a.shape[0] or math.prod(b.shape[2:]) != 1:
+            return f"has a pair of shapes {b.shape} and {a.shape}"
+        scaled = self._scale(name, len(a)) * b.reshape(len(b), -1).astype(np.float64)
+        return scaled, a.reshape(len(a), -1).astype(np.float64)
+
+    def _scale(self, name: str, rank: int) -> float:
+        # alpha/r of an adapter, or alpha/√r.
+        module = name.partition(".lora_")[0]
+        said = self._floats(f"{module}.alpha")
+        if not isinstance(said, str) and said.size == 1:
+            return float(said.reshape(())) / rank
+        try:
+            special = {key: value for key, value in self.adapter.get("alpha_pattern", {}).items() if _ends(module, key)}
+            alpha = float(next(iter(special.values()), self.adapter["lora_alpha"]))
+            return alpha / (math.sqrt(rank) if self.adapter.get("use_rslora") else rank)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return 1.0
+
+
+def _renamed(readers: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+    # With the prefix that most names have on one side only, such as "module." or "model.encoder.", added or left out.
+    def prefix(names: Iterable[str], known: Iterable[str]) -> tuple[str, int]:
+        found = Counter(
+            name[:place]
+            for name in names
+            for place in range(len(name))
+            if name[place - 1 : place] == "." and name[place:] in known
+        )
+        return found.most_common(1)[0] if found else ("", 0)
+
+    (added, many), (dropped, more) = prefix(wanted, readers), prefix(readers, set(wanted))
+    if many >= more:
+        return {added + name: read for name, read in readers.items()}
+    return {name.removeprefix(dropped): read for name, read in readers.items()}
+
+
+def _ends(module: str, key: str) -> bool:
+    return f".{module}".endswith(f".{key}")
+
+
+def _scale_names(name: str) -> list[str]:
+    names = [f"{name}_scale_inv", f"{name}_scale"]
+    return [*names, f"{name.removesuffix('weight')}scale_weight"] if name.endswith("weight") else names
+
+
+def _scaled(numbers: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any] | str:
+    # Times one scale for all, for each row, or for each block, whose sides are powers of two.
+    scale = scale.astype(np.float32)
+    if scale.size == 1:
+        return numbers * scale.reshape(())
+    shape = scale.shape + (1,) * (numbers.ndim - scale.ndim)
+    sides = [
+        1 << (-(-side // max(count, 1)) - 1).bit_length() for side, count in zip(numbers.shape, shape, strict=False)
+    ]
+    if shape != tuple(-(-side // size) for side, size in zip(numbers.shape, sides, strict=False)):
+        return f"has scales of shape {scale.shape} for {numbers.shape}"
+    blocks = [np.arange(side) // size for side, size in zip(numbers.shape, sides, strict=True)]
+    return numbers * scale.reshape(shape)[np.ix_(*blocks)]
+
+
+def _adapter_config(source: Path) -> dict[str, Any]:
+    folder = source if source.is_dir() else source.parent
+    try:
+        said = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -32,7 +32,7 @@ from dprmt.spectra._tracy_widom import kappa_for
 Method = Literal["shrink", "paper"]
 BelowGate = Literal["zero", "unchanged"]
 Gate: TypeAlias = float | Callable[[tuple[int, int]], float] | None
-_BATCH_ENTRIES = 2**24  # of a stack, whose copies then take 64 MiB in float32
+_BATCH_ENTRIES = 2**24  # entries of a stack, whose copies take 64 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class LayerReport:
     Attributes
     ----------
     name : str
-        The name of the layer.
+        Name of the layer.
     shape : tuple of int
-        Its shape.
+        Shape of the layer.
     top_over_edge : float or None
-        Its top singular value in units of the bulk edge; infinite if sigma is 0, None if it is not a matrix. Of
-        a large matrix with nothing above the edge it is a lower bound, as a rule within 1e-5.
+        Top singular value in units of the bulk edge; infinite if sigma is 0, None if the layer is not a matrix. For a
+        large matrix with nothing above the edge it is a lower bound, usually within 1e-5.
     spikes : int
-        How many of its singular values lie above the bulk edge; these are what the denoiser keeps.
+        Number of singular values above the bulk edge; the denoiser keeps these.
     denoised : bool
-        Whether it passed the gate and was replaced by its estimate.
+        Whether the layer passed the gate and was replaced by its estimate.
     """
 
     name: str
@@ -67,7 +67,7 @@ class LayerReport:
 
 
 def axes_of(name: str, layer: Any) -> int:
-    """The number of axes of a layer."""
+    """Return the number of axes of a layer."""
     axes = getattr(layer, "ndim", None)
     if not isinstance(axes, int):
         raise ParameterError(label(name), layer, "an array")
@@ -75,14 +75,14 @@ def axes_of(name: str, layer: Any) -> int:
 
 
 def checked_matrix(name: str, layer: Array) -> Array:
-    """A layer as a matrix that can be denoised, if its entries are finite."""
+    """Return a layer as a matrix that can be denoised, if its entries are finite."""
     matrix = as_array(label(name), layer)
     check_nonempty(label(name), matrix)
     return matrix
 
 
 def untouched(name: str, layer: Array) -> LayerReport:
-    """Of a layer that is no matrix, or a matrix without noise."""
+    """Report a layer that is no matrix, or a matrix without noise."""
     shape = tuple(layer.shape)
     is_matrix = len(shape) == 2
     spikes = min(shape) if is_matrix else 0
@@ -90,30 +90,30 @@ def untouched(name: str, layer: Array) -> LayerReport:
 
 
 def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[str]]:
-    """Names of layers that one call handles: one shape, dtype and device, and not too many entries."""
+    """Group names of layers that one call handles: one shape, dtype and device, and not too many entries."""
     groups: dict[Any, list[str]] = defaultdict(list)
     for name, matrix in matrices.items():
         groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
     for (_, _, _, (m, n)), names in groups.items():
-        one_by_one = backend in ("lanczos",) or (backend == "auto" and min(m, n) > GRAM_LIMIT)
+        one_by_one = backend in ("lanczos", "products") or (backend == "auto" and min(m, n) > GRAM_LIMIT)
         size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
         for start in range(0, len(names), size):
             yield names[start : start + size]
 
 
 def shape_of(matrix: Array) -> tuple[int, int]:
-    """Rows and columns."""
+    """Return rows and columns."""
     rows, columns = matrix.shape
     return rows, columns
 
 
 def label(name: str) -> str:
-    """How error messages call a layer."""
+    """Name a layer for error messages."""
     return f"layers[{name!r}]"
 
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
-FALSE_ALARM = 0.01  # of the gate that nobody chose
+FALSE_ALARM = 0.01  # default false-alarm rate of the gate
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 
@@ -128,7 +128,7 @@ class Way(NamedTuple):
 
 
 def checked_way(method: str, below_gate: str | None, loss: str, backend: str) -> Way:
-    """The choices of `denoise`, checked."""
+    """Return the choices of `denoise`, checked."""
     check_choice("method", method, get_args(Method))
     below = ("unchanged" if method == "paper" else "zero") if below_gate is None else below_gate
     check_choice("below_gate", below, get_args(BelowGate))
@@ -141,22 +141,22 @@ class _Batch(NamedTuple):
     """Matrices that one call handles."""
 
     labels: dict[str, str]
-    """By name, how error messages call it."""
+    """Names of layers in error messages."""
     shape: tuple[int, int]
     kappa: float
 
 
 class _Plan(NamedTuple):
-    """What of a gradient does not change from step to step."""
+    """Parts of a denoising call that are constant over steps."""
 
-    looks: list[tuple[Any, ...]]
+    traits: list[tuple[Any, ...]]
     """Name, type, shape, dtype and device of every layer."""
     matrices: list[str]
     batches: list[_Batch]
     untouched: dict[str, LayerReport]
-    """Of every layer, as if none were denoised."""
+    """Reports of all layers, as if none were denoised."""
     lasts: bool
-    """Whether there is no more to a layer than its looks, which the next gradient's may have again."""
+    """Whether the plan depends on the layers' traits alone, so that the next gradient may reuse it."""
 
 
 class LayerDenoiser:
@@ -219,10 +219,10 @@ class LayerDenoiser:
         """
         if not isinstance(layers, Mapping):
             raise ParameterError("layers", type(layers), "a mapping of names to arrays")
-        looks = [
+        traits = [
             (n, type(x), *(getattr(x, key, None) for key in ("shape", "dtype", "device"))) for n, x in layers.items()
         ]
-        plan = self._plan if self._plan is not None and self._plan.looks == looks else self._planned(layers, looks)
+        plan = self._plan if self._plan is not None and self._plan.traits == traits else self._planned(layers, traits)
         sigmas = sigma_by_name(plan.matrices, sigma)
         result, report = dict(layers), dict(plan.untouched)
         matrices = layers if plan.lasts else {name: as_array(label(name), layers[name]) for name in plan.matrices}
@@ -249,7 +249,7 @@ class LayerDenoiser:
                 report[name] = LayerReport(name, batch.shape, top, spikes, i in outcome.changed)
         return result, report
 
-    def _planned(self, layers: Mapping[str, Any], looks: list[tuple[Any, ...]]) -> _Plan:
+    def _planned(self, layers: Mapping[str, Any], traits: list[tuple[Any, ...]]) -> _Plan:
         found = {name: checked_matrix(name, layer) for name, layer in layers.items() if axes_of(name, layer) == 2}
         kappas = {shape: gate_of(shape, self._kappa) for shape in {shape_of(matrix) for matrix in found.values()}}
         shapes = {name: shape_of(matrix) for name, matrix in found.items()}
@@ -258,14 +258,14 @@ class LayerDenoiser:
             for names in batches(found, self._how.backend)
         ]
         reports = {name: untouched(name, layer) for name, layer in layers.items()}
-        plan = _Plan(looks, list(found), together, reports, all(found[name] is layers[name] for name in found))
+        plan = _Plan(traits, list(found), together, reports, all(found[name] is layers[name] for name in found))
         if plan.lasts:
             self._plan = plan
         return plan
 
 
 def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
-    """κ for matrices of a shape."""
+    """Return κ for matrices of a shape."""
     if kappa is None:
         return kappa_for(shape, FALSE_ALARM)
     if callable(kappa):
@@ -274,7 +274,7 @@ def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
 
 
 def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
-    """The noise level of every matrix."""
+    """Return the noise level of every matrix."""
     if not isinstance(sigma, Mapping):
         return dict.fromkeys(names, check_real("sigma", sigma, low=0.0))
     for name in names:
@@ -284,12 +284,12 @@ def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[
 
 
 def stack_of(matrices: list[Array]) -> Array:
-    """Matrices of one shape in one array."""
+    """Stack matrices of one shape."""
     return matrices[0][None] if len(matrices) == 1 else array_namespace(matrices[0]).stack(matrices)
 
 
 class DenoisedStack(NamedTuple):
-    """What became of a stack of matrices."""
+    """Result of denoising a stack of matrices."""
 
     changed: list[int]
     """Positions of the matrices that passed the gate."""
@@ -344,7 +344,7 @@ def denoise_stack(
 
 
 def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
-    """The matrices in float32 or float64, each in units of a power of two, and the units.
+    """Return the matrices in float32 or float64, each in units of a power of two, and the units.
 
     These are near the top entry for all if one of them is so large or small that its squares might leave the
     range, else 1.
@@ -365,7 +365,7 @@ def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
 
 
 def reweight(y: Array, vectors: Array, weights: Array, out: Array | None) -> Array:
-    """``U diag(w) Uᵀ Y`` for wide matrices, ``Y V diag(w) Vᵀ`` for tall ones."""
+    """Compute ``U diag(w) Uᵀ Y`` for wide matrices, ``Y V diag(w) Vᵀ`` for tall ones."""
     weighted = vectors * weights[:, None, :]
     wide = y.shape[-2] <= y.shape[-1]
     left, right = (weighted, vectors.mT @ y) if wide else (y @ vectors, weighted.mT)
@@ -380,9 +380,9 @@ def _recomposed(wide: bool, vectors: Array, values: Array, others: Array, out: A
 
 
 def representable(matrices: Array, unit: Array, fallback: Array, dtype: Any, names: Sequence[str]) -> Array:
-    """Matrices back from their units, each times its fallback factor if it would otherwise leave the range.
+    """Undo the units of the matrices; use the fallback factor of a matrix that would otherwise leave the range.
 
-    Returns: ``matrices`` itself, with entries that are finite in ``dtype``.
+    ``matrices`` is changed in place, and its entries are finite in ``dtype``.
     """
     xp = array_namespace(matrices)
     unit = to_float64(unit)
@@ -416,57 +416,49 @@ def denoise(
 ) -> MatrixT:
     """Estimate the clean matrix X from a noisy one, ``Y = X + σW``.
 
-    Let s₁ be the top singular value of Y, b the bulk edge and X̂ the matrix Y with its singular values shrunk by
-    `shrink`, those at and below the edge to 0. If ``s₁ >= κ·b``, Y passes the gate and the answer is X̂ with
-    ``method="shrink"`` and ``X̂·‖Y‖/‖X̂‖`` with ``method="paper"``. The latter is as long as Y and no estimate of X.
+    Let s₁ be the top singular value of Y, b the bulk edge, and X̂ the matrix Y with its singular values shrunk by
+    `shrink`. Values at and below the edge become 0. If ``s₁ >= κ·b``, Y passes the gate: ``method="shrink"`` returns
+    X̂, and ``method="paper"`` returns ``X̂·‖Y‖/‖X̂‖``, which is no estimate of X.
 
     Parameters
     ----------
     matrix : array, shape (..., m, n)
-        Y, NumPy or torch (any device), of real floating dtype; leading axes are a batch of independent
-        matrices. Work is done in float64 for float64, else in float32, the gate and the shrinkage always in
-        float64. It is outside automatic differentiation; keep it out of autocast regions, which would round
-        its products.
+        Noisy matrix Y, NumPy or torch, floating; leading axes are a batch. Do not use it under autocast,
+        which would round its products.
     sigma : float or array of shape (...)
-        Standard deviation of one entry of the noise, >= 0, in the units of the matrix: σ_DP·C/|B|, not the
-        noise multiplier; one for all matrices of a batch, or one each, as `estimate_sigma` returns. With 0 there is
-        nothing to remove and the matrix comes back as it is.
+        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; one for all matrices,
+        or one each.
     kappa : float, optional
-        κ >= 1, the gate in units of the bulk edge; 1.02 is that of Eq. 10. By default that of `kappa_for` for the
-        shape, which noise alone passes in 1 % of draws.
+        The gate κ >= 1 in units of the bulk edge; Eq. 10 uses 1.02. By default `kappa_for` of the shape, which noise
+        alone passes in 1 % of draws.
     method : {"shrink", "paper"}
-        "shrink" is the estimate of the clean matrix. "paper" is Eq. 10: the estimate scaled to the Frobenius norm of
-        the noisy matrix; then improvements of the layers add up to one of the whole gradient (`block_cosine`). A
-        matrix whose rescaled version would leave the range of its dtype, as large float16 entries can, is not
-        rescaled.
+        "shrink" estimates the clean matrix. "paper" is Eq. 10, the estimate scaled to the Frobenius norm of Y, so that
+        improvements of layers add up (`block_cosine`). A matrix whose rescaled version leaves the range of its dtype
+        is not rescaled.
     below_gate : {"zero", "unchanged"}, optional
-        What becomes of a matrix that does not pass the gate. "zero", the default of "shrink", is the estimate of a
-        matrix in which nothing is detected. "unchanged", the default of "paper", is Y to the last bit.
+        Result for a matrix that does not pass the gate. "zero", the default of "shrink", is the estimate if nothing is
+        detected. "unchanged", the default of "paper", is Y.
     loss : {"frobenius", "operator", "nuclear"}
-        The shrinker. The paper's is Frobenius. Only "nuclear" shrinks values next to the edge to 0, so that a
-        matrix that passes the gate may have nothing left to rescale; it then counts as below the gate.
-    backend : {"auto", "gram", "lanczos", "svd"}
-        How to find the singular values; "auto" goes by the shape, see `dprmt.spectra._backends`.
+        The loss that the shrinker minimizes. Eq. 10 uses "frobenius". Only "nuclear" shrinks values next to the edge to
+        0; a matrix of which nothing is left counts as below the gate.
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
+        Method for the singular values; "auto" chooses by shape.
 
     Returns
     -------
     array, shape (..., m, n)
-        In the form, dtype and device of ``matrix``. The same object, not a copy, if nothing
-        changes.
+        In the form, dtype and device of ``matrix``; the same object if nothing changes.
 
     Raises
     ------
     ParameterError
-        If ``matrix`` has fewer than two axes or is a convolution's kernel (out, in, h, w), whose slices are no
-        matrices to denoise; if it has a zero-length axis, an entry that is not finite or a dtype that
-        is not real floating; if ``sigma`` < 0, ``kappa`` < 1, or either is not finite; if a choice is
-        unknown; if the result does not fit the dtype, rescaled or not.
+        If ``matrix`` has fewer than two axes, is a convolution's kernel (out, in, h, w), or is empty or not finite. If
+        another argument is out of its range, or the result does not fit the dtype.
 
     Formal guarantees
     -----------------
-    If ``matrix`` is the output of a differentially private mechanism, so is the result, with the same (ε, δ):
-    it is a function of ``matrix`` and of the other arguments alone. These must not depend on the private data
-    in other ways.
+    The result is a function of the arguments alone. So a differentially private ``matrix`` gives a result with the
+    same (ε, δ), if the other arguments do not depend on the private data.
 
     References
     ----------
@@ -533,29 +525,28 @@ def denoise_layers(
     loss: Loss = "frobenius",
     backend: Backend = "auto",
 ) -> tuple[dict[str, MatrixT], dict[str, LayerReport]]:
-    """Denoise every matrix of a noisy gradient, as `denoise` does, and leave everything else alone.
+    """Denoise every matrix of a noisy gradient, as `denoise` does.
 
-    Only two-dimensional arrays count as matrices. Biases and norms pass through, and so do convolution
-    kernels with four axes: which of their matrix views is of low rank is for the caller to say, by reshaping
-    them.
+    Only arrays with two axes are denoised; all others pass through. To denoise a convolution kernel, reshape it to the
+    matrix view that is of low rank.
 
     Parameters
     ----------
     layers : mapping of str to array
         The noisy gradient by layer, NumPy or torch, any mixture of shapes, dtypes and devices. Not modified.
     sigma : float or mapping of str to float
-        Standard deviation of one entry of the noise, >= 0, in the units of the gradient: σ_DP·C/|B|, not the
-        noise multiplier. A mapping gives it for every matrix by name.
+        Standard deviation of one entry of the noise, >= 0, in the units of the gradient: σ_DP·C/|B|, not the noise
+        multiplier. A mapping has a value for every matrix by name.
     kappa : float or callable, optional
-        The gate in units of the bulk edge, >= 1, or a function of the shape (m, n) that gives it, such as
-        `kappa_for` with a fixed false-alarm rate. By default that of 1 % for every shape, as in `denoise`.
+        The gate in units of the bulk edge, >= 1, or a function of the shape (m, n), such as `kappa_for` with a fixed
+        false-alarm rate. By default a false-alarm rate of 1 % for every shape, as in `denoise`.
     method : {"shrink", "paper"}
         As in `denoise`.
     below_gate : {"zero", "unchanged"}, optional
-        As in `denoise`. For a gradient that an optimizer takes choose "unchanged": zeros would freeze the layer.
+        As in `denoise`. For a gradient that an optimizer uses, choose "unchanged": zeros would freeze the layer.
     loss : {"frobenius", "operator", "nuclear"}
         As in `denoise`.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         As in `denoise`.
 
     Returns
@@ -568,13 +559,13 @@ def denoise_layers(
     Raises
     ------
     ParameterError
-        If ``layers`` is not a mapping of names to arrays, a matrix is empty, not finite or not of a real
-        floating dtype, its sigma is missing or negative, or as in `denoise`. Nothing is returned then.
+        If ``layers`` is not a mapping of names to arrays, a matrix is empty, not finite or not of a real floating
+        dtype, its sigma is missing or negative, or as in `denoise`.
 
     Formal guarantees
     -----------------
-    As in `denoise`: a function of the layers and the other arguments alone, so the (ε, δ) of a private
-    gradient carries over. So does the report: it depends on the noisy gradient only.
+    As in `denoise`; layers and report are functions of the arguments alone, so the (ε, δ) of a private gradient
+    carries over.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""What a run has learnt: noise level and spikes of the displacement of a weight matrix (T5)."""
+"""Displacement of a weight matrix over a run: its noise level and its spikes (T5)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dprmt.spectra._tracy_widom import kappa_for
 class DisplacementNoise:
     """The noise in ``W_t - W_0`` under gradient descent with momentum: white, of a known standard deviation.
 
-    With steps ``b_t = β_t b_{t-1} + (1 - dampening)g̃_t``, ``W_t = W_{t-1} - α_t b_t`` the noise of step r is in W_t
-    with a weight ``c_r(t)``, so that the standard deviation of an entry is ``√Σ_r (c_r(t) s_r)²``. Three numbers carry
-    that sum from step to step, whatever α, β and s do.
+    For steps ``b_t = β_t b_{t-1} + (1 - dampening)g̃_t``, ``W_t = W_{t-1} - α_t b_t``, let the noise of step r have
+    weight ``c_r(t)`` in W_t. The standard deviation of an entry is ``√Σ_r (c_r(t) s_r)²``. Three numbers carry this
+    sum from step to step, for any α, β and s.
 
     Parameters
     ----------
     state : sequence of float, optional
-        What :attr:`state` was, to go on.
+        An earlier :attr:`state`, to continue from.
 
     Attributes
     ----------
@@ -57,18 +57,18 @@ class DisplacementNoise:
         self.state = tuple(check_real("state", value) for value in state)
 
     def add(self, rate: float, sigma: float, *, momentum: float = 0.0, weight: float = 1.0) -> None:
-        """Count a step.
+        """Add a step.
 
         Parameters
         ----------
         rate : float
-            α >= 0 of the step.
+            Learning rate α >= 0 of the step.
         sigma : float
             Standard deviation s >= 0 of the noise in one entry of its gradient.
         momentum : float
-            β >= 0.
+            Momentum β >= 0.
         weight : float
-            Of the gradient in b_t: 1 minus the dampening.
+            Weight of the gradient in b_t: 1 minus the dampening.
 
         Raises
         ------
@@ -98,9 +98,9 @@ class DisplacementSpectrum:
     top_over_edge : float
         The largest singular value over the bulk edge.
     spikes : int
-        Singular values above the gate, which noise alone passes with the chance ``false_alarm``.
+        Number of singular values above the gate, which noise alone passes with probability ``false_alarm``.
     share : float
-        Estimated squared norm of the signal behind these spikes over that of the displacement, in [0, 1].
+        Estimated squared norm of the signal behind these spikes over the squared norm of the displacement, in [0, 1].
     """
 
     sigma: float
@@ -112,7 +112,7 @@ class DisplacementSpectrum:
 def displacement_spectrum(
     displacement: MatrixT, sigma: float | None = None, *, false_alarm: float = 0.01
 ) -> DisplacementSpectrum:
-    """Singular values of a displacement above what noise alone would give.
+    """Return the singular values of a displacement above what noise alone would give.
 
     Parameters
     ----------
@@ -174,9 +174,9 @@ def displacement_spectrum(
 def steps_until_visible(
     signal: float, shape: Sequence[int], sigma: float, *, false_alarm: float | None = None
 ) -> float:
-    """Steps after which a steady signal is above the noise of the displacement: a phase transition in time.
+    """Predict the number of steps until a steady signal exceeds the noise of the displacement.
 
-    Signals add up like t, noise like √t, so that the displacement after t steps is one noisy matrix with a signal of
+    Signals grow like t and noise like √t. So the displacement after t steps is one noisy matrix with a signal of
     ``λ√t`` in units of the noise of a step.
 
     Parameters
@@ -188,12 +188,12 @@ def steps_until_visible(
     sigma : float
         Standard deviation s >= 0 of the noise in one entry of a step's gradient.
     false_alarm : float, optional
-        That of the gate in `displacement_spectrum`. By default until the bulk edge: ``s²√(mn)/λ²``.
+        False-alarm rate of the gate in `displacement_spectrum`. By default the bulk edge is used: ``s²√(mn)/λ²``.
 
     Returns
     -------
     float
-        Steps of equal rate; momentum makes it later by about ``1/(1 - β)`` at most.
+        Number of steps at a constant rate; momentum delays it by at most about ``1/(1 - β)``.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The closed formulas of the phase transition, of numbers that were checked, accurate next to the edge.
+"""Closed formulas of the phase transition, for checked numbers, accurate next to the edge.
 
-Letters and equations are those of arXiv:2510.01137v3, see `dprmt.spectra._phase_transition`. Everything is computed in
-float64, and b₊, b₋ and λ* are held to twice that precision (as unevaluated sums of two floats): a difference such as
-y - b₊ is then as accurate next to the edge as far from it.
+Letters and equations follow arXiv:2510.01137v3, see `dprmt.spectra._phase_transition`. Everything is computed in
+float64, and b₊, b₋ and λ* are held to twice that precision (as unevaluated sums of two floats). A difference such as y
+- b₊ is then as accurate next to the edge as far from it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TwoFloats(NamedTuple):
     low: float
 
     def below(self, y: Array) -> Array:
-        """The difference ``y - self`` without cancellation error."""
+        """Return the difference ``y - self`` without cancellation error."""
         return (y - self.high) - self.low
 
 
@@ -42,7 +42,7 @@ class NoiseScales(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def noise_scales(rows: int, columns: int, sigma: float) -> NoiseScales:
-    """Bulk edges and detection threshold to twice double precision."""
+    """Compute bulk edges and detection threshold to twice double precision."""
     with localcontext(prec=50):
         m, n, scale = Decimal(rows).sqrt(), Decimal(columns).sqrt(), Decimal(sigma)
         return NoiseScales(
@@ -64,7 +64,7 @@ def checked_scales(shape: Sequence[int], sigma: float) -> tuple[int, int, float,
 
 
 def mapped_spikes(values: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> Array:
-    """`spike_map` of checked float64 values, Eq. 3, with σ > 0."""
+    """Evaluate `spike_map` of checked float64 values, Eq. 3, with σ > 0."""
     xp = array_namespace(values)
     above = scales.threshold.below(values) > 0
     λ = xp.where(above, values, scales.threshold.high)
@@ -75,9 +75,9 @@ def mapped_spikes(values: Array, m: int, n: int, sigma: float, scales: NoiseScal
 
 
 def edge_roots(observed: Array, scales: NoiseScales) -> tuple[Array, Array, Array]:
-    """√(y²-b₊²), √(y²-b₋²) and y > b₊, without cancellation, overflow or underflow.
+    """Compute √(y²-b₊²), √(y²-b₋²) and y > b₊, without cancellation, overflow or underflow.
 
-    Returns: the two roots, which are 0 at and below the edge, and the mask.
+    The roots are 0 at and below the edge.
     """
     xp = array_namespace(observed)
     above = scales.upper_edge.below(observed) > 0
@@ -90,13 +90,13 @@ def edge_roots(observed: Array, scales: NoiseScales) -> tuple[Array, Array, Arra
 
 
 def invert_spike_map(observed: Array, scales: NoiseScales) -> Array:
-    """`spike_map_inverse` of checked float64 values."""
+    """Evaluate `spike_map_inverse` of checked float64 values."""
     outer, inner, above = edge_roots(observed, scales)
     return array_namespace(observed).where(above, (inner + outer) / 2, 0.0)
 
 
 def squared_overlaps(signal: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> tuple[Array, Array]:
-    """`vector_overlaps` of checked float64 values, Eqs. 4–6."""
+    """Evaluate `vector_overlaps` of checked float64 values, Eqs. 4–6."""
     xp = array_namespace(signal)
     gap = scales.threshold.below(signal)
     λ = xp.where(gap > 0, signal, 1.0)
@@ -107,7 +107,7 @@ def squared_overlaps(signal: Array, m: int, n: int, sigma: float, scales: NoiseS
 
 
 def shrunk(y: Array, shape: tuple[int, int], sigma: float, loss: Loss) -> Array:
-    """`shrink` of float64 values that are known to be singular values, with σ > 0."""
+    """Evaluate `shrink` of checked singular values in float64, with σ > 0."""
     m, n = shape
     xp, scales = array_namespace(y), noise_scales(m, n, sigma)
     outer, inner, above = edge_roots(y, scales)

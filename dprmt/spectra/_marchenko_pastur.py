@@ -104,12 +104,12 @@ class MarchenkoPastur:
         return float(self.ppf(0.5))
 
     def pdf(self, x: ArrayT) -> ArrayT:
-        """Density at ``x``, per unit of singular value; 0 outside the support.
+        """Evaluate the density at ``x``, per unit of singular value; 0 outside the support.
 
         Returns
         -------
         float or array
-            Of the shape of ``x``, >= 0.
+            Values >= 0, of the shape of ``x``.
         """
         values = _checked("x", x)
         xp = array_namespace(values)
@@ -122,27 +122,27 @@ class MarchenkoPastur:
         return cast_like(xp.where(inside, density, 0.0), x)
 
     def cdf(self, x: ArrayT) -> ArrayT:
-        """Probability of a singular value at or below ``x``.
+        """Evaluate the probability of a singular value at or below ``x``.
 
         Returns
         -------
         float or array
-            Of the shape of ``x``, in [0, 1].
+            Values in [0, 1], of the shape of ``x``.
         """
         return cast_like(in_blocks(lambda s: self._probability(s, below=True), _checked("x", x)), x)
 
     def sf(self, x: ArrayT) -> ArrayT:
-        """Probability of a singular value above ``x``, accurate up to the edge where ``1 - cdf`` is not.
+        """Evaluate the probability of a singular value above ``x``, accurate up to the edge where ``1 - cdf`` is not.
 
         Returns
         -------
         float or array
-            Of the shape of ``x``, in [0, 1].
+            Values in [0, 1], of the shape of ``x``.
         """
         return cast_like(in_blocks(lambda s: self._probability(s, below=False), _checked("x", x)), x)
 
     def ppf(self, q: ArrayT) -> ArrayT:
-        """Quantile function: the singular value with ``cdf`` equal to ``q``.
+        """Find the singular value with ``cdf`` equal to ``q``: the quantile function.
 
         Parameters
         ----------
@@ -152,7 +152,7 @@ class MarchenkoPastur:
         Returns
         -------
         float or array
-            Of the shape of ``q``, within the support.
+            Values within the support, of the shape of ``q``.
 
         Raises
         ------
@@ -274,7 +274,7 @@ _BLOCK = 2**14  # entries whose temporaries stay in the processor's cache
 
 
 def in_blocks(function: Callable[[Array], Array], values: Array) -> Array:
-    """An elementwise function of an array, block by block on the CPU."""
+    """Return an elementwise function of an array, block by block on the CPU."""
     xp, flat = array_namespace(values), values.reshape(-1)
     if len(flat) <= _BLOCK or (is_tensor(values) and values.device.type != "cpu"):
         return function(flat).reshape(values.shape)

@@ -1,13 +1,13 @@
-r"""The noise in a matrix when nobody knows it: its level, whether the law of white noise fits, and what else it may be.
+r"""Unknown noise in a matrix: its level, and whether the law of white noise fits.
 
 **MP-PCA.** Let k of the r singular values be spikes. The others have ``Σs² ≈ σ²(r-k)(q-k)``, q the longer side, and
-squares that reach over ``4σ²√((r-k)(q-k))``. Values are added from the smallest on, as long as the reach with σ from
-the sum is not below what is seen. An eighth of them is taken for noise unasked.
+squares that reach over ``4σ²√((r-k)(q-k))``. Values are added from the smallest on, as long as this reach with the
+estimated σ is at least the observed reach. An eighth of the values always counts as noise.
 
 **Fit.** D is the largest distance between the distribution of the values below the gate and the Marchenko–Pastur law.
-Singular values repel each other, so that D is far below that of independent draws: about ``(1.2 + .44 log r)/r`` at
-1 %. Its null is drawn by Bartlett's decomposition for at most 32 values and moved by ``.44 log`` beyond. Noise of other
-kinds can have the same bulk (heavy tails do, by universality), so the entries are tested too, without the spikes.
+Singular values repel each other, so D is far smaller than for independent draws: about ``(1.2 + .44 log r)/r`` at 1 %.
+Its null distribution is drawn by Bartlett's decomposition for at most 32 values and moved by ``.44 log`` beyond. Other
+noise can have the same bulk (heavy tails do, by universality), so the entries are also tested, without the spikes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 SigmaMethod = Literal["mp-pca", "median"]
 Floats = NDArray[np.float64]
 ROUNDING = 2.0**-23
-"""Of the entries of checkpoints, relative; what a matrix of low rank has beside its signal."""
+"""Relative rounding of the entries of checkpoints, which a matrix of low rank has in addition to its signal."""
 REJECTED = 0.01
 """p value below which the law does not fit."""
-_DRAWS, _DRAWN = 399, 32  # of the null, and the most singular values of one draw
-_GROWTH = 0.44  # of r·D at any level, per unit of log r
+_DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values of one draw
+_GROWTH = 0.44  # growth of r·D at any level, per unit of log r
 _SURE = 5.0  # standard deviations from which on a property of the entries is called
 _SAME = 0.05  # relative difference of two noise levels that are called the same
 _NEAR = 0.1  # largest distance of a law that is called near
@@ -54,24 +54,24 @@ _FEWEST = 4  # values that a law is held against
 def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
     """Estimate the standard deviation of the noise in each matrix from its singular values.
 
-    In DP training σ is known; this checks it, or serves when it is not. Rows and columns of zeros are left out: they
-    hold no noise.
+    In DP training σ is known: use the estimate to check it, or if you do not know it. Rows and columns of zeros are
+    ignored, because they hold no noise.
 
     Parameters
     ----------
     matrix : array, shape (..., m, n)
         A matrix or a stack of them, either orientation; NumPy or torch, of floating dtype.
     method : {"mp-pca", "median"}
-        "mp-pca" takes as many of the smallest values as the law of noise can hold, and stands up to many spikes.
-        "median" divides the median by that of the law: right as long as the signal's rank is far below
-        min(m, n)/2, and unmoved by weak signals that "mp-pca" counts as noise.
+        "mp-pca" uses as many of the smallest values as the law of noise can hold, and tolerates many spikes. "median"
+        divides the median by the median of the law. It is right if the signal's rank is far below min(m, n)/2, and
+        weak signals that "mp-pca" counts as noise do not change it.
 
     Returns
     -------
     array, shape (...)
-        Estimates >= 0 in the units of the matrix, in its form, dtype and device; half precision gives
-        float32, since the rounding of the dtype would exceed the error of the estimate. 0 where all that is left
-        beside the signal is rounding, as in a matrix of low rank.
+        Estimates >= 0 in the units, form and device of the matrix. Half precision gives float32, since its rounding
+        would exceed the error of the estimate. The estimate is 0 if only rounding remains next to the signal, as in a
+        matrix of low rank.
 
     Raises
     ------
@@ -81,8 +81,8 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
 
     Notes
     -----
-    On pure noise the relative error of "mp-pca" has a standard deviation of about ``.7/√(mn)``, that of "median" 0.7 to
-    1.7 times ``1/√(mn)``. With 30 spikes in 60 × 64 they give 1.0 and 1.9 for 1.
+    On pure noise the relative error of "mp-pca" has a standard deviation of about ``.7/√(mn)``, and "median" 0.7 to
+    1.7 times ``1/√(mn)``. For 30 spikes in 60 × 64 and σ = 1, they estimate 1.0 and 1.9.
 
     References
     ----------
@@ -109,7 +109,7 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
 
 
 def _of_filled(y: Array, method: SigmaMethod) -> float:
-    # Of a matrix without its rows and columns of zeros.
+    # Estimate for a matrix without its rows and columns of zeros.
     xp = array_namespace(y)
     y = y[(y != 0).any(-1)]
     if not len(y):
@@ -132,10 +132,10 @@ def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: f
         top = np.maximum(spectra[:, :1], 1e-300)
         squares = (spectra[:, ::-1] / top) ** 2
         kept = np.arange(1, short + 1)
-        room = kept * (long - short + kept)
-        variances = np.cumsum(squares, 1) / room
-        fits = squares - squares[:, :1] < 4 * variances * np.sqrt(room) * (1 + 1e-9)
-        fits[:, : max(_FEWEST, -(-short // 8)) - 1] = True  # too few to tell
+        capacity = kept * (long - short + kept)
+        variances = np.cumsum(squares, 1) / capacity
+        fits = squares - squares[:, :1] < 4 * variances * np.sqrt(capacity) * (1 + 1e-9)
+        fits[:, : max(_FEWEST, -(-short // 8)) - 1] = True  # too few values to decide
         most = np.where(fits.all(1), short, np.argmin(fits, 1)) - 1  # up to the first that does not
         found = np.sqrt(np.where(most < 0, 0.0, variances[np.arange(len(spectra)), most])) * top[:, 0]
     noise = found * (math.sqrt(short) + math.sqrt(long))
@@ -148,28 +148,29 @@ def _unit_median(shape: tuple[int, int]) -> float:
 
 
 def median_sigma(spectrum: Array, shape: tuple[int, int]) -> Array:
-    """The noise level of matrices of this shape from the medians of their singular values, in decreasing order."""
+    """Return the noise level of matrices of this shape from the medians of decreasing singular values."""
     count = spectrum.shape[-1]
     return (spectrum[..., (count - 1) // 2] + spectrum[..., count // 2]) / 2 / _unit_median(shape)
 
 
 @dataclass(frozen=True)
 class NoiseFit:
-    """Whether a matrix without its spikes looks like white noise.
+    """Test of whether a matrix without its spikes is white noise.
 
     Attributes
     ----------
     sigma : float
         The noise level by `estimate_sigma`; 0 if there is none.
     distance, p_value : float
-        Kolmogorov distance between the values below the gate and the law of noise of the *stated* level, and how
-        often noise of that level has a larger one; down to 1/400.
+        Kolmogorov distance between the values below the gate and the law of noise of the *stated* level, and the
+        probability that noise of that level has a larger one, down to 1/400.
     verdict : str
-        In words.
+        Result in words.
     fits : bool
-        Whether the stated level stands, and nothing speaks against white noise.
+        Whether the stated level is accepted, and no test rejects white noise.
     entries : str
-        What speaks against equal, independent, Gaussian entries, in words; empty if nothing does or they are not known.
+        Evidence against equal, independent, Gaussian entries, in words; empty if there is none or the entries are
+        unknown.
     """
 
     sigma: float
@@ -181,9 +182,9 @@ class NoiseFit:
 
 
 def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int, entries: str) -> NoiseFit:
-    """How well noise of level σ explains the singular values after the spikes.
+    """Test how well noise of level σ explains the singular values after the spikes.
 
-    ``values``: in decreasing order. ``entries``: what `other_noise` says of the matrix without its spikes.
+    ``values`` are in decreasing order. ``entries`` is the result of `other_noise` for the matrix without its spikes.
     """
     estimate = spectrum_sigma(values, shape, ROUNDING)
     if estimate == 0:
@@ -206,12 +207,12 @@ def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int,
 
 
 def clear_spikes(values: Floats, shape: tuple[int, int], sigma: float) -> int:
-    """Number of values that are 2 % above the edge of noise."""
+    """Return the number of values that are 2 % above the edge of noise."""
     return int((values > 1.02 * sigma * (math.sqrt(shape[0]) + math.sqrt(shape[1]))).sum())
 
 
 def spectrum_sigma(values: Floats, shape: tuple[int, int], rounding: float) -> float:
-    """`estimate_sigma` of a matrix with these singular values, in decreasing order."""
+    """Evaluate `estimate_sigma` of a matrix with these singular values, in decreasing order."""
     return float(_estimates(values[None], shape, "mp-pca", rounding)[0])
 
 
@@ -253,15 +254,15 @@ def _drawn_squares(rng: np.random.Generator, short: int, long: int) -> Floats:
 def whiten(matrix: Floats, rounds: int = 20) -> tuple[Floats, Floats, Floats]:
     """Scale rows and columns so that the mean square of each is 1.
 
-    For noise whose variances are a product ``u_i v_j``; then its law is that of white noise of σ = 1, and a low-rank
+    Use it for noise whose variances are a product ``u_i v_j``. The result has white noise of σ = 1, and a low-rank
     signal keeps its rank.
 
     Parameters
     ----------
     matrix : array, shape (m, n)
-        Without rows or columns of zeros.
+        A matrix without rows or columns of zeros.
     rounds : int, default 20
-        Of Sinkhorn's iteration, >= 1.
+        Number of Sinkhorn iterations, >= 1.
 
     Returns
     -------
@@ -299,7 +300,7 @@ def whiten(matrix: Floats, rounds: int = 20) -> tuple[Floats, Floats, Floats]:
 
 
 def other_noise(residual: Floats) -> str:
-    """What speaks against equal, independent, Gaussian entries, in words; nothing if nothing does."""
+    """Describe the evidence against equal, independent, Gaussian entries; empty if there is none."""
     m, n = residual.shape
     if min(m, n) < 2 or not ((residual != 0).any(0).all() and (residual != 0).any(1).all()):
         empty = int((residual == 0).all(1).sum()), int((residual == 0).all(0).sum())

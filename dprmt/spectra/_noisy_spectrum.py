@@ -1,4 +1,4 @@
-"""One matrix's singular values, and what the level of its noise says about them."""
+"""Singular values of one matrix, compared with the level of its noise."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Spike:
     signal : float
         The clean singular value that causes it.
     shrunk : float
-        What the Frobenius shrinker makes of it.
+        The value after the Frobenius shrinker.
     left_overlap, right_overlap : float
         Predicted squared overlaps of its singular vectors with the clean ones.
     """
@@ -60,7 +60,7 @@ class Spike:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NoisySpectrum:
-    """The singular values of a noisy matrix beside the scales of its noise; a notebook shows it as table and picture.
+    """Singular values of a noisy matrix and the scales of its noise; a notebook shows a table and a plot.
 
     Attributes
     ----------
@@ -69,22 +69,22 @@ class NoisySpectrum:
     sigma : float
         Standard deviation of one entry of the noise.
     bulk_edge, detection_threshold : float
-        What the largest singular value of noise is near, and the clean value from which on a signal leaves the bulk
-        in the limit of large matrices. At finite size it is then called in a few per cent of draws only.
+        Approximate largest singular value of noise, and the smallest clean value that leaves the bulk in the limit of
+        large matrices. At finite size such a value is detected in a few per cent of draws only.
     gate : float
-        What a singular value has to exceed to be called a spike.
+        Threshold above which a singular value is a spike.
     visible : float
         The smallest clean value that passes the gate in 95 % of draws (`visible_signal`).
     false_alarm : float
-        The chance that the largest singular value of noise alone exceeds the gate; at most what was asked for.
+        Probability that the largest singular value of noise alone exceeds the gate; at most the requested rate.
     singular_values : array, shape (min(m, n),)
-        In decreasing order.
+        Singular values in decreasing order.
     spikes : tuple of Spike
-        Of the values above the gate, in the same order.
+        Spikes of the values above the gate, in the same order.
     fit : NoiseFit
-        The estimated noise level, and whether white noise of the stated one explains the rest.
+        Estimated noise level, and whether white noise of the stated level explains the rest.
     matrix : array, shape (m, n), or None
-        The matrix itself; None for a spectrum that was read from a record.
+        The matrix; None for a spectrum that was read from a record.
     """
 
     shape: tuple[int, int]
@@ -161,7 +161,7 @@ class NoisySpectrum:
         return plot_spectrum_histogram(self.singular_values, self.shape, self.sigma, ax=ax, **options)
 
     def predicted(self) -> Floats:
-        """Singular values by the law of the noise, given as many spikes.
+        """Return the singular values by the law of the noise, given as many spikes.
 
         Returns
         -------
@@ -172,7 +172,7 @@ class NoisySpectrum:
         return np.asarray(predicted_spectrum(signals, self.shape, self.sigma))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in types that JSON knows.
+        """Convert all fields to JSON values.
 
         Returns
         -------
@@ -228,7 +228,7 @@ _SHOWN = 8  # spikes in a notebook
 
 
 def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) -> NoisySpectrum:
-    """Singular values of a matrix, in float64, and which of them stand out from noise of a known level.
+    """Compute the singular values of a matrix in float64, and find those above noise of a known level.
 
     Parameters
     ----------
@@ -237,12 +237,12 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
     sigma : float
         Standard deviation of one entry of the noise, >= 0; with 0 every value above rounding is signal.
     false_alarm : float
-        In how many matrices of noise alone a value is called a spike, in (0, 1).
+        Probability in (0, 1) that a matrix of noise alone has a spike.
 
     Returns
     -------
     NoisySpectrum
-        Prints as a sentence; a notebook shows its spikes and a picture.
+        It prints as a sentence; a notebook shows its spikes and a plot.
 
     Raises
     ------
@@ -251,8 +251,8 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
 
     Formal guarantees
     -----------------
-    None about privacy: it is computed from the matrix and is as private as that. Of Gaussian noise alone the largest
-    singular value exceeds ``gate`` with probability ``false_alarm``, up to the error of `kappa_for`.
+    None about privacy: the result is as private as the matrix. The largest singular value of pure Gaussian noise
+    exceeds ``gate`` with probability ``false_alarm``, up to the error of `kappa_for`.
 
     References
     ----------
@@ -275,29 +275,29 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
 
 
 def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | None = None) -> NoisySpectrum:
-    """The spectrum that :meth:`NoisySpectrum.as_dict` described, at its own rate of false alarms or another.
+    """Rebuild the spectrum from a result of :meth:`NoisySpectrum.as_dict`, at the same or another false-alarm rate.
 
     Parameters
     ----------
     record : mapping
-        With ``shape``, ``sigma``, ``singular_values`` and ``false_alarm``; from ``fit``, what was found in the
-        entries. All else that it states follows from these.
+        Mapping with ``shape``, ``sigma``, ``singular_values`` and ``false_alarm``, and optionally ``fit`` for the test
+        of the entries. All other entries follow from these.
     false_alarm : float, optional
-        In how many matrices of noise alone a value is called a spike, in (0, 1); the record's by default.
+        Probability in (0, 1) that a matrix of noise alone has a spike; by default as in the record.
 
     Returns
     -------
     NoisySpectrum
-        Equal to the described one where the rate is.
+        Equal to the recorded spectrum if the rate is.
 
     Raises
     ------
     ParameterError
-        If the record lacks one of the four, or says what no spectrum has.
+        If the record lacks one of the four, or has values that no spectrum has.
 
     Formal guarantees
     -----------------
-    None about privacy: that of the values that are given.
+    None about privacy: the result is as private as the given values.
 
     Examples
     --------
@@ -328,7 +328,9 @@ def spectrum_of_values(
     matrix: Floats | None = None,
     entries: str = "",
 ) -> NoisySpectrum:
-    """The spectrum of singular values in decreasing order; the entries of a matrix are tested, or said to be so."""
+    """Build the spectrum of singular values in decreasing order; the entries of a matrix are tested, or ``entries`` is
+    used.
+    """
     if sigma == 0:
         return _without_noise(observed, shape, false_alarm, matrix)
     edge, threshold, kappa = bulk_edge(shape, sigma), detection_threshold(shape, sigma), kappa_for(shape, false_alarm)
@@ -386,7 +388,7 @@ _POWER_DRAWS = 400
 
 
 def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01, power: float = 0.95) -> float:
-    """Find the clean singular value that is called a spike in a given share of draws.
+    """Find the clean singular value that is detected in a given share of draws.
 
     Parameters
     ----------
@@ -395,14 +397,14 @@ def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01
     sigma : float
         Standard deviation of one entry of the noise, >= 0, in the units of the matrix.
     false_alarm : float, default 0.01
-        That of the gate, in [1e-30, 1 - 1e-6].
+        False-alarm rate of the gate, in [1e-30, 1 - 1e-6].
     power : float, default 0.95
         Share of draws in which a matrix of rank one with this value passes the gate, in (0, 1).
 
     Returns
     -------
     float
-        From 400 draws, exact at their size: the share is met within two standard errors, 2.2 % at 95 %.
+        From 400 draws: the share is met within two standard errors, 2.2 % at 95 %.
 
     Raises
     ------
@@ -412,8 +414,8 @@ def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01
     Notes
     -----
     With one spike ``X = λuvᵀ`` the noise is reduced to a tridiagonal T that leaves u and v in place. A value g is
-    singular for ``T + λe₁e₁ᵀ`` from ``1/λ = β + g√(αγ)`` on, with ``α = e₁ᵀ(g² - TTᵀ)⁻¹e₁``, γ the same of Tᵀ and
-    ``β = e₁ᵀ(g² - TTᵀ)⁻¹Te₁``: every draw gives its own λ.
+    singular for ``T + λe₁e₁ᵀ`` if ``1/λ = β + g√(αγ)``, with ``α = e₁ᵀ(g² - TTᵀ)⁻¹e₁``, γ the same for Tᵀ, and ``β =
+    e₁ᵀ(g² - TTᵀ)⁻¹Te₁``. So every draw has one λ.
 
     Examples
     --------
@@ -429,7 +431,7 @@ def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01
 
 @lru_cache(maxsize=64)
 def _first_called(short: int, long: int, gate: float) -> Floats:
-    # For each draw of noise of σ = 1 the least λ > 0 that passes the gate; 0 where the noise does so by itself.
+    # Least λ > 0 that passes the gate, for each draw of noise of σ = 1; 0 if the noise alone passes.
     rng = np.random.default_rng(0)
     found = np.zeros(_POWER_DRAWS)
     for i in range(_POWER_DRAWS):

@@ -1,7 +1,7 @@
 """The phase transition of a low-rank signal in white noise: edge, threshold, spike map, overlaps, shrinkage.
 
-Setting: ``Y = X + σ W``, ``X`` of fixed rank, ``W`` an m × n matrix of independent standard normal entries.
-Equation numbers are those of arXiv:2510.01137v3.
+Setting: ``Y = X + σ W``, ``X`` of fixed rank, ``W`` an m × n matrix of independent standard normal entries. Equation
+numbers refer to arXiv:2510.01137v3.
 
 | in the API          | in the paper    | meaning                                                  |
 |---------------------|-----------------|----------------------------------------------------------|
@@ -45,7 +45,7 @@ from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 
 
 def bulk_edge(shape: Sequence[int], sigma: float) -> float:
-    """The bulk edge σ(√m + √n), where the singular values of pure noise end.
+    """Return the bulk edge σ(√m + √n), where the singular values of pure noise end.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def bulk_edge(shape: Sequence[int], sigma: float) -> float:
 
 
 def detection_threshold(shape: Sequence[int], sigma: float) -> float:
-    """The detection threshold σ(mn)^{1/4}, below which a signal leaves no trace in the top singular values.
+    """Return the detection threshold σ(mn)^{1/4}, below which a signal leaves no trace in the top singular values.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def detection_threshold(shape: Sequence[int], sigma: float) -> float:
 
 @keeps_labels
 def spike_map(signal: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
-    """The singular value F(λ) of the noisy matrix that a clean singular value λ causes.
+    """Compute the singular value F(λ) of the noisy matrix that a clean singular value λ causes.
 
     Above the detection threshold ``F(λ) = √((λ + σ²n/λ)(λ + σ²m/λ)) > λ``; at and below it the bulk edge.
 
@@ -128,7 +128,7 @@ def spike_map(signal: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
     Returns
     -------
     float or array
-        Of the shape of ``signal``, never below the bulk edge.
+        Values of the shape of ``signal``, never below the bulk edge.
 
     Raises
     ------
@@ -153,12 +153,11 @@ def spike_map(signal: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
 
 @keeps_labels
 def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
-    """The clean singular value λ with F(λ) = y, for an observed singular value y above the bulk edge.
+    """Compute the clean singular value λ with F(λ) = y, for an observed singular value y above the bulk edge.
 
-    ``F⁻¹(y) = ½(√(y²-b₋²) + √(y²-b₊²))``. At and below the bulk edge λ is not identified: every value in
-    ``[0, λ*]`` leads to the edge. The answer there is 0, "no detectable signal", the convention of Gavish &
-    Donoho (2017); so the map jumps at the edge from 0 to λ* = `detection_threshold`, which is also what to
-    use as an upper bound on the hidden signal.
+    ``F⁻¹(y) = ½(√(y²-b₋²) + √(y²-b₊²))``. At and below the bulk edge λ is not identified, since every value in ``[0,
+    λ*]`` leads to the edge. The result there is 0, "no detectable signal", as in Gavish & Donoho (2017). So the map
+    jumps at the edge from 0 to λ* = `detection_threshold`, which is an upper bound on the hidden signal.
 
     Parameters
     ----------
@@ -172,7 +171,7 @@ def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> A
     Returns
     -------
     float or array
-        Of the shape of ``observed``: 0, or above the detection threshold; never above ``observed``.
+        Values of the shape of ``observed``: 0, or above the detection threshold; never above ``observed``.
 
     Raises
     ------
@@ -181,8 +180,8 @@ def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> A
 
     References
     ----------
-    Inverse of Eq. 3 of arXiv:2510.01137v3; Gavish & Donoho (2017), arXiv:1405.7511v2; here in a
-    form without cancellation.
+    Inverse of Eq. 3 of arXiv:2510.01137v3. Gavish & Donoho (2017), arXiv:1405.7511v2. The form here has no
+    cancellation.
 
     Examples
     --------
@@ -198,11 +197,11 @@ def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> A
 
 
 def vector_overlaps(signal: ArrayT, shape: Sequence[int], sigma: float) -> tuple[ArrayT, ArrayT]:
-    """Squared overlaps |⟨u,ũ⟩|² and |⟨v,ṽ⟩|² between clean and noisy singular vectors.
+    """Compute the squared overlaps |⟨u,ũ⟩|² and |⟨v,ṽ⟩|² between clean and noisy singular vectors.
 
-    Above the detection threshold the left one (in R^m) is ``(λ⁴ - mnσ⁴)/(λ⁴ + mλ²σ²)`` and the right one (in
-    R^n) the same with n in place of the single m; at and below the threshold both are 0. The vectors of the
-    shorter side are the more accurate ones.
+    Above the detection threshold the left overlap (in R^m) is ``(λ⁴ - mnσ⁴)/(λ⁴ + mλ²σ²)``; the right one (in R^n) has
+    n instead of the single m. At and below the threshold both are 0. The vectors of the shorter side are the more
+    accurate ones.
 
     Parameters
     ----------
@@ -241,7 +240,7 @@ def vector_overlaps(signal: ArrayT, shape: Sequence[int], sigma: float) -> tuple
 
 
 def predicted_spectrum(signals: MatrixT, shape: Sequence[int], sigma: float) -> MatrixT:
-    """The singular values of ``X + σW`` that theory predicts from those of X: spikes, then the bulk.
+    """Predict the singular values of ``X + σW`` from the singular values of X: spikes, then the bulk.
 
     The signals above the detection threshold become spikes, Eq. 3; the other ``min(m, n) - #spikes`` values
     are put at the midpoint quantiles of the Marchenko–Pastur law.
@@ -306,7 +305,7 @@ def _spikes_and_bulk(signals: Array, m: int, n: int, sigma: float, scales: Noise
 
 @keeps_labels
 def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "frobenius") -> ArrayT:
-    """Shrink noisy singular values by the rule that is optimal, for large matrices, for the given loss.
+    """Shrink noisy singular values by the rule that is optimal for the given loss and large matrices.
 
     With ``λ = F⁻¹(y)`` and the cosines ``c_u, c_v`` between clean and noisy singular vectors (square roots of
     `vector_overlaps`), y above the bulk edge becomes
@@ -325,14 +324,14 @@ def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "f
     shape : tuple of int
         ``(m, n)`` of the matrix, either orientation.
     sigma : float
-        Standard deviation of one entry of the noise, >= 0. With 0 the values come back as they are.
+        Standard deviation of one entry of the noise, >= 0. With 0 the values are returned unchanged.
     loss : {"frobenius", "operator", "nuclear"}
         The norm of the error to be minimised.
 
     Returns
     -------
     float or array
-        Of the shape of ``observed``, between 0 and `spike_map_inverse`.
+        Values of the shape of ``observed``, between 0 and `spike_map_inverse`.
 
     Raises
     ------
@@ -342,9 +341,9 @@ def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "f
 
     References
     ----------
-    Eq. 9 of arXiv:2510.01137v3 (Frobenius, in a form without cancellation); Gavish & Donoho (2017),
-    arXiv:1405.7511v2 (Frobenius, nuclear); Leeb (2022), arXiv:2005.11807 (operator: the rule λ of Gavish &
-    Donoho is optimal for square matrices only).
+    Eq. 9 of arXiv:2510.01137v3 (Frobenius, in a form without cancellation). Gavish & Donoho (2017), arXiv:1405.7511v2
+    (Frobenius, nuclear). Leeb (2022), arXiv:2005.11807 (operator: the rule λ of Gavish & Donoho is optimal for square
+    matrices only).
 
     Examples
     --------
@@ -361,7 +360,7 @@ def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "f
 
 
 def hard_threshold(shape: Sequence[int], sigma: float | None = None) -> float:
-    """The threshold at which keeping or dropping whole singular values has the least Frobenius error.
+    """Return the threshold at which keeping or dropping whole singular values has the least Frobenius error.
 
     Parameters
     ----------

@@ -2,19 +2,17 @@ r"""Statistics of telemetry: estimates from released gradients, with intervals, 
 
 Theorems (T1) to (T6): ``docs/theory/telemetry.md``.
 
-**Noise of a momentum.** The noise in an exponential moving average of privatised gradients.
-Let ``m_t = βm_{t-1} + (1 - β)(g_t + ξ_t)``, ``m_0 = 0``, with independent ξ_s of variance σ² per entry. Then
-``m_t = Σ_{s<=t} (1 - β)β^{t-s}(g_s + ξ_s)``, and the variance of its noise, by independence, is
-``(1 - β)² Σ_{k<t} β^{2k} σ² = σ²(1 - β)²(1 - β^{2t})/(1 - β²)``. The weights add up to ``1 - β^t``, by which Adam
-divides. With ``1 - β² = (1 - β)(1 + β)`` and ``1 - β^{2t} = (1 - β^t)(1 + β^t)``, the bias-corrected ``m̂_t`` has the
-noise
+**Noise of a momentum.** The noise in an exponential moving average of privatised gradients. Let ``m_t = βm_{t-1} + (1
+- β)(g_t + ξ_t)``, ``m_0 = 0``, with independent ξ_s of variance σ² per entry. Its noise has the variance ``(1 - β)²
+Σ_{k<t} β^{2k} σ² = σ²(1 - β)²(1 - β^{2t})/(1 - β²)``. Adam divides by the sum ``1 - β^t`` of the weights. So the
+bias-corrected ``m̂_t`` has the noise
 
     ``σ̄_t = σ·√[(1 - β)(1 + β^t) / ((1 + β)(1 - β^t))]``,
 
-σ at t = 1, falling to ``σ√((1 - β)/(1 + β))``: to σ/√19 at β = 0.9. The noise is Gaussian again, if the ξ_s are, and
-white over the entries: the theory of a single noisy gradient holds of the momentum with σ̄_t for σ and the weighted mean
-of the g_s for the signal. A signal that stays in place is √19 times as far above the bulk edge. Consecutive momenta
-share most of their noise, though: what is said of one of them is not news about the next.
+which falls from σ at t = 1 to ``σ√((1 - β)/(1 + β))``, or σ/√19 at β = 0.9. For Gaussian ξ_s the noise is white and
+Gaussian, so the theory of a single noisy gradient holds with σ̄_t for σ and the weighted mean of the g_s as the
+signal. A steady signal is √19 times as far above the bulk edge. Consecutive momenta share most of their noise, so
+their results are not independent evidence.
 """
 
 from __future__ import annotations
@@ -59,17 +57,17 @@ class Estimate:
     high: Numbers
 
     def scaled(self, factor: float) -> Estimate:
-        """Estimate of a multiple of the quantity.
+        """Multiply the estimate by a factor.
 
         Parameters
         ----------
         factor : float
-            Of either sign.
+            Factor of either sign.
 
         Returns
         -------
         Estimate
-            With its ends in order.
+            The scaled estimate, with its ends in order.
         """
         ends = (self.low * factor, self.high * factor)
         low, high = ends if factor >= 0 else ends[::-1]
@@ -77,12 +75,12 @@ class Estimate:
 
 
 def as_numbers(values: object) -> NDArray[np.float64]:
-    """One number or one a layer, in double precision."""
+    """Return one number or one a layer, in double precision."""
     return np.asarray(values, dtype=np.float64)
 
 
 def estimate(value: object, low: object, high: object) -> Estimate:
-    """The estimate of arrays, of which those without axes become numbers."""
+    """Return the estimate of arrays, of which those without axes become numbers."""
     arrays = np.broadcast_arrays(as_numbers(value), as_numbers(low), as_numbers(high))
     return Estimate(*(float(array) if array.ndim == 0 else np.array(array) for array in arrays))
 
@@ -92,20 +90,20 @@ Layers: TypeAlias = MatrixT | Mapping[str, MatrixT]
 
 
 def layer_products(first: Any, second: Any = None) -> float | NDArray[np.float64]:
-    """Inner products of two gradients, updates or directions, layer by layer.
+    """Compute inner products of two gradients, updates or directions, layer by layer.
 
     Parameters
     ----------
     first : array or mapping of str to array
         NumPy or torch, of any shape, dtype of floating point and device.
     second : array or mapping of str to array, optional
-        Of the same shapes and names; ``first`` itself, for squared norms, if absent.
+        Arrays with the shapes and names of ``first``; by default ``first`` itself, for squared norms.
 
     Returns
     -------
     float or array, shape (layers,)
-        In double precision; one number for arrays, one a layer for mappings, in the order of ``first``. Their sum is
-        the inner product of the whole.
+        One double-precision number for arrays, or one per layer for mappings, in the order of ``first``. Their sum is
+        the inner product of the whole gradients.
 
     Raises
     ------
@@ -130,7 +128,7 @@ def layer_products(first: Any, second: Any = None) -> float | NDArray[np.float64
 
 
 def layer_sizes(layers: Any) -> int | NDArray[np.int64]:
-    """Numbers of entries: one, or one a layer."""
+    """Return numbers of entries: one, or one a layer."""
     if not isinstance(layers, Mapping):
         return int(np.prod(as_array("noisy", layers).shape))
     return np.array([int(np.prod(as_array(name, value).shape)) for name, value in layers.items()])
@@ -150,10 +148,9 @@ def _flat(name: str, values: Any) -> Array:
 
 
 def signal_energy(noisy: Any, sigma: float, *, failure: float = 0.05) -> Estimate:
-    """The squared norm of the signal in one noisy gradient, with an exact interval.
+    """Estimate the squared norm of the signal in one noisy gradient, with an exact interval.
 
-    ``‖g̃‖² - ds²`` is unbiased for ``‖g‖²``, and ``‖g̃‖²/s²`` is noncentral χ² with d degrees of freedom and
-    noncentrality ``‖g‖²/s²``, whose distribution function is inverted.
+    ``‖g̃‖² - ds²`` is unbiased for ``‖g‖²``. The interval inverts the noncentral χ² distribution of ``‖g̃‖²/s²``.
 
     Parameters
     ----------
@@ -162,13 +159,13 @@ def signal_energy(noisy: Any, sigma: float, *, failure: float = 0.05) -> Estimat
     sigma : float
         Standard deviation s > 0 of the noise in one entry: σ_DP·C/L, with L the *expected* batch size.
     failure : float
-        In [1e-12, 0.5]: chance that an interval misses, half of it on either side; of each layer's on its own.
+        Probability in [1e-12, 0.5] that the interval of each layer misses, half of it on either side.
 
     Returns
     -------
     Estimate
-        Of ``‖g‖²``, one number or one a layer, in the units of the gradient squared. ``low >= 0``; ``high`` is 0 where
-        the noise happens to be so short that no signal is compatible with it.
+        Estimate of ``‖g‖²``, one number or one per layer, in the units of the gradient squared. ``low >= 0``; ``high``
+        is 0 if the noise is so short that no signal is compatible with it.
 
     Raises
     ------
@@ -177,8 +174,8 @@ def signal_energy(noisy: Any, sigma: float, *, failure: float = 0.05) -> Estimat
 
     Formal guarantees
     -----------------
-    For every fixed g the interval contains ``‖g‖²`` with probability at least ``1 - failure``, and exactly that unless
-    ``g`` is 0 or so short that the interval reaches 0. Post-processing: a function of ``noisy`` and public numbers.
+    For every fixed g the interval contains ``‖g‖²`` with probability at least ``1 - failure``. Equality holds unless
+    ``g`` is so short that the interval reaches 0. It is post-processing: a function of ``noisy`` and public numbers.
 
     References
     ----------
@@ -205,19 +202,19 @@ def signal_energy(noisy: Any, sigma: float, *, failure: float = 0.05) -> Estimat
 def signal_energy_over_steps(
     squared_norms: Numbers, dimension: Numbers, steps: int, sigma: float = 1.0, *, failure: float = 0.05
 ) -> Estimate:
-    """The squared norm of the signal, summed over steps of a run, with an interval that allows for the run's feedback.
+    """Estimate the squared norm of the signal, summed over steps, with an interval that allows for the run's feedback.
 
-    Where a step's signal depends on the noise of the steps before it, the sum of noncentral χ² variables is none. The
-    interval is from an exponential martingale: it holds whatever the dependence, and is about 1.4 times as wide.
+    A step's signal depends on the noise of earlier steps, so the sum is not noncentral χ². The interval uses an
+    exponential martingale: it holds for any dependence, and is about 1.4 times as wide.
 
     Parameters
     ----------
     squared_norms : float or array, shape (layers,)
-        ``Σ_t ‖g̃_t‖²`` >= 0. Where s changes, ``Σ_t ‖g̃_t‖²/s_t²``, with ``sigma=1``.
+        ``Σ_t ‖g̃_t‖²`` >= 0. If s changes, pass ``Σ_t ‖g̃_t‖²/s_t²`` with ``sigma=1``.
     dimension : float or array, shape (layers,)
-        Entries of each, >= 1.
+        Number of entries of each, >= 1.
     steps : int
-        How many, >= 1.
+        Number of steps, >= 1.
     sigma : float
         As in `signal_energy`.
     failure : float
@@ -226,7 +223,7 @@ def signal_energy_over_steps(
     Returns
     -------
     Estimate
-        Of ``Σ_t ‖g_t‖²``.
+        Estimate of ``Σ_t ‖g_t‖²``.
 
     Raises
     ------
@@ -235,8 +232,8 @@ def signal_energy_over_steps(
 
     Formal guarantees
     -----------------
-    For signals each of which is any function of what came before, the interval contains ``Σ_t ‖g_t‖²`` with probability
-    at least ``1 - failure``.
+    If each signal is any function of the past, the interval contains ``Σ_t ‖g_t‖²`` with probability at least ``1 -
+    failure``.
 
     References
     ----------
@@ -278,7 +275,7 @@ def _exact_interval(
 def _martingale_interval(
     S: NDArray[np.float64], D: NDArray[np.float64], failure: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    # (T1a): u and v are those of Birgé's bounds for the central law, and depend on nothing that is random.
+    # (T1a): u and v follow Birgé's bounds for the central law, and are not random.
     x = math.log(2 / failure)
     u = math.sqrt(x) / (np.sqrt(D) + 2 * math.sqrt(x))
     v = math.sqrt(x) / np.sqrt(D)
@@ -287,28 +284,27 @@ def _martingale_interval(
     return np.maximum(low, 0.0), np.maximum(high, 0.0)
 
 
-_TINY = 1e-200  # in place of a variance of 0: the interval is wide then
-_LARGEST = 0.5  # of u·s²|D|, for the bound of the logarithm and a margin to where the change of variables folds
+_TINY = 1e-200  # replaces a variance of 0: the interval is then wide
+_LARGEST = 0.5  # largest u·s²|D|, for the bound of the logarithm and the change of variables
 
 
 @dataclass(frozen=True)
 class UpdateProducts:
-    """Inner products of updates with the noisy gradients before and after them, and how updates answer to noise.
+    """Inner products of updates with the noisy gradients before and after them, and the updates' response to noise.
 
-    Those of consecutive steps are added by ``+``, in their order. Letters: the update ``U_t`` from
-    ``g̃_t = g_t + s_tξ_t``, and its response
-    ``D = -∂U/∂g̃``, entry by entry.
+    Add products of consecutive steps by ``+``, in their order. Letters: the update ``U_t`` from ``g̃_t = g_t +
+    s_tξ_t``, and its response ``D = -∂U/∂g̃``, entry by entry.
 
     Attributes
     ----------
     steps : int
-        How many.
+        Number of steps.
     before : float or array, shape (layers,)
         ``Σ ⟨g̃_t, U_t⟩``: the gradient that made the update.
     after : float or array, shape (layers,)
         ``Σ ⟨g̃_{t+1}, U_t⟩``: the gradient that the update led to.
     noise_before : float or array, shape (layers,)
-        ``Σ s_t² ΣD``: minus what ``before`` owes to the noise that U_t shares with g̃_t.
+        ``Σ s_t² ΣD``: minus the part of ``before`` that is due to the noise shared by U_t and g̃_t.
     variance_before : float or array, shape (layers,)
         ``Σ s_t²‖U_t‖²``.
     variance_after : float or array, shape (layers,)
@@ -318,9 +314,9 @@ class UpdateProducts:
     largest_response : float or array, shape (layers,)
         The largest ``s_t²|D|``.
     cross : float or array, shape (layers,)
-        ``Σ s_t²⟨U_t, U_{t-1}⟩`` over neighbours among these steps; NaN where it is not known.
+        ``Σ s_t²⟨U_t, U_{t-1}⟩`` over neighbouring steps; NaN if unknown.
     link : float or array, shape (layers,)
-        The same of the first of them with the update before it.
+        The same product for the first step and the update before it.
 
     References
     ----------
@@ -350,7 +346,7 @@ class UpdateProducts:
         return UpdateProducts(**values)
 
     def total(self) -> UpdateProducts:
-        """The products of all layers together.
+        """Return the products of all layers together.
 
         Returns
         -------
@@ -374,30 +370,31 @@ def update_products(
     previous_update: Any = None,
     following_sigma: float | None = None,
 ) -> UpdateProducts:
-    """The products of one step.
+    """Compute the products of one step.
 
     Parameters
     ----------
     noisy : array or mapping of str to array
         g̃_t, NumPy or torch: a whole gradient as one array, or its layers by name.
     update : array or mapping of str to array
-        U_t = x_{t+1} - x_t, which the optimizer made of g̃_t and of the past, every entry of its own entry of g̃_t.
+        The update U_t = x_{t+1} - x_t, computed from g̃_t and the past, each entry from the same entry of g̃_t.
     following : array or mapping of str to array
         g̃_{t+1}, the noisy gradient at x_{t+1}.
     sigma : float
         Standard deviation s > 0 of the noise in one entry of g̃_t.
     response : float, or array or mapping as above
-        ``D = -∂U/∂g̃_t``: the rate, for gradient descent with any momentum; for Adam with a preconditioner that is fixed
-        before g̃_t, ``α(1-β₁)/((1-β₁^t)(√v̂_{t-1} + ε))``; for Adam itself its derivative at g̃_t (theory page).
+        ``D = -∂U/∂g̃_t``. For gradient descent with any momentum it is the rate. For Adam with a preconditioner fixed
+        before g̃_t it is ``α(1-β₁)/((1-β₁^t)(√v̂_{t-1} + ε))``. For Adam itself it is the derivative at g̃_t (theory
+        page).
     previous_update : array or mapping as above, optional
-        U_{t-1}. Without it intervals are wider, under momentum several times.
+        The update U_{t-1}. Without it intervals are wider, several times under momentum.
     following_sigma : float, optional
-        That of g̃_{t+1}, if it is another one.
+        Standard deviation of the noise in g̃_{t+1}, if it differs.
 
     Returns
     -------
     UpdateProducts
-        Of numbers, or of arrays with an entry a layer.
+        Products as numbers, or as arrays with one entry per layer.
 
     Raises
     ------
@@ -454,30 +451,30 @@ def _response_sums(response: Any, noisy: Any) -> tuple[Any, Any, Any]:
 def slope_before(
     products: UpdateProducts, *, failure: float = 0.05, expected: UpdateProducts | None = None
 ) -> Estimate:
-    """``Σ ⟨g_t, U_t⟩`` from noisy gradients: the slope along the updates where they started.
+    """Estimate ``Σ ⟨g_t, U_t⟩`` from noisy gradients: the slope along the updates where they started.
 
     Parameters
     ----------
     products : UpdateProducts
-        Of any number of steps.
+        Products of any number of steps.
     failure : float
-        In [1e-12, 0.5]: chance that the interval misses.
+        Probability in [1e-12, 0.5] that the interval misses.
     expected : UpdateProducts, optional
-        Products of as many steps whose variances are about those of these, from what was known before the first of
-        them: they choose the interval among valid ones, and a wrong guess makes it wider. By default those of updates
-        that are noise without momentum.
+        Products of as many steps with similar variances, known before the first of them. They choose the interval
+        among valid ones, and a wrong guess makes it wider. By default the products of updates that are noise without
+        momentum.
 
     Returns
     -------
     Estimate
-        Infinite ends where a response is too large for the interval to be known.
+        The ends are infinite if a response is too large for a known interval.
 
     Formal guarantees
     -----------------
-    Unbiased, and the interval contains the slope with probability at least ``1 - failure``, for updates that are affine
-    in their gradient with coefficients fixed before it (gradient descent, momentum, a preconditioner fixed before), and
-    for others whose every entry is a function of its own entry of g̃_t such that ``g̃ ∓ us²U(g̃)`` grow with g̃, with
-    the u of the proof. Whatever the dependence of steps on earlier ones. Post-processing.
+    Holds if: updates are affine in their gradient with coefficients fixed before it (gradient descent, momentum, a
+    preconditioner fixed before). It also holds if each entry is a function of the same entry of g̃_t such that ``g̃ ∓
+    us²U(g̃)`` increase with g̃, with u as in the proof. Covers: an unbiased estimate, and the slope in the interval
+    with probability at least ``1 - failure``, for any dependence on earlier steps. It is post-processing.
 
     References
     ----------
@@ -499,7 +496,9 @@ def slope_before(
 def slope_combination(
     products: UpdateProducts, a: float, b: float, failure: float, expected: UpdateProducts | None
 ) -> Estimate:
-    """``aΣ ⟨g_t, U_t⟩ + bΣ ⟨g_{t+1}, U_t⟩`` by (T4a): the noise ξ_t meets ``aU_t + bU_{t-1}``, with response ``aD``."""
+    """Estimate ``aΣ ⟨g_t, U_t⟩ + bΣ ⟨g_{t+1}, U_t⟩`` by (T4a): the noise ξ_t meets ``aU_t + bU_{t-1}``, with response
+    ``aD``.
+    """
     x = math.log(2 / check_real("failure", failure, low=1e-12, high=0.5))
     squared, largest = as_numbers(products.squared_response), as_numbers(products.largest_response)
     guess = (a**2 + b**2) * squared if expected is None else _variance(expected, a, b)
@@ -523,30 +522,30 @@ def _variance(products: UpdateProducts, a: float, b: float) -> np.ndarray:
 def objective_change(
     products: UpdateProducts, *, failure: float = 0.05, expected: UpdateProducts | None = None
 ) -> Estimate:
-    """Change of the objective over some steps: a loss curve that costs no privacy.
+    """Estimate the change of the objective over some steps: a loss curve that costs no privacy.
 
-    The trapezoid ``½Σ⟨g_t + g_{t+1}, U_t⟩`` is exact on a quadratic. What ``⟨g̃_t, U_t⟩`` owes to shared noise is taken
-    off.
+    The trapezoid ``½Σ⟨g_t + g_{t+1}, U_t⟩`` is exact on a quadratic. The part of ``⟨g̃_t, U_t⟩`` due to shared noise
+    is subtracted.
 
     Parameters
     ----------
     products : UpdateProducts
-        Of the steps; by layer, the work along each.
+        Products of the steps; for a layer they give the work along it.
     failure : float
-        In [1e-12, 0.5]: chance that the interval misses.
+        Probability in [1e-12, 0.5] that the interval misses.
     expected : UpdateProducts, optional
         See `dprmt.spectra.slope_before`.
 
     Returns
     -------
     Estimate
-        Of the trapezoid: the work that the clipped gradients g_t, those of the batches that were drawn, did along the
-        updates. Where samples are clipped that is not the loss; and with fresh batches it is up to ``½ max D·C²/L`` a
-        step too low in the mean, because U_t shares its batch with g_t.
+        Estimate of the trapezoid: the work of the clipped gradients g_t of the drawn batches along the updates. With
+        clipping this is not the loss. With fresh batches its mean is up to ``½ max D·C²/L`` per step too low, because
+        U_t shares its batch with g_t.
 
     Formal guarantees
     -----------------
-    Unbiased, with the guarantee and the limits of `dprmt.spectra.slope_before`.
+    As for `dprmt.spectra.slope_before`, with the same limits.
 
     References
     ----------
@@ -554,7 +553,7 @@ def objective_change(
 
     Examples
     --------
-    Twenty steps on f(x) = ½‖x‖² from f = 50, of which noisy gradients alone are seen:
+    Twenty steps on f(x) = ½‖x‖² from f = 50, with only noisy gradients:
 
     >>> import numpy as np
     >>> from dprmt.spectra import update_products
@@ -578,24 +577,24 @@ def objective_change(
 def update_curvature(
     products: UpdateProducts, *, failure: float = 0.05, expected: UpdateProducts | None = None
 ) -> Estimate:
-    """``Σ UᵀHU``: the curvature that the updates met, their noise included.
+    """Estimate ``Σ UᵀHU``: the curvature along the updates, including their noise.
 
-    For plain gradient descent at rate α, over α² and the number of steps, it estimates ``gᵀHg + s² tr H``.
+    For plain gradient descent at rate α, divided by α² and the number of steps, it estimates ``gᵀHg + s² tr H``.
 
     Parameters
     ----------
     products : UpdateProducts
-        Of the steps; of a layer, with its cross terms to the others.
+        Products of the steps; for a layer they include its cross terms with the others.
     failure : float
-        In [1e-12, 0.5]: chance that the interval misses.
+        Probability in [1e-12, 0.5] that the interval misses.
     expected : UpdateProducts, optional
         See `dprmt.spectra.slope_before`.
 
     Returns
     -------
     Estimate
-        Of ``Σ ⟨g_{t+1} - g_t, U_t⟩``, which is that on a quadratic. Fresh batches whose gradients scatter make it up to
-        ``max D·C²/L`` a step too large.
+        Estimate of ``Σ ⟨g_{t+1} - g_t, U_t⟩``, which equals the curvature on a quadratic. Fresh batches whose
+        gradients scatter make it up to ``max D·C²/L`` per step too large.
 
     Formal guarantees
     -----------------
@@ -622,31 +621,31 @@ def update_curvature(
 def best_rate_factor(
     products: UpdateProducts, *, failure: float = 0.05, expected: UpdateProducts | None = None
 ) -> Estimate:
-    """The factor by which all these updates should have been scaled: above 1, the rate was too low for a single step.
+    """Estimate the factor by which all updates should have been scaled; above 1, the rate was too low for a single
+    step.
 
-    On a quadratic the updates ``cU_t``, each on its own, decrease the objective most at
-    ``c = Σ⟨-g_t, U_t⟩/ΣU_tᵀHU_t``. For plain gradient descent ``c·α`` is
-    ``Σ‖g‖²/Σ(gᵀHg + s² tr H)``, the best rate for the noise that is there.
+    On a quadratic, the updates ``cU_t``, each alone, decrease the objective most at ``c = Σ⟨-g_t, U_t⟩/ΣU_tᵀHU_t``.
+    For plain gradient descent ``c·α`` is ``Σ‖g‖²/Σ(gᵀHg + s² tr H)``, the best rate for the present noise.
 
     Parameters
     ----------
     products : UpdateProducts
-        Of the steps.
+        Products of the steps.
     failure : float
-        In [1e-12, 0.5]: chance that the interval misses.
+        Probability in [1e-12, 0.5] that the interval misses.
     expected : UpdateProducts, optional
         See `dprmt.spectra.slope_before`.
 
     Returns
     -------
     Estimate
-        >= 0; infinite where the updates met no curvature that could be seen, 0 where they led upward from the start.
-        It looks one step ahead: what is best for many steps with momentum can be another rate.
+        A factor >= 0; infinite if no curvature is visible along the updates, 0 if they led upward from the start. It
+        considers one step: another rate can be best for many steps with momentum.
 
     Formal guarantees
     -----------------
-    The interval is the range of the quotient where slope and curvature are in theirs, each of which fails with half the
-    probability: as for `objective_change`.
+    The interval is the range of the quotient over the intervals of slope and curvature, each of which fails with half
+    the probability.
 
     References
     ----------
@@ -676,24 +675,25 @@ def _factor(start: Numbers, bend: Numbers) -> np.ndarray:
 
 
 def displacement_factor(slope: Estimate, change: Estimate) -> Estimate:
-    """The factor at which a displacement would have decreased the objective most, from its slope and its change.
+    """Estimate the factor at which a displacement would have decreased the objective most, from its slope and its
+    change.
 
-    Along the ray from x_0 through x_t, a parabola that has changed by F at x_t and has the slope
-    ``S = ⟨g(x_t), x_t - x_0⟩`` there is lowest at ``(S - 2F)/(2(S - F))`` times the way. Where it does not bend upward
-    that is infinitely far or at the start, whichever way it falls at x_t.
+    Consider a parabola along the ray from x_0 through x_t that has changed by F at x_t and has the slope ``S =
+    ⟨g(x_t), x_t - x_0⟩`` there. It is lowest at ``(S - 2F)/(2(S - F))`` times the way. If it does not bend upward, the
+    minimum is at infinity or at the start, whichever way it falls at x_t.
 
     Parameters
     ----------
     slope : Estimate
-        Of S; negative where the objective still falls along all that was done.
+        Estimate of S; negative if the objective still falls along the displacement.
     change : Estimate
-        Of F, from `objective_change`; both of numbers.
+        Estimate of F, from `objective_change`; both are numbers.
 
     Returns
     -------
     Estimate
-        >= 0; 1 where the displacement is as long as it should be. Its interval is the range over both intervals:
-        0 to infinity where these do not know.
+        A factor >= 0; 1 if the displacement has the best length. Its interval is the range over both intervals: 0 to
+        infinity if these do not determine it.
 
     Raises
     ------
@@ -703,7 +703,7 @@ def displacement_factor(slope: Estimate, change: Estimate) -> Estimate:
     Formal guarantees
     -----------------
     If both intervals hold, so does this one, on every ray along which the objective is a parabola. A rate that was low
-    by some factor makes the displacement short by another one, in the same direction.
+    by some factor shortens the displacement by another factor in the same direction.
 
     References
     ----------
@@ -711,7 +711,7 @@ def displacement_factor(slope: Estimate, change: Estimate) -> Estimate:
 
     Examples
     --------
-    f = ½x² from 1 to 0.8: the way should have been five times as long.
+    For f = ½x² from 1 to 0.8, the way should have been five times as long.
 
     >>> round(displacement_factor(Estimate(-0.16, -0.17, -0.15), Estimate(-0.18, -0.18, -0.18)).value, 9)
     5.0
@@ -736,14 +736,14 @@ def _lowest(slope: float, change: float) -> float:
 
 
 def momentum_noise_scale(decay: float, step: int) -> float:
-    """Noise of the bias-corrected momentum after some steps, in units of that of one gradient: σ̄_t/σ.
+    """Compute the noise of the bias-corrected momentum after some steps, relative to one gradient: σ̄_t/σ.
 
     Parameters
     ----------
     decay : float
-        β in [0, 1), Adam's β₁ or the momentum of SGD.
+        Decay β in [0, 1), Adam's β₁ or the momentum of SGD.
     step : int
-        t >= 1, counted from the first gradient.
+        Step t >= 1, counted from the first gradient.
 
     Returns
     -------
@@ -758,7 +758,7 @@ def momentum_noise_scale(decay: float, step: int) -> float:
 
     Formal guarantees
     -----------------
-    Exact for independent noise of one variance, whatever the gradients.
+    Exact for independent noise of one variance, for any gradients.
 
     References
     ----------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,8 +23,6 @@ _SAFETENSORS = {
     "F32": "<f4",
     "F16": "<f2",
     "BF16": "<u2",
-    "F8_E5M2": "u1",
-    "F8_E4M3": "u1",
     "C64": "<c8",
     "BOOL": "?",
 }
@@ -34,16 +34,19 @@ _EXPONENT, _FRACTION = _CODES >> 3, (_CODES & 7) / 8
 _HALF = np.where(_EXPONENT == 0, _FRACTION * 2.0**-6, (1 + _FRACTION) * 2.0 ** (_EXPONENT - 7))
 _HALF[127] = np.nan
 _E4M3 = np.concatenate([_HALF, -_HALF]).astype(np.float32)
-"""The values of 8-bit floats without infinities."""
+_E5M2 = (np.arange(256, dtype=np.uint16) << 8).view(np.float16).astype(np.float32)
+_E8M0 = np.append(2.0 ** (np.arange(255) - 127.0), np.nan).astype(np.float32)
+_EIGHT_BITS = {"F8_E4M3": _E4M3, "F8_E5M2": _E5M2, "F8_E8M0": _E8M0}
+"""The values of 8-bit floats by their codes."""
 
-_TORCH = (".pt", ".pth", ".ckpt", ".bin")
-_PREFERRED = ((".safetensors",), _TORCH, (".npz", ".npy"))
-"""Of a folder: the same weights are often there in two formats."""
+_TORCH, _HDF5 = (".pt", ".pth", ".ckpt", ".bin"), (".h5", ".hdf5")
+_PREFERRED = ((".safetensors",), _TORCH, (".npz", ".npy"), (".gguf",), _HDF5, (".mat",))
+"""Order of formats in a folder, which often has the same weights in two formats."""
 _STATE = ("optimizer", "scheduler", "scaler", "training_args", "rng_state")
 """Beginnings of the names of files in a folder that hold the state of a training, not weights."""
 
 _PICKLED = ("pickle", "Python objects", "weights_only")
-"""Words of NumPy's and torch's refusals to run code, which go on to advise how to run it."""
+"""Words in NumPy's and torch's errors about code in a file; the rest of these errors advises how to run it."""
 
 
 class UnreadableFileError(ValueError):
@@ -54,12 +57,17 @@ class UnreadableFileError(ValueError):
         super().__init__(f"must be {allowed} ({reason})")
 
 
-def open_tensors(path: Path) -> dict[str, Reader]:
-    """The arrays of a file or folder by name, each behind a function that reads it.
+class EightBit(np.ndarray):
+    """Numbers that were stored as 8-bit floats, perhaps in units of scales that are stored with them."""
 
-    The array of a ``.npy`` file, and a lone tensor in a file of torch's, go by the file's name without suffix. Nested
-    mappings and lists in a file of torch's give dotted names, and what is no tensor is left out. Of a folder the files
-    of one format are read, .safetensors before torch's before NumPy's; names that come in two of them get the files'.
+
+def open_tensors(path: Path) -> dict[str, Reader]:
+    """Map the arrays of a file or folder by name to functions that read them.
+
+    The array of a ``.npy`` file, and a single tensor in a torch file, are named by the file without suffix. Nested
+    mappings and lists in a torch file give dotted names; entries that are not tensors are skipped. In a folder, files
+    of one format are read: .safetensors before torch, NumPy, GGUF, HDF5 and MATLAB. Names that occur in two files get
+    the file's name in front. Quantized GGUF tensors are dequantized.
 
     Examples
     --------
@@ -80,7 +88,7 @@ def open_tensors(path: Path) -> dict[str, Reader]:
     if not os.path.isfile(path):
         raise UnreadableFileError("a file", "no such file")
     readers = _guarded(lambda: _FORMATS[suffix](path), suffix)
-    return {name: _guarded_reader(read, suffix) for name, read in readers.items()}
+    return {name: partial(_guarded, read, suffix) for name, read in readers.items()}
 
 
 def _open_folder(folder: Path) -> dict[str, Reader]:
@@ -111,12 +119,8 @@ def _joined(files: Mapping[Path, dict[str, Reader]]) -> dict[str, Reader]:
     return {f"{path.name}:{name}": read for path, tensors in files.items() for name, read in tensors.items()}
 
 
-def _guarded_reader(read: Reader, suffix: str) -> Reader:
-    return lambda: _guarded(read, suffix)
-
-
 def _guarded(read: Callable[[], _T], suffix: str) -> _T:
-    # The parsers of four formats raise all sorts of exceptions for damaged files.
+    # The parsers of seven formats raise all sorts of exceptions for damaged files.
     try:
         with warnings.catch_warnings(action="ignore"):
             return read()
@@ -137,10 +141,10 @@ def _open_npy(path: Path) -> dict[str, Reader]:
 
 
 def _open_npz(path: Path) -> dict[str, Reader]:
-    def reader(name: str) -> Reader:
-        return lambda: _with_archive(path, lambda archive: np.asarray(archive[name]))
+    def read(name: str) -> Any:
+        return _with_archive(path, lambda archive: np.asarray(archive[name]))
 
-    return {name: reader(name) for name in _with_archive(path, list)}
+    return {name: partial(read, name) for name in _with_archive(path, list)}
 
 
 def _with_archive(path: Path, use: Callable[[Any], _T]) -> _T:
@@ -159,37 +163,86 @@ def _open_safetensors(path: Path) -> dict[str, Reader]:
         header = json.loads(file.read(start - 8))
     header.pop("__metadata__", None)
 
-    def reader(entry: Mapping[str, Any]) -> Reader:
-        return lambda: _read_safetensor(path, start + entry["data_offsets"][0], entry["dtype"], entry["shape"])
+    def read(entry: Mapping[str, Any]) -> Any:
+        return _read_safetensor(path, start + entry["data_offsets"][0], entry["dtype"], entry["shape"])
 
-    return {name: reader(entry) for name, entry in header.items()}
+    return {name: partial(read, entry) for name, entry in header.items()}
 
 
 def _read_safetensor(path: Path, offset: int, dtype: str, shape: list[int]) -> Any:
-    if dtype not in _SAFETENSORS:
+    code = "u1" if dtype in _EIGHT_BITS else _SAFETENSORS.get(dtype)
+    if code is None:
         return np.broadcast_to(np.zeros((), "V1"), shape)
-    values = np.fromfile(path, _SAFETENSORS[dtype], math.prod(shape), offset=offset).reshape(shape)
+    values = np.fromfile(path, code, math.prod(shape), offset=offset).reshape(shape)
     if dtype == "BF16":
         return (values.astype(np.uint32) << 16).view(np.float32)
-    if dtype == "F8_E5M2":  # the upper half of a float16
-        return (values.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
-    return _E4M3[values] if dtype == "F8_E4M3" else values
+    return _EIGHT_BITS[dtype][values].view(EightBit) if dtype in _EIGHT_BITS else values
+
+
+def _needing(module: str, install: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        allowed = f"a .npy, .npz or .safetensors file, as {module} is not installed ({install})"
+        raise UnreadableFileError(allowed) from None
 
 
 def _open_torch(path: Path) -> dict[str, Reader]:
-    try:
-        import torch
-    except ImportError:
-        allowed = "a .npy, .npz or .safetensors file, as torch is not installed (extra train)"
-        raise UnreadableFileError(allowed) from None
-
-    def reader(tensor: Any) -> Reader:
-        narrow = tensor.is_floating_point() and tensor.dtype.itemsize < 4
-        return lambda: (tensor.float() if narrow else tensor).detach().to_dense().numpy()
-
+    torch = _needing("torch", "extra train")
     content = torch.load(path, map_location="cpu", weights_only=True)
     named = {path.stem: content} if isinstance(content, torch.Tensor) else dict(_leaves(content))
-    return {name: reader(leaf) for name, leaf in named.items() if isinstance(leaf, torch.Tensor)}
+    return {name: partial(as_numpy, leaf) for name, leaf in named.items() if isinstance(leaf, torch.Tensor)}
+
+
+def as_numpy(tensor: Any) -> Any:
+    """Convert a torch tensor; types that NumPy lacks become float32."""
+    dense = tensor.detach().to_dense() if str(tensor.layout) != "torch.strided" else tensor.detach()
+    narrow = dense.is_floating_point() and dense.dtype.itemsize < 4
+    values = (dense.float() if narrow else dense).cpu().numpy()
+    return values.view(EightBit) if narrow and dense.dtype.itemsize == 1 else values
+
+
+def _open_gguf(path: Path) -> dict[str, Reader]:
+    gguf = _needing("gguf", "extra smollm2")
+
+    def read(tensor: Any) -> Any:
+        quantized = tensor.data.dtype == np.uint8
+        return gguf.quants.dequantize(tensor.data, tensor.tensor_type) if quantized else tensor.data
+
+    return {tensor.name: partial(read, tensor) for tensor in gguf.GGUFReader(path).tensors}
+
+
+def _open_hdf5(path: Path, by_columns: bool = False) -> dict[str, Reader]:
+    h5py, names = _needing("h5py", "pip install h5py"), []
+
+    def read(name: str) -> Any:
+        with h5py.File(path) as file:
+            dataset = file[name]
+            if dataset.external or dataset.is_virtual:
+                raise UnreadableFileError("a file that holds its own numbers", "they are in another file")
+            values = dataset[()]
+        return np.transpose(values) if by_columns else values
+
+    with h5py.File(path) as file:  # links to other files are not followed
+        file.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
+    return {name: partial(read, name) for name in names if not name.startswith("#")}  # MATLAB's own
+
+
+def _open_mat(path: Path) -> dict[str, Reader]:
+    from scipy import io
+
+    try:
+        names = [name for name, _, _ in io.whosmat(path, appendmat=False)]
+    except NotImplementedError:  # version 7.3 is HDF5
+        return _open_hdf5(path, by_columns=True)
+    return {name: partial(_read_mat, path, name) for name in names}
+
+
+def _read_mat(path: Path, name: str) -> Any:
+    from scipy import io
+
+    values = io.loadmat(path, appendmat=False, variable_names=[name])[name]
+    return values.toarray() if hasattr(values, "toarray") else values
 
 
 def _leaves(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -207,4 +260,7 @@ _FORMATS = {
     ".npz": _open_npz,
     ".safetensors": _open_safetensors,
     **dict.fromkeys(_TORCH, _open_torch),
+    ".gguf": _open_gguf,
+    **dict.fromkeys(_HDF5, _open_hdf5),
+    ".mat": _open_mat,
 }

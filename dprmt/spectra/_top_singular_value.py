@@ -1,27 +1,27 @@
 r"""The exact law of the largest singular value of a Gaussian noise matrix, at any finite size.
 
-The singular values s of an m × n matrix (m <= n) of independent N(0, 1) entries have a density proportional
-to ``∏_i s_i^{n-m} exp(-s_i²/2) · ∏_{i<j} |s_i² - s_j²|``. By de Bruijn's formula, with any m polynomials p_j
-that span those of degree < m and ``f_j(s) = s^{n-m} exp(-s²/2) p_j(s²)``,
+The singular values s of an m × n matrix (m <= n) of independent N(0, 1) entries have a density proportional to ``∏_i
+s_i^{n-m} exp(-s_i²/2) · ∏_{i<j} |s_i² - s_j²|``. By de Bruijn's formula, with any m polynomials p_j that span the
+polynomials of degree < m and ``f_j(s) = s^{n-m} exp(-s²/2) p_j(s²)``,
 
     P(s₁ <= t) = Pf A(t) / Pf A(∞),    A_jk(t) = ∫∫_{[0,t]²} sgn(y - x) f_j(x) f_k(y) dx dy,
 
-bordered for odd m by the column ``c_j(t) = ∫_0^t f_j``. In powers of s² (Chiani 2014) A is too
-ill-conditioned for floats; here the p_j are the Laguerre polynomials orthonormal for the weight ``x^{n-m} e^{-x}``.
-Since ``Pf² = det``, the tail is ``P(s₁ > t) = 1 - √det(1 - E)`` with ``E = A(∞)⁻¹ (A(∞) - A(t))``, which involves
-integrals beyond t only: it keeps its relative accuracy when small.
+bordered for odd m by the column ``c_j(t) = ∫_0^t f_j``. In powers of s² (Chiani 2014) A is too ill-conditioned for
+floats, so the p_j are Laguerre polynomials, orthonormal for the weight ``x^{n-m} e^{-x}``. Since ``Pf² = det``, the
+tail is ``P(s₁ > t) = 1 - √det(1 - E)`` with ``E = A(∞)⁻¹ (A(∞) - A(t))``. E has integrals beyond t only, so the tail
+keeps its relative accuracy when small.
 
 **The inverse is tridiagonal.** With x = s² and α = n - m, ``f_j ds = ½g_j dx`` for ``g_j = x^{(α-1)/2} e^{-x/2} p_j``,
 and ``(x g_q)' = g_{Nq}`` for ``Nq = xq' + ½(α + 1 - x)q``. Integration by parts makes N skew in the basis p_j, and it
-raises degrees by one, so ``N p_j = ½b_{j-1}p_{j-1} - ½b_j p_{j+1}``, ``b_j = √((j+1)(j+1+α))``. And
-``∫∫ sgn(y - x) ½g_i(x) ½(y g_j)'(y) = -½∫ x g_i g_j = -½δ_ij``: A times the matrix of N is -½I. For even m nothing is
-lost by cutting both off at m, since ``A_{im} = 0`` for i < m; so A(∞)⁻¹ has the entries b_j below the diagonal and -b_j
-above it. For odd m, ``∫ (x g_j)' = 0`` says that N takes c(∞) to 0, and bordering adds ``±1/c_{m-1}(∞)`` in the corner.
-From the generating function of Laguerre polynomials, ``c_j(∞) = 0`` for odd j, and for even j it is a product of ratios
-from ``c_0 = √(B((α+1)/2, ½)/2)`` on.
+raises degrees by one, so ``N p_j = ½b_{j-1}p_{j-1} - ½b_j p_{j+1}``, ``b_j = √((j+1)(j+1+α))``. And ``∫∫ sgn(y - x)
+½g_i(x) ½(y g_j)'(y) = -½∫ x g_i g_j = -½δ_ij``, so A times the matrix of N is -½I. For even m both can be cut off at
+m, since ``A_{im} = 0`` for i < m; so A(∞)⁻¹ has the entries b_j below the diagonal and -b_j above it. For odd m, ``∫
+(x g_j)' = 0`` implies that N maps c(∞) to 0, and bordering adds ``±1/c_{m-1}(∞)`` in the corner. From the generating
+function of Laguerre polynomials, ``c_j(∞) = 0`` for odd j, and for even j it is a product of ratios from ``c_0 =
+√(B((α+1)/2, ½)/2)`` on.
 
-**Few nodes beyond the bulk.** With the values F (m × K) of all f_j at the K nodes of a quadrature on [t, ∞),
-``A(∞) - A(t) = U M Uᵀ`` has rank K + 1 at most (K + 2 for odd m), and ``det(1 - A⁻¹UMUᵀ) = det(1 - M UᵀA⁻¹U)`` costs
+**Few nodes beyond the bulk.** Let F (m × K) be the values of all f_j at the K nodes of a quadrature on [t, ∞). Then
+``A(∞) - A(t) = U M Uᵀ`` has rank at most K + 1 (K + 2 for odd m), and ``det(1 - A⁻¹UMUᵀ) = det(1 - M UᵀA⁻¹U)`` costs
 O(mK²) operations. Beyond the edge K = 128 is enough for every m.
 """
 
@@ -94,7 +94,7 @@ class TopSingularValue:
             raise ParameterError("shape", sides, f"a pair whose shorter side is <= {LARGEST_SIDE}")
 
     def sf(self, x: float) -> float:
-        """Probability that the largest singular value is above ``x``.
+        """Return the probability that the largest singular value is above ``x``.
 
         Returns
         -------
@@ -109,7 +109,7 @@ class TopSingularValue:
         return _upper_tail(check_real("x", x) / self.sigma, self._short, self._long)
 
     def cdf(self, x: float) -> float:
-        """Probability that the largest singular value is at most ``x``; absolute accuracy 1e-12.
+        """Return the probability that the largest singular value is at most ``x``; absolute accuracy 1e-12.
 
         Returns
         -------
@@ -124,7 +124,7 @@ class TopSingularValue:
         return 1.0 - self.sf(x)
 
     def isf(self, p: float) -> float:
-        """The value that the largest singular value exceeds with probability ``p``.
+        """Return the value that the largest singular value exceeds with probability ``p``.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class _TailNodes(NamedTuple):
 def _small_ratio(nodes: _TailNodes, m: int, n: int) -> Floats:
     # M UᵀA⁻¹U, which has the determinant of E in 1 - E.
     F = _weighted_laguerre(nodes.positions, m, n).reshape(m, -1)
-    unit = 2.0 ** math.frexp(float(abs(F).max()))[1]  # balances small entries against those of c, of order 1
+    unit = 2.0 ** math.frexp(float(abs(F).max()))[1]  # balances small entries against c, which is of order 1
     w = unit * nodes.weights()
     ordered = unit * w * nodes.running_integrals().T
     F = F / unit

@@ -42,7 +42,7 @@ class TracyWidom:
     """
 
     def cdf(self, s: float) -> float:
-        """Distribution function; absolute accuracy 1e-13, and 0 below -12, where F₁ < 1e-35.
+        """Evaluate the distribution function; absolute accuracy 1e-13, and 0 below -12, where F₁ < 1e-35.
 
         Parameters
         ----------
@@ -52,7 +52,7 @@ class TracyWidom:
         Returns
         -------
         float
-            In [0, 1].
+            A probability in [0, 1].
 
         Raises
         ------
@@ -62,7 +62,7 @@ class TracyWidom:
         return math.exp(_log_cdf(check_real("s", s)))
 
     def sf(self, s: float) -> float:
-        """Upper tail ``1 - cdf``, to a relative accuracy of 1e-11 also where it is small.
+        """Return the upper tail ``1 - cdf``, to a relative accuracy of 1e-11 also where it is small.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class TracyWidom:
         return -math.expm1(_log_cdf(check_real("s", s)))
 
     def ppf(self, q: float) -> float:
-        """The value with ``cdf`` equal to ``q``; for q near 1 use `isf`.
+        """Return the value with ``cdf`` equal to ``q``; for q near 1 use `isf`.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class TracyWidom:
         return self.isf(1.0 - check_real("q", q, low=1e-6, high=1 - 1e-6))
 
     def isf(self, p: float) -> float:
-        """The value that is exceeded with probability ``p``.
+        """Return the value that is exceeded with probability ``p``.
 
         Parameters
         ----------
@@ -144,10 +144,10 @@ def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def tracy_widom_edge(shape: Sequence[int], sigma: float, false_alarm: float, centring: Centring = "johnstone") -> float:
-    """The level that the top singular value of noise exceeds at the given rate, in the Tracy–Widom limit.
+    """Compute the level that the top singular value of noise exceeds at the given rate, in the Tracy–Widom limit.
 
-    ``s₁² ≈ σ²(μ + τ·TW₁)`` with ``μ = (a + b)²`` and ``τ = (a + b)(1/a + 1/b)^{1/3}``, where for n >= m
-    Johnstone takes ``a = √(n-1), b = √m`` and Ma ``a = √(n-1/2), b = √(m-1/2)``.
+    ``s₁² ≈ σ²(μ + τ·TW₁)`` with ``μ = (a + b)²`` and ``τ = (a + b)(1/a + 1/b)^{1/3}``. For n >= m Johnstone uses ``a =
+    √(n-1), b = √m``, and Ma ``a = √(n-1/2), b = √(m-1/2)``.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def tracy_widom_edge(shape: Sequence[int], sigma: float, false_alarm: float, cen
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6].
     centring : {"johnstone", "ma"}
-        Which constants. With Ma's the error of the rate is O(min(m,n)^{-2/3}).
+        Constants to use. With Ma's the error of the rate is O(min(m,n)^{-2/3}).
 
     Returns
     -------
@@ -172,8 +172,8 @@ def tracy_widom_edge(shape: Sequence[int], sigma: float, false_alarm: float, cen
 
     Notes
     -----
-    A limit: for a stated rate use `kappa_for`, which is exact. True rates, by `false_alarm_rate`, in % where
-    1 % and 0.1 % are asked for:
+    This is a limit: for a stated rate use `kappa_for`, which is exact. True rates, by `false_alarm_rate`, in % for
+    requested rates of 1 % and 0.1 %:
 
     | shape       | Johnstone    | Ma           |
     |-------------|--------------|--------------|
@@ -210,21 +210,21 @@ def _centre_and_scale(m: int, n: int, centring: Centring) -> tuple[float, float]
 
 
 def false_alarm_rate(shape: Sequence[int], kappa: float) -> float:
-    """The probability P(s₁ > κ·b₊) that pure noise passes a gate at κ times the bulk edge.
+    """Compute the probability P(s₁ > κ·b₊) that pure noise passes a gate at κ times the bulk edge.
 
     Parameters
     ----------
     shape : tuple of int
         ``(m, n)`` of the matrix, either orientation.
     kappa : float
-        Gate in units of the bulk edge, > 0; the paper's is 1.02.
+        Gate in units of the bulk edge, > 0; Eq. 10 uses 1.02.
 
     Returns
     -------
     float
-        In [0, 1]. Exact if min(m, n) <= 1024 (see `TopSingularValue`). Above, the Tracy–Widom limit with Ma's
-        constants; at (1024, 1024) this is off by 0.2 % of the rate at 1 %, 2 % of it at 0.1 % and 11 % of it
-        at 1e-6, and by less for larger matrices.
+        Probability in [0, 1]. It is exact if min(m, n) <= 1024 (see `TopSingularValue`). Above, it is the Tracy–Widom
+        limit with Ma's constants. At (1024, 1024) the rate is then off by 0.2 % of itself at 1 %, 2 % at 0.1 % and 11
+        % at 1e-6, and by less for larger matrices.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def false_alarm_rate(shape: Sequence[int], kappa: float) -> float:
 
     References
     ----------
-    The gate is that of Eq. 10 of arXiv:2510.01137v3.
+    The gate of Eq. 10 of arXiv:2510.01137v3.
 
     Examples
     --------
@@ -249,7 +249,7 @@ def false_alarm_rate(shape: Sequence[int], kappa: float) -> float:
 
 
 def kappa_for(shape: Sequence[int], false_alarm: float) -> float:
-    """The gate κ >= 1 that pure noise passes with the given probability: ``P(s₁ > κ·b₊) = false_alarm``.
+    """Compute the gate κ >= 1 that pure noise passes with the given probability: ``P(s₁ > κ·b₊) = false_alarm``.
 
     Parameters
     ----------
@@ -261,10 +261,9 @@ def kappa_for(shape: Sequence[int], false_alarm: float) -> float:
     Returns
     -------
     float
-        The κ for `denoise`, exact if min(m, n) <= 1024 and by the Tracy–Widom limit with Ma's constants
-        above. It is 1 if even the bulk edge itself is exceeded less often than asked, which happens from
-        ``false_alarm_rate(shape, 1.0)`` on, 13 % at 16 × 768 and 17 % for large matrices: a gate inside the
-        bulk would pass matrices that the shrinker then sets to 0. So the rate is never more than asked.
+        The κ for `denoise`, exact if min(m, n) <= 1024 and else by the Tracy–Widom limit with Ma's constants. It is 1
+        for rates from ``false_alarm_rate(shape, 1.0)`` on (13 % at 16 × 768, 17 % for large matrices), because the
+        shrinker sets everything inside the bulk to 0. So the true rate never exceeds ``false_alarm``.
 
     Raises
     ------
@@ -273,12 +272,12 @@ def kappa_for(shape: Sequence[int], false_alarm: float) -> float:
 
     Notes
     -----
-    The first call for a shape and rate costs milliseconds up to min(m, n) = 100 and some seconds from
-    768 × 3072 on; the answer is remembered.
+    The first call for a shape and rate costs milliseconds up to min(m, n) = 100 and some seconds from 768 × 3072 on.
+    Results are cached.
 
     References
     ----------
-    The gate is that of Eq. 10 of arXiv:2510.01137v3, where κ = 1.02 for all shapes.
+    The gate of Eq. 10 of arXiv:2510.01137v3, where κ = 1.02 for all shapes.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The privacy card of a run: what is claimed, in every form that somebody may ask for, and what is not."""
+"""Privacy report of a run: its claims and their limits, as an object, JSON or Markdown."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class PrivacyCard:
     Attributes
     ----------
     run : Composition
-        Mechanisms and steps, and what else is released.
+        Mechanisms and steps, and other releases.
     delta : float
-        At which ε is stated.
+        The δ at which ε is stated.
     epsilon : dict
         Bounds of ε by direction.
     gdp_mu : PrivacyBounds
-        The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > 1e-10.
+        The smallest μ of a Gaussian mechanism that is nowhere more private, for δ > 1e-10.
     advantage : PrivacyBounds
-        An attacker's true positive rate less the false positive rate, at most.
+        Upper bound on an attacker's true-positive rate minus false-positive rate.
     true_positive_rate : PrivacyBounds
-        The largest at a false positive rate of 1 %.
+        The largest true-positive rate at a false-positive rate of 1 %.
     unit : str
-        What one sample is.
+        Meaning of one sample.
     released, not_covered : tuple of str
-        What the numbers are about, and what they say nothing about.
+        Values that the numbers cover, and values that they do not.
     ledger : dict
-        How many steps were charged and the digest of the file that says so; empty where there is none.
+        Number of recorded steps and the digest of the ledger file; empty without a ledger.
     """
 
     run: Composition
@@ -79,7 +79,7 @@ class PrivacyCard:
         return worst_of(self.epsilon)
 
     def statement(self) -> str:
-        """A paragraph for a paper.
+        """Return a paragraph for a paper.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class PrivacyCard:
         return statement(self.worst, self.run, epsilon=epsilon, delta=f"δ = {self.delta:g}")
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON.
+        """Convert all fields to JSON values.
 
         Returns
         -------
@@ -120,7 +120,7 @@ class PrivacyCard:
         }
 
     def as_markdown(self, verify: str = "dprmt verify privacy_card.json") -> str:
-        """The same for readers.
+        """Format the report as Markdown for readers.
 
         Parameters
         ----------
@@ -144,25 +144,25 @@ def privacy_card(
     not_covered: Sequence[str] = NOT_COVERED,
     ledger: dict[str, Any] | None = None,
 ) -> PrivacyCard:
-    """The privacy card of a run.
+    """Compute the privacy report of a run.
 
     Parameters
     ----------
     run : Composition
         From :func:`dprmt.accounting.compose`: at least one phase of DP-SGD.
     delta : float
-        In [1e-290, 1).
+        The δ of the statement, in [1e-290, 1).
     unit : str
-        What one sample is.
+        Meaning of one sample, for example "one text".
     released, not_covered : sequence of str
-        What the numbers are about, and what they say nothing about.
+        Values that the numbers cover, and values that they do not.
     ledger : dict, optional
-        What says how many steps were charged.
+        Number of recorded steps and the digest of the ledger file.
 
     Returns
     -------
     PrivacyCard
-        With ``as_dict()`` and ``as_markdown()``.
+        Print it with ``as_markdown()``, or store ``as_dict()``.
 
     Raises
     ------
@@ -171,8 +171,8 @@ def privacy_card(
 
     Formal guarantees
     -----------------
-    Bounds are those of :class:`dprmt.accounting.Composition`, under what its mechanisms ask of the training code; they
-    hold for the neighbours that are named, for one sample as ``unit`` says, and for what is listed as released.
+    Bounds are computed by :class:`dprmt.accounting.Composition`, under the conditions of its mechanisms. They hold for
+    the named neighbours, for one sample as defined by ``unit``, and for the listed releases.
 
     Examples
     --------
@@ -201,5 +201,5 @@ def _numbers(
 
 
 def _finite(bounds: PrivacyBounds) -> dict[str, Any]:
-    # JSON has no infinity: null says that nothing finite could be certified.
+    # JSON has no infinity: null means that nothing finite could be certified.
     return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}

@@ -1,4 +1,4 @@
-"""What a small program of another kind can prove: the run and its bounds in the form that ``dprmt verify`` reads."""
+"""The run and its bounds in the form that ``dprmt verify`` reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dprmt.accounting import (
     Composition,
     ExactNorms,
     FixedOrder,
-    FixedSize,
     GaussianRelease,
     Group,
     PrivacyBounds,
@@ -20,6 +19,7 @@ from dprmt.accounting import (
     ReplaceOne,
     neighbours_from_dict,
     norms_from_dict,
+    release_from_dict,
     sampling_from_dict,
 )
 
@@ -27,9 +27,9 @@ _LARGEST_GROUP = 64
 
 
 def claim(run: Composition, delta: float, by_direction: Mapping[Any, PrivacyBounds]) -> dict[str, Any] | None:
-    """The statement that ``dprmt verify`` proves or refutes; None where it knows the mechanism not.
+    """Write the claim that ``dprmt verify`` proves or refutes; None if it does not support the mechanism.
 
-    ``by_direction``: bounds of ε at ``delta``. What the verifier knows is told by ``docs/theory/verifier.md``.
+    ``by_direction``: bounds of ε at ``delta``. ``docs/theory/verifier.md`` lists the supported mechanisms.
     """
     phases = [_phase(mechanism, steps) for mechanism, steps in run.phases]
     if None in phases:
@@ -49,12 +49,12 @@ def claim(run: Composition, delta: float, by_direction: Mapping[Any, PrivacyBoun
 
 
 def mechanism_from_dict(record: Mapping[str, Any]) -> DPSGD:
-    """The mechanism that ``as_dict`` described.
+    """Return the mechanism that ``as_dict`` described.
 
     Parameters
     ----------
     record : mapping
-        ``kind``, "dpsgd", noise multiplier, sampling, norms and neighbours.
+        ``kind``, "dpsgd", noise multiplier, sampling, norms, neighbours and, where there is any, ``beside``.
 
     Returns
     -------
@@ -81,6 +81,7 @@ def mechanism_from_dict(record: Mapping[str, Any]) -> DPSGD:
         sampling_from_dict(parts.pop("sampling")),
         norms_from_dict(parts.pop("norms")),
         neighbours_from_dict(parts.pop("neighbours")),
+        [release_from_dict(one) for one in parts.pop("beside", ())],  # type: ignore[misc]  # checked there
     )
     if parts:
         raise ParameterError("mechanism", sorted(parts), "one whose keys this version knows")
@@ -99,8 +100,6 @@ def _phase(mechanism: Any, steps: int) -> dict[str, Any] | None:
 
 
 def _is_known(mechanism: DPSGD) -> bool:
-    if isinstance(mechanism.sampling, FixedSize):
-        return False  # the verifier has no supremum over data sets
     whose = mechanism.neighbours
     if isinstance(whose, Group) and whose.size > 1:
         by_pairs = isinstance(mechanism.norms, ExactNorms) and mechanism.has_pairs

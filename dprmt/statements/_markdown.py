@@ -48,7 +48,7 @@ class Card(Protocol):
 
 
 def markdown(card: Card, verify: str | None) -> str:
-    """The card; ``verify`` is the command that proves its ends, if there is one."""
+    """Return the card; ``verify`` is the command that proves its ends, if there is one."""
     rows = [
         ("relation", f"{card.run.neighbours.kind}: {relation_sentence(card.run)}"),
         ("one sample", card.unit),

@@ -1,4 +1,4 @@
-"""What may be written in a paper about a run's privacy, and under which conditions it is true."""
+"""Sentences for a paper about a run's privacy, with the conditions under which they are true."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dprmt.accounting import (
     AddRemove,
     ApproximateRelease,
     Composition,
+    CyclicPoisson,
     ExactNorms,
     FixedOrder,
     FixedSize,
@@ -25,27 +26,28 @@ from dprmt.accounting import (
     Poisson,
     PrivacyBounds,
     Release,
+    RenyiRelease,
     ReplaceOne,
     Sampling,
 )
 
 
 def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: str) -> str:
-    """One paragraph.
+    """Write the privacy statement of a run as one paragraph.
 
     Parameters
     ----------
     worst : PrivacyBounds
-        Of ε at a δ, or of δ at an ε, of the direction that decides.
+        Bounds on ε at a δ, or on δ at an ε, in the deciding direction.
     run : Composition
-        Whose.
+        The run that the statement describes.
     epsilon, delta : str
-        How the two enter it, one of them as a bound.
+        Printed forms of both, one of them as a bound.
 
     Returns
     -------
     str
-        Or that nothing may be claimed, where no finite bound is known.
+        The paragraph; it claims nothing if no finite bound is known.
 
     Examples
     --------
@@ -66,17 +68,17 @@ def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: st
 
 
 def relation_label(neighbours: Neighbours) -> str:
-    """The relation in a word or few, to stand beside every ε.
+    """Name the neighbouring relation in a few words, for printing next to ε.
 
     Parameters
     ----------
     neighbours : ZeroOut, AddRemove, ReplaceOne or Group
-        Whose privacy.
+        Neighbouring relation.
 
     Returns
     -------
     str
-        Its kind; of a group what happens to each of its samples, and how many there may be.
+        The kind of relation; for a group also its size and the change of each sample.
 
     Examples
     --------
@@ -89,7 +91,7 @@ def relation_label(neighbours: Neighbours) -> str:
 
 
 def relation_sentence(run: Composition) -> str:
-    """Against which neighbour, and with which condition."""
+    """Describe the neighbouring relation and its condition."""
     relation = run.neighbours
     size, one = (relation.size, relation.of) if isinstance(relation, Group) else (1, relation)
     drawn = any(not isinstance(one.sampling, FixedOrder) for one, _ in trainings(run))
@@ -107,9 +109,14 @@ def relation_sentence(run: Composition) -> str:
 
 
 def sampling_sentence(sampling: Sampling, steps: int) -> str:
-    """How batches are drawn, and for how long; to follow "DP-SGD"."""
+    """Describe how batches are drawn, and for how long; it follows "DP-SGD"."""
     if isinstance(sampling, Poisson):
-        return f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
+        drawn = f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
+        cut = f" from {sampling.samples} samples, of which at most {sampling.at_most} are kept, chosen uniformly"
+        return drawn + (cut if sampling.at_most else "")
+    if isinstance(sampling, CyclicPoisson):
+        groups = f"one of {sampling.bands} groups of samples in turn, at rate {sampling.step_rate:.6g} of the group"
+        return f"for T = {steps} steps on batches by Poisson sampling from {groups}"
     if isinstance(sampling, FixedSize):
         of = f"{sampling.batch_size} of {sampling.samples} samples"
         return f"for T = {steps} steps on batches of {of}, drawn uniformly without replacement anew in every step"
@@ -122,7 +129,7 @@ def sampling_sentence(sampling: Sampling, steps: int) -> str:
 
 
 def norms_sentence(norms: Norms) -> str:
-    """How norms are taken, and who may see the probes."""
+    """Describe the norm method, and who may see the probes."""
     if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
         return "by exact gradient norms"
     sharing = "drawn in secret for every sample" if norms.secret else "public, the same for the samples of a step"
@@ -133,24 +140,28 @@ def norms_sentence(norms: Norms) -> str:
 
 
 def release_sentence(release: Release, times: int) -> str:
-    """What is released beside training."""
+    """Describe the releases in addition to training."""
     often = "" if times == 1 else f"{times} × "
     if isinstance(release, GaussianRelease):
         return f"{often}a vector with Gaussian noise of standard deviation {release.noise_multiplier:g}"
     if isinstance(release, LaplaceRelease):
-        return f"{often}a number with Laplace noise of scale {release.scale:g}"
+        drawn = "" if release.rate == 1.0 else f", of samples drawn at rate {release.rate:g}"
+        return f"{often}a number with Laplace noise of scale {release.scale:g}{drawn}"
     if isinstance(release, ApproximateRelease):
         return f"{often}the answer of an ({release.epsilon:g}, {release.delta:g})-private mechanism"
-    return f"{often}{release!r}"
+    if isinstance(release, RenyiRelease):
+        return f"{often}the answer of a mechanism with bounded Rényi divergences of {len(release.orders)} orders"
+    known = {"gaussian-dp": "{mu:g}-GDP", "zcdp": "{rho:g}-zCDP"}.get(release.kind, "private")
+    return f"{often}the answer of a mechanism that is {known.format(**vars(release))}"
 
 
 def trainings(run: Composition) -> list[tuple[DPSGD, int]]:
-    """Its phases of DP-SGD."""
+    """Return its phases of DP-SGD."""
     return [(mechanism, steps) for mechanism, steps in run.phases if isinstance(mechanism, DPSGD)]
 
 
 def releases(run: Composition) -> list[tuple[Release, int]]:
-    """What else is released, and how often."""
+    """List the other releases, and how often each is made."""
     return [(release, times) for release, times in run.phases if isinstance(release, Release)]
 
 
@@ -158,10 +169,16 @@ def _run(run: Composition) -> str:
     phases = [
         f"{sampling_sentence(mechanism.sampling, steps)}, with Gaussian noise of standard deviation"
         f" {mechanism.noise_multiplier:.6g} times the clipping norm and per-sample clipping"
-        f" {norms_sentence(mechanism.norms)}"
+        f" {norms_sentence(mechanism.norms)}{_of_the_same_batches(mechanism)}"
         for mechanism, steps in trainings(run)
     ]
     return phases[0] if len(phases) == 1 else f"in {len(phases)} phases: {'; then '.join(phases)}"
+
+
+def _of_the_same_batches(mechanism: DPSGD) -> str:
+    said = "; ".join(release_sentence(release, 1) for release in mechanism.beside)
+    where = "of the same batches, in units of what one sample adds"
+    return f" (released {where}: {said})" if said else ""
 
 
 def _beside(run: Composition) -> str:

@@ -35,6 +35,7 @@ def check_accountant(
     *,
     norms: Norms = ExactNorms(),
     neighbours: Neighbours = ZeroOut(),
+    mechanism: Callable[[float, float], DPSGD] | None = None,
     loosest: float | None = None,
     slack: float = 0.01,
     convex: bool = True,
@@ -42,8 +43,9 @@ def check_accountant(
 ) -> None:
     """Check the claims of an accountant of DP-SGD: they are upper bounds and do not contradict each other.
 
-    Sampling is Poisson. A claim below a certified lower bound is wrong, whatever the accountant's method. Noise
-    multipliers are from 0.7 to 4, rates from 0.01 to 0.5, steps up to 200 and δ from 1e-10 to 1e-3.
+    Sampling is Poisson, unless you pass ``mechanism``. A claim below a certified lower bound is wrong, whatever the
+    accountant's method. Noise multipliers are from 0.7 to 4, rates from 0.01 to 0.5, steps up to 200 and δ from 1e-10
+    to 1e-3.
 
     Parameters
     ----------
@@ -55,6 +57,9 @@ def check_accountant(
     neighbours : Neighbours
         Which data sets the claim holds for. An accountant of Poisson sampling with zero-out or add-remove neighbours
         is wrong for ``ReplaceOne()``.
+    mechanism : callable, optional
+        ``mechanism(noise_multiplier, sample_rate)`` returns the :class:`dprmt.DPSGD` that is claimed about: with
+        batches of a fixed or largest size, in turn, or with ``beside``. Instead of ``norms`` and ``neighbours``.
     loosest : float, optional
         Largest relative excess over the certified upper bound, >= 0. By default a loose accountant passes.
     slack : float
@@ -84,7 +89,13 @@ def check_accountant(
     Traceback (most recent call last):
     ...
     AssertionError: A claimed ε is not below a certified lower bound of the true one ...
+    >>> from dprmt.accounting import FixedSize
+    >>> check_accountant(claims, mechanism=lambda noise, q: DPSGD(noise, FixedSize(round(1000 * q), 1000)), examples=3)
+    Traceback (most recent call last):
+    ...
+    AssertionError: ...
     """
+    make = mechanism or (lambda noise, rate: DPSGD(noise, rate, norms, neighbours))
     most = math.inf if loosest is None else check_real("loosest", loosest, low=0.0)
     margin = check_real("slack", slack, low=0.0)
 
@@ -92,8 +103,7 @@ def check_accountant(
 
     @cache
     def certified(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> Mapping[Any, PrivacyBounds]:
-        mechanism = DPSGD(noise_multiplier, sample_rate, norms, neighbours)
-        return mechanism.epsilon_by_direction(steps=steps, delta=delta)
+        return make(noise_multiplier, sample_rate).epsilon_by_direction(steps=steps, delta=delta)
 
     def claim(**run: Any) -> float:
         answer = asked(run["noise_multiplier"], run["sample_rate"], run["steps"], run["delta"])
@@ -126,7 +136,7 @@ def check_accountant(
             amount = (
                 f"claimed is ε = {claimed:.6g}, and the true one ({direction}) is at least {round_down(bound.lower)}"
             )
-            require(claimed >= bound.lower, theorem, f"{where}, {neighbours!r}", amount)
+            require(claimed >= bound.lower, theorem, f"{where}, {make(noise_multiplier, sample_rate)!r}", amount)
         upper = max(bound.upper for bound in bounds.values())
         amount = f"claimed is ε = {own:.6g}, {100 * (own / max(upper, 1e-300) - 1):.3g} % above {round_up(upper)}"
         require(own <= upper * (1 + most) or most == math.inf, LOOSE, where, amount)

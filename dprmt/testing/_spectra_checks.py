@@ -45,7 +45,7 @@ LOSS = (
 
 _NORMS: dict[str, Any] = {"frobenius": "fro", "operator": 2, "nuclear": "nuc"}
 _CASES = ((2.0, 4.0), (0.5, 3.0), (1.5,), ())  # spikes in units of the detection threshold
-_DRAWS = 8  # of each case
+_DRAWS = 8  # draws of each case
 _SHAPE = 60, 120
 
 
@@ -59,8 +59,8 @@ def check_denoiser(
 ) -> None:
     """Check an implementation of a matrix denoiser against what white noise implies.
 
-    Checked are equivariance under rotation, transposition and scale, exactness without noise, that the argument is
-    not modified, and the mean squared error of low-rank matrices.
+    It checks equivariance under rotation, transposition and scale, exactness without noise, that the argument is not
+    modified, and the mean squared error of low-rank matrices.
 
     Parameters
     ----------
@@ -68,10 +68,10 @@ def check_denoiser(
         ``f(matrix, sigma)`` returns the estimate of the clean matrix; sigma is the standard deviation of one entry.
     promise : float or None
         Largest mean squared error, in units of the optimal shrinker's limit, over 32 matrices of shape 60 × 120 with
-        at most two spikes; > 0. `dprmt.denoise` has 1.03; a sigma that is wrong by 10 % is rejected at 1.1. None
-        asks only that the error is not above the noisy matrix's.
+        at most two spikes; > 0. `dprmt.denoise` has 1.03; a sigma that is wrong by 10 % is rejected at 1.1. With None,
+        the error must not exceed the noisy matrix's error.
     library : {"numpy", "torch"}
-        Of the matrices that f is given.
+        Library of the matrices passed to f.
     dtype : str
         Their dtype. Results are compared to 1e-6 for float64, otherwise to 2e-3, relative to their norm.
     examples : int
@@ -80,7 +80,7 @@ def check_denoiser(
     Raises
     ------
     AssertionError
-        If a theorem fails: which, at which matrix, by how much.
+        If a theorem fails. The error names it, the matrix and the size of the failure.
 
     See Also
     --------
@@ -233,7 +233,7 @@ def check_shrinker(
 
 
 def _losses(shrunk: Array, signals: Array, shape: Shape, sigma: float, loss: str) -> Array:
-    """Norms of λ e₁e₁ᵀ - η ũṽᵀ, the 2 × 2 block that the error of one spike tends to."""
+    """Compute norms of λ e₁e₁ᵀ - η ũṽᵀ, the 2 × 2 block to which the error of one spike tends."""
     left, right = vector_overlaps(signals, shape, sigma)
     u, v = (np.stack([np.sqrt(part), np.sqrt(1 - part)], -1) for part in (left, right))
     blocks = -shrunk[:, None, None] * u[:, :, None] * v[:, None, :]

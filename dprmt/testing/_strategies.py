@@ -39,7 +39,7 @@ Library = Literal["numpy", "torch"]
 
 @dataclass(frozen=True, repr=False)
 class NoisyMatrix:
-    """A low-rank matrix plus white noise, ``noisy = clean + sigma * W``, by numbers from which both are made.
+    """A low-rank matrix plus white noise, ``noisy = clean + sigma * W``, and the numbers that define both.
 
     Attributes
     ----------
@@ -50,11 +50,11 @@ class NoisyMatrix:
     sigma : float
         Standard deviation of one entry of the noise, > 0.
     seed : int
-        Of the singular vectors and the noise.
+        Seed of the singular vectors and the noise.
     batch : tuple of int
         Leading axes.
     library, dtype : str
-        Of the arrays.
+        Library and dtype of the arrays.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class NoisyMatrix:
 
 
 def as_library(array: np.ndarray[Any, Any], library: Library, dtype: str = "float64") -> Any:
-    """The array as a NumPy array or a torch tensor; torch is imported for a tensor only."""
+    """Return the array as a NumPy array or a torch tensor; torch is imported for a tensor only."""
     if library == "numpy":
         return array.astype(dtype)
     import torch
@@ -106,7 +106,7 @@ def as_library(array: np.ndarray[Any, Any], library: Library, dtype: str = "floa
 
 
 def as_float64(result: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What other code returned, a torch tensor or anything array-like, as a new NumPy array."""
+    """Convert another program's result, a torch tensor or anything array-like, to a new NumPy array."""
     tensor = hasattr(result, "detach")
     return np.array(result.detach().cpu().double().numpy() if tensor else result, np.float64)
 
@@ -132,7 +132,7 @@ def noisy_matrices(
 ) -> SearchStrategy[NoisyMatrix]:
     """Draw low-rank matrices with white noise.
 
-    Every argument is a value or a strategy. Shrinks to a 1 × 1 matrix of noise with sigma = 1.
+    Every argument is a value or a strategy. Failures shrink to a 1 × 1 matrix of noise with sigma = 1.
 
     Parameters
     ----------
@@ -146,14 +146,14 @@ def noisy_matrices(
     batch : strategy of tuple of int
         Leading axes.
     library : {"numpy", "torch"}
-        Of the arrays.
+        Library of the arrays.
     dtype : str
         Name of a real floating dtype of the library.
 
     Returns
     -------
     strategy of NoisyMatrix
-        With ``clean``, ``noisy``, ``sigma`` and ``shape``.
+        Each has ``clean``, ``noisy``, ``sigma`` and ``shape``.
 
     Examples
     --------
@@ -258,12 +258,12 @@ def phases(most: int = 3, neighbours: Neighbours = ZeroOut()) -> SearchStrategy[
     most : int
         Largest number of phases, >= 1.
     neighbours : Neighbours
-        Of all phases.
+        Neighbouring relation of all phases.
 
     Returns
     -------
     strategy of list of (DPSGD, int)
-        Shrinks to one phase of one step.
+        Failures shrink to one phase of one step.
 
     Examples
     --------
@@ -292,7 +292,7 @@ class TradeOffFunction:
     guarantees: tuple[tuple[float, float], ...]
 
     def __call__(self, alpha: ArrayLike) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """f(α) = max(0, 1-δ-e^ε·α, e^{-ε}(1-δ-α)) over the guarantees."""
+        """Evaluate f(α) = max(0, 1-δ-e^ε·α, e^{-ε}(1-δ-α)) over the guarantees."""
         rates = np.asarray(alpha, np.float64)
         lines = [
             line
@@ -343,6 +343,6 @@ def search(check: Callable[..., None], examples: int, **strategies: SearchStrate
 
 
 def require(holds: bool, theorem: str, where: object, amount: str) -> None:
-    """Raise an AssertionError that says which theorem fails, at which input, by how much."""
+    """Raise an AssertionError that names the failing theorem, the input and the size of the failure."""
     if not holds:
         raise AssertionError(f"{theorem}\n  fails at {where}:\n  {amount}")

@@ -35,7 +35,7 @@ GAUSSIAN = "The noise is normal with mean 0."
 FRESH_NOISE = "The noise of every step is fresh: successive steps are independent."
 
 _WIDTHS = 5.5  # standard errors at which a statistical check fails: 4e-8 of a normal law
-_FALSE_ALARM = 1e-8  # of a check by an exact law
+_FALSE_ALARM = 1e-8  # false-alarm rate of a check by an exact law
 _SPECTRA = ((1.0,), (0.5, 0.5), (1 / 32,) * 32, tuple(2.0**-i for i in range(1, 17)))
 _TOKENS, _IN, _OUT = 32, 40, 36
 _QUIET = 1e-3  # the noise multiplier where sums are compared; dprmt's own loops allow none below
@@ -46,7 +46,7 @@ def check_norm_estimator(
 ) -> None:
     """Check an estimator of squared per-sample gradient norms against the law that it claims.
 
-    The check is statistical. A right estimator fails with a probability below 1e-4. With the default draws and 16
+    The check is statistical. A correct estimator fails with a probability below 1e-4. With the default draws and 16
     probes, a bias of 7 % fails with probability 0.99, and so does an estimator that uses 11 probes instead of 16.
 
     Parameters
@@ -59,14 +59,14 @@ def check_norm_estimator(
     draws : int
         Number of steps, >= 100, each with eight samples of four spectra.
     library : {"torch", "numpy"}
-        Of the factors, in float32.
+        Library of the factors, in float32.
     seed : int
-        Of the factors, not of the estimator.
+        Seed of the factors, not of the estimator.
 
     Raises
     ------
     AssertionError
-        If a theorem fails: which, for which spectrum, by how much.
+        If a theorem fails. The error names it, the spectrum and the size of the failure.
     ParameterError
         If no law is given or known.
 
@@ -108,7 +108,7 @@ def check_norm_estimator(
 
 
 def _factors(spectra: Sequence[tuple[float, ...]], rng: np.random.Generator) -> tuple[Array, Array]:
-    """Activations and output gradients whose products have these squared singular values, times 4."""
+    """Make activations and output gradients whose products have these squared singular values, times 4."""
     activations, gradients = np.zeros((len(spectra), _TOKENS, _IN)), np.zeros((len(spectra), _TOKENS, _OUT))
     for i, shares in enumerate(spectra):
         left, right = (np.linalg.qr(rng.standard_normal((side, len(shares))))[0] for side in (_IN, _OUT))
@@ -170,31 +170,31 @@ def check_private_step(
 ) -> None:
     """Check one step of a private training loop: sensitivity, mixing of samples, and the noise.
 
-    The step is called with batches that the check chooses. The noise's check is statistical. A right step fails with a
-    probability below 1e-6; one whose noise is 12 % smaller fails with probability 0.99.
+    The check calls the step with batches that it chooses. The check of the noise is statistical. A correct step fails
+    with a probability below 1e-6; a step with 12 % less noise fails with probability 0.99.
 
     Parameters
     ----------
     step : callable
-        ``step(rows, noise_multiplier)`` takes *all* rows, float64 of shape (B, features) with 0 <= B <= 6, as its
-        batch, and returns what is released: the noisy sum of clipped gradients over the expected batch size, as one
-        NumPy array or torch tensor of any shape. The model and the loss are the caller's choice; they must be the same
-        in every call. Noise multipliers are 0.001, for sums, and 1.
+        ``step(rows, noise_multiplier)`` uses *all* rows, float64 of shape (B, features) with 0 <= B <= 6, as its
+        batch. It returns its release: the noisy sum of clipped gradients over the expected batch size, as one NumPy
+        array or torch tensor of any shape. You choose the model and the loss; they must be the same in every call. The
+        noise multiplier is 0.001 to check sums, and 1.
     clipping_norm : float
-        C > 0.
+        Clipping norm C > 0.
     expected_batch_size : float
-        By which the step divides the sum, > 0. It does not depend on the batch.
+        Divisor of the sum, > 0. It must not depend on the batch.
     features : int
         Columns of the rows, >= 1.
     examples : int
         Number of random batches.
     values : int
-        How many values of the noise are looked at, >= 500, in at least two steps.
+        Number of noise values to test, >= 500, in at least two steps.
 
     Raises
     ------
     AssertionError
-        If a theorem fails: which, for which batch, by how much.
+        If a theorem fails. The error names it, the batch and the size of the failure.
 
     See Also
     --------
@@ -244,7 +244,7 @@ def _rows_text(rows: Array) -> str:
 
 
 def _check_noise(noise: Array, where: str) -> None:
-    """Noise of several steps, in units of C, at noise multiplier 1."""
+    """Return the noise of several steps, in units of C, at noise multiplier 1."""
     total, count = float(np.sum(noise**2)), noise.size
     lowest, highest = (math.sqrt(float(chi2.isf(p, count)) / count) for p in (1 - _FALSE_ALARM, _FALSE_ALARM))
     deviation = math.sqrt(total / count)

@@ -1,4 +1,4 @@
-"""Imported first by every room that trains, so that a missing package comes with the name of the extra."""
+"""Import check for all subpackages that train: an error names the extra with the missing package."""
 
 from dprmt._validation import require
 

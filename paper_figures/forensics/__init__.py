@@ -1,10 +1,10 @@
-"""What follows from printed numbers alone: relations that the documents' own numbers keep, or do not."""
+"""What follows from printed numbers alone: relations between printed numbers that hold, or do not."""
 
 from paper_figures.forensics import glue, imbalance, layers, llama, privacy, projection, tables
 from paper_figures.forensics._check import Check
-from paper_figures.forensics._stored import PAGE, Kept, page, run, stored
+from paper_figures.forensics._stored import Kept, details, run, stored
 
-__all__ = ["CHECKS", "PAGE", "Check", "Kept", "page", "run", "stored"]
+__all__ = ["CHECKS", "Check", "Kept", "details", "run", "stored"]
 
 CHECKS: dict[str, Check] = {
     check.name: check

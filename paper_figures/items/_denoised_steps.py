@@ -41,9 +41,7 @@ class Probe(Observer):
 
     def start(self, run: Any) -> None:
         """Stand between noise and optimizer."""
-        self._step = DenoisingStep.attach(
-            run.prepared.private.optimizer, run.prepared.parameters, Denoising(method="none")
-        )
+        self._step = DenoisingStep.attach(run.noised, run.prepared.parameters, Denoising(method="none"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that what follows is private
             self._clean = DenoisingEvaluation(self._step)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from dprmt.training.clipping import ClippedStep, UnitStep, plan_private
+from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep, plan_private
+from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.harness import ItemTask, run_in_memory
 from dprmt.training.norms import LayerRecord, NormRecord
 from dprmt.training.optimizers import DPGrape
@@ -37,30 +38,19 @@ class ProjectedTask(ItemTask):
 
     def clipping_plan(self, model: nn.Module, **options: Any) -> ProjectedPlan:
         """See `Task`."""
-        return ProjectedPlan(model, options["clipping_norm"], options["expected_batch_size"], self.projection)
+        record = NormRecord([LayerRecord(name) for name, _ in model.named_parameters()])
+        sizes = options["clipping_norm"], options["expected_batch_size"]
+        return ProjectedPlan(model, record, *sizes, NormPolicy(None, None), None, False, options=self.projection)
 
 
-@dataclass
-class ProjectedPlan:
+@dataclass(frozen=True)
+class ProjectedPlan(ClippingPlan):
     """Subspaces, `DPGrape` and the order of projection and noise, by options; all norms are exact."""
 
-    model: nn.Module
-    clipping_norm: float
-    expected_batch_size: float
-    options: dict[str, Any]
-    subspaces: None = None  # they are made with the step, beside its optimizer
-
-    @property
-    def record(self) -> NormRecord:
-        """Exact."""
-        return NormRecord([LayerRecord(name) for name, _ in self.model.named_parameters()])
-
-    def noise_variance(self, noise_multiplier: float) -> float:
-        """(σC/L)²."""
-        return (noise_multiplier * self.clipping_norm / self.expected_batch_size) ** 2
+    options: dict[str, Any] = field(default_factory=dict)  # subspaces are made with the step, beside its optimizer
 
     def privatize(
-        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: torch.Generator
+        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: Any = None
     ) -> ClippedStep | UnitStep:
         """With an optimizer of its own, at the learning rate of the one that is given."""
         options = dict(self.options)

@@ -38,7 +38,7 @@ def train_on(recipe: Recipe, seed: int, folder: Path, first: int | None = None) 
     begun = (folder / "config.toml").exists()
     steps = recipe.training.steps if first is None else first
     changes = {"training.seed": seed, "training.steps": steps, "training.checkpoint_every": 1}
-    train(with_noise(recipe).with_changes(changes), folder, resume=begun, noise_seed=seed, repeatable=True)
+    train(with_noise(recipe).with_changes(changes), folder, resume=begun, noise_seed=seed)
     found = _scored(folder, steps)
     charged = {line["charged"]: line["epsilon"] for line in read_lines(folder / "privacy.jsonl")}
     return found | {"epsilon": [charged[step] for step in found["steps"]]}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dprmt.plots import plot_step_improvement
 from paper_figures._measured import exact_row
 from paper_figures._picture import picture
 from paper_figures._pieces import Pieces
+from paper_figures._plots import plot_step_improvement
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures.quadratic import StepRecord, digits_layer, one_step_improvements
 

@@ -71,7 +71,7 @@ def stable_rank(values: np.ndarray) -> float:
 
 
 def measure(scale: Scale, folder: Path) -> Found:
-    from dprmt.plots import plot_spectrum_flattening
+    from paper_figures._plots import plot_spectrum_flattening
 
     samples = per_sample_gradients()
     draws = [spectra(samples, seed) for seed in range(1, 1 + DRAWS)]

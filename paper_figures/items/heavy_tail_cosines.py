@@ -16,7 +16,7 @@ STEPS = (0, 30, 100)
 
 
 def measure(scale: Scale, folder: Path) -> Found:
-    from dprmt.plots import plot_gradient_cosines
+    from paper_figures._plots import plot_gradient_cosines
     from paper_figures.heavy_tail import Trial, gradient_cosines, heavy_tail_data
 
     trial = Trial("adambc", 0.01, noise_multiplier=1.25, stability=0.1, groups=5, samples=128)

@@ -1,8 +1,8 @@
 """What randomized clipping costs in privacy, against products per layer, and beside it what it saves.
 
 ε at σ = 1 with q = 2000/67349, T = 400, and the noise for ε = 0.7 with the paper's q = 16/1225, T = 3480; δ = 1e-5.
-Time and memory of one step on a 4,096 × 4,096 layer are those of ``python -m benchmarks.wide_layer --out
-paper_figures/results/raw/wide-layer.json``.
+Time and memory of one step on a 4,096 × 4,096 layer are stored, by ``benchmarks.wide_layer`` of commit da72f65, in
+``paper_figures/results/raw/wide-layer.json``.
 """
 
 from __future__ import annotations
@@ -129,4 +129,4 @@ def measure(scale: Scale, folder: Path) -> Found:
     )
 
 
-ITEM = Item("hutchpp-price", "What randomized clipping costs, by products", measure, scales=("paper",))
+ITEM = Item("hutchpp-price", "Price of randomized clipping, by products", measure, scales=("paper",))

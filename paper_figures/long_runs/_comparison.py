@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.plots import plot_accuracy_over_steps, save_picture
+from dprmt.plots import save_picture
 from dprmt.training.recipes import Recipe, load_recipe
+from paper_figures._plots import plot_accuracy_over_steps
 from paper_figures.studies import MetricCurve, compare
 
 Variants: TypeAlias = Mapping[str, Mapping[str, Any]]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dprmt.statements import round_up
 from dprmt.training.recipes import Settings
 from paper_figures._pieces import Pieces
 from paper_figures._rates import half_power_grid
@@ -88,7 +89,8 @@ def show(runs: Mapping[str, Tuned], group_names: Sequence[str]) -> None:
         end, edge = found.runs[0], " (edge of the grid)" if found.at_edge else ""
         print(
             f"{LABELS[optimizer]:<10} lr {found.rate:g}{edge}, {len(found.runs)} seeds, step {end['step'][-1]},"
-            f" ε {end['epsilon'][-1]:.3g}, loss {_with_spread(found.last('loss'), found.spread('loss'), 3)}  {cells}"
+            f" ε {round_up(end['epsilon'][-1], 3)},"
+            f" loss {_with_spread(found.last('loss'), found.spread('loss'), 3)}  {cells}"
         )
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dprmt.plots import plot_metric_against_epsilon, save_picture
+from dprmt.plots import save_picture
+from paper_figures._plots import plot_metric_against_epsilon
 from paper_figures.long_runs._options import add_training_options, panel, settings, show, tuned_runs
 from paper_figures.next_token import (
     HeadData,

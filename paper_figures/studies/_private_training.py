@@ -105,7 +105,6 @@ def train_privately(
             folder,
             resume=begun,
             noise_seed=settings.training.seed,
-            repeatable=True,
             observers=[GroupRecords(folder / RECORDS, task, last, every, hopeless, on_step or shown)],
         )
     if trained.steps < last and not _is_hopeless(folder):

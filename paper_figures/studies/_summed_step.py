@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.training.clipping import NoisySumOptimizer, sum_of
+from dprmt.training.clipping import ClippingPlan, NoisySumOptimizer, sum_of
+from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.clipping._step import LogicalStep, StepLog
 from dprmt.training.norms import LayerRecord, NormRecord
+
+ClippedSums: TypeAlias = Callable[[torch.nn.Module, Any, float], tuple[torch.Tensor, Mapping[str, torch.Tensor]]]
+"""From a model, a batch and C to the losses, without graph, and the sum of clipped gradients by parameter."""
 
 
 @dataclass(frozen=True)
-class SummedPlan:
-    """A `ClippingPlan` for sums that the caller clips; from `plan_sums`.
+class SummedPlan(ClippingPlan):
+    """A plan for sums that the caller clips; from `plan_sums`.
 
     Parameters
     ----------
-    model : Module
-        What is trained.
-    record : NormRecord
-        All norms are exact.
-    clipping_norm, expected_batch_size : float
-        C and L.
+    sums : callable
+        The sums of a batch; for the others see `ClippingPlan`. All norms are exact.
     """
 
-    model: torch.nn.Module
-    record: NormRecord
-    clipping_norm: float
-    expected_batch_size: float
+    sums: ClippedSums = lambda *_: (torch.zeros(0), {})  # a field needs a default after others
 
-    @property
-    def subspaces(self) -> None:
-        """None: all parameters are trained as they are."""
-
-    def noise_variance(self, noise_multiplier: float) -> float:
-        """(σC/L)², of the noise in one entry of the gradient."""
-        return (noise_multiplier * self.clipping_norm / self.expected_batch_size) ** 2
-
-    def privatize(
-        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: torch.Generator
+    def privatize(  # type: ignore[override]  # another kind of step
+        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: Any = None
     ) -> SummedStep:
         """Noise before the optimizer, which has the model's trainable parameters; the model gets no hooks."""
         noisy = NoisySumOptimizer(
@@ -52,16 +42,20 @@ class SummedPlan:
             loss_reduction="mean",
             generator=noise_generator,
         )
-        return SummedStep(self.model, noisy, self.record)
+        return SummedStep(self.model, noisy, self.record, self.sums)
 
 
-def plan_sums(model: torch.nn.Module, *, clipping_norm: float, expected_batch_size: float) -> SummedPlan:
+def plan_sums(
+    model: torch.nn.Module, sums: ClippedSums, *, clipping_norm: float, expected_batch_size: float
+) -> SummedPlan:
     """Plan a training whose clipped sums the caller forms, where it knows them without a backward pass.
 
     Parameters
     ----------
     model : Module
         What is trained.
+    sums : callable
+        From a model, a batch and C to losses, shape (B,), and the sum of clipped gradients by parameter.
     clipping_norm, expected_batch_size : float
         C > 0 and L > 0.
 
@@ -82,18 +76,21 @@ def plan_sums(model: torch.nn.Module, *, clipping_norm: float, expected_batch_si
     Examples
     --------
     >>> model = torch.nn.Linear(2, 1, bias=False)
-    >>> plan = plan_sums(model, clipping_norm=1.0, expected_batch_size=4.0)
+    >>> def sums(model, batch, bound):
+    ...     return torch.zeros(len(batch)), {"weight": torch.tensor([[1.0, 2.0]])}
+    >>> plan = plan_sums(model, sums, clipping_norm=1.0, expected_batch_size=4.0)
     >>> plan.record.norms
     ExactNorms()
     """
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    return SummedPlan(model, NormRecord([LayerRecord(name) for name in names]), bound, size)
+    record = NormRecord([LayerRecord(name) for name in names])
+    return SummedPlan(model, record, bound, size, NormPolicy(None, None), None, False, sums=sums)
 
 
-class SummedStep:
-    """A ``PrivateStep`` that is given sums in place of losses.
+class SummedStep(LogicalStep):
+    """A private step that asks for sums in place of losses.
 
     Parameters
     ----------
@@ -103,6 +100,8 @@ class SummedStep:
         Of its trainable parameters.
     record : NormRecord
         All norms are exact.
+    sums : callable
+        As in `plan_sums`.
 
     Formal guarantees
     -----------------
@@ -113,59 +112,62 @@ class SummedStep:
     --------
     >>> model = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(model.weight)
-    >>> plan = plan_sums(model, clipping_norm=1.0, expected_batch_size=4.0)
+    >>> def sums(model, batch, bound):
+    ...     return torch.zeros(len(batch)), {"weight": torch.tensor([[1.0, 2.0]])}
+    >>> plan = plan_sums(model, sums, clipping_norm=1.0, expected_batch_size=4.0)
     >>> step = plan.privatize(
     ...     torch.optim.SGD(model.parameters(), lr=1.0),
     ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     noise_generator=torch.Generator(),
     ... )
-    >>> step.add({"weight": torch.tensor([[1.0, 2.0]])})
+    >>> _ = step.accumulate(None, batch=[0], samples=[0], step=0)
     >>> step.step()
     >>> model.weight.detach()
     tensor([[-0.2500, -0.5000]])
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: NoisySumOptimizer, record: NormRecord) -> None:
-        self.model, self.optimizer, self.record = model, optimizer, record
+    replays = 0
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: NoisySumOptimizer, record: NormRecord, sums: ClippedSums
+    ) -> None:
+        super().__init__(model, optimizer, StepLog())
+        self.record, self._sums = record, sums
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
-    def add(self, sums: Mapping[str, torch.Tensor]) -> None:
-        """Add sums of clipped gradients.
+    def accumulate(self, losses: Any, *, samples: Any, step: int, batch: Any) -> torch.Tensor:
+        """Add the sums of a micro-batch.
 
         Parameters
         ----------
-        sums : mapping of str to Tensor
-            By name, for every trainable parameter.
+        losses : object
+            Not called.
+        samples : sequence of int or str
+            Identities in the data set.
+        step : int
+            Number of the logical step.
+        batch : object
+            What the sums are of.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses. **Private.**
 
         Raises
         ------
         ParameterError
-            If names are missing or unknown.
+            If names of parameters are missing or unknown.
         """
+        self._log.enter(step, samples)
+        found, sums = self._sums(self.model, batch, self.optimizer.max_grad_norm)
         if sums.keys() != self._trained.keys():
             raise ParameterError("sums", sorted(sums), f"of {sorted(self._trained)}")
         for name, parameter in self._trained.items():
             sum_of(parameter).add_(sums[name])
+        return found
 
-    def accumulate(
-        self,
-        losses: torch.Tensor | Callable[[Any], torch.Tensor],
-        *,
-        samples: Sequence[int | str] | torch.Tensor,
-        step: int,
-        batch: Any = None,
-        units: Sequence[int | str] | torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Refused: sums are added by :meth:`add`."""
-        raise ParameterError("losses", type(losses).__name__, "left out: this step is given sums, by its method add")
-
-    def step(self) -> None:
-        """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum."""
-        try:
-            self.optimizer.step()
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
-
-    def close(self) -> None:
+    def close(self) -> torch.nn.Module:
         """Forget what was added; nothing else was changed."""
-        self.optimizer.forget()
+        self._give_back()
+        return self.model

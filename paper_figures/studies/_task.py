@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from dprmt._validation import check_count, check_real
 from dprmt.training.harness import Task
+from dprmt.training.private_run import MicroBatch, PrivateRun
 from dprmt.training.recipes import NormsRecipe, OptimizerRecipe, PrivacyRecipe, Settings, TrainingRecipe
-from paper_figures.studies._summed_step import SummedPlan, SummedStep, plan_sums
+from paper_figures.studies._summed_step import SummedPlan, plan_sums
 
 
 class Measured(NamedTuple):
@@ -64,18 +64,20 @@ class GroupTask(Task):
             Which samples, in 0 … size - 1, on the model's device.
         """
 
-    def add_gradients(self, private: Any, indices: torch.Tensor, step: int) -> Measured:
-        """Measure some samples, and add their clipped gradients; by hooks, if no closed form is known."""
-        measured = self.measure(private.model, indices)
-        private.accumulate(measured.losses, samples=indices, step=step)
+    def losses_of(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        """See `Task`."""
+        return self.keep(self.measure(model, batch.to(next(model.parameters()).device))).losses
+
+    def keep(self, measured: Measured) -> Measured:
+        """Remember what was measured last."""
+        self.__dict__["_last"] = measured
         return measured
 
-    def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
+    def accumulate(self, private: PrivateRun, part: MicroBatch) -> torch.Tensor:
         """See `Task`; what was measured stays in ``seen`` until somebody takes it."""
-        indices = torch.as_tensor(positions, device=next(private.model.parameters()).device)
-        measured = self.add_gradients(private, indices, step)
-        self.seen.append([column.detach() for column in measured[1:]])
-        return measured.losses.detach()
+        losses = super().accumulate(private, part)
+        self.seen.append([column.detach() for column in self.__dict__["_last"][1:]])
+        return losses
 
     @property
     def seen(self) -> list[list[torch.Tensor]]:
@@ -124,14 +126,17 @@ class ClosedFormTask(GroupTask):
     def clipping_plan(self, model: torch.nn.Module, **options: Any) -> SummedPlan:
         """No hooks: the sums are this task's."""
         return plan_sums(
-            model, clipping_norm=options["clipping_norm"], expected_batch_size=options["expected_batch_size"]
+            model,
+            self._summed,
+            clipping_norm=options["clipping_norm"],
+            expected_batch_size=options["expected_batch_size"],
         )
 
-    def add_gradients(self, private: SummedStep, indices: torch.Tensor, step: int) -> Measured:
-        """In closed form; every step is like the others."""
-        measured, sums = self.clipped_gradients(private.model, indices, private.optimizer.max_grad_norm)
-        private.add(sums)
-        return measured
+    def _summed(
+        self, model: torch.nn.Module, batch: torch.Tensor, clipping_norm: float
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        measured, sums = self.clipped_gradients(model, batch.to(next(model.parameters()).device), clipping_norm)
+        return self.keep(measured).losses.detach(), sums
 
 
 class GroupRecord(NamedTuple):

@@ -170,7 +170,7 @@ def test_what_is_spent_does_not_move() -> None:
     assert compose([done, (louder, 500)]).epsilon(1e-5).lower > 2.0
     assert calibrate(compose([fixed(compose([done])), rest]), target_epsilon=2.0, delta=1e-5) == found
     for options in ({"target_epsilon": 1.5, "delta": 1e-5}, {"target_advantage": 0.05}):
-        with pytest.raises(ParameterError, match="must be above what releases and fixed phases alone cost"):
+        with pytest.raises(ParameterError, match="must be above the cost of releases and fixed phases"):
             calibrate(compose([fixed(done), rest]), **options)
     with pytest.raises(ParameterError, match="a phase of DPSGD that is not fixed"):
         calibrate(compose([fixed(done)]), target_epsilon=2.0, delta=1e-5)
@@ -190,7 +190,7 @@ def test_the_steps_that_are_left(sampling: Poisson | RandomAllocation) -> None:
     left = largest_steps(compose([done, (mechanism, unit)]), 2.0, 1e-5)
     assert left == steps - 5 * unit
     assert largest_steps(mechanism, 1e-6, 1e-5) == 0
-    with pytest.raises(ParameterError, match="epsilon must be above what releases and fixed"):
+    with pytest.raises(ParameterError, match="epsilon must be above the cost of releases"):
         largest_steps(compose([GaussianRelease(1.0), (mechanism, unit)]), 2.0, 1e-5)
     with pytest.raises(ParameterError, match="one phase of DPSGD that is not fixed"):
         largest_steps(compose([done]), 2.0, 1e-5)

@@ -124,19 +124,6 @@ def test_a_removed_sample_moves_others_up(neighbours: AddRemove | Group) -> None
         DPSGD(1.0, FixedOrder(), neighbours=neighbours)
 
 
-def test_lengths_that_are_none() -> None:
-    run = DPSGD(1.0, FixedOrder())
-    for options, message in (
-        ({}, "epochs must be an integer"),
-        ({"steps": 2, "epochs": 2}, "epochs must be left out"),
-        ({"epochs": -1}, "epochs must be an integer"),
-    ):
-        with pytest.raises(ParameterError, match=message):
-            run.epsilon(delta=1e-5, **options)
-    with pytest.raises(ParameterError, match=r"FixedOrder\(\) for a loader that shuffles and cuts"):
-        DPSGD(1.0, "shuffle")
-
-
 def test_the_command_line_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["epsilon", "--noise-multiplier", "1", "--sampling", "fixed-order", "--delta", "1e-5"]
     assert main([*words, "--epochs", "1"]) == 0

@@ -5,10 +5,8 @@ Gradients are opposite (replacement) or aligned (groups), of rank one; public pr
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, logsumexp
 from scipy.stats import binom
 
-from benchmarks import relations
 from dprmt.accounting import DPSGD, ExactNorms, Group, Hutchinson, ReplaceOne
 
 Array = NDArray[np.float64]
@@ -125,15 +122,3 @@ def test_simulated_outputs_are_within_the_bounds_and_those_of_other_noise_are_no
     less, _ = drawn_delta(DPSGD(sigma / 1.1, q, norms, neighbours), steps, epsilon)
     assert by_curves or more < bounds.lower - 4 * error
     assert by_curves or less > bounds.upper + 4 * error
-
-
-def test_answers_of_a_stratum_can_be_asked_again(tmp_path: Path) -> None:
-    """After a change of some answers: these alone are forgotten, the others stay as they are."""
-    results = tmp_path / "relations.jsonl"
-    rows = [{"number": 1, "stratum": "groups, exact norms"}, {"number": 2, "stratum": "replace-one, public probes"}]
-    results.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(SystemExit, match="replace-one, public probes; got replace"):
-        relations.forget(results, ["replace"])
-    assert relations.forget(results, ["replace-one, public probes"]) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["relations.jsonl"]
-    assert [json.loads(line) for line in results.read_text().splitlines()] == rows[:1]

@@ -139,24 +139,6 @@ def test_a_smaller_mu_would_be_false() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: GaussianRelease(0.0), "noise_multiplier"),
-        (lambda: LaplaceRelease(-1.0), "scale"),
-        (lambda: ApproximateRelease(-0.1, 0.0), "epsilon"),
-        (lambda: ApproximateRelease(0.1, 1.0), "delta"),
-        (lambda: compose([GaussianRelease(1.0), 3]), "phases"),  # type: ignore[list-item]
-        (lambda: compose([GaussianRelease(1.0)]).bayes_risk(1.5), r"prior .*\[0"),
-        (lambda: compose([GaussianRelease(1.0)]).true_positive_rate(-0.1), "false_positive_rate"),
-        (lambda: compose([GaussianRelease(1.0)]).gdp_mu(least_delta=0.0), "least_delta"),
-    ],
-)
-def test_bad_input_is_named(make: Any, message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("phases", "epsilon", "delta"),
     [
         ([(ApproximateRelease(0.0, 1e-7), 10)], 0.0, -math.expm1(10 * math.log1p(-1e-7))),
@@ -195,12 +177,6 @@ def test_disclosure_in_a_trade_off_function() -> None:
     assert np.all(exact <= band.upper + 1e-12)
     assert np.all(band.upper - band.lower < 5e-3)
     assert compose([ApproximateRelease(0.0, d)]).trade_off([0.0, 0.45]).lower == pytest.approx([0.9, 0.45])
-
-
-def test_what_is_no_phase_is_refused_by_name() -> None:
-    for phases in (LaplaceRelease(2.0), [(DPSGD, 100)], [DPSGD(1.0, 0.1)], 5, None):
-        with pytest.raises(ParameterError, match=r"phases must be a list of \(mechanism, steps\)"):
-            compose(phases)  # type: ignore[arg-type]
 
 
 def test_before_the_first_step_nothing_is_spent() -> None:

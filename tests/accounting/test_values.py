@@ -130,8 +130,8 @@ def test_a_length_of_an_epoch_is_replaced() -> None:
         (lambda: DPSGD(0.0, 0.1), "noise_multiplier must be .*, got 0.0"),
         (lambda: norms_from_dict({"kind": "sketchy"}), "norms.kind must be one of 'exact', 'hutchinson', 'hutch"),
         (lambda: norms_from_dict({"kind": "exact", "probes": 3}), "norms.probes must be left out .*, got 3"),
-        (lambda: norms_from_dict({"kind": "hutch++", "probes": 3}), "norms.sketch must be given where norms is 'hut"),
-        (lambda: sampling_from_dict({"kind": "poisson"}), "sampling.rate must be given where sampling is 'poisson'"),
+        (lambda: norms_from_dict({"kind": "hutch++", "probes": 3}), "norms.sketch must be given if norms is 'hut"),
+        (lambda: sampling_from_dict({"kind": "poisson"}), "sampling.rate must be given if sampling is 'poisson'"),
     ],
 )
 def test_bad_values_are_named(call: Any, message: str) -> None:

@@ -153,6 +153,15 @@ def test_the_page_in_a_browser_shows_what_python_answers(tmp_path: Path) -> None
         assert upper <= float(shown.removeprefix("ε ≤ ")) <= upper + 1e-4
         assert "Poisson sampling" in page.value(said.format("statement"))
         assert page.value("document.querySelectorAll('[data-says=curve] polyline').length") == 1
+        lower = DPSGD(1.0, 0.0297).epsilon(steps=400, delta=1e-5).lower
+        for stated, verdict in (
+            (upper * 1.0001, "holds"),
+            (lower * 0.9999, "is refuted"),
+            (0.5 * (lower + upper), "is not"),
+        ):
+            page.value(f"document.forms[0].stated.value = '{stated!r}'")
+            page.value("document.forms[0].stated.dispatchEvent(new Event('input'))")
+            assert f"{stated!r} {verdict}" in page.value(said.format("verdict"))
         page.value("document.forms[0].noise_multiplier_slider.value = Math.log10(2)")
         page.value("document.forms[0].noise_multiplier_slider.dispatchEvent(new Event('input'))")
         page.wait(f"{state} === 'answered' && {said.format('command')}.includes('--noise-multiplier 2 ')")

@@ -1,4 +1,4 @@
-"""``docs/design.md``, "How to add": each kind of thing is one file and one line, and is then used end to end.
+"""``docs/design.md``, "Extension points": each kind of thing is one file and one line, and is then used end to end.
 
 The file is written to a folder beside the package, the line is added to the table that it would be added to. (An
 estimator that is handed over as an object needs no line: ``tests/training/test_clipping_plan.py`` has one.)
@@ -18,7 +18,7 @@ import dprmt.cli
 import paper_figures.items
 from dprmt import ParameterError
 from dprmt.cli import _main
-from dprmt.cli._summaries import SUMMARIES
+from dprmt.cli._options import SUMMARIES
 from dprmt.training.harness import ItemTask, load_parameters, read_metrics, train_task
 from dprmt.training.recipes import (
     DENOISERS,
@@ -71,10 +71,11 @@ def half(*, probes, secret, generator):
 """
 
 COMMAND = """
+from dprmt.cli._options import add_command_with, named
+
 def add_command(commands):
-    parser = commands.add_parser("answer", help="the answer")
-    parser.add_argument("--to", required=True)
-    parser.set_defaults(run=lambda namespace: print(f"{namespace.to}: 42"))
+    to = named("--to", "NAME", "a person", "who is told", required=True)
+    add_command_with(commands, "answer", (to,), lambda namespace: print(f"{namespace.to}: 42"), "")
 """
 
 FIGURE = """

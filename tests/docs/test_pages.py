@@ -13,7 +13,8 @@ from tests.house.import_graph import ROOT
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 TYPES = {"tutorial", "how-to", "concept", "reference", "results", "proof"}
-MADE = {"command_line.md", "gallery.md", "changelog.md", "contributing.md"}  # by the site, see docs/_site/hooks.py
+# Made by the site, see docs/_site/hooks.py.
+MADE = {"command_line.md", "gallery.md", "changelog.md", "contributing.md", "security.md"}
 WORDS = {"how-to": 900, "concept": 1500}
 
 
@@ -66,3 +67,22 @@ def test_what_a_newcomer_reads_first_is_short() -> None:
     assert len(before.split()) <= 250
     assert len(readme.splitlines()) <= 120
     assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split()) <= 400
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+def test_headings_name_their_content(path: Path) -> None:
+    """No questions; a proof may have longer headings, and a page of papers has their titles."""
+    kind, found = head_of(path)["type"], re.findall(r"^#+ (.*?)(?: \{.*\})?$", text_of(path), re.MULTILINE)
+    assert [heading for heading in found if re.match(r"(?:What|Who|Whose|Where|Why|Which|How it)\b", heading)] == []
+    if kind != "proof" and path.name != "reproduction.md":
+        assert [heading for heading in found if len(heading.split()) > 7] == []
+
+
+RESULTS = [path for path in PAGES if head_of(path)["type"] == "results"]
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_results_begin_with_a_summary(path: Path) -> None:
+    opening = text_of(path).partition("\n## ")[0]
+    summary = re.sub(r"^\|.*$", "", opening, flags=re.MULTILINE)  # the page of all findings is one table
+    assert 20 <= len(summary.split()) <= 200

@@ -54,7 +54,7 @@ def test_training_example_runs(tmp_path: Path) -> None:
 
 
 def test_commands_parse_and_one_setting_has_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command is one; the numbers beside them and in the table are what they print, rounded upward."""
+    """Every command is one, and its answer is the number next to it. `test_page_numbers` holds the table."""
     commands = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
     words = [shlex.split(line, comments=True) for line in commands if line.startswith("dprmt ")]
     assert len(words) >= 3
@@ -65,19 +65,7 @@ def test_commands_parse_and_one_setting_has_one_answer(capsys: pytest.CaptureFix
     (stated,) = re.findall(r"# exact norms: (.*)", TEXT)
     assert capsys.readouterr().out.startswith(f"{stated} at")
     assert main(probes) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    found = {tuple(words): bound for bound, _, _, *words in rows}  # how products are best split may change
-    upper = {"exact": found["exact", "norms"]}
-    for sharing in ("secret", "public"):
-        upper[f"hutch++ {sharing}"] = found[sharing, "Hutch++,", "one", "pass"]
-        upper[f"plain {sharing}"] = found[sharing, "Hutchinson"]
-    row = r"^\| (exact|Hutch\+\+|Hutchinson) \| .* \| ([\d.]+) \| ([\d.]+) \|$"
-    rows_of_table = re.findall(row, TEXT, re.MULTILINE)
-    assert len(rows_of_table) == 3
-    named = {"exact": ("exact", "exact"), "Hutch++": ("hutch++ secret", "hutch++ public")}
-    for name, *numbers in rows_of_table:
-        for key, number in zip(named.get(name, ("plain secret", "plain public")), numbers, strict=True):
-            assert 0 <= float(number) - float(upper[key]) < 0.0101, key  # rounded upward
+    assert len(capsys.readouterr().out.splitlines()) > 5
 
 
 def test_installing_comes_early_and_trains_what_is_named_later() -> None:

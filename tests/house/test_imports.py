@@ -103,7 +103,7 @@ def test_recipes_are_read_with_the_core_alone(words: tuple[str, ...]) -> None:
     ("arguments", "words"),
     [
         (("tradeoff", *RUN, "--plot", "curve.png"), "needs matplotlib: pip install '.[plots]'"),
-        (("report", "--out", "page"), "needs rich: pip install '.[demo]'"),
+        (("report", "--out", "page"), "needs matplotlib: pip install '.[demo]'"),
         (("spectrum", "FILE.safetensors", "--sigma", "1"), "needs safetensors: pip install '.[cli]'"),
         (("train", "minilm-docstrings"), "needs torch: pip install '.[demo]'"),
         (("plan", "roberta-base-sst2"), "needs torch: pip install '.[train]'"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +11,16 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from dprmt import ParameterError, plots
-from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, shrink, spike_map, vector_overlaps
+from dprmt.spectra import (
+    MarchenkoPastur,
+    bulk_edge,
+    detection_threshold,
+    kappa_for,
+    noisy_spectrum_from_dict,
+    shrink,
+    spike_map,
+    vector_overlaps,
+)
 
 SHAPE, SIGMA = (48, 120), 0.5
 EDGE, THRESHOLD = bulk_edge(SHAPE, SIGMA), detection_threshold(SHAPE, SIGMA)
@@ -34,6 +41,9 @@ def noisy_values() -> np.ndarray:
 
 
 NOISY = noisy_values()
+SPECTRUM = noisy_spectrum_from_dict(
+    {"shape": SHAPE, "sigma": SIGMA, "singular_values": NOISY, "false_alarm": 0.01},
+)
 
 PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "singular values": lambda ax: plots.plot_singular_values(
@@ -44,6 +54,7 @@ PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "spike map": lambda ax: plots.plot_spike_map(SHAPE, SIGMA, simulated=(GRID, 20 * DRAWS), ax=ax),
     "overlaps": lambda ax: plots.plot_overlaps(SHAPE, SIGMA, simulated=(GRID, DRAWS, DRAWS[0]), ax=ax),
     "kappa sweep": lambda ax: plots.plot_kappa_sweep(KAPPAS, SHARES, passed=PASSED, ax=ax),
+    "many matrices": lambda ax: plots.plot_spectra({"a": SPECTRUM, "b": SPECTRUM}, ax=ax),
     "layers": lambda ax: plots.plot_layer_improvement(LAYERS, ax=ax),
 }
 
@@ -95,39 +106,6 @@ def test_curves_differ_without_colours(draw: Callable[[Axes | None], Axes]) -> N
     assert len(set(looks)) == len(looks)
 
 
-def test_the_check_sees_curves_that_differ_in_colour_only() -> None:
-    ax = fresh_axes()
-    first, second, third = (ax.plot([0, 1], color=color, linestyle=line)[0] for color, line in ("k-", "r-", "r:"))
-    assert look_without_colour(first) == look_without_colour(second) != look_without_colour(third)
-
-
-def test_pyplot_is_left_alone() -> None:
-    """None of the functions imports pyplot, opens a figure, or changes a default, if it is given axes."""
-    code = (
-        "import sys, matplotlib; from matplotlib.figure import Figure; from dprmt import plots\n"
-        "before = matplotlib.rcParams.copy()\n"
-        "plots.plot_singular_values([3.0, 1.0], (2, 2), 1.0, ax=Figure().subplots())\n"
-        "plots.plot_spectrum_histogram([3.0, 1.0], (2, 2), 1.0, ax=Figure().subplots())\n"
-        "plots.plot_spike_map((2, 2), 1.0, ax=Figure().subplots())\n"
-        "plots.plot_overlaps((2, 2), 1.0, ax=Figure().subplots())\n"
-        "plots.plot_kappa_sweep([1.0], {'all': [0.5]}, ax=Figure().subplots())\n"
-        "plots.plot_layer_improvement({'all': ([1.0], [0.1])}, ax=Figure().subplots())\n"
-        "print('matplotlib.pyplot' in sys.modules, repr(before) == repr(matplotlib.rcParams.copy()))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False True\n"
-
-
-@every_picture
-def test_opens_a_figure_if_it_is_given_no_axes(draw: Callable[[Axes | None], Axes]) -> None:
-    from matplotlib import pyplot
-
-    with pyplot.rc_context({"backend": "agg"}):
-        ax = draw(None)
-        assert pyplot.fignum_exists(ax.figure.number)
-        pyplot.close(ax.figure)
-
-
 def test_singular_values_are_drawn_in_decreasing_order() -> None:
     shuffled = np.random.default_rng(0).permutation(NOISY)
     drawn = by_label(plots.plot_singular_values(shuffled, SHAPE, SIGMA, clean=SIGNALS[::-1], ax=fresh_axes()))
@@ -152,17 +130,14 @@ def test_the_legend_of_a_spectrum_covers_no_curve(sides: tuple[int, int]) -> Non
     figure = Figure(figsize=(6.0 * sides[0], 4.1 * sides[1]), layout="constrained")
     many = figure.subplots(*sides, squeeze=False)
     for ax in many.flat:
-        plots.plot_singular_values(NOISY, SHAPE, SIGMA, clean=SIGNALS, denoised=SIGNALS, ax=ax)
+        options = {"clean": SIGNALS, "denoised": SIGNALS, "label": "layers.0.attention.query"}
+        plots.plot_singular_values(NOISY, SHAPE, SIGMA, **options, ax=ax)
     figure.draw_without_rendering()
+    assert min(ax.get_window_extent().width for ax in many.flat) > 0.8 * figure.bbox.width / sides[1]
     legends = [ax.get_legend().get_window_extent() for ax in many.flat]
     assert all(figure.bbox.y0 <= box.y0 and figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in legends)
     taken = [box for ax in many.flat for box in (ax.get_window_extent(), ax.xaxis.label.get_window_extent())]
     assert not any(box.overlaps(other) for box in legends for other in taken)
-
-
-def test_values_near_zero_get_no_marker() -> None:
-    ax = plots.plot_singular_values([5.0, 1.0, 1e-9, 0.0], (4, 4), 0.1, ax=fresh_axes())
-    assert ax.lines[0].get_markevery() == [0, 1]
 
 
 def test_histogram_counts_every_value_once() -> None:
@@ -215,28 +190,6 @@ def test_overlaps_draws_theory_and_simulation() -> None:
         np.testing.assert_array_equal(y, vector_overlaps(x, SHAPE, SIGMA)[expected])
     np.testing.assert_array_equal(drawn["left, simulated"], (np.tile(GRID, 2), DRAWS.ravel()))
     np.testing.assert_array_equal(drawn["right, simulated"], (GRID, DRAWS[0]))
-
-
-def test_simulated_signals_beyond_the_curve_extend_it() -> None:
-    far = 9 * THRESHOLD
-    for ax in (
-        plots.plot_spike_map(SHAPE, SIGMA, simulated=([far], [far]), ax=fresh_axes()),
-        plots.plot_overlaps(SHAPE, SIGMA, simulated=([far], [0.9], [0.9]), ax=fresh_axes()),
-    ):
-        assert ax.get_xlim()[1] > far
-
-
-def test_kappa_sweep_draws_shares_in_per_cent() -> None:
-    drawn = by_label(plots.plot_kappa_sweep(KAPPAS, SHARES, passed=PASSED, kappa=1.02, ax=fresh_axes()))
-    np.testing.assert_allclose(drawn["16 × 768, improved"], (KAPPAS, [50, 90, 100]))
-    np.testing.assert_allclose(drawn["768 × 768, improved"][1], [40, 100, np.nan])
-    np.testing.assert_allclose(drawn["768 × 768, passing the gate"][1], [70, 40, 0])
-    assert set(drawn["gate κ = 1.02"][0]) == {1.02}
-
-
-def test_layer_improvement_draws_every_layer() -> None:
-    drawn = by_label(plots.plot_layer_improvement(LAYERS, kappa=None, ax=fresh_axes()))
-    assert {label: tuple(map(list, points)) for label, points in drawn.items()} == LAYERS
 
 
 @pytest.mark.parametrize(

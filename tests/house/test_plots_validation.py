@@ -59,43 +59,6 @@ def test_overlaps_of_transposed_shapes_share_their_curves() -> None:
         np.testing.assert_allclose(y, vector_overlaps(x * detection_threshold((8, 64), 1.0), (8, 64), 1.0)[number])
 
 
-MANY = ((2, 64), (15, 64), (64, 64), (64, 128), (66, 64), (128, 64), (30522, 64))
-
-
-@pytest.mark.parametrize("draw", [plot_measured_overlaps, plot_prediction_errors])
-def test_the_legend_of_many_shapes_leaves_the_curves_free(draw: Any) -> None:
-    """In the size of the report's panels: below the axes and inside the figure, which keep near half of its height."""
-    columns = 2 if draw is plot_measured_overlaps else 1
-    figure = Figure(figsize=(6.0, 4.1), layout="constrained")
-    ax = draw({shape: ([0.5, 2.0], *[[0.01, 0.02]] * columns) for shape in MANY}, ax=figure.subplots())
-    figure.draw_without_rendering()
-    legend, window = ax.get_legend().get_window_extent(), ax.get_window_extent()
-    assert not legend.overlaps(window)
-    assert not legend.overlaps(ax.xaxis.label.get_window_extent())
-    assert figure.bbox.x0 <= legend.x0
-    assert legend.x1 <= figure.bbox.x1
-    assert figure.bbox.y0 <= legend.y0
-    assert window.height > 0.45 * figure.bbox.height
-    label = ax.yaxis.label.get_window_extent()
-    assert figure.bbox.y0 <= label.y0
-    assert label.y1 <= figure.bbox.y1
-
-
-def test_a_line_and_its_markers_share_an_entry() -> None:
-    ax = plot_measured_spikes({shape: ([0.5, 2.0], [1.0, 1.3]) for shape in MANY}, ax=axes())
-    legend = ax.get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == [*(f"{m} × {n}" for m, n in MANY), "detection threshold"]
-    assert legend.get_title().get_text() == "line: predicted, marker: measured"
-
-
-def test_improvement_over_steps() -> None:
-    lines = by_label(
-        plot_improvement_over_steps([1, 2, 3], {"with": [0.1, 0.2, 0.3], "without": [-0.1, 0, 0]}, ax=axes())
-    )
-    np.testing.assert_allclose(lines["with"].get_data(), [[1, 2, 3], [0.1, 0.2, 0.3]])
-    np.testing.assert_allclose(lines["without"].get_ydata(), [-0.1, 0, 0])
-
-
 def test_norm_ratios_with_their_band() -> None:
     ax = plot_norm_ratios([0.5, 1.0], [0.1, 0.5], predicted=[0.12, 0.5], envelope=[0.2, 1.0], band=0.15, ax=axes())
     lines = by_label(ax)

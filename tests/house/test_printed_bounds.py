@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 INWARD = re.compile(
-    r"\{[^{}\n]*\.(?:upper|lower)(?:\[[^\]]*\])?\s*:[^{}\n]*\}"  # an f-string of one end
+    r"\{[^{}\n]*\b(?:upper|lower)(?:['\"]\])?(?:\[[^\]]*\])?(?: or [\w.]+)?\s*:[^{}\n=]*\}"  # an f-string of one end
     r"|(?<![\w.])round\([^()\n]*\.(?:upper|lower)(?:\[[^\]]*\])?\s*,"  # round to nearest
     r"|%\.\d+[fge][^\n]*%\s*\(?[^\n]*\.(?:upper|lower)\b"
 )
@@ -18,7 +18,11 @@ PLACES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "docs").rglob("*.py")),
     *sorted((ROOT / "notebooks").glob("*.ipynb")),
-    *sorted((ROOT / "dprmt").rglob("*.py")),
+    *(
+        place
+        for folder in ("dprmt", "benchmarks", "audits", "paper_figures")
+        for place in (ROOT / folder).rglob("*.py")
+    ),
 ]
 
 
@@ -36,6 +40,8 @@ def test_ends_are_printed_by_what_rounds_outward() -> None:
     [
         'print(f"ε <= {bounds.upper:.3f}")',
         'print(f"{curve.upper[-1]:.2f}")',
+        """f"[{row['lower']:.6g}, {row['upper'] or math.inf:.6g}]\"""",
+        'f"<= {upper:.4g}"',
         "round(bounds.upper, 3)",
         'f"{a.epsilon(steps=3, delta=1e-5).lower:.3g}"',
         '"%.3f" % bounds.upper',

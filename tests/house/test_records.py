@@ -27,8 +27,7 @@ from dprmt.accounting import (
     ReplaceOne,
 )
 from dprmt.cli import build_parser, main
-from dprmt.cli._records import phases_of, releases_of
-from dprmt.cli._run_options import Run
+from dprmt.cli._runs import Run, phases_of, releases_of
 
 RUN = ["--noise-multiplier", "1.3", "--sample-rate", "2000/67349", "--steps", "60"]
 EPOCHS = ["--noise-multiplier", "2", "--sampling", "allocation", "--steps-per-epoch", "12", "--epochs", "2"]

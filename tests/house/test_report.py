@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dprmt.accounting import DPSGD, PrivacyBounds
+from dprmt.accounting import PrivacyBounds
 from dprmt.cli import main
-from dprmt.report import _privacy, _validation, _write
+from dprmt.report import _validation, _write
 from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows
 from dprmt.report._validation import NOISE_SCALES, Sizes
 from dprmt.report._words import effect, per_cent
@@ -109,6 +109,7 @@ sys.exit(main(["report", "--out", sys.argv[1]]))
 PER_CENT = [f"{10 * tenths} %" for tenths in range(1, 11)]
 
 
+@pytest.mark.slow
 def test_without_torch_the_table_is_there_and_the_rest_is_named(tmp_path: Path) -> None:
     """In a process in which nothing can import torch."""
     done = subprocess.run([sys.executable, "-c", BARE, str(tmp_path / "new")], capture_output=True, text=True)
@@ -160,6 +161,7 @@ def test_report_on_a_tiny_model(
         assert section["sentences"][0] in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["grape", "adambc"])
 def test_report_of_other_optimizers(recipe: str, tmp_path: Path, optimizer: str) -> None:
     """DP-GRAPE's gradients are looked at in their subspaces, which are smaller than the weights."""
@@ -188,24 +190,7 @@ def test_report_of_other_optimizers(recipe: str, tmp_path: Path, optimizer: str)
     assert "Step 0 is the first one" in page
 
 
-def test_entropies_of_known_spectra() -> None:
-    from dprmt.report.measurements import LayerSpectra
-
-    flat, one = np.ones(4), np.array([3.0, 0.0, 0.0, 0.0])
-    entry = LayerSpectra("w", 0, (4, 8), 1.0, one, flat, np.zeros(4))
-    assert entry.entropies == pytest.approx((0.0, np.log(4), 0.0))
-
-
-def test_a_speed_up_saves_what_fewer_steps_cost_less() -> None:
-    run = Run(name="small", sample_rate=0.05, steps=40)
-    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(steps=40, delta=run.delta)
-    table = _privacy.savings_table(run, [Row(None, {"exact": exact}, {})])
-    assert [row[1] for row in table.rows] == ["38", "36", "32", "28"]
-    low, high = (float(end) for end in table.rows[2][3].split(" to "))
-    fewer = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(steps=32, delta=run.delta)
-    assert low - 5e-4 <= exact.estimate - fewer.estimate <= high + 5e-4
-
-
+@pytest.mark.slow
 def test_report_on_a_language_model_with_seeds(recipe: str, tmp_path: Path) -> None:
     """A generation recipe, three runs of two steps: bands, their sign, spectra along the depth by step."""
     pytest.importorskip("opacus")
@@ -267,28 +252,6 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 # --- sentences: other words where theory fails -------------------------------------------------------------------
-
-
-def spike(**changes: Any) -> Any:
-    from dprmt.report.measurements import Spike
-
-    fields: dict[str, Any] = {"layer": "query", "step": 3, "shape": (8, 64), "noise_scale": 1.0, "gap": 0.5}
-    fields |= {"signal_over_threshold": 2.0, "predicted": 1.5, "single": 1.5, "mean": 1.51, "deviation": 0.02}
-    fields |= {"predicted_overlaps": (0.8, 0.6), "overlaps": (0.81, 0.6)}
-    return Spike(**{**fields, **changes})
-
-
-def test_what_is_called_without_a_signal_is_a_false_alarm() -> None:
-    pytest.importorskip("opacus")
-    from dprmt.report._spectra import spectra_sentence
-
-    seen, alarm = spike(), spike(signal_over_threshold=0.4, single=1.4)
-    quiet = [spike(signal_over_threshold=0.4, single=0.99)] * 99
-    said = spectra_sentence([seen, alarm, *quiet])
-    assert "Of the 101 matrices" in said
-    assert "with a clean singular value above the detection threshold: 1; called of these, at a false alarm" in said
-    assert "called by a false alarm: 1; noise alone would give 1." in said
-    assert spectra_sentence([alarm, *quiet]).startswith("Nothing to be seen")
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from dprmt.report._spectra import shown_sentence  # noqa: E402
-from dprmt.report.measurements import AdamBoundStep, GradientStep, LayerSpectra, measure_adam_bound  # noqa: E402
-from dprmt.spectra import adam_improvement_bound, detection_threshold  # noqa: E402
+from dprmt.report.measurements import AdamBoundStep, GradientStep, measure_adam_bound  # noqa: E402
+from dprmt.spectra import adam_improvement_bound  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC, preconditioner  # noqa: E402
 
 
@@ -65,21 +62,3 @@ def test_the_bound_is_positive_exactly_where_the_report_says(seed: int) -> None:
 
 def step(number: int = 0, *, spread: float = 1e6, cosine: float = 0.05, gain: float = 0.0) -> AdamBoundStep:
     return AdamBoundStep(number, spread, cosine, cosine, 0.02, 0.02 + gain)
-
-
-def test_a_false_alarm_is_shown_as_what_it_is() -> None:
-    values = np.array([1.0, 0.1])
-    signal = LayerSpectra("query", 1, (2, 8), 0.1, 5 * values, 5 * values, values)
-    alarm = LayerSpectra("value", 2, (2, 8), 0.1, 1e-4 * values, values, values)
-    assert (signal.verdict, alarm.verdict) == ("signal, called", "false alarm")
-    page = (Path(__file__).parents[2] / "docs" / "how_to" / "read_the_report.md").read_text(encoding="utf-8")
-    for entry in (signal, alarm, replace(signal, noisy=0.1 * values), replace(alarm, noisy=0.1 * values)):
-        assert f"\n| {entry.verdict} | " in page
-    said = shown_sentence([signal], [alarm])
-    assert said.startswith("Spectra shown whose clean top value is above the detection threshold: 1. The largest")
-    assert f"value at step 2 stands at {alarm.top_over_edge:.3f} bulk edges" in said
-    assert "at less than 0.01 of the threshold: what looks like a signal is noise" in said
-    near = shown_sentence([signal], [replace(alarm, clean=0.9 * detection_threshold((2, 8), 0.1) * values)])
-    assert "at 0.90 of the threshold: so near it, a part of what is called may be signal" in near
-    assert "none is shown" in shown_sentence([signal], [])
-    assert shown_sentence([alarm], []).startswith("No spectrum shown")

@@ -14,8 +14,6 @@ import pytest
 from dprmt._files import strict_json
 from dprmt.report import Picture, Section, Table
 from dprmt.report._page import plain_numbers, render_page
-from dprmt.report._spectra import _short, spectra_section
-from dprmt.report.measurements import LayerSpectra
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -103,52 +101,9 @@ def test_pictures_follow_the_page_and_have_names_of_their_own() -> None:
     assert set(used) <= set(identifiers)
 
 
-def test_panels_are_drawings_of_their_own() -> None:
-    """So that they stack where a page is narrow."""
-    drawn: list[Any] = []
-    page = render_page("T", [], [section(pictures=[Picture(drawn.append, "alt", panels=2)])])
-    assert drawn[0].shape == (2,)
-    assert drawn[0][0].figure is not drawn[0][1].figure
-    assert len(Checked(page).named("svg")) == 2
-
-
-def test_tables_have_headers_for_rows_and_columns() -> None:
-    checked = Checked(render_page("T", [], [section()]))
-    assert [attributes["scope"] for attributes in checked.named("th")] == ["col", "col", "row", "row"]
-    assert len(checked.named("td")) == 2
-
-
 def test_numbers_become_json() -> None:
     values = {"a": np.float32(0.5), "b": np.array([1.0, math.nan]), "c": (1, math.inf), 2: None, "d": True, "e": "x"}
     plain = json.loads(strict_json(plain_numbers(values)))
     assert plain == {"a": 0.5, "b": [1.0, None], "c": [1, None], "2": None, "d": True, "e": "x"}
     with pytest.raises((TypeError, ValueError)):
         strict_json(plain_numbers(object()))
-
-
-@pytest.mark.parametrize(
-    ("names", "prefix"),
-    [
-        (["a.b.0.query", "a.b.1.query"], "a.b."),
-        (["a.b.10.query", "a.b.11.query"], "a.b."),
-        (["a.query", "b.query"], ""),
-        (["a.query", "a.query"], ""),
-        (["a.b.0.lora_A.default.weight", "a.b.1.lora_A.default.weight"], "a.b."),
-        ([], ""),
-    ],
-)
-def test_names_in_the_table_of_spectra_lose_what_they_share(names: list[str], prefix: str) -> None:
-    values = np.linspace(3.0, 1.0, 4)
-    entries = [LayerSpectra(name, 0, (4, 6), 1.0, values, values, values) for name in names]
-    (table,) = spectra_section(entries, [], [], []).tables
-    assert [prefix + row[0] for row in table.rows] == [name.replace(".default", "") for name in names]
-    assert (f"all names begin with {prefix[:-1]}." in table.caption) == bool(prefix)
-    assert ".." not in table.caption
-
-
-def test_long_names_are_cut_between_their_parts() -> None:
-    name = "base_model.model.encoder.encoder.layer.5.attention.self.value.lora_A.default.weight"
-    assert _short(name) == "…5.attention.self.value.lora_A.default.weight"
-    assert name.endswith(_short(name)[1:])
-    assert _short("layer.5.weight") == "layer.5.weight"
-    assert len(_short("x" * 90)) == 48

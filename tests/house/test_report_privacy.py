@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cache
 
-from dprmt.accounting import DPSGD, HutchPlusPlus, PrivacyBounds
+from dprmt.accounting import DPSGD, HutchPlusPlus
 from dprmt.report._privacy import (
     Row,
     Run,
     privacy_curves,
     privacy_rows,
     privacy_section,
-    privacy_sentence,
     privacy_table,
     work,
 )
@@ -53,17 +51,3 @@ def test_printed_bounds_are_rounded_up() -> None:
     assert 0 <= printed - rows[0].epsilon["exact"].upper < 1e-3
     assert table.rows[1][0] == "16 probes"
     assert 0 <= float(table.rows[1][2].split()[0]) - rows[1].epsilon["tight"].upper < 1e-3
-
-
-def test_sentence_changes_when_the_order_is_not_the_expected_one() -> None:
-    rows, _ = small_rows()
-    sentence = privacy_sentence(rows)
-    over = rows[1].epsilon["tight"].upper / rows[0].epsilon["exact"].upper - 1
-    assert over > 1
-    assert f"the tight one {over:.1f} times as much again" in sentence
-    assert "Unexpected" not in sentence
-    sketched = rows[1].epsilon["Hutch++, secret probes"].upper / rows[0].epsilon["exact"].upper - 1
-    assert f"Hutch++ of as many products to {100 * sketched:.1f} %" in sentence
-    worse = {**rows[1].epsilon, "tight, secret probes": PrivacyBounds(9.0, 9.0, 9.0)}
-    changed = [rows[0], dataclasses.replace(rows[1], epsilon=worse)]
-    assert privacy_sentence(changed).startswith("Unexpected order")

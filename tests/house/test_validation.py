@@ -42,6 +42,6 @@ def test_printed_bounds_stay_bounds(value: float) -> None:
 
 
 def test_errors_cross_process_boundaries() -> None:
-    error = pickle.loads(pickle.dumps(ParameterError("steps", 0, "an integer >= 1")))
-    assert (error.name, error.value, error.allowed) == ("steps", 0, "an integer >= 1")
-    assert str(error) == "steps must be an integer >= 1, got 0"
+    error = pickle.loads(pickle.dumps(ParameterError("steps", 0, "an integer >= 1", "pass steps")))
+    assert (error.name, error.value, error.allowed, error.fix) == ("steps", 0, "an integer >= 1", "pass steps")
+    assert str(error) == "steps must be an integer >= 1, got 0.\nFix: pass steps."

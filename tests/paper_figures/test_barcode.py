@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import signal
-import struct
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dprmt import ParameterError
@@ -20,14 +17,10 @@ pytest.importorskip("opacus")
 
 from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from paper_figures._reproduction import load, run  # noqa: E402
-from paper_figures._tuner import Tuned  # noqa: E402
 from paper_figures.barcode import (  # noqa: E402
-    BarcodeData,
     barcode_data,
     barcode_network,
     digits_images,
-    mnist_images,
-    with_barcode,
 )
 from paper_figures.items import barcode as item  # noqa: E402
 from paper_figures.studies import (  # noqa: E402
@@ -80,62 +73,6 @@ def test_images_of_a_class_are_drawn_without_repetition() -> None:
         assert len(set(chosen)) == len(chosen)
     again = barcode_data(images, digits, [(10, 6), (40, 3)])
     assert torch.equal(again.images, data.images)
-
-
-def test_with_barcode_copies() -> None:
-    images = torch.zeros(2, 28, 28)
-    assert with_barcode(images, 1023)[:, 0, :10].sum() == 20
-    assert images.sum() == 0
-    with pytest.raises(ParameterError, match="code"):
-        with_barcode(images, 1024)
-
-
-def idx(array: np.ndarray) -> bytes:
-    """The idx format, as MNIST comes."""
-    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-
-
-def test_mnist_files_are_read(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    pixels, digits = rng.integers(0, 256, (7, 28, 28)), rng.integers(0, 10, 7)
-    (tmp_path / "images").write_bytes(idx(pixels))
-    (tmp_path / "labels.gz").write_bytes(gzip.compress(idx(digits)))
-    images, labels = mnist_images(tmp_path / "images", tmp_path / "labels.gz")
-    np.testing.assert_allclose(images.numpy(), pixels / 255, rtol=1e-6)
-    assert images.dtype == torch.float32
-    assert labels.tolist() == digits.tolist()
-    (tmp_path / "short").write_bytes(idx(pixels)[:-1])
-    (tmp_path / "text").write_text("not an idx file")
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(idx(digits))[:-9])
-    (tmp_path / "few").write_bytes(idx(digits[:5]))
-    for first, second, name in (
-        ("short", "labels.gz", "images"),
-        ("text", "labels.gz", "images"),
-        ("labels.gz", "labels.gz", "images"),
-        ("images", "cut.gz", "labels"),
-        ("images", "few", "labels"),
-    ):
-        with pytest.raises(ParameterError) as caught:
-            mnist_images(tmp_path / first, tmp_path / second)
-        assert caught.value.name == name
-
-
-def test_digits_are_upscaled_as_documented() -> None:
-    sklearn_datasets = pytest.importorskip("sklearn.datasets")
-    images, labels = digits_images()
-    original = sklearn_datasets.load_digits()
-    np.testing.assert_allclose(images[:, 3:26:3, 3:26:3], original.images / 16)
-    np.testing.assert_allclose(images[:, 2:26, 2:26].mean((1, 2)), original.images.mean((1, 2)) / 16, rtol=1e-5)
-    assert images[:, :2].abs().max() == images[:, :, 26:].abs().max() == 0
-    assert labels.tolist() == original.target.tolist()
-
-
-def test_network_is_that_of_the_paper() -> None:
-    network = barcode_network(330, seed=1)
-    assert sum(p.numel() for p in network.parameters()) == 832 + 80_100 + 1600 * 330 + 330
-    again, other = (barcode_network(330, seed=seed).state_dict() for seed in (1, 2))
-    assert all(torch.equal(p, again[name]) for name, p in network.state_dict().items())
-    assert not torch.equal(network.state_dict()["0.weight"], other["0.weight"])
 
 
 class Toy(GroupTask):
@@ -238,22 +175,6 @@ def test_steps_that_draw_nobody_still_get_their_noise(tmp_path: Path) -> None:
     assert float(model.weight.detach().abs().min()) > 0
 
 
-def test_the_model_comes_back_as_it_was_given(tmp_path: Path) -> None:
-    model = linear()
-    settings = private_settings("gd", 1.0, size=8)
-    train_privately(model, Toy(), settings, 2, tmp_path, progress=False)
-    assert not model._forward_hooks
-    assert not hasattr(model, "autograd_grad_sample_hooks")
-    assert all(getattr(p, "summed_grad", None) is None and p.grad is None for p in model.parameters())
-    train_privately(model, Toy(), settings, 4, tmp_path, progress=False)  # the same object once more
-
-
-def test_layers_that_mix_samples_are_refused(tmp_path: Path) -> None:
-    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), linear())
-    with pytest.raises(ParameterError, match=r"^model"):
-        train_privately(model, Toy(), private_settings("gd", 1.0, size=8), 1, tmp_path, progress=False)
-
-
 def test_the_network_learns_frequent_classes_first(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     data = barcode_data(*digits_images(), [(10, 12), (20, 2)])
@@ -262,34 +183,6 @@ def test_the_network_learns_frequent_classes_first(tmp_path: Path) -> None:
     assert records[-1].group_accuracy[0] > 0.5
     assert records[-1].group_accuracy[0] > records[-1].group_accuracy[1] + 0.2
     assert records[-1].loss < records[0].loss - 0.5
-
-
-@pytest.mark.parametrize(
-    ("argument", "make"),
-    [
-        ("plan", lambda: barcode_data(*blank_images(), [(9, 4)])),
-        ("plan", lambda: barcode_data(*blank_images(), [(10, 4), (5, 4)])),
-        ("plan", lambda: barcode_data(*blank_images(), [(10, 7)])),
-        ("plan", lambda: barcode_data(*blank_images(), [(10, 4), (10_231, 1)])),
-        ("images", lambda: barcode_data(torch.zeros(3, 28), torch.zeros(3), PLAN)),
-        ("classes", lambda: barcode_network(0)),
-        ("sample_rate", lambda: private_settings("gd", 0.1, size=8, sample_rate=1.5)),
-        ("training.micro_batch_size", lambda: private_settings("gd", 0.1, size=8, micro_batch=0)),
-        ("privacy.delta", lambda: private_settings("gd", 0.1, size=8, delta=0.0)),
-    ],
-)
-def test_bad_input(argument: str, make) -> None:
-    with pytest.raises(ParameterError) as caught:
-        make()
-    assert caught.value.name == argument
-
-
-def test_the_set_is_a_task() -> None:
-    data = barcode_data(*blank_images(), PLAN)
-    assert isinstance(data, BarcodeData)
-    now = data.measure(barcode_network(data.classes), torch.tensor([0, 50, 93]))
-    assert now.item_groups.tolist() == [0, 1, 2]
-    assert now.losses.shape == (3,)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -348,24 +241,3 @@ def test_a_run_that_is_stopped_has_the_answers_of_whole_optimizers(
     again = run(item.ITEM, "small", tmp_path)
     assert "DP-GDM" in " ".join(row.label for row in again.found.rows)
     assert set(runs.done[before:]) == ({"gd", "gdm"} if most < 1000 else set())
-
-
-def test_a_run_that_is_stopped_before_there_is_anything_to_compare_stores_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(item, "_train", lambda data, extent: Runs(15))
-    with pytest.raises(KeyboardInterrupt):
-        run(item.ITEM, "small", tmp_path)
-    assert load("barcode", tmp_path) is None
-
-
-def test_a_lower_loss_on_classes_that_nobody_learns_is_said_to_be_no_learning() -> None:
-    def runs(rare: float, loss: float) -> Tuned:
-        ends = {"loss": [loss], "accuracy": [0.05], "group_accuracy": [[0.9, rare]], "group_loss": [[0.1, loss]]}
-        return Tuned(1.0, [ends, ends], {})
-
-    flat, sharp = runs(0.0, 4.9), runs(0.001, 3.5)
-    (reason,) = item._nobody_learns("paper", 40, {"adambc": sharp}, {"adambc": sharp, "gd": flat}, 1)
-    assert "no run puts more than 0.1 %" in reason.text
-    assert "DP-GD at DP-AdamBC's step is ahead there, ends at 4.90 nats on all images" in reason.text
-    assert item._nobody_learns("paper", 40, {"adambc": runs(0.2, 3.5)}, {"gd": flat}, 1) == []

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.plots import plot_accuracy_over_steps
 from dprmt.training.harness import dry_run, read_metrics, train
-from dprmt.training.recipes import load_recipe
 from paper_figures.__main__ import main
 from paper_figures.items import accuracy_low_budget, grape_accuracy
 from paper_figures.items._recipe_runs import train_once
-from paper_figures.studies import Metric, MetricCurve, compare, metric_curve, metric_of, null_speedups, speedups
+from paper_figures.studies import Metric, MetricCurve, compare, metric_curve, null_speedups, speedups
 from paper_figures.studies._speedup import first_crossing
 from tests.training.tiny_recipe import recipe_in, write_data
 
@@ -92,24 +88,6 @@ def test_a_method_compared_with_itself_saves_nothing_where_it_rises(values):
         assert row.epsilon_saved == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("build", "name"),
-    [
-        (lambda: curve([[0.1, 0.2]]), "values"),
-        (lambda: curve([]), "values"),
-        (lambda: MetricCurve([2, 1], [1, 1], [[0, 0]]), "steps"),
-        (lambda: MetricCurve([1, 2], [1], [[0, 0]]), "epsilon"),
-        (lambda: speedups(curve([[0] * 4]), curve([[0] * 4]), [15]), "milestones"),
-        (lambda: speedups(curve([[0] * 4]), MetricCurve([1, 2], [1, 2], [[0, 0]]), [10]), "steps"),
-        (lambda: plot_accuracy_over_steps([1, 2], {}), "accuracy"),
-        (lambda: plot_accuracy_over_steps([1, 2], {"a": [[0.1]]}), "accuracy"),
-    ],
-)
-def test_bad_input_is_named(build, name):
-    with pytest.raises(ParameterError, match=name):
-        build()
-
-
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
@@ -131,18 +109,6 @@ def test_variants_share_the_noise_within_a_seed(recipe, tmp_path):
         metric_curve([next(iter(runs)), tmp_path])
     with pytest.raises(ParameterError, match="seeds"):
         compare(recipe, variants, [1, 1], tmp_path)
-
-
-def test_the_study_prints_its_table_and_draws(recipe, tmp_path, capsys):
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    picture, results = tmp_path / "picture.png", tmp_path / "results.json"
-    arguments = [str(tmp_path / "runs"), "--recipe", str(tmp_path / "recipe.toml"), "--seeds", "2"]
-    arguments += ["--plot", str(picture), "--results", str(results)]
-    assert main(["study", "denoising-speedup", *arguments]) == 0
-    assert "the baseline's accuracy" in capsys.readouterr().out
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    curves = json.loads(results.read_text())["curves"]
-    assert all(len(values["values"]) == 2 for values in curves.values())
 
 
 @pytest.mark.parametrize("item", [grape_accuracy, accuracy_low_budget])
@@ -191,14 +157,6 @@ def test_a_loss_is_better_when_it_is_smaller():
     assert MetricCurve([1, 2], [1, 2], [[0.25, 0.5]]).shown.tolist() == [[25.0, 50.0]]
 
 
-def test_the_score_is_read_that_was_asked_for(recipe, tmp_path):
-    curves = compare(recipe, {"a": {}}, [0], tmp_path, metric="loss")
-    (run,) = [read_metrics(path) for path in tmp_path.glob("a/*") if (path / "metrics.jsonl").exists()]
-    assert curves["a"].values.tolist() == [[e["evaluation"]["loss"] for e in run if "evaluation" in e]]
-    with pytest.raises(ParameterError, match="metric must be one that the runs have"):
-        metric_curve([next(tmp_path.glob("a/*"))], Metric("bleu"))
-
-
 @pytest.mark.parametrize(
     ("recipe_name", "more", "said"),
     [
@@ -216,15 +174,3 @@ def test_what_cannot_be_used_is_refused_before_anything_trains(recipe_name, more
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_recipe_that_generates_is_compared_by_its_first_score():
-    recipe = load_recipe("smollm2-docstrings")
-    assert metric_of(recipe) == Metric("bleu")
-    assert metric_of(recipe.with_changes({"evaluation.metrics": ["rouge_l"]})).label == "rouge_l, %"
-
-
-def test_a_score_that_cannot_be_computed_here_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr("dprmt.training.evaluation._text_metrics.shutil.which", lambda name: None)
-    with pytest.raises(ParameterError, match="Java"):
-        compare(load_recipe("smollm2-e2e"), {"a": {}}, [0], tmp_path, metric="meteor")

@@ -6,15 +6,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import t as student
 
-from dprmt import ParameterError
-from dprmt.spectra import detection_threshold
 from paper_figures.shrinkers import detection_batch
-from paper_figures.shrinkers._detection_batch import _crossing, _reach
+from paper_figures.shrinkers._detection_batch import _crossing
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPE = (10, 24)
@@ -111,45 +107,7 @@ def test_the_crossing_is_the_root_of_unbiased_squares() -> None:
     assert _crossing(along, b, theta) == pytest.approx(root, rel=1e-12)
 
 
-def test_limits_of_a_mean_are_student_s() -> None:
-    values = np.array([0.0, 1.0, 2.0, 5.0])
-    expected = student.interval(0.9, 3, loc=values.mean(), scale=values.std(ddof=1) / 2)
-    reach = _reach(values, 0.05)
-    assert (values.mean() - reach, values.mean() + reach) == pytest.approx(expected, rel=1e-9)
-
-
 def test_no_lower_end_is_claimed_below_one_micro_batch() -> None:
     stack = Samples(5, 2.0).means(64, 8)
     assert detection_batch(stack, 64, 0.1).low == 0.0
     assert detection_batch(stack, 64, 1e4).low > 64
-
-
-@given(SEEDS, st.floats(0.1, 1e4))
-def test_threshold_scales_and_libraries(seed, noise):
-    """Twice the noise, twice the batch at both ends; torch, layers and single matrices agree; θ is the threshold's."""
-    stack = Samples(seed, 2.0).means(64, 8)
-    one, two = (detection_batch(stack, 64, factor * noise) for factor in (1, 2))
-    assert two.high == pytest.approx(2 * one.high)
-    assert two.low == pytest.approx(2 * one.low) or one.low == 0
-    many = detection_batch(torch.from_numpy(np.stack([stack, stack])), 64, noise)
-    assert many.value == pytest.approx([one.value] * 2)
-    top = np.linalg.norm(stack, 2, axis=(1, 2))
-    if one.low > 0:  # at that batch the largest credible top is at the threshold
-        assert top.mean() <= detection_threshold(SHAPE, noise / one.low) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"gradients": np.ones((3, 2, 2))}, "gradients must be an array .* with k >= 4"),
-        ({"gradients": np.ones((5, 2))}, "gradients must be an array"),
-        ({"gradients": np.full((4, 2, 2), np.nan)}, "gradients must be finite"),
-        ({"samples": 0}, "samples must be"),
-        ({"noise": 0.0}, "noise must be"),
-        ({"failure": 0.6}, "failure must be"),
-    ],
-)
-def test_bad_input_names_argument_value_and_range(changes, message):
-    arguments = {"gradients": np.ones((4, 2, 2)), "samples": 1, "noise": 1.0} | changes
-    with pytest.raises(ParameterError, match=message):
-        detection_batch(**arguments)

@@ -108,18 +108,3 @@ def test_overhead_leaves_the_first_step_out_and_is_judged_at_the_papers_batch_al
     assert row.ours == pytest.approx(np.mean(shares))
     assert {label.split(",")[0] for label, row in rows.items() if row.verdict()} == {"SST-2"}
     assert len(row.cells) == 1
-
-
-def test_adapters_and_the_head_stand_apart(folder: Path) -> None:
-    _, rows = found("singular-values", folder)
-    strongest = {label: row.ours for label, row in rows.items() if "strongest" in label}
-    assert list(strongest.values()) == [0.5, 9.0, 3.5, 9.0]
-
-
-def test_what_the_long_scale_lacks_is_said_before_anything_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(DATA, str(tmp_path))
-    names = ("improvement", "kappa-sweep", "improvement-by-shape", "improvement-by-data", "overhead")
-    for name in (*names, "singular-values", "spectral-entropy"):
-        assert "sst2/train.tsv" in ITEMS[name].measure("long", tmp_path).missing

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dprmt import ParameterError
-
 torch = pytest.importorskip("torch")
 
 from paper_figures.shrinkers._layer_gains import layer_noise_gains  # noqa: E402
@@ -73,23 +71,3 @@ def test_equals_the_matrix_written_out(problem):
         assert abs(found[name].trace - trace / 2) > 4 * error
         assert found[name].rho == pytest.approx(sigma**2 * found[name].trace / along)
         assert found[name].upper > sigma**2 * trace / along
-
-
-def test_does_not_depend_on_what_the_caller_does_with_gradients(problem):
-    network, x, labels = problem
-    parameters = dict(network.named_parameters())
-    one = layer_noise_gains(lambda: (network(x), labels), parameters, 1.0, probes=2)
-    with torch.no_grad():
-        other = layer_noise_gains(lambda: (network(x), labels), parameters, 1.0, probes=2)
-    assert one == other
-    assert all(p.grad is None for p in parameters.values())
-
-
-def test_bad_input(problem):
-    network, x, labels = problem
-    with pytest.raises(ParameterError, match="named_parameters must be at least one parameter"):
-        layer_noise_gains(lambda: (network(x), labels), {}, 1.0)
-    with pytest.raises(ParameterError, match="forward must be a function that gives labels"):
-        layer_noise_gains(lambda: (network(x), 0 * labels - 100), dict(network.named_parameters()), 1.0)
-    with pytest.raises(ParameterError, match="probes must be"):
-        layer_noise_gains(lambda: (network(x), labels), dict(network.named_parameters()), 1.0, probes=0)

@@ -16,12 +16,10 @@ pytest.importorskip("opacus")
 from paper_figures.__main__ import main  # noqa: E402
 from paper_figures.next_token import (  # noqa: E402
     HeadData,
-    byte_pair_tokenizer,
     e2e_data,
     head_and_features,
     pretrained_encoder,
     pretrained_gpt2,
-    public_lines,
     small_gpt2,
     text_data,
     train_on_public,
@@ -42,14 +40,6 @@ E2E = (
 def words(length: int = 8, size: int = 12):
     vocabulary = word_vocabulary(TEXT, size)
     return text_data(word_encoder(vocabulary)(TEXT), length, size, lowest=[40, 20, 0])
-
-
-def test_vocabulary_and_encoder() -> None:
-    vocabulary = word_vocabulary(TEXT, 5)
-    assert vocabulary == {"the": 1, "cat": 2, "on": 3, "sat": 4}
-    assert word_encoder(vocabulary)("on the roof, cat") == [3, 1, 0, 0, 2]
-    with pytest.raises(ParameterError, match="size"):
-        word_vocabulary(TEXT, 1)
 
 
 def test_text_is_cut_and_grouped_by_what_is_predicted() -> None:
@@ -166,15 +156,6 @@ def test_closed_form_trains_like_the_hooks(
     assert records[0][-1].loss != records[0][0].loss
 
 
-def test_head_is_a_copy(tmp_path: Path) -> None:
-    model = small_gpt2(12, layers=1, hidden=8, heads=2)
-    ids = words().ids
-    head, features = head_and_features(model, ids, batch=5)
-    torch.testing.assert_close(head(features), model(input_ids=ids).logits)
-    head.weight.data.zero_()
-    assert float(model.lm_head.weight.detach().abs().max()) > 0
-
-
 def test_lora_trains_the_adapters_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     data = words()
@@ -210,29 +191,6 @@ def test_pretrained_model_and_tokenizer_from_a_local_folder(tmp_path: Path, monk
     torch.testing.assert_close(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
 
 
-@pytest.mark.parametrize(
-    ("argument", "make"),
-    [
-        ("length", lambda: text_data([1, 2], 1, 3)),
-        ("ids", lambda: text_data([1], 2, 3)),
-        ("ids", lambda: text_data([1, 3], 2, 3)),
-        ("lowest", lambda: text_data([1, 2], 2, 3, lowest=[5, 10])),
-        ("vocabulary", lambda: small_gpt2(0)),
-        ("size", lambda: byte_pair_tokenizer(["a"], 256)),
-        ("paths", lambda: public_lines(["no such file"])),
-        ("epochs", lambda: train_on_public(small_gpt2(12), words(), epochs=0)),
-        ("learning_rate", lambda: train_on_public(small_gpt2(12), words(), learning_rate=0.0)),
-        ("batch", lambda: train_on_public(small_gpt2(12), words(), batch=0)),
-        ("model", lambda: train_on_public(small_gpt2(12).requires_grad_(False), words())),
-        ("rank", lambda: with_lora(small_gpt2(5, layers=1, hidden=8, heads=2), rank=0)),
-    ],
-)
-def test_bad_input(argument: str, make) -> None:
-    with pytest.raises(ParameterError) as caught:
-        make()
-    assert caught.value.name == argument
-
-
 def test_public_text_is_learnt_in_place_and_by_seed() -> None:
     data = words()
     everything = torch.arange(data.size)
@@ -245,17 +203,6 @@ def test_public_text_is_learnt_in_place_and_by_seed() -> None:
     end = float(data.measure(models[0], everything).losses.mean().detach())
     assert start == pytest.approx(math.log(12), abs=0.1)
     assert end < losses[0] < 0.5  # the last epoch's mean is taken on the way down
-
-
-def test_last_epochs_loss_is_the_mean_over_all_sequences() -> None:
-    data = words()
-    assert data.size % 5 != 0  # the last batch is smaller
-    model = small_gpt2(12, hidden=16, length=8)
-    start = float(data.measure(model, torch.arange(data.size)).losses.mean().detach())
-    loss = train_on_public(model, data, epochs=1, learning_rate=1e-9, batch=5)
-    assert loss == pytest.approx(start, rel=1e-5)
-    loss = train_on_public(model, data, epochs=3, learning_rate=1e-9, batch=5)
-    assert loss == pytest.approx(start, rel=1e-5)
 
 
 def test_a_model_from_public_text_is_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

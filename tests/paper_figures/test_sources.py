@@ -32,53 +32,66 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "paper_figures" / "room").mkdir(parents=True)
     root = tmp_path / "paper_figures"
     (root / "item.py").write_text(TEXT)
-    (root / "other.py").write_text("import numpy\nfrom paper_figures._page import page\nx = 1\n")
+    (root / "other.py").write_text("import numpy\nfrom paper_figures._page import page\nx = page\n")
     (root / "_page.py").write_text("page = 1\n")
     (root / "room" / "__init__.py").write_text("")
-    (root / "room" / "_deep.py").write_text("from paper_figures.item import f\ny = 2\n")
+    (root / "room" / "_deep.py").write_text("from paper_figures.item import f\ny = 2\nunused = 3\n")
     monkeypatch.setattr(_sources, "ROOT", root)
-    monkeypatch.setattr(_sources, "_digest", _sources._digest.__wrapped__)
+    monkeypatch.setattr(_sources, "_tree", _sources._tree.__wrapped__)
     return root
 
 
-def test_all_that_a_file_imports_counts_but_what_shows_and_stores(package: Path) -> None:
-    assert list(digests("paper_figures.item")) == ["item.py", "other.py", "room/_deep.py"]
+def test_all_that_a_module_uses_counts_but_what_shows_and_stores(package: Path) -> None:
+    assert list(digests("paper_figures.item")) == ["f", "x", "y"]
     assert digests("elsewhere.item") == {}
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "seen"),
     [
-        ("item.py", "x + y + 1", "x + y + 2", True),
-        ("room/_deep.py", "y = 2", "y = 3", True),
-        ("other.py", "x = 1", "x = 1.0", True),
-        ("item.py", "Says more.", "Says even more.\n\n    Two lines.\n    ", False),
-        ("item.py", "# A comment.\n", "# Another one.\n\n\n", False),
-        ("item.py", "x + y + 1", "x  +  y + 1", False),
-        ("_page.py", "page = 1", "page = 2", False),
+        ("item.py", "x + y + 1", "x + y + 2", "f"),
+        ("item.py", "x + y + 1", "x + y + x", "f"),
+        ("room/_deep.py", "y = 2", "y = 3", "y"),
+        ("other.py", "x = page", "x = 1.0", "x"),
+        ("item.py", "Says more.", "Says even more.\n\n    Two lines.\n    ", ""),
+        ("item.py", "# A comment.\n", "# Another one.\n\n\n", ""),
+        ("item.py", "x + y + 1", "x  +  y + 1", ""),
+        ("room/_deep.py", "unused = 3", "unused = 4", ""),
+        ("_page.py", "page = 1", "page = 2", ""),
     ],
 )
 def test_what_is_computed_is_seen_and_what_is_said_is_not(
-    package: Path, file: str, old: str, new: str, seen: bool
+    package: Path, file: str, old: str, new: str, seen: str
 ) -> None:
     before, path = digests("paper_figures.item"), package / file
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    assert changed(before, "paper_figures.item") == ([file] if seen else [])
+    assert changed(before, "paper_figures.item") == ([seen] if seen else [])
 
 
-def test_a_file_that_came_or_went_is_named(package: Path) -> None:
+def test_moves_and_names_of_local_variables_change_nothing(package: Path) -> None:
+    body = 'def g(a, *, b: int = 3) -> int:\n    """Says."""\n    total = a * b\n    return total + z\n'
+    (package / "item.py").write_text(f"z = 2\n{body}")
     before = digests("paper_figures.item")
-    (package / "item.py").write_text("from paper_figures.fresh import z\n")
+    renamed = body.replace("total", "c").replace("a, *", "first, *").replace("a * b", "first * b").replace(": int", "")
+    (package / "other.py").write_text(f"z = 2\n{renamed.replace('Says', 'Says more')}")
+    (package / "item.py").write_text("from paper_figures.other import g\nh = g\n")
+    assert changed(before, "paper_figures.item") == ["h"]
+    (package / "other.py").write_text(f"z = 2\n{body.replace('a * b', 'b * a')}")
+    assert changed(before, "paper_figures.item") == ["g", "h"]
+
+
+def test_a_definition_that_came_or_went_is_named(package: Path) -> None:
+    before = digests("paper_figures.item")
+    (package / "item.py").write_text("from paper_figures.fresh import z\nw = z\n")
     (package / "fresh.py").write_text("z = 1\n")
-    assert changed(before, "paper_figures.item") == ["fresh.py", "item.py", "other.py", "room/_deep.py"]
+    assert changed(before, "paper_figures.item") == ["f", "w", "x", "y", "z"]
 
 
 def test_every_item_has_code_of_its_own() -> None:
     for item in ITEMS.values():
-        module = module_of(item.measure)
-        assert f"items/{module.split('.')[-1]}.py" in digests(module)
+        assert digests(module_of(item.measure)), item.name
     assert module_of(partial(partial(digests, "a"), "b")) == "paper_figures._sources"
 
 
@@ -90,11 +103,11 @@ def test_older_results_are_told(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "adam-bound.json"
     stored = load("adam-bound", tmp_path)
     assert stored is not None
-    digest = stored.code["items/adam_bound.py"]
+    digest = stored.code["measure"]
     path.write_text(path.read_text().replace(digest, "0" * len(digest)))
     counts = tmp_path / "generation-counts.json"
     counts.write_text(counts.read_text().split('"code"')[0].rstrip().rstrip(",") + "}")
     assert main(["stale", "--results", str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split(maxsplit=1) == ["adam-bound", "changed since: items/adam_bound.py"]
+    assert lines[0].split(maxsplit=1) == ["adam-bound", "changed since: measure"]
     assert lines[1] == "1 of 1 results are older than their code; of 1 it was not recorded"

@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from dprmt import ParameterError
-from dprmt.accounting import DPSGD
 from paper_figures.__main__ import main
-from paper_figures._pieces import Pieces, raw_file
+from paper_figures._pieces import Pieces
 from paper_figures._rates import lowest
 from paper_figures._tuner import LABELS, tuned
 from paper_figures.heavy_tail import Trial, load_results, read_trial
-from paper_figures.items import ITEMS
-from paper_figures.items.barcode import EXTENTS, MOMENTUM, SIGMA, STABILITY, rate_of
+from paper_figures.items.barcode import MOMENTUM, SIGMA, STABILITY, rate_of
 from paper_figures.studies import GroupRecord, private_settings
 
 
@@ -70,31 +67,12 @@ def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert len(folders) == len(set(folders)) == 5
 
 
-def test_one_seed_has_no_spread_and_one_rate_no_edge(tmp_path: Path) -> None:
-    found = tuned(pieces(tmp_path), lambda *_: record(1.0), {"gd": [0.5]}, [0])["gd"]
-    assert math.isnan(found.spread("loss"))
-    assert not found.at_edge
-
-
-@pytest.mark.parametrize(
-    ("name", "rates", "seeds"), [("seeds", {"gd": [1.0]}, []), (r"rates\['gd'\]", {"gd": [1.0, 5.0]}, [0])]
-)
-def test_bad_input(name: str, rates: dict[str, list[float]], seeds: list[int], tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=f"^{name}"):
-        tuned(pieces(tmp_path), lambda *_: record(math.inf), rates, seeds)
-
-
 @given(st.dictionaries(st.floats(0.1, 10), st.one_of(st.none(), st.floats()), min_size=1))
 def test_no_loss_is_below_the_lowest(losses: dict[float, float | None]) -> None:
     """A loss that is not finite is chosen only where none is finite."""
     finite = [loss for loss in losses.values() if loss is not None and math.isfinite(loss)]
     chosen = losses[lowest(losses)]
     assert chosen == min(finite) if finite else chosen is None or not math.isfinite(chosen)
-
-
-def test_nothing_has_no_lowest() -> None:
-    with pytest.raises(ParameterError, match=r"^losses"):
-        lowest({})
 
 
 @pytest.mark.parametrize("rates", [[1.0, 5.0], [5.0, 1.0]])
@@ -114,38 +92,6 @@ def test_the_barcode_item_has_the_effective_step_of_the_linear_study(optimizer: 
     assert replace(unit, learning_rate=rate).effective_step == pytest.approx(3.0, rel=1e-4)
     settings = private_settings(optimizer, rate, size=5 * 128, noise_multiplier=SIGMA)
     assert settings.optimizer.momentum == MOMENTUM or optimizer != "gdm"
-
-
-def test_the_barcode_item_has_every_optimizer_on_one_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = replace(EXTENTS["long"], plan=[(10, 2), (20, 1)], steps=1, sample_rate=0.5, grid=(1.0, 4.0), seeds=(0, 1))
-    monkeypatch.setitem(EXTENTS, "long", tiny)
-    found = ITEMS["barcode"].measure("long", tmp_path)
-    assert found.seeds == 2
-    assert (tmp_path / "barcode.png").read_bytes().startswith(b"\x89PNG")
-    runs = len(raw_file(tmp_path, "barcode", "long").read_text().splitlines())
-    assert 4 * 2 + 4 * 2 <= runs <= 4 * 2 + 4 * 2 + 3 * 2  # the grid, the best ones' seeds, and those at an equal step
-    assert len(found.rows) == 2 * 4 + 2 * 4 + 2 * 4  # accuracies; losses of all and of the rarest, at two steps
-    assert [row.verdict() for row in found.rows[:8]] == [None] * 8  # other images than the paper's
-
-
-def test_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    picture, text = tmp_path / "figure.png", tmp_path / "text.txt"
-    text.write_text("one two three one two one four " * 40)
-    arguments = [str(text), "--rows", "8", "--length", "8", "--vocabulary", "6"]
-    rates = ["--rates", "gd=0.5:1", "gdm=0.1", "adam=1e-3", "adambc=1e-3"]
-    command = ["study", "next-token", str(picture), *arguments, "--steps", "1", "--seeds", "2", "--sigma", "50"]
-    command += ["--sample-rate", "0.5", *rates]
-    assert main(command) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    lines = [line for line in capsys.readouterr().out.splitlines() if "DP-" in line]
-    assert [line.split()[0] for line in lines] == ["DP-GD", "DP-GDM", "DP-Adam", "DP-AdamBC"]
-    assert all("2 seeds, step 1" in line and " ± " in line for line in lines)
-    bounds = DPSGD(50.0, 0.5).epsilon(steps=1, delta=1e-5)
-    for line in lines:  # early in a long run: from a curve of many steps, so that the third digit may be one more
-        printed = float(line.split("ε ")[1].split(",")[0])
-        assert bounds.lower <= printed <= 1.01 * bounds.upper
-    assert "(edge of the grid)" in lines[0]
-    assert "edge" not in lines[1]
 
 
 def test_heavy_tail_runs_are_tuned_on_the_first_seed_and_exported(

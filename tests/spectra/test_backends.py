@@ -46,7 +46,7 @@ def assert_same_spectrum(matrix, spectrum, edge, tolerance):
     SEEDS,
     st.integers(1, 40),
     st.integers(0, 60),
-    st.sampled_from(["auto", "gram", "lanczos", "svd"]),
+    st.sampled_from(["auto", "gram", "lanczos", "products", "svd"]),
     st.booleans(),
 )
 def test_small_matrices(seed, rows, extra, backend, tensor):
@@ -62,10 +62,11 @@ def test_small_matrices(seed, rows, extra, backend, tensor):
     assert_same_spectrum(matrix, leading_spectrum(stack, edges, backend), edge, 1e-10)
 
 
+@pytest.mark.parametrize("backend", ["auto", "products"])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("spikes", [[], [2.0], [1.01, 1.2, 1.2, 7.0], [1.5] * 9], ids=str)
-def test_lanczos_on_a_bulk(spikes, dtype, library):
+def test_lanczos_on_a_bulk(spikes, dtype, library, backend):
     """No spike, one, a repeated pair among others, and nine equal ones."""
     rng = np.random.default_rng(len(spikes))
     rows, columns = 260, 300
@@ -74,7 +75,7 @@ def test_lanczos_on_a_bulk(spikes, dtype, library):
     stack, edges = matrix[None], np.array([1.0])
     if library == "torch":
         stack, edges = torch.from_numpy(stack), torch.from_numpy(edges)
-    spectrum = leading_spectrum(stack, edges, "auto")
+    spectrum = leading_spectrum(stack, edges, backend)
     assert spectrum.values.shape[-1] == max(1, len(spikes))
     assert_same_spectrum(matrix, spectrum, 1.0, 1e-4 if dtype is np.float32 else 1e-9)
 
@@ -176,7 +177,7 @@ def test_many_spikes_are_seen_before_a_product_is_formed(size, strengths, monkey
     assert spectrum.values.shape == (1, 2)
 
 
-@pytest.mark.parametrize("backend", ["lanczos"])
+@pytest.mark.parametrize("backend", ["lanczos", "products"])
 def test_spikes_that_crowd_are_not_looked_for_one_by_one(backend, monkeypatch):
     """Half of the values above the edge are seen before the first step; without the look the search gives up."""
     values = np.concatenate([np.linspace(2, 9, 200), np.linspace(0, 0.9, 200)])
@@ -227,6 +228,52 @@ def test_least_top_eigenvalue_is_a_lower_bound(seed, size):
     assert (least >= top / 3).all()
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("spikes", [(), (1.3,), (1.05, 1.1, 4.0)], ids=str)
+def test_products_alone_are_proven_complete(spikes, dtype, library, monkeypatch):
+    """On noise with few spikes nothing else is formed."""
+    monkeypatch.delattr(_backends, "_gram")
+    rng, shape = np.random.default_rng(3), (500, 700)
+    edge = math.sqrt(shape[0]) + math.sqrt(shape[1])
+    left, right = (rotation(rng, side, len(spikes)) for side in shape)
+    noise = rng.standard_normal(shape) / (1.02 * edge)
+    noise -= left @ (left.T @ noise)
+    matrix = (noise + (left * spikes) @ right.T).astype(dtype)
+    y = torch.from_numpy(matrix) if library == "torch" else matrix
+    spectrum = leading_spectrum(y[None], torch.ones(1) if library == "torch" else np.ones(1), "products")
+    assert_same_spectrum(matrix, spectrum, 1.0, 1e-4 if dtype is np.float32 else 1e-9)
+    top = np.linalg.svdvals(matrix.astype(float))[0]
+    assert float(spectrum.values[0, 0]) == pytest.approx(top, rel=2e-3)
+
+
+@pytest.mark.parametrize(("top", "said"), [(0.97, True), (1.05, False)])
+def test_what_a_search_missed_is_seen(top, said):
+    """The proof's own start sees an eigenvalue that is above the threshold, and proves that one below is."""
+    values = np.append(np.linspace(0, 0.9, 399), top)
+    block = np.random.default_rng(1).standard_normal((_backends._WIDTH, 400))
+    assert _backends._nothing_above(lambda rows: rows * values, block, 1.0, 1e-12) is said
+
+
+@pytest.mark.parametrize("overlap", [0.5, 0.7, 1.0])
+@pytest.mark.parametrize("top", [1.01, 1.5, 4.0])
+def test_a_start_as_unlucky_as_is_allowed_for_proves_nothing(top, overlap):
+    """A norm of 0.49 of 16 normal variables has probability 1e-12."""
+    values = np.append(np.linspace(0, 0.8, 399), top)
+    block = np.random.default_rng(2).standard_normal((_backends._WIDTH, 400))
+    block[:, -1] *= overlap / np.linalg.norm(block[:, -1])
+    assert _backends._nothing_above(lambda rows: rows * values, block, 1.0, 1e-12) is not True
+
+
+def test_no_proof_where_the_threshold_is_within_the_bulk_top_or_rounding_is_large():
+    values = np.append(np.linspace(0, 0.999, 399), 0.99999)
+    block = np.random.default_rng(1).standard_normal((_backends._WIDTH, 400))
+    assert _backends._nothing_above(lambda rows: rows * values, block, 1.0, 1e-12) is None
+    below = np.linspace(0, 0.9, 400)
+    assert _backends._nothing_above(lambda rows: rows * below, block, 1.0, 1e-12) is True
+    assert _backends._nothing_above(lambda rows: rows * below, block, 1.0, 1e-1) is None
+
+
 def test_no_proof_without_an_orthonormal_basis():
     """Ritz values bound eigenvalues from below only then; a slight skew already shifts them."""
     matrix = np.diag([3.0, 3.0, 0.5, 0.1])
@@ -237,7 +284,7 @@ def test_no_proof_without_an_orthonormal_basis():
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.float32, 1e-9), (np.float64, 1e-15)])
-@pytest.mark.parametrize("backend", ["gram", "lanczos"])
+@pytest.mark.parametrize("backend", ["gram", "lanczos", "products"])
 @pytest.mark.parametrize("ratio", [1.5, 30.0, 3e3, 3e5])
 def test_accuracy_at_every_dynamic_range(ratio, backend, dtype, rounding):
     """The error of a value next to the edge grows like s₁/b, as that of an SVD, and not like its square."""
@@ -272,9 +319,11 @@ def test_auto_goes_by_the_shorter_side(monkeypatch):
     for name in ("_from_products", "_from_lanczos"):
         original = getattr(_backends, name)
         monkeypatch.setattr(_backends, name, lambda *a, f=original, n=name, **k: used.append(n) or f(*a, **k))
-    for rows in (_backends.GRAM_LIMIT, _backends.GRAM_LIMIT + 1):
+    monkeypatch.setattr(_backends, "PRODUCT_FREE", 200)
+    monkeypatch.setattr(_backends, "leading_pairs", lambda *_: used.append("leading_pairs"))
+    for rows in (_backends.GRAM_LIMIT, _backends.GRAM_LIMIT + 1, 200):
         leading_spectrum(np.ones((1, rows, 2 * rows)) / rows, np.array([10.0]))
-    assert used == ["_from_products", "_from_lanczos"]
+    assert used == ["_from_products", "_from_lanczos", "_from_lanczos", "leading_pairs"]
 
 
 @pytest.mark.parametrize("size", [255, 257, 300])

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import html
+import io
 import json
+import re
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
+from scipy import io as scipy_io
 
 from dprmt.cli import main
-from dprmt.spectra import denoise, spectra_of
+from dprmt.spectra import MarchenkoPastur, denoise, spectra_of, visible_signal
 
 RNG = np.random.default_rng(0)
 
@@ -56,6 +63,18 @@ def test_a_difference_is_taken_by_name() -> None:
     }
 
 
+@pytest.mark.parametrize(("first", "second"), [("encoder.model.", ""), ("", "module.")])
+def test_a_prefix_of_all_names_does_not_matter(first: str, second: str) -> None:
+    after = {f"{first}layer.{i}.weight": RNG.standard_normal((3, 5)) for i in range(3)} | {
+        "head.weight": np.ones((2, 2))
+    }
+    before = {f"{second}layer.{i}.weight": 0 * after[f"{first}layer.{i}.weight"] for i in range(3)}
+    found = spectra_of(after, minus=before)
+    assert list(found) == [f"{first}layer.{i}.weight" for i in range(3)]
+    assert found.skipped == {"head.weight": "is not in the file that is subtracted"}
+    assert not spectra_of({"a": np.ones((2, 2))}, minus={"b": np.ones((2, 2))})
+
+
 def test_adapters_are_products_with_their_scale(tmp_path: Path) -> None:
     a, b = torch.randn(4, 50, dtype=torch.float64), torch.randn(30, 4, dtype=torch.float64)
     save_file({"q.lora_A.weight": a, "q.lora_B.weight": b}, tmp_path / "adapter_model.safetensors")
@@ -67,9 +86,33 @@ def test_adapters_are_products_with_their_scale(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[name].singular_values[:4], expected[:4], rtol=1e-12)
     assert not found[name].singular_values[4:].any()
     assert found[name].fit.verdict == "no noise: rank 4 of 30 to rounding"
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 12, "use_rslora": True}))
-    rank_stable = spectra_of(tmp_path)[name]
-    np.testing.assert_allclose(rank_stable.singular_values[0], 2 * expected[0], rtol=1e-12)
+    for more, factor in (({"use_rslora": True}, 2), ({"alpha_pattern": {"q": 4, "k": 9}}, 1 / 3)):
+        config = {"r": 4, "lora_alpha": 12, **more}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+        found = spectra_of(tmp_path)[name].singular_values[0]
+        np.testing.assert_allclose(found, factor * expected[0], rtol=1e-12)
+
+
+def test_other_names_of_adapters_and_kernels_as_factors() -> None:
+    a, b = RNG.standard_normal((2, 5, 3, 3)), RNG.standard_normal((7, 2, 1, 1))
+    pair = {"lora_x.lora_down.weight": a, "lora_x.lora_up.weight": b, "lora_x.alpha": np.array(8.0)}
+    found = spectra_of(pair)
+    expected = np.linalg.svdvals(4 * b[:, :, 0, 0] @ a.reshape(2, -1))
+    np.testing.assert_allclose(found["lora_x.lora_up·down.weight"].singular_values[:2], expected[:2])
+    bad = spectra_of({"lora_A": np.ones((2, 4)), "lora_B": np.ones((3, 5))})
+    assert bad.skipped == {"lora_B·A": "has a pair of shapes (3, 5) and (2, 4)"}
+    own = spectra_of({"lora_A": np.ones((2, 4)), "lora_B": np.ones((3, 2))}, lambda product: product.mean())
+    assert own["lora_B·A"].sigma == 2.0
+
+
+def test_adapters_are_subtracted_as_products() -> None:
+    draw = RNG.standard_normal
+    before = {"lora_A": draw((2, 40)), "lora_B": draw((30, 2))}
+    after = {name: value + 0.1 * draw(value.shape) for name, value in before.items()}
+    found = spectra_of(after, minus=before)
+    expected = np.linalg.svdvals(after["lora_B"] @ after["lora_A"] - before["lora_B"] @ before["lora_A"])
+    np.testing.assert_allclose(found["lora_B·A"].singular_values, expected, atol=1e-12)
+    assert spectra_of(after, minus={}).skipped == {"lora_B·A": "is not in the file that is subtracted"}
 
 
 def test_shards_several_files_and_orders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -103,3 +146,193 @@ def test_every_8_bit_number_is_read_as_torch_does(kind: torch.dtype, tmp_path: P
     save_file({"x": finite}, tmp_path / "x.safetensors")
     found = spectra_of(tmp_path / "x.safetensors", sigma=1.0)
     np.testing.assert_allclose(found["x"].singular_values, np.linalg.svdvals(finite.double().numpy()))
+
+
+def blocks(scale: np.ndarray, size: int, shape: tuple[int, int]) -> np.ndarray:
+    return np.kron(scale, np.ones((size, size)))[: shape[0], : shape[1]]
+
+
+@pytest.mark.parametrize(
+    ("scale", "size", "name"),
+    [
+        (np.array(0.25), None, "weight_scale"),
+        (np.array([0.25]), None, "scale_weight"),
+        (RNG.uniform(1, 2, (300, 1)), None, "weight_scale"),
+        (RNG.uniform(1, 2, (3, 2)), 128, "weight_scale_inv"),
+        (RNG.uniform(1, 2, (19, 13)), 16, "weight_scale_inv"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_scaled_8_bit_floats_are_multiplied(
+    tmp_path: Path, scale: np.ndarray, size: int | None, name: str, suffix: str
+) -> None:
+    """One scale for all, for each row, and for each block, of which the last ones are cut."""
+    eight = torch.from_numpy(RNG.standard_normal((300, 200))).to(torch.float8_e4m3fn)
+    arrays = {f"q.{name}": torch.from_numpy(scale).float(), "q.weight": eight}
+    save = save_file if suffix == "safetensors" else torch.save
+    save(arrays, tmp_path / f"x.{suffix}")
+    found = spectra_of(tmp_path / f"x.{suffix}")
+    factors = blocks(scale, size, (300, 200)) if size else scale
+    expected = np.linalg.svdvals(eight.double().numpy() * factors)
+    np.testing.assert_allclose(found["q.weight"].singular_values, expected, rtol=1e-6)
+    assert found.skipped == {f"q.{name}": "is the scale of another array"}
+
+
+def test_scales_that_fit_no_blocks_and_arrays_that_only_sound_like_scales() -> None:
+    eight = torch.ones(12, 8).to(torch.float8_e4m3fn)
+    found = spectra_of({"w": eight, "w_scale": torch.ones(5, 8)})
+    assert found.skipped["w"] == "has scales of shape (5, 8) for (12, 8)"
+    both = spectra_of({"norm": RNG.standard_normal((4, 6)), "norm_scale": RNG.standard_normal((4, 6))})
+    assert list(both) == ["norm", "norm_scale"]
+    exponents = torch.tensor([[120, 130]], dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    micro = spectra_of({"w": torch.ones(1, 64).to(torch.float8_e5m2), "w_scale": exponents})
+    assert micro["w"].singular_values[0] == pytest.approx((32 * (2.0**-14 + 2.0**6)) ** 0.5)
+
+
+def test_matlab_files(tmp_path: Path) -> None:
+    matrix = RNG.standard_normal((8, 30))
+    scipy_io.savemat(tmp_path / "x.mat", {"w": matrix, "n": np.arange(3), "text": "no"})
+    found = spectra_of(tmp_path / "x.mat", sigma=1.0)
+    np.testing.assert_allclose(found["w"].singular_values, np.linalg.svdvals(matrix))
+    assert found.skipped["n"] == "holds int64 numbers"
+    assert list(found.skipped) == ["n", "text"]
+
+
+def test_hdf5_and_newer_matlab_files(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    matrix, other = RNG.standard_normal((8, 30)), tmp_path / "raw"
+    other.write_bytes(matrix.tobytes())
+    cases = (("x.h5", matrix, "is no array"), ("x.mat", matrix.T, "holds bytes40 numbers"))  # MATLAB stores by columns
+    for name, stored, said in cases:
+        with h5py.File(tmp_path / name, "w", userblock_size=512) as file:
+            file["layer/kernel"] = stored
+            file["#refs#/a"] = np.eye(3)
+            file["text"] = "words"
+            external = [(str(other), 0, matrix.nbytes)]
+            file.create_dataset("elsewhere", matrix.shape, matrix.dtype, external=external)
+            file["linked"] = h5py.ExternalLink(str(tmp_path / "x.npz"), "/w")
+        with (tmp_path / name).open("r+b") as file:
+            file.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM")
+        found = spectra_of(tmp_path / name, sigma=1.0)
+        assert found["layer/kernel"].shape == (8, 30)
+        np.testing.assert_allclose(found["layer/kernel"].singular_values, np.linalg.svdvals(matrix))
+        assert found.skipped == {"elsewhere": "cannot be read: they are in another file", "text": said}
+
+
+def test_gguf_files_are_dequantized(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    matrix = RNG.standard_normal((24, 64)).astype(np.float32)
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    kinds = gguf.GGMLQuantizationType
+    expected = {"full": matrix}
+    writer.add_tensor("full", matrix)
+    writer.add_tensor("half", matrix.astype(np.float16))
+    expected["half"] = matrix.astype(np.float16)
+    for kind in (kinds.Q8_0, kinds.Q4_0, kinds.BF16):
+        packed = gguf.quants.quantize(matrix, kind)
+        writer.add_tensor(kind.name, packed, raw_dtype=kind)
+        expected[kind.name] = gguf.quants.dequantize(packed, kind)
+    writer.add_tensor("bias", matrix[0])
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    found = spectra_of(tmp_path / "x.gguf", sigma=1.0)
+    assert sorted(found) == sorted(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name].singular_values, np.linalg.svdvals(values.astype(float)), rtol=1e-6)
+    assert found.skipped == {"bias": "has shape (64,)"}
+
+
+def test_an_array_that_cannot_be_read_is_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, good=np.eye(3), trap=np.array([[Path]], dtype=object), bad=np.full((2, 2), np.inf))
+    found = spectra_of(path, sigma=1.0)
+    assert list(found) == ["good"]
+    assert found.skipped["trap"].startswith("cannot be read: damaged, or with pickled objects")
+    assert main(["spectrum", str(path), "--sigma", "1"]) == 0
+    assert "cannot be read" in capsys.readouterr().out
+
+
+def test_a_decomposition_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    monkeypatch.setattr(np.linalg, "svdvals", fails)
+    assert spectra_of({"w": np.eye(3)}).skipped == {"w": "has no singular values: SVD did not converge"}
+
+
+COLUMNS = [
+    *("matrix", "kind", "shape", "sigma", "estimated_sigma", "top_over_edge", "spikes", "stable_rank"),
+    *("effective_rank", "energy_above_edge", "visible", "fit_distance", "fit_p_value", "verdict"),
+]
+
+
+def test_every_column_is_in_every_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """CSV, data frame, HTML and JSON hold the same numbers, and the row of a bad matrix."""
+    matrix = np.random.default_rng(1).standard_normal((40, 60))
+    matrix[0] += 3.5
+    np.savez(tmp_path / "x.npz", w=matrix, bad=np.full((2, 2), np.nan))
+    found = spectra_of(tmp_path / "x.npz", sigma=1.0)
+    row, bad = found.rows()
+    assert list(row) == COLUMNS
+    assert bad == {"matrix": "bad", "verdict": "has entries that are not finite"}
+    frame = pd.DataFrame(found.rows())
+    assert list(frame.columns) == COLUMNS
+    assert frame.loc[0].to_dict() == row
+    run = ["spectrum", str(tmp_path / "x.npz"), "--sigma", "1"]
+    page = tmp_path / "x.html"
+    assert main([*run, "--csv", "--html", str(page)]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0] == {name: str(value) for name, value in row.items()}
+    assert rows[1] == dict.fromkeys(COLUMNS, "") | bad
+    cells = [html.unescape(text) for text in re.findall(r"<td[^>]*>([^<]*)</td>", page.read_text(encoding="utf-8"))]
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in row.items()}
+    assert dict(zip(COLUMNS, cells[: len(COLUMNS)], strict=True)) == shown
+    assert cells[len(COLUMNS)] == "bad"
+    assert main([*run, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (stated,) = document["matrices"]
+    assert stated["fit"]["p_value"] == row["fit_p_value"]
+    assert stated["fit"]["distance"] == row["fit_distance"]
+    direct = set(COLUMNS[3:11]) - {"spikes", "top_over_edge"}
+    assert {name: stated[name] for name in direct} == {name: row[name] for name in direct}
+    assert stated["singular_values"][0] / stated["bulk_edge"] == row["top_over_edge"]
+    assert document["reasons"] == {"bad": "has entries that are not finite"}
+
+
+def test_columns_are_what_they_are_called() -> None:
+    matrix = np.random.default_rng(1).standard_normal((40, 60))
+    matrix[0] += 3.5
+    row = spectra_of({"w": matrix}, sigma=1.0).rows()[0]
+    values, edge = np.linalg.svdvals(matrix), 40**0.5 + 60**0.5
+    shares = values / values.sum()
+    law = MarchenkoPastur((39, 59), 1.0).cdf(values[:0:-1])
+    steps = np.arange(40) / 39
+    expected = {
+        "top_over_edge": values[0] / edge,
+        "stable_rank": (matrix**2).sum() / values[0] ** 2,
+        "effective_rank": np.exp(-(shares * np.log(shares)).sum()),
+        "energy_above_edge": values[0] ** 2 / (matrix**2).sum(),
+        "visible": visible_signal((40, 60), 1.0),
+        "fit_distance": max((law - steps[:-1]).max(), (steps[1:] - law).max()),
+    }
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    assert (row["shape"], row["kind"], row["spikes"], row["verdict"]) == ("40 × 60", "matrix", 1, "noise of this σ")
+    assert row["estimated_sigma"] == pytest.approx(1.0, rel=0.05)
+    assert 0.01 < row["fit_p_value"] <= 1
+
+
+def test_one_picture_of_all_matrices(tmp_path: Path) -> None:
+    mpl.use("Agg")
+    arrays = {"noise": RNG.standard_normal((30, 50)), "signal": RNG.standard_normal((20, 90)) + 2.0}
+    np.savez(tmp_path / "x.npz", **arrays)
+    found = spectra_of(arrays, sigma=1.0)
+    axes = found.plot()
+    drawn = {line.get_label(): line.get_xdata() for line in axes.lines}
+    np.testing.assert_allclose(drawn["values above the gate"], [found["signal"].top_over_edge])
+    np.testing.assert_allclose(drawn["edge by the estimated σ"], [found[name].fit.sigma for name in found])
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["noise", "signal"]
+    mpl.pyplot.close("all")
+    picture = tmp_path / "all.png"
+    assert main(["spectrum", str(tmp_path / "x.npz"), "--sigma", "1", "--plot-all", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")

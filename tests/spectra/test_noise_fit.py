@@ -13,7 +13,6 @@ from dprmt.spectra import (
     estimate_sigma,
     kappa_for,
     noisy_spectrum,
-    screenot_threshold,
     spike_map,
     visible_signal,
     whiten,
@@ -155,14 +154,3 @@ def test_whitening_makes_uneven_noise_white_and_keeps_rank() -> None:
     assert noisy_spectrum(scaled, 1.0).fit.p_value > 0.01
     with pytest.raises(ParameterError, match="rows or columns of zeros"):
         whiten(np.diag([1.0, 0.0]))
-
-
-@pytest.mark.parametrize(
-    ("shape", "rank", "expected"),
-    [((100, 200), 10, 28.281813827172822), ((300, 300), 20, 40.22200886251328), ((50, 400), 5, 32.29955726930569)],
-)
-def test_screenot_is_that_of_its_package(shape: tuple[int, int], rank: int, expected: float) -> None:
-    """Values of ``screenot`` 0.0.2, ``adaptiveHardThresholding``, whose search ends within 1e-5."""
-    noisy = np.random.default_rng(sum(shape)).standard_normal(shape)
-    noisy[0, 0] += 60
-    assert screenot_threshold(np.linalg.svdvals(noisy), shape, rank) == pytest.approx(expected, abs=2e-5)

@@ -9,7 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 import scipy
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
@@ -100,23 +100,6 @@ def test_shrinkers_shrink(shape, sigma, factor):
     assert all(a <= b * (1 + 1e-14) for a, b in itertools.pairwise(chain))
     if abs(factor - 1) > 1e-14:
         assert (frobenius > 0) == (operator > 0) == (factor > 1)
-
-
-@given(shapes, sigmas, factors, factors, st.sampled_from(LOSSES))
-def test_shrinkers_are_monotone(shape, sigma, a, b, loss):
-    """For y <= y', η(y) <= η(y')."""
-    low, high = (shrink(t * bulk_edge(shape, sigma), shape, sigma, loss) for t in sorted((a, b)))
-    assert low <= high * (1 + 1e-14)
-
-
-@given(shapes, sigmas, factors, st.floats(1e-3, 1e3), st.sampled_from(LOSSES))
-def test_scale_and_transposition(shape, sigma, factor, unit, loss):
-    """η scales with the unit of the matrix and does not see transposition."""
-    assume(abs(factor - 1) > 1e-9)
-    y = factor * bulk_edge(shape, sigma)
-    η = shrink(y, shape, sigma, loss)
-    assert shrink(unit * y, shape, unit * sigma, loss) == pytest.approx(unit * η, rel=1e-6, abs=1e-13 * unit * y)
-    assert shrink(y, shape[::-1], sigma, loss) == η
 
 
 @given(shapes, st.floats(0.0, 1e300), st.sampled_from(LOSSES))

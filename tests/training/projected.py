@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from audits.steps import make_private
 from dprmt.training.clipping import ClippedStep, plan_private
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces
 

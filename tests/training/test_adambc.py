@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -169,17 +168,6 @@ def test_is_invariant_to_scale(foreach: bool, seed: int, k: int, Φ: float, γ: 
     assert torch.equal(ends[0], ends[1])
 
 
-@loop_and_foreach
-@given(seed=SEEDS, η=RATES)
-def test_sign_descent_limit(foreach: bool, seed: int, η: float) -> None:
-    """With β₁ = β₂ = 0 and Φ = 0 every step is η·sign(g) where g² > γ', and ηg/√γ' elsewhere."""
-    (g,) = draw([(50,)], seed)
-    (p,) = params = parameters([torch.zeros_like(g)])
-    take_steps(DPAdamBC(params, η, (0.0, 0.0), noise_variance=0.0, floor=0.25, foreach=foreach), params, [[g]])
-    expected = torch.where(g**2 > 0.25, g.sign(), 2 * g)
-    np.testing.assert_allclose(p.detach().numpy(), -η * expected.numpy(), rtol=1e-14)
-
-
 # --- what it is for: the noise taken out of v̂
 
 
@@ -206,13 +194,6 @@ def test_pure_noise_leaves_an_unbiased_second_moment(schedule: list[float], step
         left = noisy_run(noise, 0.95, lambda Φ, factor=factor: factor * Φ)
         z = left.mean() / (left.std() / math.sqrt(left.size))
         assert abs(z) < 4.5 if factor == 1 else z * (1 - factor) > 20
-
-
-@pytest.mark.parametrize("schedule", ["rising", "falling"])
-def test_the_latest_variance_would_be_the_wrong_one(schedule: str) -> None:
-    noise = SCHEDULES[schedule]
-    left = noisy_run(noise, 0.95, lambda _: noise[-1])
-    assert abs(left.mean()) > 20 * left.std() / math.sqrt(left.size)
 
 
 def test_the_step_itself_is_corrected() -> None:
@@ -294,7 +275,6 @@ def test_announcing_what_the_denoiser_did() -> None:
 
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
-every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
 
 def two_groups(dtypes: Sequence[Any], foreach: bool | None = None, seed: int = 0) -> tuple[Any, list[Any]]:
@@ -332,17 +312,6 @@ def test_foreach_is_the_loop() -> None:
 
 
 @pytest.mark.parametrize("foreach", [False, True, None])
-def test_the_chosen_path_is_taken(foreach: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = []
-    module = "dprmt.training.optimizers._adambc."
-    monkeypatch.setattr(module + "_update_each", lambda *_: taken.append(False))
-    monkeypatch.setattr(module + "_update_together", lambda *_: taken.append(True))
-    optimizer, params = two_groups([torch.float32], foreach)
-    take_steps(optimizer, params, gradients_for(params, 1))
-    assert taken == [bool(foreach)] * 2  # None: the loop, on a CPU
-
-
-@pytest.mark.parametrize("foreach", [False, True, None])
 def test_resume_is_exact(foreach: bool | None) -> None:
     """Saved after 5 steps, loaded and continued, in all dtypes: the parameters of an uninterrupted run to the bit."""
     optimizer, params = two_groups(list(DTYPES.values()), foreach)
@@ -366,79 +335,6 @@ def test_resume_is_exact(foreach: bool | None) -> None:
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(other.state[q][name])), name
 
 
-def test_loading_shares_no_memory() -> None:
-    optimizer, params = two_groups([torch.float32])
-    take_steps(optimizer, params, gradients_for(params, 2))
-    other, copies = two_groups([torch.float32])
-    other.load_state_dict(optimizer.state_dict())
-    kept = other.state[copies[0]]["exp_avg_sq"].clone()
-    take_steps(optimizer, params, gradients_for(params, 2))
-    assert torch.equal(other.state[copies[0]]["exp_avg_sq"], kept)
-
-
-def test_loading_goes_through_hooks_of_others() -> None:
-    """A pre-hook that replaces the state is obeyed."""
-    optimizer, params = two_groups([torch.float32])
-    take_steps(optimizer, params, gradients_for(params, 2))
-
-    def double(_: Any, state: dict[str, Any]) -> dict[str, Any]:
-        state = copy.deepcopy(state)
-        state["state"][0]["exp_avg"] *= 2
-        return state
-
-    other, copies = two_groups([torch.float32])
-    other.register_load_state_dict_pre_hook(double)
-    other.load_state_dict(optimizer.state_dict())
-    assert torch.equal(other.state[copies[0]]["exp_avg"], 2 * optimizer.state[params[0]]["exp_avg"])
-
-
-@every_dtype
-def test_dtypes(dtype: Any) -> None:
-    """The parameters stay in their dtype and follow a float64 run as closely as its rounding allows."""
-    start, gradients = draw([(40,)], 0, dtype), [[g + 1 for g in draw([(40,)], t, dtype)] for t in range(1, 31)]
-    (p,), (q,) = low, high = parameters(start), parameters([start[0].double()])
-    options: dict[str, Any] = {"noise_variance": 0.2, "floor": 0.1}
-    optimizer = DPAdamBC(low, 0.1, **options)
-    take_steps(optimizer, low, gradients)
-    take_steps(DPAdamBC(high, 0.1, **options), high, [[g.double() for g in step] for step in gradients])
-    assert p.dtype == dtype
-    assert optimizer.state[p]["exp_avg_sq"].dtype == torch.promote_types(dtype, torch.float32)
-    np.testing.assert_allclose(
-        p.detach().double().numpy(), q.detach().numpy(), rtol=0, atol=16 * torch.finfo(dtype).eps
-    )
-    assert float((q.detach() - start[0]).abs().min()) > 1.0
-
-
-def test_second_moment_of_half_precision_does_not_stall() -> None:
-    """In bfloat16 0.999·v rounds to v; the state is in float32, so that v̂ of a vanished gradient does decay."""
-    (p,) = params = parameters([torch.zeros(1, dtype=torch.bfloat16)])
-    optimizer = DPAdamBC(params, 0.01, noise_variance=0.0, floor=1e-6)
-    take_steps(
-        optimizer, params, [[torch.ones(1, dtype=torch.bfloat16)]] + [[torch.zeros(1, dtype=torch.bfloat16)]] * 20
-    )
-    assert float(optimizer.state[p]["exp_avg_sq"]) == pytest.approx(1e-3 * 0.999**20, rel=1e-5)
-
-
-@loop_and_foreach
-@pytest.mark.parametrize("floor", [1e-300, 1e300])
-def test_floors_beyond_the_dtype(floor: float, foreach: bool) -> None:
-    """A zero gradient makes a zero step, not 0/0, also where the floor is no float32."""
-    (p,) = params = parameters([torch.ones(2)])
-    take_steps(DPAdamBC(params, 0.1, noise_variance=0.0, floor=floor, foreach=foreach), params, [[torch.zeros(2)]])
-    assert torch.equal(p, torch.ones(2))
-
-
-def test_a_parameter_without_gradient_is_skipped() -> None:
-    optimizer, params = two_groups([torch.float32])
-    before = [p.detach().clone() for p in params]
-    gradients = gradients_for(params, 1)[0]
-    gradients[1] = None
-    take_steps(optimizer, params, [gradients])
-    assert torch.equal(params[1], before[1])
-    assert params[1] not in optimizer.state
-    assert not torch.equal(params[0], before[0])
-
-
 def test_groups_have_their_own_options() -> None:
     """A group steps as an optimizer of its own with these options would, also one that was added later."""
     options = {
@@ -458,42 +354,6 @@ def test_groups_have_their_own_options() -> None:
     take_steps(optimizer, [other, grouped], [[g, g] for (g,) in gradients])
     assert torch.equal(alone, grouped)
     assert not torch.equal(alone, other)
-
-
-def test_closure_is_called_with_gradients_enabled() -> None:
-    (p,) = params = parameters(draw([(3,)], 0, torch.float32))
-    optimizer = DPAdamBC(params, 0.1, noise_variance=0.0, floor=1e-6)
-    before = p.detach().clone()
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = (p**2).sum()
-        loss.backward()
-        return loss
-
-    with torch.no_grad():
-        assert float(optimizer.step(closure)) == pytest.approx(float((before**2).sum()))
-    np.testing.assert_allclose(p.detach().numpy(), (before - 0.1 * before.sign()).numpy(), rtol=1e-6)
-    assert optimizer.step() is None
-
-
-def test_schedulers_hooks_and_copies() -> None:
-    """What torch.optim promises of any optimizer: schedulers set lr, hooks run, a deep copy goes on alike."""
-    optimizer, params = two_groups([torch.float32])
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    calls = []
-    optimizer.register_step_post_hook(lambda *_: calls.append(1))
-    take_steps(optimizer, params, gradients_for(params, 1))
-    scheduler.step()
-    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.01]
-    assert calls == [1]
-    twin = copy.deepcopy(optimizer)
-    copies: list[Any] = [None] * len(params)
-    copies[::2], copies[1::2] = (group["params"] for group in twin.param_groups)
-    more = gradients_for(params, 3, seed=5)
-    take_steps(optimizer, params, more)
-    take_steps(twin, copies, more)
-    assert all(torch.equal(p, q) for p, q in zip(params, copies, strict=True))
 
 
 # --- behind Opacus
@@ -597,50 +457,3 @@ def test_a_step_needs_the_noise_variance_of_every_parameter() -> None:
     optimizer.set_noise_variance({second: 2.0})
     take_steps(optimizer, params, [gradients])
     assert [optimizer.state[p]["noise_average"] for p in params] == pytest.approx([0.001, 0.002])
-
-
-def test_messages_name_argument_value_and_range() -> None:
-    with pytest.raises(ParameterError) as caught:
-        DPAdamBC(parameters(draw([(2,)], 0)), 0.1, noise_variance=-2.0, floor=0.1)
-    assert str(caught.value) == "noise_variance must be a finite number >= 0, got -2.0"
-    with pytest.raises(ParameterError, match=r"betas must be a pair of numbers in \[0, 1\), got \(1.0, 0.9\)"):
-        DPAdamBC(parameters(draw([(2,)], 0)), 0.1, (1.0, 0.9), noise_variance=0.0, floor=0.1)
-
-
-def test_sparse_gradients_are_refused() -> None:
-    dense, sparse = params = parameters(draw([(4,), (4,)], 0))
-    optimizer = DPAdamBC(params, 0.1, noise_variance=0.0, floor=0.1)
-    dense.grad, sparse.grad = torch.ones_like(dense), torch.ones_like(sparse).to_sparse()
-    before = dense.detach().clone()
-    with pytest.raises(ParameterError, match="grad must be a dense tensor"):
-        optimizer.step()
-    assert torch.equal(dense, before)
-
-
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64])
-def test_other_dtypes_are_refused(dtype: Any) -> None:
-    optimizer = DPAdamBC(parameters(draw([(2,)], 0)), 0.1, noise_variance=0.0, floor=0.1)
-    with pytest.raises(ParameterError, match="params must be tensors of real floating dtype"):
-        optimizer.add_param_group({"params": [torch.zeros(2, dtype=dtype)]})
-    assert len(optimizer.param_groups) == 1
-
-
-@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
-def test_bad_announcements(value: float) -> None:
-    first, second, foreign = parameters(draw([(2,), (2,), (2,)], 0))
-    optimizer = DPAdamBC([first, second], 0.1, noise_variance=1.0, floor=0.1)
-    with pytest.raises(ParameterError, match="noise_variance"):
-        optimizer.set_noise_variance({first: 0.0, second: value})
-    with pytest.raises(ParameterError, match="keyed by parameters of this optimizer"):
-        optimizer.set_noise_variance({first: 0.0, foreign: 0.0})
-    with pytest.raises(ParameterError, match="keyed by parameters of this optimizer"):
-        optimizer.set_noise_variance({"weight": 0.0})
-    assert not optimizer.state
-
-
-def test_the_state_of_another_optimizer_is_refused() -> None:
-    params = parameters(draw([(2,)], 0))
-    adam = torch.optim.Adam(params)
-    optimizer = DPAdamBC(params, 0.1, noise_variance=1.0, floor=0.1)
-    with pytest.raises(ParameterError, match="state_dict must be of a DPAdamBC, whose groups have noise_variance"):
-        optimizer.load_state_dict(adam.state_dict())

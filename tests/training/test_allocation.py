@@ -12,13 +12,14 @@ from scipy import stats
 
 from dprmt.accounting import DPSGD, RandomAllocation, calibrate
 from dprmt.training.harness import Run, read_metrics, read_summary, train
-from dprmt.training.harness._allocation import AllocatedBatches, allocation, epoch_length
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._observer import MetricsFile
+from dprmt.training.harness._prepare import sampling
+from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._ledger import SpentEpsilon
 from dprmt.training.private_run._randomness import Randomness
-from dprmt.training.randomness import SecureRandom
-from tests.training.tiny_recipe import recipe_in, write_data
+from dprmt.training.randomness import SecureRandom, allocation
+from tests.training.tiny_recipe import positions, recipe_in, write_data
 
 # --------------------------------------------------------------------------------------------- the audit
 
@@ -100,15 +101,8 @@ def test_steps_that_are_no_power_of_two_are_uniform():
 
 
 def test_every_start_and_epoch_has_draws_of_its_own():
-    first = AllocatedBatches(50, 4, Randomness(bytes(32), False))
-    second = AllocatedBatches(50, 4, Randomness(b"1" * 32, False))
-    batches = []
-    for draws in (first, second):
-        for batch in draws:
-            batches.append(tuple(batch))
-            draws.was_charged()
-            if draws.charged == 8:
-                break
+    starts = [Draws(50, RandomAllocation(4), Randomness(secret, False)) for secret in (bytes(32), b"1" * 32)]
+    batches = [tuple(draws.at(charged)) for draws in starts for charged in range(8)]
     epochs = [batches[start : start + 4] for start in range(0, 16, 4)]
     assert len({tuple(epoch) for epoch in epochs}) == 4
 
@@ -138,9 +132,10 @@ def batches(monkeypatch):
     real = Run._one_step
 
     def step(self, number, batch):
+        drawn = tuple(positions(batch))
         record = real(self, number, batch)
         if record is not None:
-            seen.append((self.attempt, number, tuple(batch)))
+            seen.append((self.attempt, number, drawn))
         return record
 
     monkeypatch.setattr(Run, "_one_step", step)
@@ -165,9 +160,9 @@ def once_each(epoch):
 
 def test_a_run_takes_every_sample_once_an_epoch(folder, tmp_path, batches):
     """Twelve steps are two epochs and two steps of a third, which is charged as a whole at each of them."""
-    assert epoch_length(12, SAMPLES) == LENGTH
-    assert (epoch_length(64, 1000), epoch_length(2000, 1000)) == (16, 1)
-    result = train(colours(folder), tmp_path / "run", noise_seed=1)
+    lengths = {size: sampling(colours(folder, **{"training.batch_size": size}).settings, 1000) for size in (64, 999)}
+    assert (lengths[64].steps_per_epoch, lengths[999].steps_per_epoch) == (16, 1)
+    result = train(colours(folder), tmp_path / "run")
     assert (result.steps, result.charged) == (12, 12)
     assert once_each(batches[:5])
     assert once_each(batches[5:10])
@@ -178,18 +173,18 @@ def test_a_run_takes_every_sample_once_an_epoch(folder, tmp_path, batches):
     assert result.epsilon == read_summary(tmp_path / "run")["epsilon"] == expected[2]
     for name in ("checkpoint", "checkpoint.previous"):
         assert (tmp_path / "run" / name).exists()
-    assert "allocation" not in load_checkpoint(tmp_path / "run")
+    assert "epoch" not in load_checkpoint(tmp_path / "run")
 
 
 def test_a_run_that_was_stopped_goes_on_with_its_draws(folder, tmp_path, batches, monkeypatch):
     """Stopped after 7 of 12 steps and resumed: every epoch is still drawn once, and charged once."""
     stop_at(monkeypatch, 8, dies=False)
     recipe = colours(folder)
-    first = train(recipe, tmp_path / "run", noise_seed=1)
+    first = train(recipe, tmp_path / "run")
     assert (first.finished, first.charged) == (False, 7)
     assert first.epsilon == MECHANISM.epsilon(epochs=2, delta=DELTA).upper
-    assert "allocation" in load_checkpoint(tmp_path / "run")
-    second = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
+    assert "epoch" in load_checkpoint(tmp_path / "run")
+    second = train(recipe, tmp_path / "run", resume=True)
     assert (second.finished, second.steps, second.charged) == (True, 12, 12)
     assert [start for start, _, _ in batches] == [1] * 7 + [2] * 5
     assert once_each(batches[:5])

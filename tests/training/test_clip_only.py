@@ -69,7 +69,7 @@ def test_one_step_is_that_of_the_clipped_gradients_alone() -> None:
     torch.nn.init.zeros_(net.weight)
     with run_in_memory(net, ItemTask([1.0, -0.1], torch.tensor, losses), settings, noise_seed=0) as run:
         list(run.steps())
-        margin = run.prepared.private.rounding
+        margin = run.private._inner.rounding
     assert margin <= 2.0**-13
     # Gradients -2, clipped to -0.5 less the margin for rounding, and 0.2.
     assert net.weight.item() == pytest.approx((0.5 * (1 - margin) - 0.2) / 2, rel=1e-5)

@@ -7,8 +7,8 @@ import copy
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from audits.steps import make_private
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 from tests.training.grape_reference import clipped_sum, literal_gradients, project
 from tests.training.projected import projected_step
 

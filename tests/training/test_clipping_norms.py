@@ -18,11 +18,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.norms import (
     HutchinsonEstimator,

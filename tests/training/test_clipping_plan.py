@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping import plan_private
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchPlusPlusEstimator, LayerRecord, NormEstimator, NormRecord
 from tests.training.norms_by_word import by_word
 

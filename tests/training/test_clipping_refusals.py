@@ -12,9 +12,9 @@ from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 from tests.training.norms_by_word import by_word
 
 CLIPPINGS = ["exact", "ghost", "hutchinson", "hutch++"]

@@ -27,8 +27,8 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
+from audits.steps import make_private
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from tests.training.norms_by_word import by_word
 

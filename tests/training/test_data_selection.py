@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dprmt import ParameterError
 from dprmt.training.data import TaskData, load_data
 from dprmt.training.data._rows import Row
-from dprmt.training.data._selection import kept_rows
+from dprmt.training.data._task_data import kept_rows
 from dprmt.training.models import byte_tokenizer
 from dprmt.training.recipes import DataRecipe
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,17 +24,14 @@ from opacus.optimizers import (  # noqa: E402
     AdaClipDPOptimizer,
     DPOptimizer,
     DPOptimizerFastGradientClipping,
-    DPPerLayerOptimizer,
 )
 from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer  # noqa: E402
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import (  # noqa: E402
     DistributedDPOptimizerFastGradientClipping,
 )
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise  # noqa: E402
-from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping  # noqa: E402
 
-from dprmt.training.clipping import DistributedNoisySumOptimizer  # noqa: E402
 from dprmt.training.denoising import (  # noqa: E402
     Denoising,
     DenoisingEvaluation,
@@ -114,56 +109,6 @@ def test_gradients_are_replaced_never_written_into() -> None:
         assert (p.grad is before[name]) == (name not in report.replaced)
 
 
-def test_autocasting_that_a_caller_left_on_rounds_nothing() -> None:
-    found = []
-    for cast in (False, True):
-        named, grads = parameters(), gradients(4, 0.1)
-        step = DenoisingStep(named, 0.1)
-        give(named, grads)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast):
-            step()
-        found.append({name: p.grad for name, p in named.items()})
-    assert not torch.equal(found[1]["wide"], grads["wide"])  # it was denoised
-    assert all(torch.equal(found[0][name], found[1][name]) for name in SHAPES)
-
-
-def test_orientation_does_not_matter() -> None:
-    """A Conv1D weight is the transpose of a Linear's."""
-    sigma, signal = 0.5, gradients(3, 0.5)["wide"]
-    named = parameters(linear=(12, 40), conv1d=(40, 12))
-    give(named, {"linear": signal, "conv1d": signal.T})
-    report = DenoisingStep(named, sigma)()
-    assert set(report.replaced) == {"linear", "conv1d"}
-    torch.testing.assert_close(named["linear"].grad, named["conv1d"].grad.T, rtol=1e-4, atol=1e-5)
-
-
-def test_report_holds_the_spectra_it_was_asked_for() -> None:
-    named, grads, sigma = parameters(torch.float64), gradients(1, 2.0, dtype=torch.float64), 2.0
-    give(named, grads)
-    report = DenoisingStep(named, sigma, Denoising(spectra=["w*", "tall", "bias"]))()
-    assert set(report.spectra) == {"wide", "tall"}
-    for name, spectrum in report.spectra.items():
-        np.testing.assert_allclose(spectrum.noisy, np.linalg.svdvals(grads[name].numpy()), rtol=1e-12)
-        after = np.linalg.svdvals(named[name].grad.numpy())
-        np.testing.assert_allclose(spectrum.denoised, after, rtol=1e-12, atol=1e-12)
-        assert report.top_singular_value(name) == pytest.approx(spectrum.noisy[0], rel=1e-10)
-        assert report.edge(name) == pytest.approx(sigma * (12**0.5 + 40**0.5))
-        above = (spectrum.noisy > report.edge(name)).sum()
-        assert report.layers[name].spikes == above
-        assert (spectrum.denoised > 1e-9).sum() == above
-    with pytest.raises(ParameterError, match="one of the matrices"):
-        report.edge("bias")
-
-
-def test_none_touches_nothing_and_decomposes_nothing() -> None:
-    named, grads = parameters(), gradients(2, 1.0)
-    give(named, grads)
-    report = DenoisingStep(named, 1.0, Denoising("none", spectra=["wide"]))()
-    assert all(torch.equal(named[name].grad, gradient) for name, gradient in grads.items())
-    assert report.layers == {}
-    np.testing.assert_array_equal(report.spectra["wide"].noisy, report.spectra["wide"].denoised)
-
-
 def test_options_reach_the_denoiser() -> None:
     grads = gradients(4, 1.0)
     for options, arguments in (
@@ -216,19 +161,6 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError) as caught:
         Denoising(**options)
     assert caught.value.name == next(iter(options))
-
-
-def test_bad_arguments_of_a_step_are_refused() -> None:
-    named = parameters()
-    for sigma in (-1.0, math.nan, math.inf, "1"):
-        with pytest.raises(ParameterError, match="sigma"):
-            DenoisingStep(named, sigma)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="sigma"):
-        DenoisingStep(named, lambda: -1.0)()
-    twice = [("a", named["wide"]), ("b", named["wide"])]
-    for bad in (twice, [("a", named["wide"]), ("a", named["tall"])], [("a", 1.0)], {1: named["wide"]}):
-        with pytest.raises(ParameterError, match="named_parameters"):
-            DenoisingStep(bad, 1.0)  # type: ignore[arg-type]
 
 
 # --- σ: that of the settings, whatever the batch ---------------------------------------------------------------
@@ -331,18 +263,6 @@ def test_schedules_are_followed() -> None:
     assert seen == pytest.approx([0.02, 0.03, 0.045], rel=1e-12)
 
 
-def test_per_layer_clipping_has_the_noise_of_the_joint_norm() -> None:
-    named = parameters(torch.float64, a=(300, 200), b=(100, 200))
-    private = private_optimizer(named, DPPerLayerOptimizer, max_grad_norm=[3.0, 4.0])
-    step = DenoisingStep.attach(private, named, Denoising("none"))
-    sample(named, 0)
-    private.step()
-    assert step.last_report.sigma == pytest.approx(1.5 * 5.0 / 30)
-    for p in named.values():
-        measured = p.grad.square().mean().sqrt().item()
-        assert measured == pytest.approx(step.last_report.sigma, rel=4.5 / math.sqrt(2 * p.numel()))
-
-
 def test_optimizers_whose_noise_is_not_known_are_refused() -> None:
     named = parameters()
     adaptive = {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2, "max_clipbound": 9.0}
@@ -434,24 +354,6 @@ def test_none_leaves_a_run_bit_for_bit_as_it_is(ghost: bool) -> None:
     assert len(reports) == 3
 
 
-def test_batch_memory_manager_denoises_once_per_logical_batch() -> None:
-    torch.manual_seed(0)
-    model = torch.nn.Linear(20, 4)
-    data = torch.utils.data.TensorDataset(torch.randn(40, 20), torch.randint(4, (40,)))
-    loader = torch.utils.data.DataLoader(data, batch_size=20)
-    module = GradSampleModule(model)
-    private = private_optimizer(dict(model.named_parameters()), expected_batch_size=20)
-    step = DenoisingStep.attach(private, model.named_parameters())
-    calls = []
-    step.observe("count", lambda noisy, denoised, sigma: calls.append(sigma))
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=8, optimizer=private) as batches:
-        for x, y in batches:
-            private.zero_grad()
-            torch.nn.functional.cross_entropy(module(x), y).backward()
-            private.step()
-    assert calls == [1.5 * 0.4 / 20] * 2
-
-
 def test_detach_and_with() -> None:
     named = parameters()
     private = private_optimizer(named, noise_multiplier=0.01, max_grad_norm=40.0)
@@ -512,18 +414,6 @@ def test_distributed_optimizers(kind: type) -> None:
         gradient_noise_std(private_optimizer(named, Otherwise))
     with pytest.raises(ParameterError, match="one process"):
         DenoisingEvaluation(step)
-
-
-@pytest.mark.usefixtures("one_process")
-def test_sums_reduced_before_they_are_divided_are_not_divided_by_the_processes() -> None:
-    named = parameters(torch.float64, matrix=(300, 200))
-    private = private_optimizer(named, DistributedNoisySumOptimizer)
-    private.world_size = 2
-    step = DenoisingStep.attach(private, named)
-    private.step()
-    measured = named["matrix"].grad.square().mean().sqrt().item()
-    assert step.last_report.sigma == 1.5 * 0.4 / 30
-    assert measured == pytest.approx(step.last_report.sigma, rel=4.5 / math.sqrt(2 * 300 * 200))
 
 
 # --- DP-AdamBC -------------------------------------------------------------------------------------------------
@@ -593,21 +483,3 @@ def test_evaluation_warns_and_compares_with_the_clean_gradient() -> None:
     sample(named, 5)
     private.step()
     assert len(evaluation.private_history) == 1
-
-
-def test_evaluation_changes_nothing_and_a_plain_step_has_no_clean_gradient() -> None:
-    results = []
-    for evaluate in (False, True):
-        named = parameters()
-        private = private_optimizer(named, noise_multiplier=0.02, max_grad_norm=40.0)
-        step = DenoisingStep.attach(private, named)
-        if evaluate:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", PrivateDataWarning)
-                DenoisingEvaluation(step)
-        sample(named, 5)
-        private.step()
-        results.append(named)
-    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
-    with pytest.raises(TrainingStateError, match="attached"):
-        DenoisingEvaluation(DenoisingStep(parameters(), 1.0))

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dprmt import ParameterError
 from dprmt.training.clipping import plan_private
 from dprmt.training.clipping._formed_layers import FormedAgain, PerSampleGradients
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._matrix_layers import Factors
 from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.norms import embedding_rows, exact_squared_norms, sum_of_squares
+from dprmt.training.norms import exact_squared_norms, sum_of_squares
 
 PEAK = """
 import resource, torch
@@ -80,16 +79,6 @@ def test_sums_of_squares_whatever_the_blocks(shape: tuple[int, ...]) -> None:
         assert torch.isnan(sum_of_squares(values)[-1])
 
 
-def test_blocks_of_embedding_rows() -> None:
-    tokens, gradients = torch.randint(0, 9, (4, 50)), torch.randn(4, 50, 900)
-    table = torch.zeros(4, 9, 900, dtype=torch.float64)
-    for i in range(4):
-        table[i].index_add_(0, tokens[i], gradients[i].double())
-    owners, words, rows = embedding_rows(tokens, gradients)
-    torch.testing.assert_close(rows.double(), table[owners, words], rtol=1e-5, atol=1e-5)
-    assert len(rows) == sum(len(row.unique()) for row in tokens)
-
-
 @pytest.mark.parametrize(
     ("tokens", "by_exact", "by_ghost"),
     [(3, Factors, Factors), (23, Factors, Factors), (24, PerSampleGradients, PerSampleGradients)],
@@ -145,13 +134,3 @@ def test_few_samples_are_formed_where_all_exceed_the_budget() -> None:
         assert type(contribution) is kind
         found.append(squared)
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=0.0)
-
-
-def test_a_budget_is_a_count_of_bytes() -> None:
-    for wrong in (0, -1, 1.5, "64 MiB"):
-        with pytest.raises(ParameterError, match="memory_budget"):
-            exact_squared_norms(torch.ones(1, 2), torch.ones(1, 2), memory_budget=wrong)
-        with pytest.raises(ParameterError, match="memory_budget"):
-            plan_private(
-                nn.Linear(2, 2), norms="exact", clipping_norm=1.0, expected_batch_size=1.0, memory_budget=wrong
-            )

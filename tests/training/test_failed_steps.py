@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,18 +19,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.clipping._formed_layers import PerSampleGradients
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._matrix_layers import Factors, LinearLayer, ProjectedLayer
 from dprmt.training.clipping._step import StepLog
-from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
+from dprmt.training.harness import ItemTask, Observer, Run, read_metrics, run_in_memory, train_task
+from dprmt.training.private_run import PrivateBatch
 from dprmt.training.recipes import Settings
 from paper_figures.studies import plan_sums
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
+from tests.training.tiny_recipe import positions
 
 STEP = 3
 LATER, EARLIER = [[0, 1], [2, 3], [4, 5, 6]], [[7, 8], [9, 10]]
@@ -450,10 +453,11 @@ def test_a_closed_step_leaves_no_sum_to_the_next_one(maker: str) -> None:
 
 def test_sums_of_one_s_own_are_gone_after_a_step_that_failed() -> None:
     model = nn.Linear(3, 2)
-    plan = plan_sums(model, clipping_norm=1.0, expected_batch_size=4.0)
+    ones = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    plan = plan_sums(model, lambda *_: (torch.zeros(1), ones), clipping_norm=1.0, expected_batch_size=4.0)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     step = plan.privatize(inner, noise_multiplier=1.0, noise_generator=torch.Generator())
-    step.add({name: torch.ones_like(p) for name, p in model.named_parameters()})
+    step.accumulate(None, batch=None, samples=[0], step=0)
     with raising(type(step.optimizer), "scale_grad", 0), pytest.raises(PowerCut):
         step.step()
     assert all(p.grad is None and p.summed_grad is None for p in model.parameters())
@@ -548,8 +552,7 @@ def test_a_run_that_ends_within_a_step_leaves_it_uncharged_and_unsummed(
         steps = run.steps()
         next(steps)
         weights = {name: copied(p) for name, p in run.prepared.parameters.items()}
-        moments, charged = copy.deepcopy(run.prepared.inner_optimizer.state_dict()), run.charged
-        noise = run.prepared.noise_generator.get_state()
+        moments, charged = copy.deepcopy(run.prepared.optimizer.state_dict()), run.charged
         if dies:
             with pytest.raises(PowerCut):
                 next(steps)
@@ -558,9 +561,8 @@ def test_a_run_that_ends_within_a_step_leaves_it_uncharged_and_unsummed(
         assert left(run.prepared.model) == [None] * len(left(run.prepared.model))
         assert (run.done, run.charged) == (1, charged)
         assert_same(weights, dict(run.prepared.parameters))
-        now = run.prepared.inner_optimizer.state_dict()
+        now = run.prepared.optimizer.state_dict()
         assert same(moments["state"], now["state"])
-        assert torch.equal(noise, run.prepared.noise_generator.get_state())
 
 
 @pytest.mark.parametrize("place", ["charge", "step"])
@@ -584,33 +586,37 @@ def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: P
     mechanism = DPSGD(1.0, run_rate(tmp_path / "run"))
     expected = [mechanism.epsilon(steps=charged, delta=1e-5).upper for charged in range(1, 5 + lost)]
     assert run == ([*expected[:1], *expected[2:]] if lost else expected)
+    ledger = (tmp_path / "run" / "privacy.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epsilon"] for line in ledger] == expected
     assert result.epsilon == expected[-1]
 
 
 def run_rate(run: Path) -> float:
-    import json
-
     return float(json.loads((run / "run.json").read_text())["sample_rate"])
 
 
 @pytest.mark.parametrize("steps", [3, 5])
-def test_steps_that_are_asked_for_again_do_not_repeat_an_epoch_s_draws(steps: int) -> None:
-    """A loop that was left and entered again, in the middle of an epoch or at its end, has new draws."""
+def test_steps_that_are_asked_for_again_go_on_with_an_epoch_s_draws(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that was left and entered again, in the middle of an epoch or at its end, takes no sample twice in it."""
     drawn: list[tuple[int, ...]] = []
+    real = Run._one_step
 
-    class Batches(ItemTask):
-        def pieces(self, batch: Any, largest: int) -> Any:
-            drawn.append(tuple(batch))
-            return super().pieces(batch, largest)
+    def one_step(run: Run, step: int, batch: PrivateBatch) -> Any:
+        drawn.append(tuple(positions(batch)))
+        return real(run, step, batch)
 
+    monkeypatch.setattr(Run, "_one_step", one_step)
     chosen = settings(privacy={"sampling": "allocation"}, training={"batch_size": 6, "steps": 20})
-    with run_in_memory(nn.Linear(4, 3), Batches(list(task().items), torch.tensor, losses), chosen, noise_seed=3) as run:
+    with run_in_memory(nn.Linear(4, 3), task(), chosen, noise_seed=3) as run:
         for record in run.steps():
             if record.step == steps:
                 break
         for record in run.steps():
-            if record.step == steps + 5:
+            if record.step == 10:
                 break
-        assert sorted(itertools.chain.from_iterable(drawn[steps:])) == list(range(30))
-        assert not set(drawn[:steps]) & set(drawn[steps:])
+        for epoch in (drawn[:5], drawn[5:]):
+            assert sorted(itertools.chain.from_iterable(epoch)) == list(range(30))
+        assert drawn[:5] != drawn[5:]
         assert run.charged == 10

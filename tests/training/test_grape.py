@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from opacus.data_loader import DPDataLoader
-from opacus.grad_sample import GradSampleModule
 from peft import LoraConfig, get_peft_model
 from scipy import stats
 from torch import nn
@@ -20,9 +18,7 @@ from torch.utils.data import TensorDataset
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD
-from dprmt.spectra import LayerReport, improvement
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.denoising import Denoising, DenoisingStep, _methods
 from tests.training.grape_reference import (
     LiteralAdam,
     clipped_sum,
@@ -149,21 +145,6 @@ def test_norm_modes_agree(projector: str) -> None:
             torch.testing.assert_close(other[name], weight, rtol=1e-9, atol=1e-10)
 
 
-def test_with_full_stiefel_rank_sgd_is_dp_sgd() -> None:
-    """With r = m P is orthogonal, so norms, clipping and P(PᵀG) are those of DP-SGD; with Gaussian P they are not."""
-    found = {}
-    for projector in ("stiefel", "gaussian"):
-        net, data = make_net(), make_data()
-        before = weights_of(net)
-        samples = literal_gradients(plain(net), partial(losses_of, data=data))
-        dp_sgd = {name: w - 0.1 * clipped_sum(samples, C)[name] / L for name, w in before.items()}
-        step = private(net, projector=projector, rank=lambda shape: shape.m, rule="sgd", lr=0.1)
-        take_step(step, data, 0)
-        found[projector] = max(float((w - dp_sgd[n]).abs().max()) for n, w in weights_of(net).items())
-    assert found["stiefel"] < 1e-7  # P is drawn in float64 and kept in float32
-    assert found["gaussian"] > 1e-3
-
-
 def test_with_full_stiefel_rank_adam_is_adam_in_rotated_coordinates() -> None:
     """W = QU with orthogonal Q: DP-GRAPE on W is DP-Adam on U. Adam does not commute with Q, so on W it is not."""
     torch.manual_seed(0)
@@ -252,18 +233,6 @@ def test_projecting_after_the_noise_multiplies_its_variance_by_m_over_r() -> Non
     assert step.subspaces.noise_gain(net.weight) == 8.0
 
 
-@pytest.mark.parametrize("projector", PROJECTORS)
-def test_an_empty_batch_is_a_step_of_noise(projector: str) -> None:
-    net = make_net()
-    before = weights_of(net)
-    step = private(net, noise_multiplier=1.0, projector=projector)
-    step.step()
-    step.step()
-    assert step.subspaces.step == 2
-    assert all((w != before[n]).any() for n, w in weights_of(net).items())
-    assert all(p.grad is None and p.projected_grad is None and p.summed_grad is None for p in net.parameters())
-
-
 def test_the_sum_is_divided_by_the_expected_batch_size() -> None:
     """Half the samples give half the step, not the same mean."""
     moved = []
@@ -314,22 +283,6 @@ def test_the_accountant_is_told_plain_dpsgd() -> None:
     ]
 
 
-def test_opacus_own_tables_and_other_models_are_untouched() -> None:
-    tables = dict(GradSampleModule.GRAD_SAMPLERS)
-    net, data = make_net(), make_data()
-    step = private(net)
-    take_step(step, data, 0)
-    assert tables == GradSampleModule.GRAD_SAMPLERS
-    other = GradSampleModule(nn.Linear(6, 14), loss_reduction="sum")
-    other(torch.ones(2, 6, requires_grad=True)).sum().backward()
-    assert other._module.weight.grad_sample.shape == (2, 14, 6)
-    assert step.close() is net
-    assert not any(hasattr(p, "grad_sample") for p in net.parameters())
-    net(data[0]).sum().backward()
-    assert net.up.weight.grad.shape == net.up.weight.shape
-    private(net)  # may be wrapped again
-
-
 @pytest.mark.parametrize("projector", ["gaussian", "svd"])
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_resuming_is_bit_exact(projector: str, cut: int) -> None:
@@ -366,26 +319,6 @@ def test_lora_layers_are_projected_and_the_base_stays_frozen() -> None:
     step.step()
     assert all((w != before[n]).any() for n, w in weights_of(lora).items())
     assert all(torch.equal(p, frozen[n]) for n, p in lora.named_parameters() if not p.requires_grad)
-
-
-def test_a_layer_used_twice_has_one_gradient() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(torch.tanh(self.layer(x)))
-
-    for norms in NORMS:
-        torch.manual_seed(0)
-        net, x = Twice().double(), torch.randn(3, 2, 8, dtype=torch.float64)
-        samples = literal_gradients(net, lambda model: model(x).square().sum((1, 2)))  # noqa: B023
-        step = private(net, norms=norms, noise_multiplier=1.0)
-        step.accumulate(step.model(x).square().sum((1, 2)), samples=range(3), step=0)
-        expected = clipped_sum([{n: project(step, n, g) for n, g in s.items()} for s in samples], C)
-        for name, p in net.named_parameters():
-            torch.testing.assert_close(p.summed_grad, expected[name], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("norms", NORMS)
@@ -435,68 +368,7 @@ def test_micro_batches_of_opacus_poisson_loader_give_the_same_steps() -> None:
         torch.testing.assert_close(weight, results[1][name])
 
 
-def test_half_precision_models_have_float32_sums() -> None:
-    net, data = make_net(dtype=torch.bfloat16), make_data()
-    step = private(net, noise_multiplier=1.0)
-    step.accumulate(
-        nn.functional.cross_entropy(step.model(data[0]).float(), data[1], reduction="none"), samples=range(6), step=0
-    )
-    assert {p.summed_grad.dtype for p in net.parameters()} == {torch.float32}
-    step.step()
-    assert step.optimizer.state[net.up.weight]["exp_avg"].dtype == torch.float32
-    assert net.up.weight.dtype == torch.bfloat16
-
-
 # Denoising in the projected space
-
-
-def test_denoising_improves_alignment_in_the_projected_space() -> None:
-    """Improvement of the released r x n gradients over 20 draws of noise: a rank-one signal above the edge gains."""
-    torch.manual_seed(0)
-    net = nn.Linear(200, 300, bias=False)
-    x = torch.randn(1, 200).expand(24, -1) + 0.3 * torch.randn(24, 200)
-    gains, denoised = [], 0
-    for seed in range(20):
-        released: list[torch.Tensor] = []
-        for denoises, sigma in [(False, 0.0), (False, 1.0), (True, 1.0)]:
-            noise = torch.Generator().manual_seed(seed)
-            step = private(
-                net,
-                rank=32,
-                seed=3,
-                noise_multiplier=sigma,
-                expected_batch_size=24,
-                noise_generator=noise,
-            )
-            inner, hook = step.optimizer.original_optimizer, None
-            if denoises:
-                hook = DenoisingStep.attach(step.optimizer, net.named_parameters(), Denoising(kappa=1.02))
-            inner.register_step_pre_hook(lambda *_, seen=released, p=net.weight: seen.append(p.projected_grad))
-            step.accumulate(50 * step.model(x).sum(1), samples=range(24), step=0)
-            step.step()
-            denoised += len(hook.last_report.replaced) if hook is not None else 0
-            step.close()
-        clean, noisy, better = released
-        assert better.shape == (32, 200)
-        gains.append(improvement(better, noisy, clean))
-    assert denoised >= 18
-    assert np.mean(gains) - 3 * np.std(gains) / math.sqrt(20) > 0.1
-
-
-def test_denoised_layers_lose_their_noise_correction_in_adambc(monkeypatch: pytest.MonkeyPatch) -> None:
-    def halving(layers: dict[str, torch.Tensor], sigma: float) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        assert sigma == pytest.approx(C / L)
-        report = {name: LayerReport(name, tuple(m.shape), 1.0, 0, name == "up.weight") for name, m in layers.items()}
-        return {name: matrix * 0.5 if report[name].denoised else matrix for name, matrix in layers.items()}, report
-
-    monkeypatch.setattr(_methods, "shrinkage", lambda options: halving)
-    net, data = make_net(dtype=torch.float32), make_data()
-    step = private(net, noise_multiplier=1.0, rule="adambc", floor=1e-8)
-    DenoisingStep.attach(step.optimizer, net.named_parameters())
-    take_step(step, data, 0)
-    average = {n: step.optimizer.state[p]["noise_average"] for n, p in net.named_parameters()}
-    assert average["up.weight"] == 0.0
-    assert average["conv.weight"] == pytest.approx(0.001 * (C / L) ** 2)
 
 
 def test_adambc_follows_a_schedule_of_the_noise() -> None:
@@ -552,33 +424,6 @@ def test_bad_input_before_the_first_step(model: Any, options: dict, argument: st
     assert not hasattr(net, "autograd_grad_sample_hooks")
 
 
-def test_bad_micro_batches_leave_the_sum_alone() -> None:
-    net, (tokens, labels) = make_net(), make_data()
-    step = private(net)
-
-    def losses() -> torch.Tensor:
-        return nn.functional.cross_entropy(step.model(tokens), labels, reduction="none")
-
-    step.accumulate(losses(), samples=range(6), step=3)
-    before = net.up.weight.summed_grad.clone()
-    for bad, samples, number in [
-        (lambda: losses().mean(), range(6), 3),
-        (lambda: losses().detach(), range(6, 12), 3),
-        (losses, range(5, 11), 3),  # sample 5 again
-        (losses, range(6, 11), 3),
-        (losses, range(6, 12), 4),
-        (losses, [6, 6, 7, 8, 9, 10], 3),
-        (lambda: net.norm.weight.sum()[None], [99], 3),  # not of the model's output
-    ]:
-        with pytest.raises((ParameterError, TrainingStateError)):
-            step.accumulate(bad(), samples=samples, step=number)
-        step.discard()
-        assert torch.equal(net.up.weight.summed_grad, before)
-    step.step()
-    with pytest.raises(ParameterError, match="step"):
-        step.accumulate(losses(), samples=range(6), step=3)
-
-
 def test_inputs_without_a_batch_axis() -> None:
     """Tokens flattened into the batch are refused; positions that are broadcast over it get an axis of their own."""
 
@@ -604,31 +449,3 @@ def test_inputs_without_a_batch_axis() -> None:
     expected = clipped_sum([{n: project(step, n, g) for n, g in s.items()} for s in samples], C)
     for name, p in net.named_parameters():
         torch.testing.assert_close(p.summed_grad, expected[name])
-
-
-def test_what_only_concerns_gradients_may_be_frozen() -> None:
-    """A frozen table that is sparse is harmless; one with max_norm is changed by what is looked up."""
-    net = nn.Sequential(nn.Embedding(9, 16, sparse=True), nn.Linear(16, 16))
-    net[0].requires_grad_(False)
-    private(net)
-    net = nn.Sequential(nn.Embedding(9, 16, max_norm=1.0), nn.Linear(16, 16))
-    net[0].requires_grad_(False)
-    with pytest.raises(ParameterError, match="max_norm"):
-        private(net)
-
-
-def test_a_weight_that_changes_its_shape_is_refused() -> None:
-    net, data = make_net(), make_data()
-    step = private(net)
-    take_step(step, data, 0)
-    net.up.weight.data = torch.zeros(15, 6, dtype=torch.float64)
-    with pytest.raises(ParameterError, match=r"up\.weight"):
-        step.step()
-
-
-def test_so_it_is_before_its_gradients_are_summed() -> None:
-    layer = nn.Linear(16, 6, bias=False)
-    step = private(layer)
-    layer.weight.data = torch.zeros(7, 16)
-    with pytest.raises(ParameterError, match=r"weight must be of shape \(6, 16\), as before"):
-        step.accumulate(step.model(torch.ones(2, 16)).sum(1), samples=range(2), step=0)

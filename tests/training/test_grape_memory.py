@@ -93,29 +93,6 @@ def test_whole_per_sample_gradients_would_be_seen() -> None:
     assert step_memory("ghost", 1, projector="svd").largest < WHOLE
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # Opacus' own hooks leave it to the user
-@pytest.mark.parametrize("norms", ["exact", "ghost"])
-def test_embedding_tables_cost_what_is_looked_up(norms: str) -> None:
-    """Nothing as large as two tables, let alone one per sample; Opacus' sampler forms those."""
-    rows, tokens = 4096, 4
-    table = rows * RANK * 4
-
-    def network() -> nn.Module:
-        return nn.Sequential(nn.Embedding(rows, RANK), nn.Linear(RANK, SIDE))
-
-    net, x = network(), torch.randint(0, rows, (SIZE, tokens))
-    private = projected_step(
-        net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, norms=norms
-    )
-    private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=0)  # compared with autograd's
-    private.step()
-    with TensorMemory(net.parameters()) as memory:
-        private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=1)
-    assert memory.largest <= table
-    whole = backward_memory(GradSampleModule(network(), loss_reduction="sum"), x)
-    assert whole.largest >= SIZE * table
-
-
 @pytest.mark.parametrize("tokens", [1, 8])
 def test_what_is_kept_per_sample_is_the_formula(tokens: int) -> None:
     """After the backward pass the smaller is live: B r Σ n of formed gradients, or B T Σ (r + n) of factors."""

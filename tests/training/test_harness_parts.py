@@ -21,13 +21,13 @@ from scipy import stats
 from dprmt import ParameterError
 from dprmt._files import append_line
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.training.harness import ItemTask, SilentParameterError, read_metrics
+from dprmt.training.harness import SilentParameterError, read_metrics
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._guard import check_gradients_arrive, check_parameters_moved, snapshot
-from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._loop import learning_rate_factor
 from dprmt.training.harness._run_folder import RunFolder
-from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches
+from dprmt.training.harness._train import Interrupts
+from dprmt.training.private_run._batches import Draws, Source, poisson
 from dprmt.training.private_run._ledger import PrivacyLedger, SpentEpsilon, charged_steps
 from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.randomness import secret_generator
@@ -300,7 +300,7 @@ def test_guard_finds_the_parameters_that_do_not_move():
 @given(size=st.integers(1, 10**6), share=st.floats(1e-6, 1.0))
 def test_charged_rate_is_what_the_sampler_does(size, share):
     batch = max(1, int(size * share))
-    rate = charged_sample_rate(batch, size)
+    rate = poisson(batch, size).rate
     assert batch / size <= rate <= min(1.0, batch / size + 2.0**-24)
     assert torch.tensor(rate, dtype=torch.float32).item() == rate  # so that comparing float32 coins is exact
     assert (rate * 2**24).is_integer()
@@ -308,8 +308,8 @@ def test_charged_rate_is_what_the_sampler_does(size, share):
 
 def test_poisson_batches_have_the_binomial_law():
     """Sizes are Binomial(n, q), every sample comes equally often; a wrong rate is noticed."""
-    generator = fresh_randomness(3, 1).generator("sampling")
-    batches = list(poisson_batches(200, charged_sample_rate(20, 200), 2000, generator))
+    draws = Draws(200, poisson(20, 200), fresh_randomness(3, 1))
+    batches = [draws.at(step) for step in range(2000)]
     sizes = [len(batch) for batch in batches]
     assert abs(np.mean(sizes) - 20) < 4 * math.sqrt(18 / 2000) < abs(np.mean(sizes) - 21)
     assert abs(np.var(sizes) / 18 - 1) < 4 * math.sqrt(2 / 2000)
@@ -318,24 +318,22 @@ def test_poisson_batches_have_the_binomial_law():
 
 
 def test_a_poisson_batch_may_be_empty():
-    generator = fresh_randomness(3, 1).generator("sampling")
-    assert [] in list(poisson_batches(5, charged_sample_rate(1, 5), 50, generator))
+    draws = Draws(5, poisson(1, 5), fresh_randomness(3, 1))
+    assert [] in [draws.at(step) for step in range(50)]
 
 
 @given(batch=st.lists(st.integers(0, 999), unique=True, max_size=40), size=st.integers(1, 7), many=st.integers(1, 4))
 def test_shares_and_micro_batches_are_a_partition(batch, size, many):
-    task = ItemTask(range(1000), list, lambda model, items: torch.zeros(len(items)))
-    pieces = [piece for rank in range(many) for piece in task.pieces(batch[rank::many], size)]
+    source = Source(range(1000), None, size)
+    pieces = [part.positions for rank in range(many) for part in source.parts(batch[rank::many], 0)]
     assert sorted(sample for piece in pieces for sample in piece) == sorted(batch)
     assert all(0 < len(piece) <= size for piece in pieces)
 
 
 def test_samples_of_similar_length_go_together():
     items = ["aaaa", "b", "ccc", "dd", "e", "ffff"]
-    task = ItemTask(items, list, lambda model, items: torch.zeros(len(items)), length=len)
-    assert task.pieces([5, 4, 3, 2, 1, 0], 2) == [[4, 1], [3, 2], [5, 0]]
-    task.length_at = None
-    assert task.pieces([5, 4, 3], 2) == [[5, 4], [3]]
+    source = Source(items, None, 2, lambda place: len(items[place]))
+    assert [part.positions for part in source.parts([5, 4, 3, 2, 1, 0], 0)] == [[4, 1], [3, 2], [5, 0]]
 
 
 def test_linear_schedule_never_reaches_zero():

@@ -15,9 +15,9 @@ import torch
 import transformers as hf
 from transformers.trainer_pt_utils import LabelSmoother
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.data import check_own_loss, head_of, per_sample_losses
 from dprmt.training.models import whole_modules
 

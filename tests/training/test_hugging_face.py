@@ -354,6 +354,12 @@ def test_arguments_under_which_steps_would_not_be_these(trainer: Make, name: str
         one._check()
 
 
+def test_several_processes_are_refused_by_name(trainer: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    with pytest.raises(ParameterError, match=r"args\.world_size must be 1: .*dprmt train.*make_private.*, got 2"):
+        trainer()
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -384,12 +390,18 @@ def test_losses_and_loops_of_ones_own_say_what_to_do(trainer: Make) -> None:
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
             return super().compute_loss(model, inputs, return_outputs)
 
+        def log(self, logs: dict[str, float], *args: Any) -> None:
+            super().log(logs | {"mean_token_accuracy": 0.5}, *args)
+
     class PrivateSFTTrainer(PrivateTrainer, SFTTrainer):
         """Both, in the order that lets the private one come first."""
 
     with pytest.raises(ParameterError, match=r"PrivateSFTTrainer\.compute_loss.*one loss for the batch"):
         trainer(PrivateSFTTrainer)
-    trainer(PrivateSFTTrainer, privacy={"one_by_one": True}).train()
+    for shows in (False, True):
+        one = trainer(PrivateSFTTrainer, privacy={"one_by_one": True, "show_losses": shows})
+        one.train()
+        assert any("mean_token_accuracy" in line for line in one.state.log_history) is shows
 
     class Own(PrivateTrainer):
         def training_step(self, *args: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from audits.steps import make_private
 from dprmt import TrainingStateError
 from dprmt.training.clipping import ClippedStep, Units, UnitStep
-from dprmt.training.clipping._make_private import make_private
 
 SIZE, WIDTH = 16, 5
 
@@ -209,15 +210,25 @@ def test_padding_that_nothing_says_is_met_when_the_width_changes(widths: tuple[i
 
 
 def go_on(model: nn.Module, x: Any, losses: Any = None, **options: Any) -> ClippedStep:
-    """Three micro-batches, each looked at."""
+    """Three micro-batches, each looked at; the same losses, but divided by their largest, are refused."""
     step: ClippedStep = private(model, replay=1.0, **options)
     function = (lambda x: step.model(x).flatten(1).square().sum(1)) if losses is None else losses
-    size = len(x)
+    refuses_mixing(step, function, x, len(x))
     for number in range(3):
-        step.accumulate(function, batch=x, samples=range(size), step=number)
+        step.accumulate(function, batch=x, samples=range(len(x)), step=number)
         step.step()
     assert step.replays == 3
     return step
+
+
+def refuses_mixing(step: Any, function: Callable[[Any], torch.Tensor], batch: Any, size: int) -> None:
+    def mixed(batch: Any) -> torch.Tensor:
+        found = function(batch)
+        return found / found.detach().max()
+
+    with pytest.raises(TrainingStateError, match="a loss depends on other samples"):
+        step.accumulate(mixed, batch=batch, samples=range(size), step=0)
+    assert step.replays == 0
 
 
 class Checkpointed(nn.Module):
@@ -356,3 +367,57 @@ def test_a_frozen_half_is_no_way_in() -> None:
     assert all(value.grad is None for value in critic.parameters())
     critic.train()
     accumulate(step, lambda x: step.model(x).square(), torch.randn(SIZE, WIDTH))
+
+
+def literal(model: nn.Module, losses: Callable[[Any], torch.Tensor], parts: list[Any]) -> list[torch.Tensor]:
+    """Sum of the gradients of each part alone, clipped at 1; those that are not finite are left out."""
+    trained = [value for value in model.parameters() if value.requires_grad]
+    total = [torch.zeros_like(value, dtype=torch.float64) for value in trained]
+    for part in parts:
+        found = torch.autograd.grad(losses(part).sum(), trained, allow_unused=True)
+        own = [torch.zeros_like(v).double() if g is None else g.double() for v, g in zip(trained, found, strict=True)]
+        norm = float(torch.stack([g.square().sum() for g in own]).sum().sqrt())
+        if norm < float("inf"):
+            total = [whole + g / max(1.0, norm) for whole, g in zip(total, own, strict=True)]
+    return total
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_row_that_is_not_finite_takes_no_neighbour_with_it_in_16_bits(autocast: bool) -> None:
+    """Products in bfloat16 on a CPU read on after rows of odd length, where 0 times NaN is NaN."""
+    torch.manual_seed(0)
+    dtype = torch.float32 if autocast else torch.bfloat16
+    model = nn.Sequential(nn.Linear(33, 64), nn.Tanh(), nn.Linear(64, 1)).to(dtype)
+    plain, step, x = copy.deepcopy(model), private(model), torch.randn(48, 33, dtype=dtype)
+    x[5:9] = torch.inf
+
+    def losses(x: torch.Tensor, model: nn.Module = model) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return (model(x).float().flatten() - 9.0).square()
+
+    accumulate(step, losses, x)
+    sums = [value.summed_grad for value in step.optimizer.params]
+    expected = literal(plain, partial(losses, model=plain), [row[None] for row in x])
+    distance = sum(float((one - two).square().sum()) for one, two in zip(sums, expected, strict=True)) ** 0.5
+    assert distance < 0.3  # rounding; a neighbour that is left out has a norm of 1
+    assert torch.backends.mkldnn.enabled
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft
+@pytest.mark.parametrize("words", [99, 100])
+def test_adapters_in_16_bits_are_taken(words: int) -> None:
+    """Every micro-batch is checked; an odd number of words is the length of rows that products run along."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    peft = pytest.importorskip("peft")
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=words, tie_word_embeddings=False, **sizes)).to(torch.bfloat16)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"]))
+    x = torch.randint(1, words, (SIZE, 9))
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        logits = model(input_ids=x, use_cache=False).logits[:, :-1].float()
+        return functional.cross_entropy(logits.transpose(1, 2), x[:, 1:], reduction="none").mean(1)
+
+    go_on(model, x, losses)

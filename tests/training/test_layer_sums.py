@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from audits.steps import make_private
 from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.norms import (
     HutchinsonEstimator,

@@ -19,8 +19,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.training.harness import Run, read_metrics, train_task
-from dprmt.training.private_run import _ledger
+from dprmt.training.harness import read_metrics, train_task
+from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import PrivacyLedger, charged_steps
 from tests.training.test_planted_bugs import network, settings, task
 
@@ -42,19 +42,18 @@ def test_every_charge_counts_and_none_takes_back(stated: list[int | None]) -> No
 def trains(rank: int, store: str, out: str, answers: Any) -> None:
     """Rank 0's disk is slow: whoever does not wait for it finds fewer lines than steps."""
     torch.set_num_threads(1)
-    seen: list[tuple[float, int]] = []
-    charge, write = Run._charge, _ledger.append_line
+    seen: list[int] = []
+    charge, write = PrivateRun._charge, _ledger.append_line
 
-    def charged(run: Run, step: int) -> float:
-        epsilon = charge(run, step)
-        seen.append((epsilon, charged_steps(Path(out))))
-        return epsilon
+    def charged(run: PrivateRun) -> None:
+        charge(run)
+        seen.append(charged_steps(Path(out)))
 
     def slowly(*args: Any, **options: Any) -> None:
         time.sleep(0.2)
         write(*args, **options)
 
-    Run._charge, _ledger.append_line = charged, slowly  # type: ignore[method-assign]
+    PrivateRun._charge, _ledger.append_line = charged, slowly  # type: ignore[method-assign]
     try:
         torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
         train_task(network(), task(), settings(), out)
@@ -64,7 +63,6 @@ def trains(rank: int, store: str, out: str, answers: Any) -> None:
 
 
 def test_all_processes_go_on_once_the_charge_is_on_the_disk(tmp_path: Path) -> None:
-    """With the ε that was charged."""
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     with warnings.catch_warnings():
@@ -79,6 +77,7 @@ def test_all_processes_go_on_once_the_charge_is_on_the_disk(tmp_path: Path) -> N
         for process in both:
             process.kill()
             process.join()
-    stated = [(entry["epsilon"], entry["step"]) for entry in read_metrics(tmp_path / "run")]
-    assert found == {0: stated, 1: stated}
-    assert all(math.isfinite(epsilon) for epsilon, _ in stated)
+    metrics = read_metrics(tmp_path / "run")
+    steps = [entry["step"] for entry in metrics]
+    assert found == {0: steps, 1: steps}
+    assert all(math.isfinite(entry["epsilon"]) for entry in metrics)

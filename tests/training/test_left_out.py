@@ -13,8 +13,8 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
+from audits.steps import make_private
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 from tests.training.projected import projected_step
 
 BAD = {"NaN": float("nan"), "infinite": float("inf"), "overflow": 3e38}

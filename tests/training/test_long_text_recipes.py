@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from dprmt._validation import ParameterError
 from dprmt.cli import main
 from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
@@ -144,30 +143,3 @@ def test_a_file_of_another_form_is_refused_in_one_line(
     assert message in said.err
     assert (said.err.count("\n"), said.out) == (1, "")
     assert not (tmp_path / "run").exists()
-
-
-LABELS: dict[str, Any] = {"of a list": ["ball"], "a fraction": 0.5, "none": None}
-
-
-@pytest.mark.parametrize("odd", LABELS)
-def test_what_is_no_label_is_refused(odd: str, tmp_path: Path) -> None:
-    """A hole is no class of its own."""
-    usual = ["a", "b"] if odd == "none" else []  # a column of JSON has values of one kind
-    rows = [{"text": "ball", "label": label} for label in (*usual, LABELS[odd])]
-    file = tmp_path / "rows.jsonl"
-    file.write_text(lines(rows), encoding="utf-8")
-    where = load_recipe("llama-3.2-1b-bbc-4096").with_changes(here(tmp_path, file, "bbc")).data
-    with pytest.raises(ParameterError, match="two labels, integers or strings"):
-        load_data(where, byte_tokenizer(), "classification")
-
-
-def test_texts_without_a_token_are_one_of_padding(tmp_path: Path) -> None:
-    """The bytes' tokenizer adds none of its own."""
-    file = tmp_path / "rows.jsonl"
-    file.write_text(lines([{"text": "", "label": i % 2} for i in range(3)]), encoding="utf-8")
-    where = load_recipe("llama-3.2-1b-bbc-4096").with_changes(here(tmp_path, file, "bbc")).data
-    found = load_data(where, byte_tokenizer(), "classification")
-    batch = found.collate([found.train[0], found.train[1]])
-    assert batch["input_ids"].shape == (2, 8)
-    assert batch["input_ids"].dtype == batch["sample_id"].dtype
-    assert not batch["attention_mask"].any()

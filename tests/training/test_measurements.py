@@ -35,7 +35,7 @@ from dprmt.report.measurements import (  # noqa: E402
 )
 from dprmt.training.data import per_sample_losses  # noqa: E402
 from dprmt.training.harness import ItemTask  # noqa: E402
-from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches  # noqa: E402
+from dprmt.training.private_run._batches import Draws, poisson  # noqa: E402
 from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from dprmt.training.recipes import Settings, recipe_from_dict  # noqa: E402
 
@@ -96,8 +96,7 @@ def settings(**changes: Any) -> Settings:
 def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: Any) -> None:
     """Against per-sample gradients one by one, of the samples that the same generator draws."""
     experiment, options = tiny_bert(), settings(privacy__clipping_norm=0.7, privacy__norms=clipping)
-    rate = charged_sample_rate(15, 40)
-    (drawn,) = poisson_batches(40, rate, 1, fresh_randomness(0, 1).generator("sampling"))
+    drawn = Draws(40, poisson(15, 40), fresh_randomness(0, 1)).at(0)
     trained = {name: p for name, p in experiment.model.named_parameters() if p.requires_grad}
     expected = {name: torch.zeros_like(p) for name, p in trained.items()}
     losses = []
@@ -356,7 +355,7 @@ def test_bad_norm_measurements_are_refused() -> None:
 def test_a_recipe_becomes_an_experiment(tmp_path: Any) -> None:
     recipe = recipe_from_dict(tiny_recipe(tmp_path))
     setting = recipe_experiment(recipe, steps=2)
-    assert setting.sample_rate == charged_sample_rate(8, 24) > 8 / 24
+    assert setting.sample_rate == poisson(8, 24).rate > 8 / 24
     assert (setting.settings.training.steps, setting.steps) == (3, 2)
     assert setting.settings.privacy.noise_multiplier == 0.4
     assert setting.settings.denoising.method == "paper"

@@ -359,8 +359,8 @@ def test_the_longest_input_of_roberta_is_two_less() -> None:
 
 
 BAD: list[tuple[ModelRecipe, int | None, str]] = [
-    (tiny("bert"), None, r"labels must be given if and only if"),
-    (tiny("gpt2", "generation"), 3, r"labels must be given if and only if"),
+    (tiny("bert"), None, r"labels must be given for classification"),
+    (tiny("gpt2", "generation"), 3, r"labels must be given for classification"),
     (tiny("bert"), 1, r"labels must be an integer >= 2"),
     (tiny("bert", "generation"), None, r"model\.task must be 'classification' for a bert model"),
     (tiny("bert", config={"hidden": 8}), 3, r"model\.config\.hidden must be left out: bert has no such size"),

@@ -96,7 +96,7 @@ class CleanSums(Observer):
         for name, p in run.prepared.parameters.items():
             total = getattr(p, "summed_grad", None)
             if total is None:
-                total = torch.zeros(run.prepared.private.optimizer.released_shape(p))
+                total = torch.zeros(run.noised.released_shape(p))
             clean[name] = total.detach().clone()
             if run.processes > 1:
                 torch.distributed.all_reduce(clean[name])
@@ -155,17 +155,17 @@ def steps_of(
     randomness = Randomness(bytes([7]) * 32, False, way.secure)
     task = ItemTask(list(range(ITEMS)), torch.tensor, losses)
     prepared = prepare(network(rank), task, settings(way, sigma), randomness, processes=processes)
-    run, sums, received, values = Run(prepared, randomness, rank=rank, processes=processes), CleanSums(), [], []
+    run, sums, received, values = Run(prepared, randomness), CleanSums(), [], []
     run.observers = [sums]
 
     def look(*_: object) -> None:  # registered last, hence what the optimizer moves by
         received.append({name: given(p) for name, p in prepared.parameters.items()})
         values.append({name: value.clone() for name, value in prepared.model.state_dict().items()})
 
-    prepared.inner_optimizer.register_step_pre_hook(look)
+    prepared.optimizer.register_step_pre_hook(look)
     for _ in run.steps():
         pass
-    prepared.close()
+    run.private.close()
     looked = looked or [({}, STD / SIZE)] * len(received)
     assert len(sums.sums) == len(received) == len(looked)
     parts = zip(sums.sums, received, looked, values, strict=True)
@@ -350,14 +350,18 @@ def test_every_rule_and_order_of_projected_training(
 
 def test_sums_of_one_s_own_get_the_stated_noise() -> None:
     model = network()
-    plan = plan_sums(model, clipping_norm=BOUND, expected_batch_size=SIZE)
+    parameters, steps = dict(model.named_parameters()), []
+
+    def sums(*_: object) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return torch.zeros(1), {name: torch.randn(p.shape) for name, p in parameters.items()}
+
+    plan = plan_sums(model, sums, clipping_norm=BOUND, expected_batch_size=SIZE)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     step = plan.privatize(inner, noise_multiplier=SIGMA, noise_generator=torch.Generator().manual_seed(1))
-    parameters, steps = dict(model.named_parameters()), []
     received: list[dict[str, torch.Tensor]] = []
     inner.register_step_pre_hook(lambda *_: received.append({name: given(p) for name, p in parameters.items()}))
-    for _ in range(4):
-        step.add({name: torch.randn(p.shape) for name, p in parameters.items()})
+    for number in range(4):
+        step.accumulate(None, batch=None, samples=[0], step=number)
         clean = {name: p.summed_grad.clone() for name, p in parameters.items()}
         step.step()
         steps.append(Step(clean, received[-1], {}, STD / SIZE))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from dprmt.accounting import DPSGD, HutchPlusPlus
+from dprmt.accounting import DPSGD
 from dprmt.cli import main
 from dprmt.training.harness import dry_run, read_summary, train
-from dprmt.training.norms import LayerRecord, NormRecord
 from tests.training.tiny_recipe import recipe_in, write_data
 
 WIDE = {
@@ -51,27 +49,3 @@ def test_a_summary_has_the_price_of_exact_norms_beside_its_own(
     (tmp_path / "colours.toml").write_text(recipe.to_toml())
     assert main(["train", str(tmp_path / "colours.toml"), "--dry-run"]) == 0
     assert "with exact norms and the same noise: ε ≤ " in capsys.readouterr().out
-
-
-def test_without_noise_there_is_no_price(tmp_path: Path) -> None:
-    write_data(tmp_path)
-    recipe = recipe_in(tmp_path, privacy={"delta": 1e-4, "clip_only": True})
-    assert train(recipe, tmp_path / "run").epsilon_of_exact_norms is None
-    assert read_summary(tmp_path / "run")["epsilon_of_exact_norms"] is None
-
-
-def test_a_notebook_shows_records_and_results(tmp_path: Path) -> None:
-    write_data(tmp_path)
-    recipe = recipe_in(tmp_path).with_changes({"training.steps": 1})
-    result = train(recipe, tmp_path / "run")
-    assert re.fullmatch(
-        r".*run: finished after 1 steps, 1 charged; epsilon <= [\d.]+ \(zero-out\); norms: exact in all 5 layers",
-        str(result),
-    )
-    assert str(result).isascii()
-    shown = result._repr_html_()
-    assert "exact in all 5 layers" in shown
-    assert "accuracy" in shown
-    record = NormRecord([LayerRecord("a<b", HutchPlusPlus(4, 3, secret=True)), LayerRecord("head")])
-    assert record._repr_html_().count("<tr>") == 3
-    assert "a&lt;b" in record._repr_html_()

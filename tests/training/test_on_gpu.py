@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 
 from audits.device import noise_law
-from benchmarks import gpu, step, step_page
+from benchmarks import gpu, step
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_the_line_goes_through_on_a_cpu(tmp_path) -> None:
     steps = json.loads((tmp_path / "step_cuda.json").read_text())["cells"]
     assert steps["tiny 2×16: ghost"]["batch"] == 2
     assert steps["tiny 2×16: ghost"]["ratio"] > 0
-    assert "| cpu, 20" in step_page.gpu(tmp_path / "step_cuda.json")
+    assert "| cpu, 20" in step.gpu_table(steps)
 
 
 def test_a_part_that_fails_is_counted_and_the_others_run(tmp_path, monkeypatch, capsys) -> None:
@@ -57,11 +57,10 @@ def test_batches_are_halved_until_they_fit(monkeypatch) -> None:
     assert step.halved(step.Cell("tiny", "ghost", batch=2, tokens=16))["batch"] == 1
 
 
-def test_the_page_says_that_nothing_was_measured_or_what_was(tmp_path) -> None:
-    path = tmp_path / "step_cuda.json"
-    assert "**Nothing was measured yet**" in step_page.gpu(path)
+def test_the_table_has_what_was_measured() -> None:
     own = {"device": "H100", "date": "2026-11-26", "batch": 8, "seconds": 0.0123, "ratio": 1.5, "mib": 2048.0}
-    path.write_text(json.dumps({"cells": {"llama-1b 16×512: ghost": own}}))
-    assert (
-        step_page.gpu(path).splitlines()[-1] == "| H100, 2026-11-26 | llama-1b 16×512 | ghost | 8 | 12 | 1.50 | 2.0 |"
-    )
+    table = step.gpu_table({"llama-1b 16×512: ghost": own, "tiny: exact": {"failed": "OutOfMemoryError: 3"}})
+    assert table.splitlines()[2:] == [
+        "| H100, 2026-11-26 | llama-1b 16×512 | ghost | 8 | 12 | 1.50 | 2.0 |",
+        "| –, – | tiny | exact | – | fails: OutOfMemoryError | – | – |",
+    ]

@@ -10,9 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD
 from dprmt.cli import main
-from dprmt.training.recipes import Recipe, recipe_from_dict
 from tests.training.tiny_recipe import recipe_in, write_data
 
 NUMBERS = [
@@ -45,22 +43,10 @@ def test_numbers_of_any_length_are_refused(folder: Path, capsys, key: str, digit
     assert text.startswith(f"dprmt train: {key} must be ")
 
 
-def test_a_number_that_no_float_holds_is_out_of_range() -> None:
-    with pytest.raises(ParameterError, match="noise_multiplier must be a finite number"):
-        DPSGD(10**400, 0.01)
-
-
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".", "/etc", "a\\b", "c:x", "a\nb", "x" * 201])
 def test_a_recipe_cannot_be_named_after_a_place_outside(folder: Path, name: str) -> None:
     with pytest.raises(ParameterError, match="name must be a name without path"):
         recipe_in(folder).with_changes({"name": name})
-
-
-def test_ordinary_names_stay(folder: Path) -> None:
-    recipe = recipe_in(folder)
-    for name in ("minilm-docstrings", "My run, 2.0", "naïve_1"):
-        changed: Recipe = recipe_from_dict(recipe.with_changes({"name": name}).to_dict())
-        assert changed.name == name
 
 
 @pytest.mark.parametrize(

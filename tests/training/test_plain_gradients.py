@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import Conv1D
 
+from audits.steps import make_private
 from dprmt.training.clipping import ClippedStep, TensorMemory
-from dprmt.training.clipping._make_private import make_private
 
 
 class Texts(nn.Module):

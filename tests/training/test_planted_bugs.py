@@ -15,10 +15,9 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from opacus.utils import uniform_sampler
 
-from dprmt.accounting import Hutchinson
-from dprmt.training.clipping._make_private import make_private
+from audits.steps import make_private
+from dprmt.accounting import Hutchinson, Poisson
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from dprmt.training.recipes import Settings
@@ -210,19 +209,10 @@ def test_the_sum_is_rounded_after_the_noise_only() -> None:
     assert not torch.equal(moved, (total.to(torch.bfloat16) + noise).to(torch.bfloat16))
 
 
-def test_accountant_and_sampler_are_told_the_same_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accountant_and_sampler_are_told_the_same_rate() -> None:
     """10 of 30 is no multiple of 2⁻²⁴: the sampler's own rate is the one charged, and never the smaller L/N."""
-    told: list[float] = []
-    real = uniform_sampler.UniformWithReplacementSampler.__init__
-
-    def init(self: Any, **options: Any) -> None:
-        told.append(options["sample_rate"])
-        real(self, **options)
-
-    monkeypatch.setattr(uniform_sampler.UniformWithReplacementSampler, "__init__", init)
     with run_in_memory(network(), task(), settings()) as run:
-        list(run.steps())
-        charged = run.prepared.mechanism.sample_rate
-    assert told == [charged]
+        charged, sampling = run.prepared.mechanism.sample_rate, run.private._draws._sampling
+    assert sampling == Poisson(charged)
     assert (charged * 2**24).is_integer()
     assert 1 / 3 < charged < 1 / 3 + 2**-24

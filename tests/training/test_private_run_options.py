@@ -94,7 +94,7 @@ def in_a_group(rank: int, size: int) -> list[Any]:
         options: dict[str, Any] = {"norms": "ghost", "clipping_norm": 0.1, "noise_multiplier": 1e-3}
         sizes: dict[str, Any] = {"batch_size": 6, "steps": 2, "delta": 1e-5, "micro_batch_size": 2}
         private = make_private(model, optimizer, TensorDataset(TOKENS), **options, **sizes)
-        mine = [place for part in private._source.parts(range(6)[rank::size]) for place, _ in part]
+        mine = [place for part in private._source.parts(range(6)[rank::size], 0) for place in part.positions]
         step, of_rows = iter(private), partial(of_model, model)
         private.step(of_rows, next(step))
         furthest = 0.0

@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dprmt import ParameterError
 from dprmt.accounting import Poisson
-from dprmt.training.harness._sampling import poisson_batches
 from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom, _cipher, _secure, allocation
@@ -262,9 +261,6 @@ def test_what_is_drawn_securely_comes_from_the_cipher_alone() -> None:
         assert drawn[0] != drawn[1]
         key = secure.derive("Poisson sampling after 0 steps")
         assert drawn[0] == SecureRandom(key).poisson_sample(500, 0.08)
-        assert list(poisson_batches(500, 0.1, 3, SecureRandom(KEY))) == list(
-            poisson_batches(500, 0.1, 3, SecureRandom(KEY))
-        )
         assert allocation(500, 7, SecureRandom(KEY)) == allocation(500, 7, SecureRandom(KEY))
         SecureRandom(KEY).add_normal(torch.zeros(100))
     assert torch.equal(state, torch.get_rng_state())

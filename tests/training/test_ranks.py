@@ -14,9 +14,9 @@ pytest.importorskip("torch")
 
 import torch
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping._make_private import make_private
 
 
 def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tuple[int, ...] = (0, 1)) -> None:

@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from audits import looking
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, plan_private
-from dprmt.training.clipping._make_private import make_private
-from dprmt.training.clipping._replay_rows import BatchRows, Window
+from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import ItemTask, train_task
 from dprmt.training.recipes import Settings
@@ -187,7 +187,7 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.Tensor], st
     "a frozen encoder over the wrong axis": (WrongAxis, plain, "inputs of head"),
     "over the detached maximum": (Single, over_the_largest, "a loss depends on other samples"),
     "a running mean in a buffer": (RunningMean, plain, "buffer mean"),
-    "a statistic as input of a module run sample by sample": (StatisticOfWhole, plain, "inputs of attention"),
+    "a statistic as input of a module run sample by sample": (StatisticOfWhole, plain, "inputs of head"),
     "rows sorted inside, in order at first": (Sorted, plain, "inputs of head"),
 }
 
@@ -205,25 +205,14 @@ def test_mixing_is_refused_at_the_first_micro_batch(name: str) -> None:
     assert all(getattr(value, "summed_grad", None) is None for value in step.optimizer.params)
 
 
-@pytest.mark.parametrize("sizes", [(4, 0), (3, 1)])
-def test_experts_that_some_samples_reach_are_refused(sizes: tuple[int, int]) -> None:
-    """One expert takes all of the first micro-batch; in the second each takes a part."""
+@pytest.mark.parametrize("positive", [4, 3])
+def test_experts_that_some_samples_reach_are_refused_at_the_first_micro_batch(positive: int) -> None:
+    """Also where one expert takes all of it: beside rows of the opposite sign it does not."""
     torch.manual_seed(0)
-    step = private(Experts().train())
-    x = torch.randn(4, WIDTH).abs()
-    x[sizes[0] :, 0] *= -1
-
-    def go(batch: torch.Tensor, names: list[int]) -> None:
-        step.accumulate(partial(plain, step), samples=names, step=0, batch=batch)
-
-    if sizes[1]:
-        with pytest.raises(TrainingStateError, match="experts"):
-            go(x, [0, 1, 2, 3])
-        return
-    go(x, [0, 1, 2, 3])
-    other = x * torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]
+    step, x = private(Experts().train()), torch.randn(4, WIDTH).abs()
+    x[positive:, 0] *= -1
     with pytest.raises(TrainingStateError, match="experts"):
-        go(other, [4, 5, 6, 7])
+        step.accumulate(partial(plain, step), samples=range(4), step=0, batch=x)
 
 
 def test_a_later_micro_batch_shows_what_the_first_hid() -> None:
@@ -316,39 +305,23 @@ def test_small_differences_of_a_batch_are_rounding_and_larger_ones_are_not() -> 
             step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
 
 
-def test_a_task_says_whether_its_losses_can_be_run_again(tmp_path: Path) -> None:
-    """``run.json`` and ``summary.json`` have the rate, or that there is none; a recipe's rate is the step's default."""
-    classes, seen = torch.arange(30) % 3, []
+def test_a_run_says_how_often_rows_are_run_alone(tmp_path: Path) -> None:
+    """``run.json`` and ``summary.json`` have the rate; a recipe's rate is the step's default."""
 
     def losses(model: nn.Module, drawn: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(model(torch.eye(4)[drawn % 4]), classes[drawn], reduction="none")
+        return functional.cross_entropy(model(torch.eye(4)[drawn % 4]), drawn % 3, reduction="none")
 
-    class Given(ItemTask):
-        def accumulate(self, private: Any, positions: Any, step: int) -> torch.Tensor:
-            found = self.losses(private.model, torch.tensor(positions))
-            return private.accumulate(found, samples=positions, step=step)
-
-    settings = Settings(
-        privacy={"noise_multiplier": 1.0, "delta": 1e-5, "replay": 0.25},
-        optimizer={"name": "adam", "learning_rate": 0.1},
-        training={"batch_size": 10, "steps": 3},
-    )
-    for kind in (ItemTask, Given):
-        folder = tmp_path / kind.__name__
-        train_task(nn.Linear(4, 3), kind(range(30), torch.tensor, losses), settings, folder, noise_seed=1)
-        files = [json.loads((folder / name).read_text())["replay"] for name in ("run.json", "summary.json")]
-        assert files[0] == files[1]
-        seen.append(files[0])
-    assert seen[0] == 0.25
-    assert seen[1].startswith("no: losses were not given as a function of the batch")
-    assert (
-        Settings(
-            privacy={"noise_multiplier": 1.0, "delta": 1e-5},
-            optimizer={"name": "adam", "learning_rate": 0.1},
-            training={"batch_size": 10, "steps": 3},
-        ).privacy.replay
-        == plan_private(nn.Linear(2, 2), norms="ghost", clipping_norm=1.0, expected_batch_size=2.0).replay
-    )
+    values = {
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
+        "optimizer": {"name": "adam", "learning_rate": 0.1},
+        "training": {"batch_size": 10, "steps": 3},
+    }
+    default = plan_private(nn.Linear(2, 2), norms="ghost", clipping_norm=1.0, expected_batch_size=2.0).replay
+    assert Settings(**values).privacy.replay == default
+    settings = Settings(**values).with_changes({"privacy.replay": 0.25})
+    train_task(nn.Linear(4, 3), ItemTask(range(30), torch.tensor, losses), settings, tmp_path / "run", noise_seed=1)
+    for name in ("run.json", "summary.json"):
+        assert json.loads((tmp_path / "run" / name).read_text())["replay"] == 0.25
 
 
 class Noisy(nn.Module):
@@ -379,7 +352,7 @@ def test_a_sample_alone_gets_the_numbers_that_were_drawn_for_it() -> None:
     for number in range(6):
         states = [model.own.get_state(), torch.get_rng_state()]
         others = (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
-        step._replay.look(partial(plain, step), rows(), SIZE)
+        step._isolation.check(partial(plain, step), rows(), SIZE)
         assert (random.getstate(), np.random.get_state()[1].tolist()) == others  # noqa: NPY002
         torch.set_rng_state(states[1])  # of rows()
         step.accumulate(partial(plain, step), samples=range(SIZE), step=number, batch=rows())
@@ -391,7 +364,7 @@ def test_looking_leaves_every_generator_as_it_was() -> None:
     step, x = private(Noisy().train(), replay=1.0), rows()
     own = step.model.own
     before = [own.get_state(), torch.get_rng_state()]
-    step._replay.look(partial(plain, step), x, SIZE)
+    step._isolation.check(partial(plain, step), x, SIZE)
     assert all(
         torch.equal(one, other) for one, other in zip(before, [own.get_state(), torch.get_rng_state()], strict=True)
     )
@@ -444,7 +417,7 @@ def test_a_model_of_one_length_keeps_its_padding_and_others_may_not() -> None:
         return over_padding(step, batch)
 
     step.accumulate(partial(losses, width=[7]), samples=range(4), step=0, batch=texts([3, 7, 1, 6]))
-    with pytest.raises(TrainingStateError, match="fails for a sample without its padding"):
+    with pytest.raises(TrainingStateError, match="must take texts without padding"):
         step.accumulate(partial(losses, width=[6]), samples=range(4, 8), step=0, batch=texts([3, 5, 1, 6]))
 
 
@@ -541,7 +514,6 @@ def test_an_adapter_in_float32_has_the_tolerance_of_what_computes_its_inputs(sha
 
 
 def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
-    """A model with adapters is not run in two orders for it."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -557,7 +529,6 @@ def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
     step.accumulate(partial(per_sample_losses, step.model), samples=range(TOKENS), step=0, batch=batch)
     assert set(seen[-1:]) == {TOKENS - 1}
     assert step.replays == 1
-    assert step._replay.routes is None
 
 
 @pytest.mark.slow
@@ -634,19 +605,23 @@ class Scaled(nn.Module):
 
 def test_what_all_samples_share_is_looked_at_too() -> None:
     step = private(SharedStatistic().train())
-    with pytest.raises(TrainingStateError, match="inputs of mixed depend on other samples"):
+    with pytest.raises(TrainingStateError, match="depends on other samples"):
         step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
 
 
-def test_random_routes_and_orders_are_looked_at_in_every_micro_batch() -> None:
-    """Not at the rate: a model that indexes its rows is run in two orders each time, one that does not is not."""
-    for model, every in ((Sorted(), True), (Single(), False)):
-        step, x = private(model.train(), replay=0.0), rows().flip(0)
-        same = x[:1].expand(SIZE, WIDTH).clone()
-        for number in range(3):
-            step.accumulate(partial(plain, step), samples=range(SIZE), step=number, batch=same)
-            step.step()
-        assert step.replays == (3 if every else 1)
+def test_rows_that_are_sorted_inside_are_refused_where_all_are_alike() -> None:
+    """Nothing is exchanged in the first micro-batch: rows of opposite sign beside one show it all the same."""
+    step, x = private(SortedBySum().train(), replay=0.0), rows()
+    same = x[:1].abs().expand(SIZE, WIDTH).clone()
+    with pytest.raises(TrainingStateError, match="inputs of head depend on other samples"):
+        step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=same)
+
+
+class SortedBySum(Sorted):
+    """By what changes with the sign."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x[x.sum(1).argsort(stable=True)]).flatten()
 
 
 def written(widths: tuple[int, int]) -> dict[str, torch.Tensor]:
@@ -715,11 +690,9 @@ def test_columns_of_a_text_to_be_written(targets: str) -> None:
     elif targets == "labels of padding":
         batch["labels"] = batch["labels"].clamp_min(0)
     rows = BatchRows(batch, 4, padding=[0], translates=True)
-    window = rows.window(0)
-    alone = rows.alone(0, window)
-    assert window.target == Window(0, 5, 7)
+    alone = rows.alone(0)
     assert alone["decoder_attention_mask" if targets.startswith("decoder") else "labels"].shape == (1, 5)
-    assert window.widths == ((7,) if targets == "labels alone" else (7, 7))
+    assert rows.widths_cut(0) == ((7,) if targets == "labels alone" else (7, 7))
     if targets != "labels alone":
         assert alone["input_ids"].shape == (1, 3)
 
@@ -729,8 +702,8 @@ def test_labels_of_the_text_that_is_read_are_cut_with_it() -> None:
     batch = texts([3, 7, 5, 6])
     batch["labels"] = batch["input_ids"]
     rows = BatchRows(batch, 4)
-    assert rows.window(0).target is None
-    assert rows.alone(0, rows.window(0))["labels"].shape == (1, 3)
+    assert rows.widths_cut(0) == (7,)
+    assert rows.alone(0)["labels"].shape == (1, 3)
 
 
 @pytest.mark.slow
@@ -742,5 +715,4 @@ def test_right_code_on_published_architectures_is_far_from_the_tolerance(
 ) -> None:
     """In float32 by a factor of fifty."""
     found = looking.find(architecture, dtype)
-    assert found.values < (0.02 if dtype == torch.float32 else 0.5)
-    assert found.gradients < (0.02 if dtype == torch.float32 else 0.5)
+    assert found.share < (0.1 if dtype == torch.float32 else 0.5)

@@ -21,10 +21,10 @@ from peft import PeftModel
 from torch import nn
 from transformers import BertConfig, BertModel
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.cli import main
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer, load_model, save_adapter

@@ -19,7 +19,7 @@ from dprmt.cli import main
 from dprmt.training.harness import Run, SilentParameterError, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness
 from dprmt.training.harness._recipe_task import RecipeTask
-from dprmt.training.private_run import _ledger
+from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import charged_steps
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data, write_rows
 
@@ -46,7 +46,7 @@ def stop_before(monkeypatch, last: int) -> list[dict[str, Any]]:
 
     def step(self, number, batch):
         if number == last:
-            inner = self.prepared.inner_optimizer
+            inner = self.prepared.optimizer
             subspaces = getattr(inner, "subspaces", None)
             seen.append(
                 {
@@ -177,7 +177,7 @@ def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, ha
     secrets, real = [], harness.fresh_randomness
     monkeypatch.setattr(harness, "fresh_randomness", lambda *a: secrets.append(real(*a).secret) or real(*a))
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "_batches", power_cut)
+        patch.setattr(PrivateRun, "_batches", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             train(recipe_in(folder), tmp_path / "run", resume=True, noise_seed=3)
     assert charged_steps(tmp_path / "run") == 3

@@ -154,7 +154,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     damage(run / "checkpoint")
     state = load_checkpoint(run)
     assert state is not None
-    assert state["step"] == 2
+    assert state["steps_taken"] == 2
     assert train(recipe(folder), run, resume=True).charged == STEPS + 1
     damage_both = Path(shutil.copytree(halfway, tmp_path / "both"))
     wrong_document(damage_both / "checkpoint")
@@ -218,7 +218,8 @@ def test_checkpoints_hold_no_generator_s_state(halfway: Path) -> None:
     """It gives away the noise of the steps before and after it; a run that is to be repeated is another matter."""
     state = load_checkpoint(halfway)
     assert state is not None
-    assert state.keys() == {"step", "parameters", "optimizer", "telemetry"}
+    assert state["charged"] == state["steps_taken"] == 3
+    assert not [key for key in state if "secret" in key or "generator" in key or "noise" in key]
 
 
 @pytest.mark.parametrize("noise", [None, 3.0])

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces

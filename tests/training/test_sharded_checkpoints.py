@@ -17,9 +17,10 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from dprmt import ParameterError
-from dprmt.training.harness import ItemTask, _shard_files, _train, load_parameters, train_task
+from dprmt.training.harness import ItemTask, _shard_files, load_parameters, train_task
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._shard_files import SavedRows, write_whole_tensors
+from dprmt.training.private_run import PrivateRun
 from tests.training.sharded import in_processes, losses, network
 from tests.training.test_sharded import _are_independent, _is_noise
 from tests.training.test_sharded_runs import TEXTS, StopsAfter, settings, start
@@ -61,10 +62,9 @@ def test_a_run_goes_on_in_any_number_of_processes(tmp_path: Path, sizes: tuple[i
 
 
 def noisy_start(rank: int, size: int, folder: str, stop: int, reused: bool) -> Any:
-    """One step of noise of standard deviation 1 an entry; ``reused``: with the randomness of the first start."""
+    """One step of noise of standard deviation 1 an entry; ``reused``: with the key of the first start's noise."""
     if reused:
-        fresh = _train.fresh_randomness
-        _train.fresh_randomness = lambda seed, attempt, secure=False: fresh(7, 1, secure)
+        PrivateRun._noise_key = lambda run: bytes([rank]) * 32  # type: ignore[method-assign]
     model = network(WIDTH, dtype=torch.float32)
     task = ItemTask(list(TEXTS), torch.stack, losses)
     config = settings(noise=80.0, optimizer={"name": "gd", "learning_rate": 1.0}, evaluation={"every": None})

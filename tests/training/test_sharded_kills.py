@@ -119,7 +119,7 @@ def test_a_killed_process_ends_the_others_and_any_number_goes_on(
     assert charged == max(noised)
     checkpoint = load_checkpoint(tmp_path / "run")
     assert checkpoint is not None
-    assert checkpoint["step"] == STEP - 1
+    assert checkpoint["steps_taken"] == STEP - 1
     found = in_processes(size, partial(_start, folder=tmp_path, strategy=strategy), tmp_path)
     assert [one["steps"] for one in found] == [6] * size, found
     again = 6 - (STEP - 1)

@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dprmt import ParameterError
 from dprmt.cli import main
-from dprmt.training.clipping import StepCosts, TensorMemory, Units, WayCost, plan_private
+from dprmt.training.clipping import StepCosts, TensorMemory, WayCost, plan_private
 from dprmt.training.clipping._matrix_layers import FactoredLayer, LinearLayer
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.harness import _costs as harness_costs
@@ -26,9 +25,7 @@ from dprmt.training.harness import dry_run, recipe_costs, train
 from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._recipe_task import load
 from dprmt.training.norms import gram_entries
-from dprmt.training.optimizers import DPGrape
 from dprmt.training.recipes import Recipe
-from dprmt.training.subspaces import Subspaces
 from tests.training.tiny_recipe import recipe_in, write_data
 
 RUN: dict[str, Any] = {"noise_multiplier": 1.0, "sampling": 2000 / 67349, "steps": 400, "delta": 1e-5}
@@ -147,34 +144,6 @@ def test_an_estimate_is_recommended_only_where_it_pays(times: list[float], exact
     assert costs.sentence.startswith(taken.way)
 
 
-def test_the_sentence() -> None:
-    costs = ways([1.4, 1.09, 0.9, 1.0], [3.81, 3.81, 4.05, 3.849])
-    assert costs.sentence == "ghost: 9 % slower than hutch++, ε 3.81 against 3.85"
-    costs = ways([1.5, 1.4, 1.0, 1.05], [3.81, 3.81, 4.2, 3.849])
-    assert costs.sentence == "hutch++: 25 % faster than ghost, ε 3.85 against 3.81"
-    silent = StepCosts([replace(one, epsilon=None) for one in costs.ways], 1.0, 1)
-    assert silent.recommended.way == "ghost"
-    assert silent.sentence == "ghost: 40 % slower than hutchinson"
-
-
-@pytest.mark.parametrize("left_out", RUN)
-def test_of_the_noise_all_is_given_or_nothing(left_out: str) -> None:
-    with pytest.raises(ParameterError, match=left_out):
-        costs_of(nn.Linear(3, 2), torch.ones(2, 3), **{name: value for name, value in RUN.items() if name != left_out})
-
-
-def test_what_is_not_measured_is_refused() -> None:
-    model, units = nn.Linear(30, 20), Units(3, 8, regime="alone")
-    grape = DPGrape(model.parameters(), lr=0.1, subspaces=Subspaces(model, rank=4))
-    for options in ({"subspaces": grape.subspaces}, {"units": units}):
-        with pytest.raises(ParameterError, match="plan must be of rows that are samples, whole weights"):
-            plan_private(model, norms="exact", **OPTIONS, **options).costs(lambda: model(torch.ones(2, 30)).sum(1))
-    for wrong in (lambda: model(torch.ones(2, 30)).sum(), lambda: torch.ones(2), lambda: None):
-        with pytest.raises(ParameterError, match="losses must be a function of nothing that gives losses"):
-            plan_private(model, norms="exact", **OPTIONS).costs(wrong)
-        assert not model._forward_hooks
-
-
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     path = tmp_path_factory.mktemp("data")
@@ -227,20 +196,6 @@ def test_a_recipe_is_measured_and_left_as_it_was(recipe: Recipe, capsys: pytest.
     text = capsys.readouterr().out
     assert "a step of one micro-batch, measured; without privacy" in text
     assert "recommended: " in text
-
-
-def test_bad_input_of_the_command(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    for words, message in [
-        (["no-such-recipe"], "RECIPE must be"),
-        (["minilm-docstrings", "--set", "optimizer.name=grape"], "optimizer.name must be"),
-        (["minilm-docstrings", "--device", "tpu"], "--device must be a device that computes here"),
-        ([str(tmp_path / "recipe.toml"), "--set", "training.batch_size=61"], "training.batch_size must be at most"),
-    ]:
-        assert main(["plan", *words]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"dprmt plan: {message}")
-        assert error.count("\n") == 1
 
 
 def test_gradients_that_take_the_place_of_the_sums_product_are_formed_though_gram_matrices_are_symmetric() -> None:

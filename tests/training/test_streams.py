@@ -17,12 +17,13 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import plan_private
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, Observer, run_in_memory
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
+from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.randomness import SecureRandom, _generators, secret_generator
 from dprmt.training.recipes import Settings
@@ -217,7 +218,6 @@ class Seen(NamedTuple):
     noise: list[bytes]
     batches: list[tuple[int, ...]]
     sums: list[bytes]
-    one_stream: bool
 
 
 ONE_HOT, SIZE = torch.eye(40), 10
@@ -227,15 +227,9 @@ def losses(model: nn.Module, labels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(ONE_HOT[labels]), labels, reduction="none")
 
 
-class Batches(ItemTask):
-    """Knows what was drawn."""
-
-    def pieces(self, batch: Any, largest: int) -> Any:
-        self.drawn = [*getattr(self, "drawn", []), tuple(batch)]
-        return super().pieces(batch, largest)
-
-
-def run(secret: bytes, *, seed: int = 4, world: int = 0, **privacy: Any) -> Seen:
+def run(
+    secret: bytes, *, seed: int = 4, world: int = 0, batches: list[tuple[int, ...]] | None = None, **privacy: Any
+) -> Seen:
     """Six steps, on zeros at a learning rate of nothing: what differs between runs is what was drawn."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 40))
@@ -245,17 +239,25 @@ def run(secret: bytes, *, seed: int = 4, world: int = 0, **privacy: Any) -> Seen
         optimizer={"name": "gd", "learning_rate": 1e-30},
         training={"batch_size": SIZE, "steps": 6, "seed": seed},
     )
-    task, watching = Batches(list(range(40)), torch.tensor, losses), Watching()
+    task, watching = ItemTask(list(range(40)), torch.tensor, losses), Watching()
     noise: list[bytes] = []
-    with recorded() as made:
+    drawn: list[tuple[int, ...]] = []
+    at = Draws.at
+
+    def seen(draws: Draws, number: int) -> list[int]:
+        found = at(draws, number) if batches is None else list(batches[number])
+        drawn.append(tuple(found))
+        return found
+
+    with recorded() as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Draws, "at", seen)
         randomness = Randomness(secret, False, bool(privacy.get("secure")))
         with run_in_memory(model, task, settings, randomness=randomness, observers=[watching]) as going:
-            inner, parameters = going.prepared.inner_optimizer, going.prepared.parameters.values()
+            inner, parameters = going.prepared.optimizer, going.prepared.parameters.values()
             inner.register_step_pre_hook(lambda *_: noise.append(watching.noise(parameters)))
             for _ in going.steps():
                 pass
-            one_stream = going._generators["noise"] is going._generators["sampling"]
-    return Seen(made, noise, task.drawn, watching.sums, one_stream)
+    return Seen(made, noise, drawn, watching.sums)
 
 
 WAYS = [
@@ -281,7 +283,6 @@ def test_the_streams_of_a_run_have_keys_of_their_own_from_its_secret(way: dict[s
     assert len(keys) >= 3
     assert all(isinstance(key, bytes) and len(key) == BITS // 8 for key in keys)
     assert len(set(keys)) == len(keys), "two purposes have one key"
-    assert not one.one_stream, "noise and coins from one stream"
     assert {BASE, flipped(0)}.isdisjoint(keys)
     assert made == made_again, "a stream that depends on something public"
     assert set(keys).isdisjoint(stream.key for stream in other.made)
@@ -290,17 +291,8 @@ def test_the_streams_of_a_run_have_keys_of_their_own_from_its_secret(way: dict[s
     assert one.batches != other.batches
     assert not set(one.noise) & set(other.noise)
     assert len(set(one.noise)) == len(one.noise) == 6
-    same_batches = run_with_batches(one.batches, flipped(0), way)
-    assert not set(one.sums) & set(same_batches)
-
-
-def run_with_batches(batches: list[tuple[int, ...]], secret: bytes, way: dict[str, Any]) -> list[bytes]:
-    """Clipped sums with another secret's probes, for the same batches."""
-    from dprmt.training.harness import _loop
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_loop.Run, "_batches", lambda self: iter([list(batch) for batch in batches]))
-        return run(secret, **way).sums
+    same_batches = run(flipped(0), batches=one.batches, **way)  # with another secret's probes
+    assert not set(one.sums) & set(same_batches.sums)
 
 
 def test_a_resumed_allocation_s_draws_are_of_its_own_start() -> None:

@@ -14,11 +14,10 @@ from scipy import stats
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dprmt import ParameterError
 from dprmt.training.clipping import _matrix_layers
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.subspaces import LayerShape, Subspaces, at_most, share_of_dimension
+from dprmt.training.subspaces import Subspaces
 
 RANDOM = ("gaussian", "stiefel")
 M, R = 60, 12
@@ -193,49 +192,3 @@ def test_svd_subspace_is_the_leading_one() -> None:
 
 
 # Rules
-
-
-@given(st.floats(1e-3, 1.0), st.integers(1, 5000), st.integers(1, 64))
-def test_share_of_dimension_is_within_its_bounds(share: float, m: int, low: int) -> None:
-    r = share_of_dimension(share, at_least=low, at_most=128)(LayerShape("l", m, 3))
-    assert 1 <= r <= m
-    assert r <= 128
-    assert r == min(m, 128, max(low, math.ceil(share * m)))
-
-
-def test_rules_and_mappings_choose_ranks() -> None:
-    assert [layer.rank for layer in Subspaces(model(), rank=at_most(11))] == [9, 11, 11]
-    assert [layer.rank for layer in Subspaces(model(), rank=share_of_dimension(0.5))] == [5, 6, 6]
-    assert [(layer.name, layer.rank) for layer in Subspaces(model(), rank={"1.weight": 7})] == [("1.weight", 7)]
-
-
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
-        ({"rank": 10}, "rank of 0.weight"),
-        ({"rank": 6, "projector": "svd"}, "rank of 0.weight"),
-        ({"rank": 0}, "rank"),
-        ({"rank": 2.0}, "rank"),
-        ({"rank": {"2.weight": 2}}, "rank"),
-        ({"rank": {"0.bias": 2}}, "rank"),
-        ({"rank": lambda shape: None}, "rank"),
-        ({"rank": 3, "refresh_every": 0}, "refresh_every"),
-        ({"rank": 3, "refresh_every": 1.5}, "refresh_every"),
-        ({"rank": 3, "projector": "fourier"}, "projector"),
-        ({"rank": 3, "seed": -1}, "seed"),
-    ],
-)
-def test_bad_subspaces(options: dict, argument: str) -> None:
-    with pytest.raises(ParameterError) as error:
-        Subspaces(model(), **options)
-    assert error.value.name == argument
-
-
-def test_bad_rules() -> None:
-    for bad in [
-        lambda: share_of_dimension(0.0),
-        lambda: share_of_dimension(0.5, at_least=4, at_most=3),
-        lambda: at_most(0),
-    ]:
-        with pytest.raises(ParameterError):
-            bad()

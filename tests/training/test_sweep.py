@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import pickle
 from pathlib import Path
 
 import joblib
@@ -87,24 +85,3 @@ def test_a_sweep_of_another_recipe_does_not_take_over_old_runs(recipe, tmp_path)
     assert json.loads((run.folder / "changes.json").read_text()) == {"training.seed": 0}
     with pytest.raises(ParameterError, match="same recipe"):
         sweep(recipe.with_changes({"privacy.noise_multiplier": 2.0}), grid, tmp_path / "sweep", jobs=1)
-
-
-def test_an_interrupt_stops_the_whole_sweep(recipe, tmp_path, monkeypatch):
-    real, trained = _sweep.train, []
-
-    def stopped(*a, **k):
-        trained.append(a)
-        return dataclasses.replace(real(*a, **k), finished=False)
-
-    monkeypatch.setattr(_sweep, "train", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(recipe, {"training.seed": [0, 1]}, tmp_path / "sweep", jobs=1)
-    assert len(trained) == 1
-
-
-def test_what_is_wrong_with_a_run_can_be_said_across_processes(recipe, tmp_path):
-    with pytest.raises(ParameterError) as caught:
-        sweep(recipe, {"training.batch_size": [61, 62]}, tmp_path / "sweep", jobs=1)
-    error = pickle.loads(pickle.dumps(caught.value))
-    assert "training.batch_size must be at most the size of the training set, 60" in str(error)
-    assert isinstance(error, ParameterError)

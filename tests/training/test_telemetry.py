@@ -11,9 +11,9 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.spectra import layer_products
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.optimizers import DPAdamBC
@@ -370,7 +370,6 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
                 settings(telemetry={"every": 3, "window": 3}),
                 tmp_path / folder,
                 noise_seed=3,
-                repeatable=True,
                 resume=number > 0,
                 observers=[] if stop is None else [StopAt(stop)],
             )

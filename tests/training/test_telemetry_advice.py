@@ -10,7 +10,7 @@ import torch
 
 from dprmt.accounting import DPSGD
 from dprmt.training.harness import ItemTask, read_metrics, train_task
-from dprmt.training.harness._progress import ProgressBar
+from dprmt.training.harness._observer import ProgressBar
 from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
 

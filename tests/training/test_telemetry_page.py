@@ -87,7 +87,7 @@ def test_the_truth_is_that_of_the_clean_gradients(optimizer: str) -> None:
     look, network = TelemetryTruth(), model()
     clean: list[dict[str, Any]] = []
     with run_in_memory(network, TASK, settings(optimizer, training__steps=12), noise_seed=3, observers=[look]) as made:
-        inner = made.prepared.inner_optimizer
+        inner = made.prepared.optimizer
         places: list[dict[str, Any]] = []
 
         def before(*_: object) -> None:

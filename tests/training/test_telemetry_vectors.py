@@ -64,16 +64,6 @@ def test_together_they_read_as_one_by_one(name: str, late: bool, monkeypatch: py
     assert list(together[3]["signal"]) == list(alone[3]["signal"])
 
 
-@pytest.mark.parametrize("name", ["adam", "adambc", "nesterov"])
-def test_a_run_that_diverges_is_read_without_a_warning(name: str) -> None:
-    _, read = run(name, size=1e25)
-    assert all("advice" not in reading for reading in read)
-
-
-def test_numbers_of_arrays_and_tensors_keep_their_order() -> None:
-    assert _vectors.numbers([1.0, torch.tensor(2.0), 3.0, torch.tensor(4.0)]).tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
 def test_a_state_goes_on_in_other_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     telemetry, _ = run("adam")
     state = telemetry.state_dict()

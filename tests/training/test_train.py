@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -201,7 +202,7 @@ def test_killed_and_resumed_it_tells_the_true_epsilon(folder, tmp_path, where):
     assert charged_steps(tmp_path / "run") == 4
     before = load_checkpoint(tmp_path / "run")
     assert before is not None
-    assert before["step"] == 3
+    assert before["steps_taken"] == 3
     result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
     assert (result.finished, result.steps, result.charged) == (True, STEPS, STEPS + 1)
     rate = json.loads((tmp_path / "run" / "run.json").read_text())["sample_rate"]
@@ -233,12 +234,12 @@ def test_with_a_target_lost_steps_are_not_made_up_for(folder, tmp_path, monkeypa
     assert result.epsilon <= 3.0
 
 
-def test_resumed_noise_is_fresh_and_optimizer_state_continues(folder, tmp_path, monkeypatch):
+def test_a_run_in_pieces_with_a_known_seed_is_the_run_in_one(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder)
     whole = train(recipe, tmp_path / "whole", noise_seed=8)
-    from dprmt.training.harness import _interrupts
+    from dprmt.training.harness import _train
 
-    monkeypatch.setattr(_interrupts.Interrupts, "__enter__", lambda self: setattr(self, "asked", False) or self)
+    monkeypatch.setattr(_train.Interrupts, "__enter__", lambda self: setattr(self, "asked", False) or self)
     real = _one_step_asking_to_stop_after(monkeypatch, 3)
     stopped = train(recipe, tmp_path / "parts", noise_seed=8)
     assert (stopped.finished, stopped.steps, stopped.charged) == (False, 3, 3)
@@ -253,12 +254,17 @@ def test_resumed_noise_is_fresh_and_optimizer_state_continues(folder, tmp_path, 
     assert float(state["optimizer"]["state"][0]["step"]) == STEPS
     assert float(halfway["optimizer"]["state"][0]["step"]) == 3
     one, other = parameters(tmp_path / "whole"), parameters(tmp_path / "parts")
-    assert not any(torch.equal(one[name], other[name]) for name in one)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert ("secret" in halfway, "secret" in state) == (True, True)
+    shutil.rmtree(tmp_path / "parts")
+    _one_step_asking_to_stop_after(monkeypatch, 3)
+    train(recipe, tmp_path / "parts")
+    assert "secret" not in load_checkpoint(tmp_path / "parts")  # where nobody knows the seed, nor reads it there
 
 
 def _one_step_asking_to_stop_after(monkeypatch, last: int):
-    from dprmt.training.harness._interrupts import Interrupts
     from dprmt.training.harness._observer import MetricsFile
+    from dprmt.training.harness._train import Interrupts
 
     real = MetricsFile.after_step
     holder: dict[str, Any] = {}

@@ -51,10 +51,10 @@ def test_the_optimizer_gets_its_options(folder, name, expected):
     options = {"learning_rate": 0.3, "momentum": 0.7, "betas": [0.8, 0.95], "eps": 1e-3, "floor": 1e-2}
     options |= {"weight_decay": 0.2, "rank": 3, "refresh_every": 7, "projector": "stiefel", "name": name}
     prepared = built(recipe_in(folder, **{f"optimizer.{key}": value for key, value in options.items()}))
-    (group,) = prepared.inner_optimizer.param_groups
+    (group,) = prepared.optimizer.param_groups
     assert {key: group[key] for key in expected} == expected
     if name == "grape":
-        subspaces = prepared.inner_optimizer.subspaces
+        subspaces = prepared.optimizer.subspaces
         assert (subspaces.refresh_every, subspaces.kind, {layer.rank for layer in subspaces}) == (7, "stiefel", {3})
 
 
@@ -63,14 +63,14 @@ def test_grape_clips_as_the_recipe_says(folder, clipping):
     probes = {"hutchinson": {"probes": 2}, "hutch++": {"probes": 2, "sketch": 1}}.get(clipping, {})
     changes = {"privacy.norms": {"kind": clipping, **probes}, "optimizer.rank": 4}
     settings = built(recipe_in(folder, **{**GRAPE, **changes}))
-    layers = settings.private.record.layers
+    layers = settings.record.layers
     assert {layer.is_exact for layer in layers} == ({True, False} if probes else {True})
-    assert settings.private.subspaces is not None
+    assert settings.plan.subspaces is not None
 
 
 def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
     prepared = built(recipe_in(folder, **GRAPE, **{"optimizer.projector": "svd"}))
-    ranks = {layer.name: layer.rank for layer in prepared.inner_optimizer.subspaces}
+    ranks = {layer.name: layer.rank for layer in prepared.optimizer.subspaces}
     assert ranks.pop("classifier.weight") == 2  # two labels
     assert set(ranks.values()) == {3}
 
@@ -89,7 +89,7 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
     changes = {"training.batch_size": 1, "training.steps": 8, "training.spectra_every": 1, "denoising.method": "paper"}
     train(recipe_in(folder, **GRAPE, **changes), tmp_path / "run", noise_seed=1)
     prepared = built(recipe_in(folder, **GRAPE, **changes))
-    subspaces = prepared.inner_optimizer.subspaces
+    subspaces = prepared.optimizer.subspaces
     released = sum(layer.rank * layer.n for layer in subspaces)
     released += sum(value.numel() for value in prepared.parameters.values() if value not in subspaces)
     entries = read_metrics(tmp_path / "run")
@@ -124,7 +124,6 @@ def test_the_target_is_met_by_the_mechanism_that_is_charged(folder, changes, nor
     prepared = built(recipe_in(folder, **target, **changes))
     assert prepared.mechanism.norms == norms
     assert 0.99 < prepared.mechanism.epsilon(steps=4, delta=1e-4).upper <= 1.0
-    assert prepared.private.optimizer.noise_multiplier == prepared.mechanism.noise_multiplier
 
 
 @pytest.mark.parametrize(("architecture", "dtype"), [("gpt2", "float32"), ("qwen3", "bfloat16")])
@@ -191,4 +190,4 @@ def test_one_pass_or_a_power_iteration_is_the_recipes_word(folder, power, sketch
     changes = {"privacy.norms": {"kind": "hutch++", "power_iteration": power, **chosen}, **WIDE}
     prepared = built(recipe_in(folder, **changes))
     width = sketch or (12 if power else 14)
-    assert prepared.private.record.norms == HutchPlusPlus(32, width, power_iteration=power, secret=True)
+    assert prepared.record.norms == HutchPlusPlus(32, width, power_iteration=power, secret=True)

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.training.clipping import Units
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, run_in_memory, train_task
+from dprmt.training.private_run import MicroBatch
 from dprmt.training.recipes import Settings
 
 ITEMS = [[1, 2, 3], [4], [5, 6], [7, 1], [2, 2, 9, 4], [3]]
@@ -59,11 +60,11 @@ def test_a_sum_is_that_of_owners(regime: str, averages: bool, collate: Any) -> N
     units = Units(2, micro_batch_size=4, regime=regime)
     task = ItemTask(ITEMS, collate, losses, length=len, owners=OWNERS, units=units, averages=averages, seed=5)
     model, plain = network(), network()
-    plan = task.clipping_plan(model, norms="exact", clipping_norm=2.0, expected_batch_size=2.0)
+    plan = task.clipping_plan(model, norms="exact", clipping_norm=2.0, expected_batch_size=2.0, units=units)
     assert plan.regime == regime
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     private = plan.privatize(optimizer, noise_multiplier=0.0, noise_generator=torch.Generator())
-    drawn = [task._batches.table.drawn(unit, 3) for unit in range(task.size)]
+    drawn = [task.owners_of_rows.used(unit, 3) for unit in range(task.size)]
     assert [len(rows) for rows in drawn] == [2, 2, 1]
     factors, expected = [], [torch.zeros_like(p) for p in plain.parameters()]
     for rows in drawn:
@@ -73,8 +74,12 @@ def test_a_sum_is_that_of_owners(regime: str, averages: bool, collate: Any) -> N
         expected = [a + factors[-1] * g for a, g in zip(expected, own, strict=True)]
     assert min(factors) < 0.9
     found = []
-    for piece in task.pieces(list(range(task.size)), 4 if regime == "together" else 1):  # a unit cut by borders
-        found.append(task.accumulate(private, piece, 3))
+    source = task.source(plan, 4 if regime == "together" else 1)  # a unit cut by borders
+    for part in source.parts(range(task.size), 3):
+        rows = MicroBatch(0, task.batch_of([ITEMS[row] for row in part.positions]), [], weights=part.weights)
+        batch, of_rows = rows._weighted(lambda batch: losses(model, batch))
+        names = {"samples": part.positions, "units": part.owners}
+        found.append(private.accumulate(of_rows, batch=batch, step=3, **names))
     assert sum(map(len, found)) == 5
     before = [p.detach().clone() for p in model.parameters()]
     private.step()

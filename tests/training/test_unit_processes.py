@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.training.clipping import Units
-from dprmt.training.clipping._make_private import make_private
 from tests.training.clipping_table import CLIPPINGS, TRAINED, Way, make_model, make_step
 from tests.training.test_units import Literal, released_of
 

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, UnitStep, plan_private
-from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from tests.training.clipping_table import (
     CLIPPINGS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
+from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._make_private import make_private
 from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
@@ -301,7 +302,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]],
         lambda: (torch.randn(4, D), {1}),
         r"was given more of set",
     ),
-    "a state": (lambda: Own(counted), lambda: (torch.randn(4, D),), r"a buffer that the forward pass changes"),
+    "a state": (lambda: Own(counted), lambda: (torch.randn(4, D),), r"a forward pass changes buffer model.seen"),
     "packed sequences": (
         lambda: Own(lambda own, x: x * own.scale),
         lambda: (pack_sequence([torch.randn(2, D), torch.randn(1, D)]),),
@@ -396,6 +397,25 @@ def test_evaluation_and_an_empty_batch_use_the_module_as_it_is() -> None:
     step.accumulate(step.model(inputs[:0]).sum((1, 2)), samples=[], step=0)
     step.step()
     torch.testing.assert_close(step.model(inputs).detach(), expected)
+
+
+def test_a_module_keeps_its_forward_pass_and_takes_no_later_hook() -> None:
+    """Nothing is assigned to it; a hook that comes later would see one sample of the batch."""
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    step = private(attention_only(layer))
+    assert "forward" not in vars(layer)
+    x = torch.randn(3, 4, 8)
+    accumulate(step, x, size=3)
+    step.discard()
+    handle = layer.register_forward_pre_hook(lambda *_: None)
+    with pytest.raises(TrainingStateError, match="a hook on its forward pass that was registered later"):
+        step.model(x)
+    handle.remove()
+    twin = copy.deepcopy(step.model).eval()
+    step.close()
+    assert torch.equal(twin(x), step.model.eval()(x))
+    assert not layer._forward_hooks
+    assert not layer._forward_pre_hooks
 
 
 def test_projections_and_the_loop_of_opacus_refuse_them_by_name() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dprmt.training.harness import Run, train
+from dprmt.training.private_run import PrivateBatch
 from dprmt.training.recipes import Recipe, recipe_from_dict
 
 STEPS = 6
@@ -62,11 +63,16 @@ def recipe_in(folder: Path, **changes: Any) -> Recipe:
     return recipe_from_dict(base).with_changes(changes)
 
 
+def positions(batch: PrivateBatch) -> list[int]:
+    """Rows of a batch of which no part was loaded."""
+    return [place for part in batch._parts for place in part.positions]
+
+
 def killed_before_step(number: int, recipe: Recipe, path: Path) -> None:
     """A run in ``path`` that ends as a power cut ends it."""
     real = Run._one_step
 
-    def step(run: Run, at: int, batch: list[int]) -> Any:
+    def step(run: Run, at: int, batch: Any) -> Any:
         if at == number:
             raise RuntimeError("power cut")
         return real(run, at, batch)

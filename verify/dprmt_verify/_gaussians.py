@@ -66,12 +66,14 @@ class Gaussians(Step):
         return ((self.ratio(x) + constant.nonnegative_part()) / (right + (-constant).nonnegative_part())).log()
 
 
-def exact(noise_multiplier: float, rate: float, group: int, steps: int, mirrored: bool) -> Gaussians:
+def exact(noises: Sequence[float], rate: float | arb, group: int, steps: int, mirrored: bool) -> Gaussians:
     """Removing or replacing ``group`` samples with coins of their own in a step; without sampling, in all steps.
 
-    A step is Σ Bin(m, q)(j) N(j/σ, 1) against N(0, 1), or its mirror image. Without sampling, T steps are one at σ/√T.
+    Sums of one batch with these noises are one vector, in which a sample's length is √Σ1/σ². A step is
+    Σ Bin(m, q)(j) N(j/σ, 1) against N(0, 1), or its mirror image. Without sampling, T steps are one at σ/√T.
     """
+    length = sum((arb(noise) ** -2 for noise in noises), ZERO).sqrt()
     if rate == 1:
-        return Gaussians(ZERO, [(ONE, group * arb(steps).sqrt() / noise_multiplier)], mirrored)
+        return Gaussians(ZERO, [(ONE, group * arb(steps).sqrt() * length)], mirrored)
     weights = [math.comb(group, j) * arb(rate) ** j * (1 - arb(rate)) ** (group - j) for j in range(group + 1)]
-    return Gaussians(weights[0], [(weights[j], arb(j) / noise_multiplier) for j in range(1, group + 1)], mirrored)
+    return Gaussians(weights[0], [(weights[j], j * length) for j in range(1, group + 1)], mirrored)

@@ -9,6 +9,7 @@ from dprmt_verify._table import Direction
 from dprmt_verify._words import NotCoveredError, known, number, read_object
 
 BOTH: tuple[Direction, ...] = ("remove", "add")
+_SAMPLINGS = ("poisson", "cyclic-poisson", "fixed-size", "allocation")
 _WAYS = {"zero-out": BOTH, "add-remove": BOTH, "remove": BOTH[:1], "add": BOTH[1:]}
 _WAYS["replace-one"] = BOTH[:1]  # its pair is its own mirror image
 
@@ -88,28 +89,45 @@ def _relation(said: list[Any]) -> tuple[str, int]:
 
 def _phase(run: Any, mechanism: Any, norms: Any, neighbours: str, group: int) -> Phase:
     steps = number(run, "steps", 1, 10**9, int)
-    sampling = read_object(mechanism, "sampling", {"kind": "poisson", "rate": 1.0}, "poisson", "allocation")
-    if sampling["kind"] == "poisson" and "epochs" in run:
+    sampling = read_object(mechanism, "sampling", {"kind": "poisson", "rate": 1.0}, *_SAMPLINGS)
+    if sampling["kind"] != "allocation" and "epochs" in run:
         raise NotCoveredError("epochs, of which Poisson sampling has none")
-    if sampling["kind"] == "poisson":
-        return _steps(mechanism, norms, number(sampling, "rate", 1e-12, 1), steps, neighbours, group)
-    if group > 1 or neighbours == "replace-one":
-        raise NotCoveredError("random allocation is covered for one sample, present or not")
-    from dprmt_verify.further._phases import allocated
 
-    return allocated(run, sampling, steps, lambda count: _steps(mechanism, norms, 1.0, count, neighbours, group))
+    def drawn(rate: Any, count: int) -> Phase:
+        return _steps(mechanism, norms, rate, count, neighbours, group)
+
+    if sampling["kind"] == "poisson" and "at_most" not in sampling:
+        return drawn(number(sampling, "rate", 1e-12, 1), steps)
+    if group > 1 or (neighbours == "replace-one" and sampling["kind"] == "allocation"):
+        raise NotCoveredError("covered but for Poisson sampling is one sample, present or not, or some replaced")
+    from dprmt_verify.further._phases import allocated, in_turn, sized
+
+    if sampling["kind"] == "allocation":
+        return allocated(run, sampling, steps, drawn)
+    if sampling["kind"] == "cyclic-poisson":
+        return in_turn(sampling, steps, drawn)
+    return sized(sampling, norms, _noises(mechanism), steps, neighbours)
 
 
-def _steps(mechanism: Any, norms: Any, rate: float, steps: int, neighbours: str, group: int) -> Phase:
+def _steps(mechanism: Any, norms: Any, rate: Any, steps: int, neighbours: str, group: int) -> Phase:
     sigma, is_trained = number(mechanism, "noise_multiplier", 1e-6, 1e6), mechanism["kind"] == "dpsgd"
+    noises = _noises(mechanism)
     is_mirrored, group = is_trained and neighbours == "replace-one", group if is_trained else 1
     if norms["kind"] == "exact":
-        return Phase(1 if rate == 1 else steps, lambda cut, cells: exact(sigma, rate, group, steps, is_mirrored))
+        return Phase(1 if rate == 1 else steps, lambda cut, cells: exact(noises, rate, group, steps, is_mirrored))
+    if len(noises) > 1:
+        raise NotCoveredError("beside is covered with exact norms")
     if is_mirrored or group > 1:
         raise NotCoveredError("estimated norms are covered for one sample, present or not")
     from dprmt_verify.further._phases import estimated
 
     return Phase(steps, estimated(norms, sigma, rate))
+
+
+def _noises(mechanism: Any) -> list[float]:
+    """Of the sum, and of what is released beside it."""
+    beside = [read_object({"beside": one}, "beside", "", "gaussian") for one in mechanism.get("beside", [])]
+    return [number(one, "noise_multiplier", 1e-6, 1e6) for one in (mechanism, *beside)]
 
 
 def _claims(document: Any, neighbours: str, attained: bool) -> list[Claim]:

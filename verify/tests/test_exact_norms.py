@@ -53,11 +53,11 @@ def run_of(*phases: Phase, delta: float = 1e-9, cells: int = 10) -> Run:
 
 
 def sampled(sigma: float, rate: float, steps: int, group: int = 1) -> Phase:
-    return Phase(1 if rate == 1 else steps, lambda cut, cells: exact(sigma, rate, group, steps, mirrored=False))
+    return Phase(1 if rate == 1 else steps, lambda cut, cells: exact([sigma], rate, group, steps, mirrored=False))
 
 
 def replaced(sigma: float, rate: float, steps: int) -> Phase:
-    return Phase(1 if rate == 1 else steps, lambda cut, cells: exact(sigma, rate, 1, steps, mirrored=True))
+    return Phase(1 if rate == 1 else steps, lambda cut, cells: exact([sigma], rate, 1, steps, mirrored=True))
 
 
 def assert_holds(run: Run, direction: Direction, epsilon: float, truth: mp.mpf) -> None:

@@ -1,4 +1,4 @@
-"""What the other folders share: values, intervals, errors, grids of losses, numbers and notebooks as text."""
+"""Shared basics of accounting: values, intervals, errors, grids of losses, numbers and notebook text."""
 
 from __future__ import annotations
 

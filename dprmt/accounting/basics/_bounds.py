@@ -12,11 +12,11 @@ import numpy as np
 from dprmt import _html
 from dprmt._rounding import fixed, round_down, round_up
 
-_ROWS = 6  # of a table beside a picture
+_ROWS = 6  # rows of a table next to a plot
 
 
 def bounds_html(bounds: Any) -> str:
-    """The sentence, and the numbers, rounded so that the ends stay bounds."""
+    """Return the sentence, and the numbers, rounded so that the ends stay bounds."""
     numbers = [
         ["lower", round_down(bounds.lower)],
         ["estimate", f"{bounds.estimate:.6g}"],
@@ -26,7 +26,7 @@ def bounds_html(bounds: Any) -> str:
 
 
 def curve_html(curve: Any) -> str:
-    """A picture of the upper bounds, and some rows."""
+    """Return a picture of the upper bounds, and some rows."""
     symbol, over = ("ε", "steps") if curve.at_delta is not None else ("δ", "ε")
     at = "" if curve.at_delta is None else f" at δ = {curve.at_delta:g}"
     upper = {"upper": (curve.at.tolist(), curve.upper.tolist())}
@@ -37,7 +37,7 @@ def curve_html(curve: Any) -> str:
 
 
 def band_html(band: Any) -> str:
-    """A picture of the lower bound, which is the safe one, and some rows."""
+    """Return a picture of the lower bound, which is the safe one, and some rows."""
     alpha, lower = np.ravel(band.alpha), np.ravel(band.lower)
     order = np.argsort(alpha)
     below = {"lower": (alpha[order].tolist(), lower[order].tolist())}
@@ -49,7 +49,7 @@ def band_html(band: Any) -> str:
 
 
 def curve_text(curve: Any) -> str:
-    """Its first and last bound, as a sentence in letters that every terminal has."""
+    """Return its first and last bound, as a sentence in letters that every terminal has."""
     symbol, over = ("epsilon", "steps") if curve.at_delta is not None else ("delta", "epsilon")
     at = "" if curve.at_delta is None else f" at delta = {curve.at_delta:g}"
     ends = sorted({0, len(curve) - 1}) if len(curve) else []
@@ -59,7 +59,7 @@ def curve_text(curve: Any) -> str:
 
 
 def band_text(band: Any) -> str:
-    """The band where it is in the middle, as a sentence in letters that every terminal has."""
+    """Return the band where it is in the middle, as a sentence in letters that every terminal has."""
     alpha, lower, upper = np.ravel(band.alpha), np.ravel(band.lower), np.ravel(band.upper)
     rates = "rate" if alpha.size == 1 else "rates"
     said = f"trade-off function at {alpha.size} false positive {rates}"
@@ -71,13 +71,13 @@ def band_text(band: Any) -> str:
 
 
 def value_html(value: Any) -> str:
-    """A value that describes a run: its parts by name."""
+    """Return a value that describes a run: its parts by name."""
     rows = [[field.name.replace("_", " "), repr(getattr(value, field.name))] for field in fields(value)]
     return _html.block(_html.table([type(value).__name__, ""], rows))
 
 
 def phases_html(phases: Sequence[tuple[Any, int]]) -> str:
-    """Phases of a composition and their steps."""
+    """Format the phases of a composition and their steps."""
     rows = [[repr(mechanism), str(steps)] for mechanism, steps in phases]
     return _html.block(_html.table(["phase", "steps"], rows))
 
@@ -103,26 +103,26 @@ class PrivacyBounds:
     """A certified interval around a privacy quantity (ε or δ). Unpacks as ``lower, estimate, upper``.
 
     It prints as a sentence whose numbers are rounded outward. ``float(bounds)`` is the end that is safe to report, and
-    ``f"{bounds:.2f}"`` is this end rounded outward, so that what is printed holds. The safe end is ``upper``, but
-    ``lower`` for an attacker's error. ``pandas.DataFrame([bounds])`` has named columns.
+    ``f"{bounds:.2f}"`` is this end rounded outward, so the printed number holds. The safe end is ``upper``, except for
+    an attacker's error, where it is ``lower``. ``pandas.DataFrame([bounds])`` has named columns.
 
     Attributes
     ----------
     lower : float
-        The quantity is at least this.
+        Certified lower bound on the quantity.
     estimate : float
-        A guess between the bounds; carries no guarantee.
+        An estimate between the bounds, without guarantee.
     upper : float
-        The quantity is at most this. Report this one, unless ``safe`` says "lower".
+        Certified upper bound on the quantity. Report this one, unless ``safe`` is "lower".
     direction : {"remove", "add"} or None
-        The adjacency direction that decides; None where it is unknown, or where both are the same (replacement).
+        The adjacency direction that decides. None if it is unknown, or if both are equal (replacement).
     is_narrow : bool
-        Whether the interval is as narrow as was asked. Where it is not, the bounds hold all the same, and
-        ``estimate`` is kept near ``upper``.
+        Whether the interval is as narrow as requested. If not, the bounds still hold, and ``estimate`` is close to
+        ``upper``.
     at_delta, at_epsilon : float or None
-        The δ at which ε was asked for, or the ε at which δ was. None in bounds that were made by hand.
+        The δ at which ε was computed, or the ε at which δ was computed. None if you made the bounds yourself.
     safe : {"upper", "lower"}
-        The end to report: "lower" of an attacker's error, which more privacy makes larger.
+        The end to report: "lower" for an attacker's error, which more privacy makes larger.
 
     Examples
     --------
@@ -174,7 +174,7 @@ class PrivacyBounds:
         return iter((self.lower, self.estimate, self.upper))
 
     def as_dict(self) -> dict[str, float | bool]:
-        """The three numbers by name, and whether the interval is as narrow as asked.
+        """Return the three numbers by name, and whether the interval is as narrow as asked.
 
         Returns
         -------
@@ -185,7 +185,7 @@ class PrivacyBounds:
 
 
 def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
-    """Bounds on the larger of both directions, named after the one whose upper bound is larger.
+    """Return bounds on the larger of both directions, named after the one whose upper bound is larger.
 
     Parameters
     ----------

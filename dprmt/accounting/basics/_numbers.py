@@ -22,7 +22,7 @@ class UnsoundLawError(RuntimeError):
 def isotonic_regression(values: Array, weights: Array) -> Array:
     """Pool adjacent violators. Its sums with the weights are the slopes of a greatest convex minorant.
 
-    Returns: as ``scipy.optimize.isotonic_regression``, whose import takes longer than a whole answer of this room.
+    The result equals ``scipy.optimize.isotonic_regression``, whose import takes longer than a typical bound.
     """
     falls = np.flatnonzero(values[1:] < values[:-1])
     if falls.size == 0:
@@ -46,16 +46,16 @@ def isotonic_regression(values: Array, weights: Array) -> Array:
 LARGEST_LOSS = 1e16
 """Larger losses count as infinite."""
 LARGEST_EPSILON = 1e17
-"""What may be asked about: all that is ever answered."""
+"""Largest ε that may be asked about."""
 
 
 def resolvable(mesh: float, farthest: float) -> float:
-    """The mesh, or the finest wider one whose multiples up to ``farthest`` are numbered by 60 bits."""
+    """Return the mesh, or the finest wider one whose multiples up to ``farthest`` are numbered by 60 bits."""
     return max(mesh, abs(farthest) * 2.0**-60)
 
 
 def graded_indices(low: float, high: float, mesh: float, bulk: float) -> NDArray[np.int64]:
-    """Increasing integers i such that the nodes i·mesh cover [low, high].
+    """Return increasing integers i such that the nodes i·mesh cover [low, high].
 
     Examples
     --------
@@ -71,7 +71,7 @@ def graded_indices(low: float, high: float, mesh: float, bulk: float) -> NDArray
 
 
 def _one_sided(end: float, mesh: float, bulk: float) -> NDArray[np.int64]:
-    """1, 2, … up to bulk/mesh, then in geometric progression, until the first index at or past end/mesh."""
+    """List 1, 2, … up to bulk/mesh, then in geometric progression, until the first index at or past end/mesh."""
     last = int(np.ceil(end / mesh))
     inner = max(int(np.ceil(bulk / mesh)), 1)
     if last <= inner:

@@ -11,10 +11,10 @@ from dprmt.accounting.basics._bounds import value_html
 
 
 class Value:
-    """A frozen dataclass that prints without its defaults and tells its parts as numbers and words, for JSON."""
+    """A frozen dataclass that prints without its defaults and converts its fields to JSON values."""
 
     kind: ClassVar[str]
-    """What the value is called in files and on the command line."""
+    """Name of the value in files and on the command line."""
 
     def __repr__(self) -> str:
         parts = []
@@ -30,25 +30,25 @@ class Value:
         return value_html(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """All that the value says, defaults included.
+        """Convert the value to JSON values, defaults included.
 
         Returns
         -------
         dict
-            ``kind``, and the value's own fields by name.
+            A dict with ``kind`` and the value's fields by name.
         """
         parts = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         plain = {name: part.as_dict() if isinstance(part, Value) else part for name, part in parts.items()}
         return {"kind": self.kind, **plain}
 
     def _keep(self, **checked: Any) -> None:
-        """Write down what a check gave back, Python's own numbers, in place of what was passed."""
+        """Store the checked values, plain Python numbers, instead of the arguments."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
 
 def value_from_dict(what: str, kinds: tuple[Any, ...], record: Mapping[str, Any]) -> Any:
-    """The value that :meth:`Value.as_dict` described; ``what`` names the kinds in errors."""
+    """Return the value that :meth:`Value.as_dict` described; ``what`` names the kinds in errors."""
     if not isinstance(record, Mapping):
         raise ParameterError(what, record, "a mapping with its kind and fields")
     stated = dict(record)
@@ -57,8 +57,8 @@ def value_from_dict(what: str, kinds: tuple[Any, ...], record: Mapping[str, Any]
     is_needed = {field.name: field.default is MISSING for field in fields(chosen)}
     for name in stated:
         if name not in is_needed:
-            raise ParameterError(f"{what}.{name}", stated[name], f"left out where {what} is {chosen.kind!r}")
+            raise ParameterError(f"{what}.{name}", stated[name], f"left out if {what} is {chosen.kind!r}")
     for name, needed in is_needed.items():
         if needed and name not in stated:
-            raise ParameterError(f"{what}.{name}", None, f"given where {what} is {chosen.kind!r}")
+            raise ParameterError(f"{what}.{name}", None, f"given if {what} is {chosen.kind!r}")
     return chosen(**stated)

@@ -26,27 +26,25 @@ def to_pld(
     tail: float = 1e-12,
     bins: int = 128,
 ) -> PrivacyLossDistribution:
-    """A privacy loss distribution that dominates one step, in both adjacency directions.
+    """Build a privacy loss distribution that dominates one step, in both adjacency directions.
 
-    ``step``: one step, see ``DPSGD.step``.
-    ``discretization``: spacing of the losses, in [1e-7, 1]; equal to that of whatever the result is composed with. The
-    relative error in ε is about ``discretization``² / (12 · variance of one step's loss).
-    ``largest_loss``: losses are kept within ±``largest_loss`` > 0; mass above is charged to an infinite loss, mass
-    below is moved up. ``None`` takes the smallest bound that charges about ``tail``.
-    ``tail``: mass that may be cut off, per step, where the laws of sensitivity and loss end; in (0, 0.001].
-    ``bins``: number of bins for the law of the sensitivity, ≥ 8; ε's excess falls like 1/bins².
-    Returns: A pessimistic one, for ``self_compose``, ``compose``, ``get_epsilon_for_delta`` and
-    ``get_delta_for_epsilon``.
+    ``step``: one step, see ``DPSGD.step``. ``discretization``: spacing of the losses, in [1e-7, 1]; use one spacing
+    for everything that you compose. The relative error in ε is about ``discretization``² / (12 · variance of one
+    step's loss). ``largest_loss``: losses are kept within ±``largest_loss`` > 0. Mass above counts as an infinite
+    loss, and mass below is moved up. ``None`` uses the smallest bound that moves about ``tail``. ``tail``: mass that
+    may be cut off, per step, where the laws of sensitivity and loss end; in (0, 0.001]. ``bins``: number of bins for
+    the law of the sensitivity, ≥ 8; ε's excess falls like 1/bins². The result is pessimistic; use it with
+    ``self_compose``, ``compose``, ``get_epsilon_for_delta`` and ``get_delta_for_epsilon``.
 
     Formal guarantees
     -----------------
-    Both directions dominate the step as ``epsilon(...).upper`` does: connect-the-dots (Doroshenko et al. 2022,
-    arXiv:2207.04380v1, Algorithm 1) on the exact δ-curve of the step's upper pair, taken at every grid point up to a
-    loss of 1 and at wider steps beyond. The infinite mass holds everything above the grid and every charge.
+    Both directions dominate the step as ``epsilon(...).upper`` does. The construction connects the dots (Doroshenko et
+    al. 2022, arXiv:2207.04380v1, Algorithm 1) of the exact δ-curve of the step's upper pair, at every grid point up to
+    a loss of 1 and at wider steps beyond. The infinite mass has everything above the grid, and every error.
 
-    Rounding of double precision, here and in dp-accounting's FFT, is *not* charged (``epsilon`` and ``delta`` of this
-    package do charge it): do not rely on δ below about 1e-10. Nor can dp-accounting take the smaller of two analyses,
-    as ``epsilon`` does where the step's own stays wide.
+    Rounding of double precision, here and in dp-accounting's FFT, is *not* included, in contrast to ``epsilon`` and
+    ``delta`` of dprmt. Do not rely on δ below about 1e-10. dp-accounting cannot use the smaller of two analyses, as
+    ``epsilon`` does.
 
     Examples
     --------
@@ -83,7 +81,7 @@ def _pmf(loss: LossPMF) -> Any:
 
 
 def hockey_stick_curve(pmf: LossPMF) -> Array:
-    """δ(ε) at each loss l_i of a uniform grid: Σ_{j > i} m_j (1 - e^{l_i - l_j}) plus the infinite mass.
+    """Evaluate δ(ε) at each loss l_i of a uniform grid: Σ_{j > i} m_j (1 - e^{l_i - l_j}) plus the infinite mass.
 
     Examples
     --------

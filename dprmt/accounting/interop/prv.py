@@ -7,21 +7,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from prv_accountant import PoissonSubsampledGaussianMechanism, PrivacyRandomVariable
+from prv_accountant import PrivacyRandomVariable
 from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncated
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting.basics import Array, Direction, NoRenyiDivergenceError
+from dprmt.accounting.basics import Array, Direction, NoRenyiDivergenceError, graded_indices
 from dprmt.accounting.pairs import (
     AllocationEpoch,
     AnyStep,
     ClippingStep,
-    FixedSizeStep,
     LossCells,
-    RelatedStep,
     StepPair,
     charged_cells,
+    from_above,
 )
+
+_FINE, _GROWTH = 2.0**-20, 1e-3  # first node of the quadrature of Rényi divergences, and its growth per node
 
 
 def to_prv(
@@ -32,29 +33,28 @@ def to_prv(
     tail: float = 1e-12,
     bins: int = 128,
 ) -> UpperLoss:
-    """A privacy random variable that dominates one step in one adjacency direction.
+    """Build a privacy random variable that dominates one step in one adjacency direction.
 
-    ``step``: one step, see ``DPSGD.step``.
-    ``direction``: adjacency direction; prv-accountant knows one per object, so compose each and take the larger ε.
-    ``largest_loss``: finite losses are kept within ±``largest_loss`` > 0; mass above is charged to an infinite loss,
-    mass below is moved up. ``None`` takes the smallest bound that charges about ``tail``.
-    ``tail``: mass that may be cut off, per step, where the laws of sensitivity and loss end; in (0, 0.001].
+    ``step``: one step, see ``DPSGD.step``. ``direction``: adjacency direction. An object of prv-accountant has one, so
+    compose each and use the larger ε. ``largest_loss``: finite losses are kept within ±``largest_loss`` > 0. Mass
+    above counts as an infinite loss, and mass below is moved up. ``None`` uses the smallest bound that moves about
+    ``tail``. ``tail``: mass that may be cut off, per step, where the laws of sensitivity and loss end; in (0, 0.001].
     ``bins``: number of bins for the law of the sensitivity, ≥ 8; ε's excess falls like 1/bins².
 
     Formal guarantees
     -----------------
-    The pair that :class:`UpperLoss` stands for dominates the step in the named direction (as ``epsilon(...).upper``
-    does): no mass above ``largest_loss`` is dropped, none of it is renormalised away. What prv-accountant computes
-    from it is up to prv-accountant. Its own limits, in version 0.2.0:
+    The pair of :class:`UpperLoss` dominates the step in the named direction, as ``epsilon(...).upper`` does: no mass
+    above ``largest_loss`` is dropped or renormalised. The later computations of prv-accountant are not covered. Limits
+    of its version 0.2.0:
 
-    * its error bounds assume exact arithmetic: it raises ValueError where δ nears 1e-18, RuntimeError where its
-      mean computation loses the mesh's accuracy (domains of some tens) or no ε in its domain has so small a δ;
-    * ``eps_max`` is taken on trust. Composed losses beyond ±``eps_max`` wrap around, which is unsound, and mass of one
-      step beyond it is cut off and renormalised: choose ``eps_max`` above the ε in question *and* above
-      ``largest_loss``. It warns of the former. Without ``eps_max`` it asks for Rényi divergences, which randomized
-      clipping does not have;
-    * its composition keeps ``pm_inf`` apart: δ = 1 - (1 - pm_inf)^T + (1 - pm_inf)^T · δ_finite. That is exact, and
-      ``compute_epsilon`` answers (∞, ∞, ∞) once T · pm_inf reaches δ.
+    * its error bounds assume exact arithmetic. It raises ValueError if δ nears 1e-18, and RuntimeError if its mean
+      computation loses the mesh's accuracy (domains of some tens) or no ε in its domain has so small a δ;
+    * it does not check ``eps_max``. Composed losses beyond ±``eps_max`` wrap around, which is unsound, and mass of one
+      step beyond it is cut off and renormalised. Choose ``eps_max`` above the ε in question *and* above
+      ``largest_loss``. prv-accountant warns of the former. Without ``eps_max`` it needs Rényi divergences, which
+      randomized clipping does not have;
+    * its composition separates ``pm_inf``: δ = 1 - (1 - pm_inf)^T + (1 - pm_inf)^T · δ_finite. This is exact, and
+      ``compute_epsilon`` returns (∞, ∞, ∞) once T · pm_inf reaches δ.
 
     Examples
     --------
@@ -93,44 +93,42 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         return self._infinite
 
     def cdf(self, t: ArrayLike) -> Any:
-        """P(L ≤ t) given that L is finite, exact at each t."""
+        """Evaluate P(L ≤ t) given that L is finite, exact at each t."""
         below, _ = self._tails(np.asarray(t, dtype=np.float64))
         return below if np.ndim(t) else float(below)
 
     def probability(self, a: ArrayLike, b: ArrayLike) -> Any:
-        """P(a < L ≤ b) given that L is finite, without cancellation in either tail."""
+        """Evaluate P(a < L ≤ b) given that L is finite, without cancellation in either tail."""
         ends = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
         below, above = self._tails(np.stack(ends))
         mass = np.where(below[0] < 0.5, below[1] - below[0], above[0] - above[1])
         return mass if mass.ndim else float(mass)
 
     def mean(self) -> float:
-        """Mean of the finite losses, by prv-accountant's own quadrature."""
+        """Return the mean of the finite losses, by prv-accountant's own quadrature."""
         end = 1.001 * self.largest_loss
         return float(PrivacyRandomVariableTruncated(self, -end, end).mean())
 
     def rdp(self, alpha: float) -> float:
-        """Rényi divergence of the finite part of DP-SGD with exact norms; prv-accountant chooses its domain by it.
+        """Bound the Rényi divergence of the finite part for exact norms, by which prv-accountant chooses its domain.
 
-        Returns: an upper bound. Removing a sample has the larger one of both directions (Mironov, Talwar & Zhang 2019,
-        arXiv:1908.10530v1, Section 3).
+        The result is an upper bound: E e^{(α-1)L} of a discrete loss that dominates it.
         """
-        if isinstance(self._step, RelatedStep | FixedSizeStep):
-            raise NotImplementedError(
-                "no Rényi divergence is known for these neighbours or batches: give PRVAccountant an eps_max"
-            )
-        if not self._step.is_exact:
+        if isinstance(self._step, ClippingStep | AllocationEpoch) and not self._step.is_exact:
             raise NoRenyiDivergenceError(
                 "randomized clipping has no finite Rényi divergence of any order > 1: its sensitivity Z has a "
                 f"polynomial tail, P(Z > z) ~ z^-{self._step.law.fewest}, so E exp(c Z^2) is infinite; give "
                 "PRVAccountant "
                 f"an eps_max above both the ε in question and largest_loss = {self.largest_loss:.4g}"
             )
-        whole = PoissonSubsampledGaussianMechanism(self._step.sample_rate, self._step.noise_multiplier).rdp(alpha)
-        return float(whole) - math.log1p(-self.pm_inf) / (alpha - 1.0)
+        index = graded_indices(self._low, self._high, _FINE, _FINE / _GROWTH)
+        law = from_above(index, _FINE, self._cells(index * _FINE))
+        with np.errstate(divide="ignore"):
+            total = float(np.logaddexp.reduce(np.log(law.mass) + (alpha - 1.0) * law.losses))
+        return (total - math.log1p(-self.pm_inf)) / (alpha - 1.0)
 
     def _tails(self, t: Array) -> tuple[Array, Array]:
-        """P(L ≤ t) and P(t < L), both given that L is finite."""
+        """Evaluate P(L ≤ t) and P(t < L), both given that L is finite."""
         inside = np.append(np.clip(t.ravel(), self._low, self._high), self._high)
         nodes, place = np.unique(inside, return_inverse=True)
         cells = self._cells(nodes)
@@ -153,6 +151,8 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
 
 
 def _support(sample_rate: float, direction: Direction, largest_loss: float) -> tuple[float, float]:
-    """Ends of the finite losses; a pair's loss is never below log(1 - q), nor an exchanged pair's above -log(1 - q)."""
+    """Find the ends of the finite losses; a pair's loss is never below log(1 - q), nor an exchanged pair's above
+    -log(1 - q).
+    """
     end = min(-1.000001 * math.log1p(-sample_rate), largest_loss) if sample_rate < 1.0 else largest_loss
     return (-end, largest_loss) if direction == "remove" else (-largest_loss, end)

@@ -1,4 +1,4 @@
-"""Laws of the squared-norm ratio X = n̂²/n², and the values that say how norms are taken."""
+"""Laws of the squared-norm ratio X = n̂²/n², and the values that describe a norm method."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from dprmt._validation import ParameterError
 Array = NDArray[np.float64]
 
 SMALLEST_DOF = 0.5
-_STEP, _GAUSSIAN_STEP = 0.1, 0.6  # of the trapezoid rule; its error is then below 1e-13 (measured)
+_STEP, _GAUSSIAN_STEP = 0.1, 0.6  # steps of the trapezoid rule; its error is then below 1e-13 (measured)
 _NODES = (16, 24, 32, 48, 80, 160)  # path lengths tried, until the integrand has fallen by exp(_DROP)
 _DROP = -40.0
 _LARGE_SHAPE = 1e3  # from here on z - log(1 + z) needs more care than a subtraction
@@ -33,12 +33,12 @@ _BLOCK = 640  # points evaluated together, so that the work arrays stay in cache
 
 
 def chi2_mixture_cdf(x: ArrayLike, weights: ArrayLike, dof: ArrayLike) -> Array:
-    """Distribution function of ``Σ_i w_i χ²(ν_i)``, independent summands, accurate in both tails.
+    """Compute the distribution function of ``Σ_i w_i χ²(ν_i)``, accurate in both tails.
 
     Parameters
     ----------
     x : array_like
-        Where to evaluate, any shape; may be infinite.
+        Where to evaluate, of any shape; may be infinite.
     weights : array_like, shape (..., m)
         The weights w_i, finite and >= 0. Zero weights add nothing; if all are zero the sum is the constant 0.
     dof : array_like, shape (..., m)
@@ -67,7 +67,7 @@ def chi2_mixture_cdf(x: ArrayLike, weights: ArrayLike, dof: ArrayLike) -> Array:
 
 
 def chi2_mixture_sf(x: ArrayLike, weights: ArrayLike, dof: ArrayLike) -> Array:
-    """Survival function of ``Σ_i w_i χ²(ν_i)``, independent summands, accurate in both tails.
+    """Compute the survival function of ``Σ_i w_i χ²(ν_i)``, accurate in both tails.
 
     Parameters
     ----------

@@ -12,9 +12,9 @@ maximum over one number, the leading weight λ in [1/d, 1], of
 ∂P/∂λ has the sign of M(λ) - x, with M(λ) the mode of X + wE + w'E' (w = 2λ/k, w' = 2(1-λ)/((d-1)k), E and E'
 standard exponentials), M(1) = 1 and M(1/d) = 1 + 2/(dk). Hence three segments:
 
-    x <= 1         λ = 1, one spectral value;
-    1 < x < x_+    "the hump", the maximum inside (1/d, 1), unique if M is unimodal;
-    x >= x_+       λ = 1/d, equal spectral values;
+    x <= 1         λ = 1, one spectral value
+    1 < x < x_+    "the hump", the maximum inside (1/d, 1), unique if M is unimodal
+    x >= x_+       λ = 1/d, equal spectral values
 
 x_+ = 1 + 1/k for d = 2. For d > 2 the hump loses to λ = 1/d at 1 + 2/(dk) < x_+ < 1 + 1/k, while it still is
 a local maximum, so λ jumps. That M is unimodal and the bracket of x_+ are checked numerically (k from 2 to
@@ -42,7 +42,7 @@ _GUIDES = 64  # values of x at which the hump is searched from scratch
 
 
 def envelope_cdf(x: ArrayLike, probes: SupportsIndex, rank: SupportsIndex | None = None) -> Array:
-    """The envelope G_d(x), the largest P(X <= x) over all spectra of rank at most d.
+    """Return the envelope G_d(x), the largest P(X <= x) over all spectra of rank at most d.
 
     Parameters
     ----------
@@ -88,10 +88,10 @@ def envelope_cdf(x: ArrayLike, probes: SupportsIndex, rank: SupportsIndex | None
 
 
 def envelope_leading_weight(x: ArrayLike, probes: SupportsIndex, rank: SupportsIndex | None = None) -> Array:
-    """The leading weight λ of the spectrum that attains the envelope; the others are (1-λ)/(d-1) each.
+    """Return the leading weight λ of the spectrum that attains the envelope; the others are (1-λ)/(d-1) each.
 
-    Returns: λ in [1/d, 1], of the shape of ``x``; for 1 < x < x_+ to about 1e-5, as far as P, flat at its maximum,
-    tells. For ``rank=None`` and x >= 1 the supremum is the limit λ = 0.
+    λ is in [1/d, 1] and has the shape of ``x``. For 1 < x < x_+ it is accurate to about 1e-5, because P is flat at its
+    maximum. For ``rank=None`` and x >= 1 the supremum is the limit λ = 0.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def envelope_leading_weight(x: ArrayLike, probes: SupportsIndex, rank: SupportsI
 
 
 def envelope_switch(probes: SupportsIndex, rank: SupportsIndex | None = None) -> float:
-    """The value x_+ of the squared-norm ratio from which on equal spectral values attain the envelope.
+    """Return the value x_+ of the squared-norm ratio from which on equal spectral values attain the envelope.
 
     Returns: x_+; 1 for ``rank=1`` and ``rank=None``, where no spectrum in between is ever best.
 
@@ -193,7 +193,7 @@ class _Guide(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _guide(k: int, d: int) -> _Guide:
-    from scipy.optimize import brentq  # on use: a third of the room's import time
+    from scipy.optimize import brentq  # on use: a third of the subpackage's import time
 
     def advantage(excess: float) -> float:
         e = np.array([excess])

@@ -28,12 +28,12 @@ class GammaMixture:
 
     @classmethod
     def single(cls, probes: int) -> GammaMixture:
-        """χ²(k)/k."""
+        """Return the law χ²(k)/k."""
         return cls((probes,), (1.0,))
 
     @classmethod
     def of_copies(cls, probes: int, copies: tuple[int, ...], weight: tuple[float, ...]) -> GammaMixture:
-        """χ²(Jk)/(Jk) with random J (H4); components beyond ``LARGEST_DOF`` count as fewer copies."""
+        """Return χ²(Jk)/(Jk) with random J (H4); components beyond ``LARGEST_DOF`` count as fewer copies."""
         most = max(LARGEST_DOF // probes, 1)
         kept: dict[int, float] = {}
         for number, mass in zip(copies, weight, strict=True):
@@ -42,7 +42,7 @@ class GammaMixture:
         return cls(tuple(kept), tuple(kept.values()))
 
     def coarser(self, ratio: float = 1.4) -> GammaMixture:
-        """Fewer components: each joins one with fewer degrees of freedom, by at most ``ratio``."""
+        """Merge components: each joins one with fewer degrees of freedom, by at most ``ratio``."""
         dof: list[int] = []
         weight: list[float] = []
         for nu, mass in zip(self.dof, self.weight, strict=True):
@@ -54,17 +54,17 @@ class GammaMixture:
         return GammaMixture(tuple(dof), tuple(weight))
 
     def cdf(self, x: Array) -> Array:
-        """P(X ≤ x)."""
+        """Evaluate P(X ≤ x)."""
         return self._mixed(lambda a: gammainc(a, a * x))
 
     def partial_mean(self, x: Array) -> Array:
-        """E[X; X ≤ x]."""
+        """Evaluate E[X; X ≤ x]."""
         return self._mixed(lambda a: gammainc(a + 1.0, a * x))
 
     def increments(self, left: Array, right: Array) -> tuple[Array, Array]:
-        """P(left < X ≤ right) and E[X; left < X ≤ right].
+        """Evaluate P(left < X ≤ right) and E[X; left < X ≤ right].
 
-        Returns: non-negative, each difference taken on the side where it does not cancel.
+        Each difference is taken on the side where it does not cancel, so it is non-negative.
         """
 
         def difference(shape: float, a: float) -> Array:
@@ -76,7 +76,7 @@ class GammaMixture:
         return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
 
     def between(self, edges: Array) -> tuple[Array, Array]:
-        """As :meth:`increments` between increasing edges, each of which is looked at once."""
+        """Compute :meth:`increments` between increasing edges, evaluating each edge once."""
         middle = int(np.searchsorted(edges, 1.0, side="right"))
 
         def difference(shape: float, a: float) -> Array:
@@ -87,15 +87,15 @@ class GammaMixture:
         return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
 
     def lower_quantile(self, tail: float) -> float:
-        """A value that X falls below with probability at most ``tail``."""
+        """Return a value that X falls below with probability at most ``tail``."""
         return min(float(gammaincinv(a, share)) / a for a, share in self._shares(tail))
 
     def upper_quantile(self, tail: float) -> float:
-        """A value that X exceeds with probability at most ``tail``."""
+        """Return a value that X exceeds with probability at most ``tail``."""
         return max(float(gammainccinv(a, share)) / a for a, share in self._shares(tail))
 
     def _shares(self, tail: float) -> list[tuple[float, float]]:
-        """Shape of each component that matters, and the tail it may have."""
+        """Return the shape of each component that matters, and the tail it may have."""
         return [
             (nu / 2, min(tail / (len(self.dof) * mass), 0.5)) for nu, mass in zip(self.dof, self.weight, strict=True)
         ]
@@ -113,9 +113,9 @@ class Focus:
     Attributes
     ----------
     probability : float
-        Of smaller squared-norm ratios than the one that decides.
+        Probability of squared-norm ratios below the deciding one.
     factor : float
-        By which probabilities that matter differ from it.
+        Factor by which other relevant probabilities differ from it.
     """
 
     probability: float
@@ -150,7 +150,7 @@ class NormRatioBins:
     margin: float = 0.0
 
     def spread(self, convex_from: float) -> tuple[Array, Array]:
-        """Atoms of a law that is never more private: (values of X, masses), by (B1).
+        """Return atoms of a law that is never more private: (values of X, masses), by (B1).
 
         The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
         right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
@@ -165,7 +165,7 @@ class NormRatioBins:
         return _merge(x, mass)
 
     def concentrate(self, convex_from: float | Array) -> tuple[Array, Array]:
-        """Atoms of a law that is never less private: (values of X, masses), by (B2).
+        """Return atoms of a law that is never less private: (values of X, masses), by (B2).
 
         The mass goes to the conditional mean right of ``convex_from``, one number or one of each bin, elsewhere a
         little to its right (B4), and where the mean is unknown to the right end. The mass ``below`` goes to the left
@@ -176,7 +176,7 @@ class NormRatioBins:
         return _merge(x, np.concatenate([[self.below], self.mass]))
 
     def _center(self, convex_from: float | Array) -> Array:
-        """At least (1/ρ) log E e^{ρX} in each bin, by Hoeffding's lemma: the mean where ρ = 0 (B4)."""
+        """Bound (1/ρ) log E e^{ρX} from above in each bin, by Hoeffding's lemma; the mean where ρ = 0 (B4)."""
         rate = curvature(self.left, convex_from)
         spread = np.where(rate > 0.0, self.right - self.left, 0.0)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -194,7 +194,7 @@ def right_share(left: Array, right: Array, mean: Array, rate: Array) -> Array:
 
 
 def curvature(x: Array, convex_from: float | Array) -> Array:
-    """ρ of (B4): h_ε is convex in e^{ρx} right of x, for every ε."""
+    """Return ρ of (B4): h_ε is convex in e^{ρx} right of x, for every ε."""
     with np.errstate(over="ignore"):
         rate: Array = 1.5 * np.maximum(convex_from / x - 1.0, 0.0) / x
     return rate
@@ -209,7 +209,7 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
 
 
 def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | None = None) -> Array:
-    """Logarithmically spaced bin ends, from the ``tail`` quantile of the law to ``right_end``."""
+    """Space bin ends logarithmically, from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
     if focus is None:
         return np.geomspace(start, right_end, bins + 1)
@@ -221,19 +221,19 @@ def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus
 
 
 def bins_of_mixture(law: GammaMixture, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
-    """A mixture of χ²(ν)/ν in bins that reach to ∞."""
+    """Return a mixture of χ²(ν)/ν in bins that reach to ∞."""
     edges = bin_edges(law, tail, number, law.upper_quantile(1e-9), focus)
     left, right = edges, np.append(edges[1:], np.inf)
     return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, edges[0]))
 
 
 def left_tail(law: GammaMixture, x: float) -> float:
-    """Probability of X below x."""
+    """Return the probability of X below x."""
     return float(law.cdf(np.array([x]))[0])
 
 
 def bins_from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:
-    """Bins that are not empty, from masses and first moments."""
+    """Build the non-empty bins from masses and first moments."""
     keep = mass > 0
     left, right, mass, first_moment = left[keep], right[keep], mass[keep], first_moment[keep]
     return NormRatioBins(left=left, right=right, mass=mass, mean=first_moment / mass, below=below)

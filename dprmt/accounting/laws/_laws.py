@@ -41,7 +41,7 @@ class NormLaw:
 
     @property
     def left_tail(self) -> GammaMixture:
-        """A law whose quantiles tell how small X gets; nothing is certified by them."""
+        """A law whose quantiles estimate how small X gets; nothing is certified by them."""
         return GammaMixture.single(self.fewest)
 
     @property
@@ -55,7 +55,7 @@ class NormLaw:
         return None
 
     def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
-        """The law in bins, of which ``tail`` may be cut off on the left."""
+        """Return the law in bins, of which ``tail`` may be cut off on the left."""
         raise NotImplementedError
 
 
@@ -66,13 +66,13 @@ class ExactLaw(NormLaw):
     is_exact: ClassVar[bool] = True
 
     def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
-        """One bin."""
+        """Return one bin."""
         del number, tail, focus
         one = np.ones(1)
         return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
 
 
-_FAR_BELOW_ONE = 1e-3  # where squared-norm ratios so small decide, those above 1 may be known roughly
+_FAR_BELOW_ONE = 1e-3  # below such squared-norm ratios, ratios above 1 need little precision
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class EnvelopeLaw(NormLaw):
 
 
 def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, Array, Array]]:
-    """The envelope's segments right of 1: the hump, whose means are unknown, and equal spectral values."""
+    """Return the envelope's segments right of 1: the hump, whose means are unknown, and equal spectral values."""
     switch = float(envelope_switch(probes, rank))
     hump = np.linspace(1.0, switch, 4 * bins + 1)
     hump_mass = np.maximum(np.diff(envelope_cdf(hump, probes, rank)), 0.0)

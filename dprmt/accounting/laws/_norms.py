@@ -1,4 +1,4 @@
-"""How per-sample norms are taken: values that say which law the squared-norm ratio has, and who may see the probes."""
+"""Norm methods: which law the squared-norm ratio has, and who may see the probes."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Norms(Value):
     """True if probes are known to the training code alone."""
 
     def law(self) -> NormLaw:
-        """The law of the squared-norm ratio that is charged.
+        """Return the law of the squared-norm ratio that the accountant uses.
 
         Returns
         -------
         NormLaw
-            What pairs are made of.
+            The law from which dominating pairs are built.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False)
 class ExactNorms(Norms):
-    """Exact per-sample norms: those of the gradients themselves, or ghost norms.
+    """Exact per-sample norms: of formed gradients, or ghost norms.
 
     Formal guarantees
     -----------------
-    For training whose every parameter's norm is exact, up to a rounding margin of its own.
+    The norm of every trainable parameter must be exact, up to a rounding margin that is accounted for separately.
 
     Examples
     --------
@@ -70,11 +70,11 @@ class Hutchinson(Norms):
     probes : int
         k, number of Gaussian probe vectors per layer; in [2, 1e5].
     secret : bool
-        Must be stated. False, the weaker assumption: probes are public, one matrix per layer and step. True: every
-        sample has separate probes, which only the training code ever sees.
+        Must be stated. It has no default. False: probes are public, one matrix per layer and step; this is the weaker
+        assumption. True: every sample has separate probes, which only the training code sees.
     rank : int or None
-        d, an upper bound on the number of nonzero singular values of all layers together; may be given only if
-        *every* parameter's norm is estimated. Used by ``analysis="envelope"``; ``None`` claims nothing.
+        d, an upper bound on the number of nonzero singular values of all layers together. Only allowed if *every*
+        parameter's norm is estimated. Used by ``analysis="envelope"``; ``None`` makes no claim.
     analysis : {"tight", "envelope"}
         "tight": every spectrum is compared with a rank-one gradient (§4 and §5 of the theory). "envelope": with the
         stochastic order's envelope of all spectra (§2), the published analysis.
@@ -84,17 +84,15 @@ class Hutchinson(Norms):
     The bounds of :class:`DPSGD` with these norms hold for training in which the norm of layer l is ‖A_lᵀ(G_l P_l)‖_F,
     where
 
-    * the entries of P_l are independent N(0, 1/k), fresh at each step and independent between layers; layers
-      whose norm is exact are added as they are, and then ``rank`` stays ``None``;
-    * ``secret=False``: all micro-batches of one logical step use the same P_l. Nothing about it needs to be kept
-      secret;
-    * ``secret=True``: every sample has its own probes, independent of everything else, drawn afresh at each step from a
-      cryptographically strong or secretly seeded generator keyed by the sample's identity and the step, never by its
-      position in a batch; they are used for that sample's norm only, never logged, stored or released, and neither are
-      the norms or clip factors.
+    * the entries of P_l are independent N(0, 1/k), fresh at each step and independent between layers. Layers whose
+      norm is exact are added unchanged, and then ``rank`` stays ``None``;
+    * ``secret=False``: all micro-batches of one logical step use the same P_l. The matrix may be public;
+    * ``secret=True``: every sample has separate probes, independent of everything else and drawn afresh at each step.
+      Their generator is cryptographically strong or secretly seeded, and keyed by the sample's identity and the step,
+      never by the position in a batch. Probes, norms and clip factors are never logged, stored or released.
 
-    ``lower`` bounds the worst case of the stated analysis from below: for "tight" that is the mechanism itself (a
-    rank-one gradient attains it), for "envelope" the envelope.
+    ``lower`` bounds the worst case of the stated analysis from below. For "tight" this is the mechanism itself,
+    because a rank-one gradient attains it. For "envelope" it is the envelope.
 
     Raises
     ------
@@ -140,22 +138,22 @@ class HutchPlusPlus(Norms):
     Parameters
     ----------
     probes : int
-        k, number of Gaussian probe vectors per layer; in [2, 1e5]. Of layers that differ the smallest counts.
+        k, number of Gaussian probe vectors per layer; in [2, 1e5]. If layers differ, pass the smallest.
     sketch : int
-        s, columns of the Gaussian sketch, in [3, 1e4]. Of layers that differ the smallest counts; where a layer has
-        none, the norms are :class:`Hutchinson`'s.
+        s, columns of the Gaussian sketch, in [3, 1e4]. If layers differ, pass the smallest. If a layer has no sketch,
+        the norms are :class:`Hutchinson`'s.
     power_iteration : bool
-        Whether each layer's head is a basis of MᵀMS (3s + k products) rather than of MᵀS' (2s + k). The ε
-        without the claim holds for both.
+        Whether each layer's head is a basis of MᵀMS (3s + k products) instead of MᵀS' (2s + k). The ε computed for
+        False holds for both.
     secret : bool
-        As in :class:`Hutchinson`, of probes and sketch.
+        As in :class:`Hutchinson`, for probes and sketch.
 
     Formal guarantees
     -----------------
-    As for :class:`Hutchinson`, with Hutch++'s head and tail in place of ‖A_lᵀ(G_l P_l)‖_F. The sketch is Gaussian,
-    independent of the probes, fresh at each step and independent between layers like them; the probes are applied to
-    what the head leaves, M(I - QQᵀ). The bound holds for every spectrum (§9 of the theory), so nothing is asked of the
-    gradients. ``lower`` bounds the law that is charged, which no gradient need attain.
+    The conditions of :class:`Hutchinson` hold, with Hutch++'s head and tail replacing ‖A_lᵀ(G_l P_l)‖_F. The sketch is
+    Gaussian, independent of the probes, fresh at each step and independent between layers. The probes are applied to
+    the remainder after the head, M(I - QQᵀ). The bound holds for every spectrum (§9 of the theory), so it assumes
+    nothing about the gradients. ``lower`` bounds the law used by the accountant, which no gradient need attain.
 
     Raises
     ------
@@ -194,7 +192,7 @@ _KINDS = (ExactNorms, Hutchinson, HutchPlusPlus)
 
 
 def checked_norms(norms: Norms) -> Norms:
-    """The value, checked; the error names the classes there are."""
+    """Return the value, checked; the error names the classes there are."""
     if not isinstance(norms, Norms):
         raise ParameterError(
             "norms", norms, "ExactNorms(), Hutchinson(probes, secret=…) or HutchPlusPlus(probes, sketch, secret=…)"
@@ -203,7 +201,7 @@ def checked_norms(norms: Norms) -> Norms:
 
 
 def norms_from_dict(record: Mapping[str, Any]) -> Norms:
-    """The value that :meth:`Value.as_dict` described.
+    """Return the value that :meth:`Value.as_dict` described.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-r"""What a Gaussian sketch may leave in one direction, P(m > x), for every spectrum, and the probes it is worth.
+r"""Bound P(m > x), the energy that a Gaussian sketch leaves in one direction, for every spectrum.
 
 m is the largest squared singular value of M(I - QQᵀ) over ‖M‖²_F. The smaller one of two proved bounds, (H2) and
 (H3) of ``docs/theory/randomized_clipping.md``, with the rounding of Q charged (H5), gives the law of (H4).
@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 
 def comparison_bound(total: float, sketch: int, power_iteration: bool, error: float = 0.0) -> float:
-    """A bound on P(m > x), the smallest over a few multipliers μ and shifts a; every choice is valid.
+    """Return a bound on P(m > x), the smallest over a few multipliers μ and shifts a; every choice is valid.
 
     ``error``: κ of (H5), by how much the constraints may be missed.
     """
@@ -41,7 +41,7 @@ def comparison_bound(total: float, sketch: int, power_iteration: bool, error: fl
 
 
 def _weights(total: float, mu: float, power_iteration: bool) -> tuple[float, float]:
-    """Largest possible weight h, and how many of it the sum of all weights makes."""
+    """Return the largest possible weight h, and how many of it the sum of all weights makes."""
     if power_iteration:
         cap, weight = 1.0 / (1.0 - mu / 4), total / (2 * math.sqrt(mu) - mu)
     else:
@@ -50,7 +50,7 @@ def _weights(total: float, mu: float, power_iteration: bool) -> tuple[float, flo
 
 
 def expected_majorants(cap: float, count: int, sketch: int) -> Array:
-    """Upper bounds on E ψ̂_a(cap·χ²(count)), ψ_a(y) = P(χ(s) ≤ √y - a), for each shift a: by chords."""
+    """Return upper bounds on E ψ̂_a(cap·χ²(count)), ψ_a(y) = P(χ(s) ≤ √y - a), for each shift a: by chords."""
     if count == 0:
         return np.zeros(SHIFTS.size)
     flex, height, slope = _tangency(sketch)
@@ -70,8 +70,8 @@ def expected_majorants(cap: float, count: int, sketch: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _tangency(sketch: int) -> tuple[Array, Array, Array]:
-    """Where each ψ_a turns from convex to concave, its value and slope there: (s-1)/v - v = 1/(v + a), v = √y - a."""
-    from scipy.optimize import brentq  # on use: a third of the room's import time
+    """Find where each ψ_a turns from convex to concave, with value and slope: (s-1)/v - v = 1/(v + a), v = √y - a."""
+    from scipy.optimize import brentq  # on use: a third of the subpackage's import time
 
     top = math.sqrt(sketch - 1.0)
     reach = np.array([brentq(lambda v, a=a: top**2 / v - v - 1.0 / (v + a), 1e-9 * top, top) for a in SHIFTS])
@@ -87,15 +87,17 @@ _VACUOUS = 1e9
 
 
 def hinge_bound(scale: Array, terms: Array, dof: Array) -> Array:
-    """E(V - a)₊/(1 - a) for V = c·Σ b_i η_i²/χ²(ν), a = 1 - 2/ν; it bounds averages of such V too.
+    """Bound E(V - a)₊/(1 - a) for V = c·Σ b_i η_i²/χ²(ν), a = 1 - 2/ν, and for averages of such V.
 
-    Returns: bounds on P(V ≥ 1), and on that of an average of ratios of this law whatever their dependence.
+    The results bound P(V ≥ 1), also for an average of ratios of this law whatever their dependence.
     """
     return _interpolated(_hinge, scale, terms, dof)
 
 
 def tangent_bound(scale: Array, terms: Array, dof: Array) -> Array:
-    """E ψ̂(c·Σ b_i η_i²), ψ̂ the CDF of χ²(ν) with its tangent beyond the inflection; arguments as above."""
+    """Bound E ψ̂(c·Σ b_i η_i²), where ψ̂ is the CDF of χ²(ν) with its tangent beyond the inflection; arguments as
+    above.
+    """
     return _interpolated(_tangent, scale, terms, dof)
 
 
@@ -129,7 +131,7 @@ _CELLS = 8
 
 
 def elimination_bound(total: float, sketch: int, power_iteration: bool, cut: float, error: float = 0.0) -> float:
-    """A bound on P(m > x), the directions with a share above ``cut``·x eliminated.
+    """Return a bound on P(m > x), the directions with a share above ``cut``·x eliminated.
 
     ``error``: κ²/ρ of (H5), what rounding adds to the numerator of each ratio.
 
@@ -154,7 +156,7 @@ def elimination_bound(total: float, sketch: int, power_iteration: bool, cut: flo
 
 
 def _share_cells(total: float, cut: float, eliminated: Array, large: Array) -> tuple[Array, Array, Array]:
-    """Cells for the sum of the ``large`` directions' shares over x, and which of them can occur."""
+    """Return cells for the sum of the ``large`` directions' shares over x, and which of them can occur."""
     highest = total - (eliminated - large) * cut
     span = np.maximum(highest - large, 0.0)
     ends = np.linspace(0.0, 1.0, _CELLS + 1)
@@ -164,7 +166,7 @@ def _share_cells(total: float, cut: float, eliminated: Array, large: Array) -> t
 
 
 def _gains(mean: Array, power_iteration: bool) -> Array:
-    """Concave majorant of a large direction's coefficient q at the mean share."""
+    """Compute the concave majorant of a large direction's coefficient q at the mean share."""
     if power_iteration:
         return np.where(mean < 2.0, (mean - 1.0) / mean**2, 0.25)
     gain: Array = 1.0 - 1.0 / mean
@@ -172,7 +174,7 @@ def _gains(mean: Array, power_iteration: bool) -> Array:
 
 
 def _weight(cut: float, power_iteration: bool) -> float:
-    """The value of f at a share ``cut``."""
+    """Return the value of f at a share ``cut``."""
     return (cut**2 if power_iteration else cut) / (1.0 - cut)
 
 
@@ -195,9 +197,9 @@ class Head(NamedTuple):
 
 
 def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
-    """An upper bound on P(m > share) that holds for every spectrum.
+    """Bound P(m > share) from above for every spectrum.
 
-    ``power_iteration``: whether Q spans MᵀMS; otherwise the bound holds for MᵀS' and MᵀMS alike.
+    ``power_iteration``: whether Q spans MᵀMS; otherwise the bound holds for both MᵀS' and MᵀMS.
 
     Examples
     --------
@@ -207,7 +209,7 @@ def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
     total = (1.0 + _ROOM) / share
     error = _missed(share, sketch, power_iteration)
     best = 1.0
-    narrow = min(sketch, _LARGEST_ELIMINATED)  # more columns leave less; beyond, (H2) is good enough by itself
+    narrow = min(sketch, _LARGEST_ELIMINATED)  # more columns leave less; beyond, (H2) is good enough
     for cut in _good_cuts(total, narrow, power_iteration):
         best = min(best, elimination_bound(total, narrow, power_iteration, cut, error**2 / _ROOM))
     if not 8 < sketch == narrow or total > _ELIMINATION_ALONE * sketch:
@@ -216,7 +218,7 @@ def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
 
 
 def _good_cuts(total: float, sketch: int, power_iteration: bool) -> list[float]:
-    """Values of θ that make (H3) small; any is valid. None where (H2) is the smaller one."""
+    """Return values of θ that make (H3) small; any is valid. None where (H2) is the smaller one."""
     if total > (0.65 if sketch <= 16 else 0.4) * sketch + 1.0:
         return []
     if sketch <= 8:
@@ -230,7 +232,7 @@ def _good_cuts(total: float, sketch: int, power_iteration: bool) -> list[float]:
 
 
 def _missed(share: float, sketch: int, power_iteration: bool) -> float:
-    """κ: an upper bound on how far a direction left over misses the exact constraints, in units of x (H5)."""
+    """Bound κ: how far a remaining direction misses the exact constraints, in units of x (H5)."""
     length = 4.0 * (math.log(1.0 / _LONG_SKETCH) + sketch / 2 * math.log(2.0))  # Σ λ‖g‖² except for that probability
     scale = share / (1.0 + _ROOM)
     return ROUNDING * math.sqrt(length) / (scale if power_iteration else math.sqrt(scale))
@@ -242,7 +244,7 @@ _RATIO = 1.07
 
 @lru_cache(maxsize=64)
 def probe_copies(sketch: int, power_iteration: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """A law of J such that E g(X) ≤ E g(χ²(Jk)/(Jk)) for every convex g, every spectrum and every k.
+    """Return a law of J such that E g(X) ≤ E g(χ²(Jk)/(Jk)) for every convex g, every spectrum and every k.
 
     ``power_iteration``: whether the sketch is of MᵀMS; otherwise the law holds for both kinds.
 
@@ -261,7 +263,7 @@ def probe_copies(sketch: int, power_iteration: bool) -> tuple[tuple[int, ...], t
 
 
 def _tails(sketch: int, power_iteration: bool) -> tuple[Array, Array]:
-    """Values of j, and bounds on P(J ≤ j) there; the last one is 1."""
+    """Return values of j, and bounds on P(J ≤ j) there; the last one is 1."""
     at: list[int] = []
     bound: list[float] = []
     j = 1
@@ -276,7 +278,7 @@ def _tails(sketch: int, power_iteration: bool) -> tuple[Array, Array]:
 
 
 def _averaged_tail(j: int, sketch: int, power_iteration: bool) -> float:
-    """The mean of P(m > x) over 1/(j+1) < x < 1/j, each part of it at its left end: P(J ≤ j) by (H4)."""
+    """Return the mean of P(m > x) over 1/(j+1) < x < 1/j, each part of it at its left end: P(J ≤ j) by (H4)."""
     parts = 3 if sketch <= 12 else 2 if sketch <= 32 else 1
     left = np.linspace(1.0 / (j + 1), 1.0 / j, parts, endpoint=False)
     tails = [residual_tail(float(x), sketch, power_iteration) for x in left]

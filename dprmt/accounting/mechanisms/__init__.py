@@ -1,10 +1,16 @@
-"""What users describe and ask: mechanisms, how samples come into batches, sequences, calibration."""
+"""Public accounting API: mechanisms, sampling schemes, compositions and calibration."""
 
 from __future__ import annotations
 
 from dprmt.accounting.mechanisms._calibrate import calibrate, largest_steps
 from dprmt.accounting.mechanisms._choose_probes import ProbeChoice, choose_probes
 from dprmt.accounting.mechanisms._composition import Composition, Fixed, Parallel, compose, fixed, parallel
+from dprmt.accounting.mechanisms._conversions import (
+    GaussianDPRelease,
+    RenyiRelease,
+    ZCDPRelease,
+    release_from_dict,
+)
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._gaussian_dp import clt_mu, gdp_epsilon, gdp_trade_off
 from dprmt.accounting.mechanisms._private_selection import PrivateSelection, private_selection
@@ -13,9 +19,9 @@ from dprmt.accounting.mechanisms._releases import (
     GaussianRelease,
     LaplaceRelease,
     Release,
-    release_from_dict,
 )
 from dprmt.accounting.mechanisms._sampling import (
+    CyclicPoisson,
     FixedOrder,
     FixedSize,
     Poisson,
@@ -28,9 +34,11 @@ __all__ = [
     "DPSGD",
     "ApproximateRelease",
     "Composition",
+    "CyclicPoisson",
     "Fixed",
     "FixedOrder",
     "FixedSize",
+    "GaussianDPRelease",
     "GaussianRelease",
     "LaplaceRelease",
     "Parallel",
@@ -39,7 +47,9 @@ __all__ = [
     "ProbeChoice",
     "RandomAllocation",
     "Release",
+    "RenyiRelease",
     "Sampling",
+    "ZCDPRelease",
     "calibrate",
     "choose_probes",
     "clt_mu",

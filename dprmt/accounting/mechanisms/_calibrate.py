@@ -59,42 +59,41 @@ def calibrate(
     epochs: int | None = None,
     tolerance: float = 2e-4,
 ) -> DPSGD | Composition:
-    """The same run with the least noise for a target: a root search that ends on the private side.
+    """Find the smallest noise multipliers that reach a privacy target.
 
-    The target is one of three: ε with its δ, an attacker's advantage, or a true positive rate at a false positive one.
+    The target is ε at δ, an attacker's advantage, or a true-positive rate at a false-positive rate. Pass exactly one.
 
     Parameters
     ----------
     run : DPSGD or Composition
-        A mechanism, whose length is given as well, or phases with theirs. Of the noise multipliers only the ratios
-        count, which phases keep. Releases stay as they are, and so do phases that :func:`fixed` marks as spent.
+        A mechanism, with its length below, or a composition, which has its own. For a composition, only the ratios of
+        the noise multipliers matter, and calibration keeps them. Releases and phases marked by :func:`fixed` are not
+        changed.
     target_epsilon, delta : float, optional
-        Wanted ε, > 0, and its δ, in [1e-290, 1).
+        Target ε > 0, and δ in [1e-290, 1).
     target_advantage : float, optional
-        Wanted largest true less false positive rate, in (0, 1).
+        Largest true-positive rate minus false-positive rate of an attacker, in (0, 1).
     target_true_positive_rate, false_positive_rate : float, optional
-        Wanted largest true positive rate of attackers with this false positive rate in (0, 1), above it and below 1.
+        Largest true-positive rate of an attacker with this false-positive rate; both in (0, 1), the first larger.
     steps, epochs : int or None
-        Length of a mechanism's run, as in :meth:`DPSGD.epsilon`.
+        Length of the run, as in :meth:`DPSGD.epsilon`. Required for a mechanism.
     tolerance : float
         Largest relative excess of the noise multipliers over the smallest found sufficient.
 
     Returns
     -------
     DPSGD or Composition
-        What was given, with noise multipliers whose certified upper bound is at most the target.
+        The same run with calibrated noise; its certified upper bound is at most the target.
 
     Raises
     ------
     ParameterError
-        If an argument lies outside its range, not exactly one target is given, or it is out of reach of noise
-        multipliers in [0.01, 1e6].
+        If an argument lies outside its range, there is not exactly one target, or no noise multiplier in [0.01, 1e6]
+        reaches it.
 
     Formal guarantees
     -----------------
-    ``epsilon(..., delta).upper <= target_epsilon``, ``advantage(...).upper <= target_advantage`` or
-    ``true_positive_rate(..., false_positive_rate).upper <= target_true_positive_rate`` holds for what is returned, by
-    evaluation there.
+    The certified upper bound of the returned run is evaluated, and it is at most the target.
 
     Examples
     --------
@@ -119,7 +118,7 @@ def calibrate(
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
     if isinstance(run, Composition):
         if steps is not None or epochs is not None:
-            raise ParameterError("steps", steps or epochs, "left out of a composition, whose phases have theirs")
+            raise ParameterError("steps", steps or epochs, "left out for a composition", "remove steps and epochs")
         for mechanism, _ in run.phases:
             if not isinstance(mechanism, DPSGD | Release):
                 raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD, and releases")
@@ -127,7 +126,7 @@ def calibrate(
             raise ParameterError("run", run, "a composition with a phase of DPSGD that is not fixed")
         return _calibrated(run, target, tolerance)
     if not isinstance(run, DPSGD):
-        raise ParameterError("run", run, "a DPSGD with steps or epochs beside it, or a composition of such")
+        raise ParameterError("run", run, "a DPSGD, with steps or epochs, or a composition of such")
     whole = compose([(run, run.sampling.run_length(steps, epochs))])
     ((mechanism, _),) = _calibrated(whole, target, tolerance).phases
     return cast("DPSGD", mechanism)
@@ -154,14 +153,13 @@ def _wanted(
     given = {"target_epsilon": epsilon, "target_advantage": advantage, "target_true_positive_rate": power}
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
-        raise ParameterError(
-            "target_epsilon", names or None, f"given, or one of {', '.join(list(given)[1:])}: one target"
-        )
+        fix = f"pass exactly one of {', '.join(given)}"
+        raise ParameterError("target_epsilon", names or None, "the only target", fix)
     for name, value, owner in (("delta", delta, epsilon), ("false_positive_rate", level, power)):
         if value is None and owner is not None:
-            raise ParameterError(name, None, f"given with {names[0]}")
+            raise ParameterError(name, None, f"given with {names[0]}", f"pass {name}")
         if value is not None and owner is None:
-            raise ParameterError(name, value, f"left out with {names[0]}")
+            raise ParameterError(name, value, f"left out with {names[0]}", f"remove {name}")
     if epsilon is not None:
         wanted = check_real("target_epsilon", epsilon, low=0.0, low_open=True)
         at = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
@@ -204,7 +202,7 @@ def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composit
 
     search = _Search(target.value, tolerance, target.name, target.wanted)
     if others and not target.measure(Composition(others), 1e-3) <= target.value:
-        raise ParameterError(target.name, target.wanted, "above what releases and fixed phases alone cost")
+        raise ParameterError(target.name, target.wanted, "above the cost of releases and fixed phases alone")
     strength = sum(
         steps * (mechanism.sampling.rate * least / mechanism.noise_multiplier) ** 2 for mechanism, steps in phases
     )
@@ -213,7 +211,7 @@ def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composit
 
 
 def _apart(run: Composition) -> tuple[list[tuple[Any, int]], list[Any]]:
-    """Phases that may change, and what stays."""
+    """Split into phases that may change and phases that stay."""
     free = run.free_phases()
     releases = [phase for phase in free if isinstance(phase[0], Release)]
     return [phase for phase in free if phase not in releases], [*([Fixed(run.fixed)] if run.fixed else []), *releases]
@@ -256,7 +254,7 @@ def largest_steps(run: DPSGD | Composition, epsilon: float, delta: float) -> int
     if len(free) != 1 or not isinstance(free[0][0], DPSGD):
         raise ParameterError("run", run, "a DPSGD, or a composition with one phase of DPSGD that is not fixed")
     if others and compose(others).epsilon(delta).upper > epsilon:
-        raise ParameterError("epsilon", epsilon, "above what releases and fixed phases alone cost")
+        raise ParameterError("epsilon", epsilon, "above the cost of releases and fixed phases alone")
     mechanism: DPSGD = free[0][0]
     unit = mechanism.steps_per_epoch or 1
 
@@ -291,7 +289,7 @@ def largest_steps(run: DPSGD | Composition, epsilon: float, delta: float) -> int
 
 
 def _gaussian_guess(shift: float, strength: float) -> float:
-    """The noise multiplier by the central limit theorem, for many steps: only where to start.
+    """Return the noise multiplier by the central limit theorem, for many steps: only where to start.
 
     ``strength``: Σ T q² over the phases, of each in units of its noise over the least one's.
     """
@@ -309,7 +307,9 @@ class _Search:
         self.at_low = self.at_high = math.nan
 
     def approach(self, epsilon: Callable[[float], float], at: float) -> float:
-        """A noise multiplier that nearly meets the target, by a few steps of the secant method; promises nothing."""
+        """Return a noise multiplier that nearly meets the target, by a few steps of the secant method; promises
+        nothing.
+        """
         value = epsilon(at)
         for _ in range(_MOST_ROUGH):
             before, value_before = at, value
@@ -330,7 +330,7 @@ class _Search:
         return self.high
 
     def _bracket(self, epsilon: Callable[[float], float], at: float) -> None:
-        """From a start to where the slope leads; then a little past that, ever farther, to the other side."""
+        """Follow the slope from a start, then step a little past the root, ever farther, to the other side."""
         margin = self.tolerance / 3
         value = self._ask(epsilon, at)
         while not (self.low and self.high):
@@ -353,7 +353,7 @@ class _Search:
         return value
 
     def _root(self, at: float, value: float) -> float:
-        """Where the slope leads from a point, at most to a quarter or four times of it."""
+        """Follow the slope from a point, by at most a factor of four."""
         if not math.isfinite(value):
             return 4.0 * at
         if value <= 0.0:
@@ -362,7 +362,7 @@ class _Search:
         return at * math.exp(min(max(share, -math.log(4.0)), math.log(4.0)))
 
     def _learn(self, before: float, value_before: float, at: float, value: float) -> None:
-        """The slope between two points far enough apart."""
+        """Estimate the slope between two points far enough apart."""
         if math.isfinite(value_before) and value_before > 0.0 < value < math.inf and abs(at / before - 1.0) > 1e-3:
             self.slope = min(max(math.log(value_before / value) / math.log(at / before), 0.3), 5.0)
 
@@ -374,7 +374,7 @@ class _Search:
             raise ParameterError(self.name, self.said, allowed)
 
     def _inside(self, bisect: bool) -> float:
-        """A point inside the bracket, a little to the private side of the interpolated root."""
+        """Return a point inside the bracket, a little to the private side of the interpolated root."""
         low, high = self.low, self.high
         if bisect or not (math.isfinite(self.at_low) and self.at_high > 0):
             return math.sqrt(low * high)

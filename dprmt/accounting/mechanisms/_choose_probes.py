@@ -66,16 +66,16 @@ def choose_probes(
     epochs: int | None = None,
     layers: Sequence[Sequence[int]] | None = None,
 ) -> tuple[ProbeChoice, ...]:
-    """Best splits of ``budget`` products per layer between sketch and probes, public and secret.
+    """Rank splits of ``budget`` products per layer between sketch and probes, public and secret.
 
     Parameters
     ----------
     mechanism : DPSGD
-        Its noise and sampling; its norms do not matter.
+        Its noise and sampling are used; its norms are ignored.
     budget : int
         Products of a vector with each layer's gradient or its transpose, in [2, 1e5].
     delta : float
-        δ.
+        The δ at which ε is compared, in [1e-290, 1).
     steps, epochs : int or None
         Length of the run, as in :meth:`DPSGD.epsilon`.
     layers : sequence of (tokens, in_features, out_features), optional
@@ -94,8 +94,8 @@ def choose_probes(
 
     Formal guarantees
     -----------------
-    Each row's ε is that of the mechanism with the row's own norms, certified as everywhere. That no other split would
-    be better is not: a few widths of the sketch are tried, then those beside the best one.
+    The ε of each row is certified for the mechanism with the norms of this row. The optimality of the split is not
+    certified: a few sketch widths are tried, then the neighbours of the best one.
 
     Examples
     --------
@@ -126,12 +126,12 @@ def choose_probes(
 
 
 def _least_probes(budget: int) -> int:
-    """Fewer are never the best split: the tail of Z would be heavy for no gain in the sketch."""
+    """Return the fewest probes worth trying: with fewer, the tail of Z is heavy for no gain in the sketch."""
     return max(2, min(8, budget // 3), budget // 6)
 
 
 def _best_width(row: Callable[[int], ProbeChoice], widest: int) -> ProbeChoice:
-    """The best of a few widths, then of those half-way to its neighbours."""
+    """Return the best of a few widths, then of those half-way to its neighbours."""
     tried = {int(width): row(int(width)) for width in np.unique(np.linspace(3, widest, _FIRST_TRIES).round())}
     for _ in range(2):
         widths = sorted(tried)

@@ -22,7 +22,7 @@ from dprmt.accounting.composition import (
 )
 from dprmt.accounting.mechanisms._releases import Disclosure, Release
 from dprmt.accounting.mechanisms._sampling import Sampling
-from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
+from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut, renyi_as_one
 from dprmt.accounting.questions import (
     Ends,
     Numbers,
@@ -52,12 +52,12 @@ class Composable(Protocol):
 
     @property
     def sampling(self) -> Sampling:
-        """How samples come into batches: it counts steps, and says what is composed of them."""
+        """Sampling scheme, which counts the steps and lists the steps to compose."""
         ...
 
     @property
     def neighbours(self) -> Neighbours | None:
-        """Whose privacy; None where that is the others' affair."""
+        """Neighbouring relation; None if the other phases determine it."""
         ...
 
     @property
@@ -66,11 +66,11 @@ class Composable(Protocol):
         ...
 
     def step(self) -> Step:
-        """One step."""
+        """Return one step."""
         ...
 
     def of_one_sample(self) -> Composable:
-        """The same for one sample that is present, or without a gradient."""
+        """Return the same for one sample that is present, or without a gradient."""
         ...
 
 
@@ -78,19 +78,19 @@ class Questions:
     """The questions that a run answers, all from its ε, its δ and its trade-off function."""
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample; both the same where samples are replaced."""
+        """Return ε for removing and for adding one sample; both the same where samples are replaced."""
         raise NotImplementedError
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """δ for removing and for adding one sample; both the same where samples are replaced."""
+        """Return δ for removing and for adding one sample; both the same where samples are replaced."""
         raise NotImplementedError
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """The trade-off function α ↦ β: the smaller of both adjacency directions."""
+        """Return the trade-off function α ↦ β: the smaller of both adjacency directions."""
         raise NotImplementedError
 
     def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
-        """ε at ``delta``, the larger of both adjacency directions.
+        """Return ε at ``delta``, the larger of both adjacency directions.
 
         Parameters
         ----------
@@ -113,26 +113,26 @@ class Questions:
     def delta(self, epsilon: Numbers, *, tolerance: float = ...) -> PrivacyCurve: ...
 
     def delta(self, epsilon: float | Numbers, *, tolerance: float = 1e-2) -> PrivacyBounds | PrivacyCurve:
-        """δ at ``epsilon``, the larger of both adjacency directions.
+        """Bound δ at ``epsilon``, the larger of both adjacency directions.
 
         Parameters
         ----------
         epsilon : float or sequence of float
             In [0, 1e17].
         tolerance : float
-            Wanted relative width of the interval; δ below 1e-290 is told from 0 no further.
+            Wanted relative width of the interval. Values of δ below 1e-290 are not resolved further.
 
         Returns
         -------
         PrivacyBounds or PrivacyCurve
-            With the deciding direction's name; the latter, in the order of what was asked, for a sequence.
+            Bounds that name the deciding direction. A sequence gives a curve, in the order of the arguments.
         """
         if np.ndim(epsilon):
             return self._delta_curve(cast("Numbers", epsilon), tolerance)
         return worst_of(self.delta_by_direction(cast("float", epsilon), tolerance=tolerance))
 
     def advantage(self) -> PrivacyBounds:
-        """The most by which an attacker's true positive rate can exceed the false positive rate.
+        """Return the most by which an attacker's true positive rate can exceed the false positive rate.
 
         Returns
         -------
@@ -149,7 +149,7 @@ class Questions:
         return replace(self.delta(0.0), at_epsilon=None)
 
     def true_positive_rate(self, false_positive_rate: float) -> PrivacyBounds:
-        """The largest true positive rate of an attacker with this false positive rate, in [0, 1].
+        """Return the largest true positive rate of an attacker with this false positive rate, in [0, 1].
 
         Returns
         -------
@@ -171,7 +171,8 @@ class Questions:
         return true_positive_rate(self.trade_off([alpha]))
 
     def bayes_risk(self, prior: float = 0.5) -> PrivacyBounds:
-        """The least probability of error of an attacker who believes in one neighbour with probability ``prior``.
+        """Return the least probability of error of an attacker who believes in one neighbour with probability
+        ``prior``.
 
         Returns
         -------
@@ -196,7 +197,7 @@ class Questions:
         return bayes_risk(self.delta(abs(math.log1p(-prior) - math.log(prior))), min(prior, 1.0 - prior))
 
     def gdp_mu(self, *, least_delta: float = 1e-10) -> PrivacyBounds:
-        """The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
+        """Return the smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
 
         Returns
         -------
@@ -227,7 +228,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Phases that calibration leaves as they are; made by :func:`fixed`."""
+    """Phases that calibration does not change; made by :func:`fixed`."""
 
     phases: tuple[tuple[Composable, int], ...]
 
@@ -275,13 +276,16 @@ class Composition(Questions):
         if not len(phases):
             raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
         self.phases = tuple(merged.items())
-        """Mechanisms and their steps; those of equal mechanisms are added."""
+        """Mechanisms and their steps; steps of equal mechanisms are added."""
         self.fixed = tuple(done.items())
-        """What :func:`calibrate` leaves as it is, of all phases."""
+        """Phases that :func:`calibrate` does not change."""
         if len(relations) > 1:
             raise ParameterError("phases", sorted(map(repr, relations)), "mechanisms with the same neighbours")
         self.neighbours: Neighbours = relations.pop() if relations else ZeroOut()
-        """Whose privacy, the same in all phases."""
+        """Neighbouring relation, the same in all phases."""
+        is_one = not self.neighbours.is_replacement and self.neighbours.group_size == 1
+        if not is_one and any(getattr(one, "rate", 1.0) < 1.0 for one in merged):
+            raise ParameterError("phases", self.neighbours, "without sampled releases where several samples change")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Composition):
@@ -299,7 +303,7 @@ class Composition(Questions):
         return phases_html(self.phases)
 
     def free_phases(self) -> tuple[tuple[Composable, int], ...]:
-        """The phases that are not fixed.
+        """Return the phases that are not fixed.
 
         Returns
         -------
@@ -316,7 +320,7 @@ class Composition(Questions):
         return replace(self._worst(EpsilonAtDelta(delta), tolerance), at_delta=delta)
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample; both the same where samples are replaced.
+        """Return ε for removing and for adding one sample; both the same where samples are replaced.
 
         Returns
         -------
@@ -341,7 +345,7 @@ class Composition(Questions):
         return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """δ for removing and for adding one sample; both the same where samples are replaced.
+        """Return δ for removing and for adding one sample; both the same where samples are replaced.
 
         Returns
         -------
@@ -353,7 +357,7 @@ class Composition(Questions):
         return {direction: replace(bounds, at_epsilon=epsilon) for direction, bounds in found.items()}
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """The trade-off function α ↦ β: the smaller of both adjacency directions.
+        """Return the trade-off function α ↦ β: the smaller of both adjacency directions.
 
         Returns
         -------
@@ -363,7 +367,7 @@ class Composition(Questions):
         from dprmt.accounting.questions import checked_rates, perfect_trade_off, trade_off, trade_off_by_curves
 
         rates = checked_rates(alpha)
-        # What is disclosed is told apart for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
+        # Disclosed parts are distinguished for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
         inner = np.minimum(rates / self._disclosure.kept, 1.0) if self._disclosure.kept else np.ones(rates.shape)
         if not self._engine_phases:
             band = perfect_trade_off(inner)
@@ -374,7 +378,7 @@ class Composition(Questions):
         return self._disclosure.of_trade_off(band, rates)
 
     def schedule(self) -> Schedule:
-        """The steps that are composed, for the engine.
+        """Return the steps that are composed, for the engine.
 
         Returns
         -------
@@ -384,7 +388,8 @@ class Composition(Questions):
         phases = self.phases
         if len(phases) > 1:  # rounding depends on the order
             phases = tuple(sorted(phases, key=lambda phase: repr(phase[0])))
-        return [unit for mechanism, steps in phases for unit in mechanism.sampling.schedule(mechanism.step(), steps)]
+        units = (mechanism.sampling.schedule(mechanism.step(), steps) for mechanism, steps in phases)
+        return renyi_as_one([unit for some in units for unit in some])
 
     @property
     def has_pairs(self) -> bool:
@@ -401,7 +406,7 @@ class Composition(Questions):
         return joined(ends, DeltaAtEpsilon(0.0), tolerance, at, place)
 
     def _delta_ends(self, epsilons: Array, tolerance: float) -> Ends:
-        """Bounds on δ, but for what is disclosed outright, at increasing ε."""
+        """Return bounds on δ, but for what is disclosed outright, at increasing ε."""
         directions = BOTH[:1] if self.neighbours.is_replacement else BOTH
         if not self._engine_phases:
             return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
@@ -420,7 +425,7 @@ class Composition(Questions):
         return ends
 
     def _joined_ends(self, epsilons: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Bounds on δ from those on the rest and what is disclosed outright."""
+        """Return bounds on δ from those on the rest and what is disclosed outright."""
         apart = self._disclosure
         if not apart:
             return lower, upper
@@ -441,7 +446,7 @@ class Composition(Questions):
 
     @property
     def _engine_phases(self) -> bool:
-        """Whether anything is left to compose beside what is disclosed outright."""
+        """Whether anything is left to compose apart from outright disclosures."""
         return any(not isinstance(one, Release) or one.largest_loss != 0 for one, _ in self.phases)
 
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
@@ -451,12 +456,12 @@ class Composition(Questions):
         return {direction: self._solve(question, direction, tolerance) for direction in BOTH}
 
     def _one_sample(self) -> Schedule:
-        """The steps as one sample that is present, or without a gradient, sees them."""
+        """Return the steps as one sample that is present, or without a gradient, sees them."""
         alone = [(mechanism.of_one_sample(), steps) for mechanism, steps in self.phases]
         return Composition(alone).schedule()
 
     def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
-        """Bounds of the larger of both directions; the other one is refined only until it cannot decide."""
+        """Bound the larger of both directions; the other one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         removed = self._solve(question, "remove", tolerance)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
@@ -465,7 +470,7 @@ class Composition(Questions):
         return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
 
     def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
-        """Bounds for one direction: what is disclosed outright in closed form, and the rest composed."""
+        """Bound one direction: outright disclosures in closed form, and the rest composed."""
         apart = self._disclosure
         if not self._engine_phases:
             return apart.alone(question, direction)
@@ -478,7 +483,7 @@ class Composition(Questions):
         return apart.joined(question, direction, tolerance, rest)
 
     def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
-        """Bounds by pairs of steps; of a replaced sample, or without pairs, by composed curves."""
+        """Bound by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
         bounds = solve(self.schedule(), question, direction, tolerance, enough)
@@ -505,15 +510,16 @@ _LIST = "a list of (mechanism, steps), as in (DPSGD(1.0, 0.01), 100), of release
 def compose(phases: Sequence[Phase]) -> Composition:
     """Compose mechanisms, each run for a number of steps.
 
-    Each phase is one that draws its own batches. Two things that are released from *the same* batch, such as a sum and
-    a count, are not two phases: sampling hides a sample from both or from none, so ε is larger (2.352 instead of 1.948
-    in one example). Release what shares a batch as one vector with one noise multiplier.
+    Each phase draws independent batches. Two values released from *the same* batch, such as a sum and a count, are not
+    two phases. Sampling hides a sample from both or from none, so ε is larger (2.352 instead of 1.948 in one example).
+    State values that share a batch with ``beside`` of :class:`DPSGD`.
 
     Parameters
     ----------
     phases : sequence of (mechanism, steps), releases, compositions and fixed phases
-        A release is one of what is given out in addition to training: a noisy score, say. A composition stands for its
-        phases. For instance a noise schedule, or a warm-up without sampling followed by randomized clipping.
+        A release is published in addition to training, for example a noisy score. A composition contributes its
+        phases. Use several phases for a noise schedule, or for a warm-up without sampling followed by randomized
+        clipping.
 
     Returns
     -------
@@ -522,8 +528,8 @@ def compose(phases: Sequence[Phase]) -> Composition:
 
     Formal guarantees
     -----------------
-    The bounds hold for adaptive composition: each mechanism, and each step's function of the data, may depend
-    on everything released before. Dominating pairs compose (Zhu, Dong & Wang 2022, arXiv:2106.08567v4, Theorem 10).
+    The bounds hold for adaptive composition: each step may depend on everything released before. Dominating pairs
+    compose (Zhu, Dong & Wang 2022, arXiv:2106.08567v4, Theorem 10).
 
     Examples
     --------
@@ -539,17 +545,17 @@ def compose(phases: Sequence[Phase]) -> Composition:
 
 
 def fixed(phase: Phase) -> Fixed:
-    """Mark what has been spent already: :func:`calibrate` and :func:`largest_steps` leave it as it is.
+    """Mark a phase as already spent: :func:`calibrate` and :func:`largest_steps` do not change it.
 
     Parameters
     ----------
     phase : (mechanism, steps), Release or Composition
-        What is over.
+        The finished phase.
 
     Returns
     -------
     Fixed
-        To be composed with what is still to come.
+        Compose it with the phases still to come.
 
     Examples
     --------
@@ -578,7 +584,7 @@ class Parallel(Questions):
         return f"Parallel({list(self.runs)!r})"
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """See :meth:`Composition.epsilon_by_direction`."""
+        """Bound ε in each direction; see :meth:`Composition.epsilon_by_direction`."""
         return _largest([run.epsilon_by_direction(delta, tolerance=tolerance) for run in self.runs])
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
@@ -602,27 +608,27 @@ class Parallel(Questions):
 
 
 def parallel(*runs: Composition) -> Parallel:
-    """Account for runs on disjoint parts of the data: each sample is in one of them, so the largest ε counts.
+    """Account for runs on disjoint parts of the data; the largest ε counts.
 
     Parameters
     ----------
     *runs : Composition
-        One or more, for the same neighbours.
+        One or more compositions with the same neighbours.
 
     Returns
     -------
     Parallel
-        Answers the questions of a composition.
+        An object with the methods of a composition.
 
     Raises
     ------
     ParameterError
-        If there is none, or their neighbours differ or replace samples or change several at once.
+        If there is no run, neighbours differ, or the relation replaces samples or changes several simultaneously.
 
     Formal guarantees
     -----------------
-    Which sample belongs to which part must not depend on other samples. A sample that is replaced may move to another
-    part, and the samples of one person may lie in several: compose the runs then.
+    The assignment of a sample to a part must not depend on other samples. If a sample is replaced, or one person has
+    several samples, several parts may change: compose the runs instead.
 
     Examples
     --------
@@ -644,7 +650,7 @@ def _largest(each: Sequence[dict[Direction, PrivacyBounds]]) -> dict[Direction, 
 
 
 def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Composable, int, bool]]:
-    """All phases, checked, and whether each is fixed."""
+    """Flatten and check phases, and mark which are fixed."""
     for phase in phases:
         if isinstance(phase, Fixed):
             yield from _flat(phase.phases, True)
@@ -668,7 +674,7 @@ def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable,
 
 
 def run_length(sampling: Sampling, steps: int | None = None, epochs: int | None = None) -> int:
-    """The number of steps of a run, which may be 0: nothing is released yet."""
+    """Return the number of steps of a run, which may be 0: nothing is released yet."""
     given = steps if epochs is None else epochs
     if given == 0 and None in (steps, epochs):
         return check_count("steps" if epochs is None else "epochs", given, low=0)

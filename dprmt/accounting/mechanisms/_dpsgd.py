@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, SupportsFloat
+from typing import Any, ClassVar, SupportsFloat
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.accounting.basics import Value
 from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._mechanism import Mechanism
-from dprmt.accounting.mechanisms._sampling import FixedOrder, FixedSize, Poisson, Sampling, checked_sampling
+from dprmt.accounting.mechanisms._releases import GaussianRelease
+from dprmt.accounting.mechanisms._sampling import (
+    CyclicPoisson,
+    FixedOrder,
+    FixedSize,
+    Poisson,
+    Sampling,
+    checked_sampling,
+)
 from dprmt.accounting.pairs import (
     AddRemove,
     AnyStep,
@@ -19,6 +28,7 @@ from dprmt.accounting.pairs import (
     Group,
     Neighbours,
     ReplaceOne,
+    TruncatedStep,
     ZeroOut,
     checked_neighbours,
     has_pairs,
@@ -30,29 +40,33 @@ from dprmt.accounting.pairs import (
 class DPSGD(Value, Mechanism):
     """DP-SGD: clipped per-sample gradients, summed over randomly drawn batches, with Gaussian noise.
 
-    Three values that know nothing of each other describe a step. With exact norms and Poisson sampling it is the
-    Poisson-subsampled Gaussian mechanism; with estimated norms it is *randomized clipping*.
+    Three independent values describe a step: sampling, norms and neighbours. With exact norms and Poisson sampling it
+    is the Poisson-subsampled Gaussian mechanism; with estimated norms it is *randomized clipping*.
 
     Parameters
     ----------
     noise_multiplier : float
         σ, standard deviation of the noise in units of the clipping norm; in [1e-3, 1e6].
-    sampling : Poisson, FixedSize, RandomAllocation, FixedOrder or float
-        How samples come into batches; a number q stands for ``Poisson(q)``.
+    sampling : Poisson, CyclicPoisson, FixedSize, RandomAllocation, FixedOrder or float
+        Sampling scheme; a number q means ``Poisson(q)``.
     norms : ExactNorms, Hutchinson or HutchPlusPlus
         How per-sample norms are computed.
     neighbours : ZeroOut, AddRemove, ReplaceOne or Group
-        Whose privacy: which data sets are told apart. Rate, divisor and number of steps are the same for both.
+        Neighbouring relation: which data sets an attacker tries to distinguish. Sampling rate, divisor and number of
+        steps must be the same for both.
+    beside : sequence of GaussianRelease
+        Releases of the *same* batch in addition to the clipped sum, such as a noisy count. Each is a sum over the
+        batch, and its noise multiplier is relative to the largest change by one sample. Norms must be exact. Proof:
+        ``docs/theory/batches.md``, (B1).
 
     Formal guarantees
     -----------------
-    Every ``upper`` bounds the privacy of adaptive composition for ``neighbours`` (``docs/theory/neighbours.md``; the
-    larger of both directions), provided batches are drawn as ``sampling`` says (a shuffle that is cut into batches of a
-    fixed size is :class:`FixedOrder`, and nothing better), each sample's contribution is clipped to norm C by its norm,
-    taken as ``norms`` says and under what that value asks of the training code, Gaussian noise of standard deviation σC
-    is added to the sum, and anything else, the normalisation by the *expected* batch size included, is post-processing.
-    Discretization, truncation and rounding are charged to it (``docs/theory/randomized_clipping.md``, §6; for random
-    allocation ``docs/theory/random_allocation.md``).
+    Holds if: batches are drawn as ``sampling`` specifies (a shuffle cut into batches is :class:`FixedOrder`), and each
+    contribution is clipped to norm C by its norm, computed under the conditions of ``norms``. Gaussian noise of
+    standard deviation σC must be added to the sum. Covers: every ``upper``, for adaptive composition and
+    ``neighbours`` in both directions. All else, such as dividing by the *expected* batch size, is post-processing.
+    Discretization, truncation and rounding are included (``docs/theory/randomized_clipping.md``, §6;
+    ``docs/theory/random_allocation.md``).
 
     Raises
     ------
@@ -70,6 +84,9 @@ class DPSGD(Value, Mechanism):
     True
     >>> DPSGD(2.0, 0.03, norms=Hutchinson(probes=32, secret=False))
     DPSGD(2.0, Poisson(0.03), norms=Hutchinson(32, secret=False))
+    >>> with_count = DPSGD(1.0, 0.01, beside=[GaussianRelease(2.0)])
+    >>> f"{with_count.epsilon(steps=1000, delta=1e-5):.3f}"  # 1.948 if two phases were composed
+    '2.352'
     """
 
     kind: ClassVar[str] = "dpsgd"
@@ -78,6 +95,7 @@ class DPSGD(Value, Mechanism):
     sampling: Sampling
     norms: Norms = field(default=ExactNorms())
     neighbours: Neighbours = field(default=ZeroOut())
+    beside: tuple[GaussianRelease, ...] = ()
 
     def __init__(
         self,
@@ -85,8 +103,12 @@ class DPSGD(Value, Mechanism):
         sampling: Sampling | SupportsFloat,
         norms: Norms = ExactNorms(),
         neighbours: Neighbours = ZeroOut(),
+        beside: Sequence[GaussianRelease] = (),
     ) -> None:
+        if not isinstance(beside, Sequence) or not all(isinstance(one, GaussianRelease) for one in beside):
+            raise ParameterError("beside", beside, "a sequence of GaussianRelease: only their shifts can be joined")
         self._keep(
+            beside=tuple(beside),
             noise_multiplier=check_noise(noise_multiplier),
             sampling=checked_sampling(sampling),
             norms=checked_norms(norms),
@@ -98,13 +120,39 @@ class DPSGD(Value, Mechanism):
                 "ZeroOut() or ReplaceOne() in a fixed order: where a sample is removed others change their batches"
             )
             raise ParameterError("neighbours", self.neighbours, allowed)
-        if isinstance(self.sampling, FixedSize):
+        if isinstance(self.sampling, FixedSize) or self._is_truncated:
             if not isinstance(self.norms, ExactNorms):
-                allowed = "ExactNorms() for batches of a fixed size; estimated norms have no analysis there"
+                allowed = "ExactNorms() where batches have a fixed or largest size: shifts of estimates are differences"
                 raise ParameterError("norms", self.norms, allowed)
-            if not isinstance(self.neighbours, ZeroOut | ReplaceOne):
+            if isinstance(self.sampling, FixedSize) and not isinstance(self.neighbours, ZeroOut | ReplaceOne):
                 allowed = "ZeroOut() or ReplaceOne() for batches of a fixed size, whose number of samples is public"
                 raise ParameterError("neighbours", self.neighbours, allowed)
+        if isinstance(self.neighbours, Group) and (self._is_truncated or isinstance(self.sampling, CyclicPoisson)):
+            allowed = "of one sample for batches of a largest size and for cyclic sampling"
+            raise ParameterError("neighbours", self.neighbours, allowed)
+        if self.beside and not isinstance(self.norms, ExactNorms):
+            allowed = "ExactNorms() with beside: the joint shift is no multiple of the estimated norm's error"
+            raise ParameterError("norms", self.norms, allowed)
+
+    @property
+    def joint_noise_multiplier(self) -> float:
+        """Noise multiplier of the sum and its ``beside`` as one vector: 1/√(1/σ² + Σ1/σᵢ²)."""
+        if not self.beside:
+            return self.noise_multiplier
+        joint = 1.0 / math.hypot(*(1.0 / noise for noise in self._noises()))
+        return math.nextafter(joint, 0.0) * (1.0 - 2.0**-50)  # never more than the real number
+
+    @property
+    def _is_truncated(self) -> bool:
+        return isinstance(self.sampling, Poisson) and self.sampling.at_most is not None
+
+    def _noises(self) -> list[float]:
+        return [self.noise_multiplier, *(one.noise_multiplier for one in self.beside)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """See :meth:`Value.as_dict`; ``beside`` only where something is."""
+        described = {name: part for name, part in super().as_dict().items() if name != "beside"}
+        return described | ({"beside": [one.as_dict() for one in self.beside]} if self.beside else {})
 
     @property
     def sample_rate(self) -> float:
@@ -122,7 +170,7 @@ class DPSGD(Value, Mechanism):
         return self._step(self.norms)[1]
 
     def step(self) -> AnyStep:
-        """One step under the chosen analysis.
+        """Return one step under the chosen analysis.
 
         Returns
         -------
@@ -133,30 +181,34 @@ class DPSGD(Value, Mechanism):
         return self._step(self.norms)[0]
 
     def of_one_sample(self) -> DPSGD:
-        """The same mechanism for :class:`ZeroOut`.
+        """Return the same mechanism for :class:`ZeroOut`.
 
         Returns
         -------
         DPSGD
-            With the other values as they are.
+            The mechanism with all other values unchanged.
         """
         return replace(self, neighbours=ZeroOut())
 
     def _step(self, norms: Norms) -> tuple[AnyStep, bool]:
-        """One step with these norms, and whether it is one for ``neighbours``; else for one sample's presence."""
+        """Return one step with these norms, and whether it is for ``neighbours`` or for one sample's presence."""
         relation = self.neighbours
         if isinstance(self.sampling, FixedSize):
-            return FixedSizeStep(self.noise_multiplier, self.sampling.rate, relation.is_replacement), True
-        step = ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.secret)
+            return FixedSizeStep(self.joint_noise_multiplier, self.sampling.rate, relation.is_replacement), True
+        if isinstance(self.sampling, Poisson) and self.sampling.at_most and self.sampling.samples:
+            batches = (self.sampling.rate, self.sampling.at_most, self.sampling.samples)
+            is_removal = isinstance(relation, AddRemove)
+            return TruncatedStep(self.joint_noise_multiplier, *batches, relation.is_replacement, is_removal), True
+        step = ClippingStep(self.joint_noise_multiplier, self.sampling.step_rate, norms.law(), norms.secret)
         if relation.group_size == 1 and not relation.is_replacement:
             return step, True
-        is_poisson = isinstance(self.sampling, Poisson)
+        is_poisson = isinstance(self.sampling, Poisson | CyclicPoisson)
         if isinstance(self.sampling, FixedOrder):
             if step.is_exact:
                 # Batches with a_1 + a_2 + … = m of a person's samples are Gaussian mechanisms of these shifts, so all
                 # in one batch is the worst; what replaces a sample may point the other way: twice the shift.
                 shift = relation.group_size * (2 if relation.is_replacement else 1)
-                return ClippingStep(math.nextafter(self.noise_multiplier / shift, 0.0), 1.0), True
+                return ClippingStep(math.nextafter(self.joint_noise_multiplier / shift, 0.0), 1.0), True
             # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
             is_poisson = relation.group_size == 1 and step.secret
         has_pair = has_pairs(step, relation, is_poisson)
@@ -164,5 +216,5 @@ class DPSGD(Value, Mechanism):
 
 
 def check_noise(noise_multiplier: float) -> float:
-    """The noise multiplier, checked."""
+    """Return the noise multiplier, checked."""
     return check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)

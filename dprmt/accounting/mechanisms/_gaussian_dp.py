@@ -12,7 +12,7 @@ from dprmt.accounting.questions import checked_rates
 
 
 def clt_mu(noise_multiplier: float, sample_rate: float, steps: int) -> float:
-    """μ of the Gaussian-DP limit of DP-SGD with exact norms: q √(T (e^{1/σ²} - 1)).
+    """Return μ of the Gaussian-DP limit of DP-SGD with exact norms: q √(T (e^{1/σ²} - 1)).
 
     An approximation without guarantee that usually **under-reports** the privacy cost. There is none for
     randomized clipping, whose privacy loss has no such moment.
@@ -43,12 +43,12 @@ def clt_mu(noise_multiplier: float, sample_rate: float, steps: int) -> float:
 
 
 def gdp_trade_off(mu: float, alpha: ArrayLike) -> NDArray[np.float64]:
-    """G_μ(α) = Φ(Φ⁻¹(1 - α) - μ), the trade-off function of N(0,1) against N(μ,1).
+    """Evaluate G_μ(α) = Φ(Φ⁻¹(1 - α) - μ), the trade-off function of N(0,1) against N(μ,1).
 
     Parameters
     ----------
     mu : float
-        ≥ 0.
+        Gaussian DP parameter μ ≥ 0.
     alpha : array_like
         False positive rates in [0, 1].
 
@@ -73,7 +73,7 @@ def gdp_trade_off(mu: float, alpha: ArrayLike) -> NDArray[np.float64]:
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """ε of μ-Gaussian DP at δ (approximation when μ comes from :func:`clt_mu`).
+    """Return ε of μ-Gaussian DP at δ (approximation when μ comes from :func:`clt_mu`).
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     >>> round(gdp_epsilon(1.0, 1e-5), 3)
     4.377
     """
-    from scipy.optimize import brentq  # on use: a third of the room's import time
+    from scipy.optimize import brentq  # on use: a third of the subpackage's import time
 
     mu = check_real("mu", mu, low=0.0)
     delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)

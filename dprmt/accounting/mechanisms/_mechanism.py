@@ -1,4 +1,4 @@
-"""What every mechanism can be asked; see :class:`Composition` for sequences of mechanisms."""
+"""Questions that every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Mechanism:
     """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
 
     sampling: Sampling
-    """How samples come into batches."""
+    """Sampling scheme."""
     neighbours: Neighbours = ZeroOut()
-    """Whose privacy."""
+    """Neighbouring relation."""
 
     @property
     def has_pairs(self) -> bool:
@@ -35,11 +35,11 @@ class Mechanism:
         return True
 
     def step(self) -> AnyStep:
-        """One step under the chosen analysis."""
+        """Return one step under the chosen analysis."""
         raise NotImplementedError
 
     def of_one_sample(self) -> Mechanism:
-        """The same for one sample that is present, or without a gradient."""
+        """Return the same for one sample that is present, or without a gradient."""
         return self
 
     def run(self, *, steps: int | None = None, epochs: int | None = None) -> Composition:
@@ -75,25 +75,25 @@ class Mechanism:
         epochs: int | Counts | None = None,
         tolerance: float = 1e-3,
     ) -> PrivacyBounds | PrivacyCurve:
-        """ε of ``steps`` steps at ``delta``, the larger of both adjacency directions.
+        """Bound ε of ``steps`` steps at ``delta``, the larger of both adjacency directions.
 
         Parameters
         ----------
         delta : float
-            In [1e-290, 1).
+            The δ of the guarantee, in [1e-290, 1).
         steps : int, sequence of int or None
-            Number of steps, in [0, 1e9]; for random allocation a multiple of ``steps_per_epoch``. Of many numbers, ε
-            after each costs a small part of what single questions would.
+            Number of steps, in [0, 1e9]; for random allocation a multiple of ``steps_per_epoch``. A sequence of
+            numbers costs little more than one.
         epochs : int, sequence of int or None
-            Where the sampling has epochs, instead of ``steps``.
+            Number of epochs instead of ``steps``, if the sampling has epochs.
         tolerance : float
             Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
 
         Returns
         -------
         PrivacyBounds or PrivacyCurve
-            With the deciding direction's name; ``upper`` may be ∞ where no finite ε could be certified. The latter,
-            in the order of what was asked, for a sequence.
+            Bounds that name the deciding direction; ``upper`` is ∞ if no finite ε could be certified. A sequence gives
+            a curve, in the order of the arguments.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Mechanism:
     def epsilon_by_direction(
         self, *, delta: float, steps: int | None = None, epochs: int | None = None, tolerance: float = 1e-3
     ) -> dict[Direction, PrivacyBounds]:
-        """See :meth:`Composition.epsilon_by_direction`."""
+        """Bound ε in each direction; see :meth:`Composition.epsilon_by_direction`."""
         delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
         return self.run(steps=steps, epochs=epochs).epsilon_by_direction(delta, tolerance=tolerance)
 
@@ -131,31 +131,31 @@ class Mechanism:
         epochs: int | None = None,
         tolerance: float = 1e-2,
     ) -> PrivacyBounds | PrivacyCurve:
-        """See :meth:`Composition.delta`."""
+        """Bound δ at an ε; see :meth:`Composition.delta`."""
         return self.run(steps=steps, epochs=epochs).delta(cast("float", epsilon), tolerance=tolerance)
 
     def trade_off(self, *, alpha: ArrayLike, steps: int | None = None, epochs: int | None = None) -> TradeOff:
-        """See :meth:`Composition.trade_off`."""
+        """Bound the trade-off curve; see :meth:`Composition.trade_off`."""
         return self.run(steps=steps, epochs=epochs).trade_off(alpha)
 
     def advantage(self, *, steps: int | None = None, epochs: int | None = None) -> PrivacyBounds:
-        """See :meth:`Composition.advantage`."""
+        """Bound an attacker's advantage; see :meth:`Composition.advantage`."""
         return self.run(steps=steps, epochs=epochs).advantage()
 
     def true_positive_rate(
         self, *, false_positive_rate: float = 0.01, steps: int | None = None, epochs: int | None = None
     ) -> PrivacyBounds:
-        """See :meth:`Composition.true_positive_rate`."""
+        """Bound an attacker's true-positive rate; see :meth:`Composition.true_positive_rate`."""
         return self.run(steps=steps, epochs=epochs).true_positive_rate(false_positive_rate)
 
     def bayes_risk(self, *, prior: float = 0.5, steps: int | None = None, epochs: int | None = None) -> PrivacyBounds:
-        """See :meth:`Composition.bayes_risk`; the safe end is the lower one."""
+        """Bound an attacker's error; see :meth:`Composition.bayes_risk`. The safe end is the lower one."""
         return self.run(steps=steps, epochs=epochs).bayes_risk(prior)
 
     def gdp_mu(
         self, *, least_delta: float = 1e-10, steps: int | None = None, epochs: int | None = None
     ) -> PrivacyBounds:
-        """See :meth:`Composition.gdp_mu`."""
+        """Bound the Gaussian DP parameter; see :meth:`Composition.gdp_mu`."""
         return self.run(steps=steps, epochs=epochs).gdp_mu(least_delta=least_delta)
 
     def _epsilon_curve(self, steps: Any, epochs: Any, delta: float, tolerance: float) -> PrivacyCurve:
@@ -166,7 +166,9 @@ class Mechanism:
         else:
             self.sampling.run_length(steps, 1)  # refuses both, or epochs of Poisson sampling
             at = checked_counts("epochs", epochs, high=10**9 // length)
-        counts, place = np.unique(at * (1 if epochs is None else length), return_inverse=True)
+        bands = getattr(self.sampling, "bands", 1)  # steps in which each group has its turn once
+        drawn = -(-at // bands) * bands if epochs is None else at * length
+        counts, place = np.unique(drawn, return_inverse=True)
         units = self.sampling.schedule(self.step(), int(counts[0])) if self.has_pairs else []
         question, enough = EpsilonAtDelta(delta), np.zeros(counts.size)
         ends: dict[Direction, tuple[Array, Array]] = {}
@@ -184,7 +186,7 @@ class Mechanism:
         return joined(ends, question, tolerance, at.astype(np.float64), place)
 
     def _unit(self) -> AnyStep | AllocationEpoch:
-        """One step, or one epoch of random allocation: what other packages' accountants compose."""
+        """Return one step, or one epoch of random allocation: what other packages' accountants compose."""
         if not self.has_pairs:
             raise ParameterError("neighbours", self.neighbours, "a relation for which one step has a pair")
         return self.sampling.unit(self.step())
@@ -197,7 +199,8 @@ class Mechanism:
         tail: float = 1e-12,
         bins: int = 128,
     ) -> UpperLoss:
-        """One step, or epoch of random allocation, as a privacy random variable of prv-accountant (extra ``interop``).
+        """Return one step, or epoch of random allocation, as a privacy random variable of prv-accountant (extra
+        ``interop``).
 
         Parameters
         ----------
@@ -241,16 +244,16 @@ class Mechanism:
         tail: float = 1e-12,
         bins: int = 128,
     ) -> PrivacyLossDistribution:
-        """One step, or epoch of random allocation, as a distribution of dp-accounting (extra ``interop``).
+        """Convert one step, or one epoch of random allocation, to a distribution of dp-accounting (extra ``interop``).
 
         Parameters
         ----------
         discretization : float
-            Spacing of the losses; equal to that of whatever the result is composed with.
+            Spacing of the losses; use one spacing for everything that you compose.
         largest_loss : float or None
-            Losses above it are charged to the infinite mass. ``None`` takes the smallest that charges about ``tail``.
+            Losses above it move to the infinite mass. ``None`` picks the smallest that moves about ``tail``.
         tail : float
-            Mass that may be cut off, per step, where the laws of sensitivity and loss end.
+            Mass per step that may be cut off at the ends of the sensitivity and loss laws.
         bins : int
             Number of bins for the law of the sensitivity.
 

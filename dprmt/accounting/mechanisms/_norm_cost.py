@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.laws import ExactNorms, Norms
 
-_WORD = 4  # float32
+_WORD = 4  # bytes of a float32
 
 
 class LayerShape(NamedTuple):
@@ -26,14 +26,14 @@ class LayerShape(NamedTuple):
 
 
 class NormCost(NamedTuple):
-    """What one sample's norms need, over all layers.
+    """Cost of one sample's norms, over all layers.
 
     Attributes
     ----------
     flops : int
         Multiplications and additions, summed over layers.
     bytes : int
-        Memory beside the activations in float32, of the largest layer.
+        Memory in addition to the float32 activations, for the largest layer.
     """
 
     flops: int
@@ -41,10 +41,10 @@ class NormCost(NamedTuple):
 
 
 def norm_cost(layers: Sequence[LayerShape], norms: Norms, products: int) -> NormCost:
-    """Cost of norms that take so many products per layer.
+    """Estimate the cost of a norm method with this number of products per layer.
 
-    Exact norms: of the gradient itself or of two T x T matrices, whichever takes fewer operations; so are layers whose
-    smaller side is at most s + k. Hutch++ includes the orthonormal basis and the projection of the probes.
+    Exact norms use the gradient or two T x T matrices, whichever takes fewer operations. Layers whose smaller side is
+    at most s + k are exact. Hutch++ includes the orthonormal basis and the projection of the probes.
     """
     if isinstance(norms, ExactNorms):
         return _total([_exact(layer) for layer in layers])
@@ -53,7 +53,7 @@ def norm_cost(layers: Sequence[LayerShape], norms: Norms, products: int) -> Norm
 
 
 def check_layers(layers: Sequence[Sequence[int]]) -> tuple[LayerShape, ...]:
-    """Shapes of layers, checked."""
+    """Return shapes of layers, checked."""
     if len(layers) == 0 or any(len(layer) != 3 for layer in layers):
         raise ParameterError("layers", layers, "a non-empty list of (tokens, in_features, out_features)")
     return tuple(LayerShape(*(check_count("layers", side) for side in layer)) for layer in layers)

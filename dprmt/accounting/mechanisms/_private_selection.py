@@ -23,18 +23,18 @@ NumberOfRuns = Literal["geometric", "poisson"]
 
 @dataclass(frozen=True)
 class PrivateSelection:
-    """The best of K runs, K random and kept secret; from :func:`private_selection`.
+    """The best of K runs, with K random and secret; made by :func:`private_selection`.
 
     Attributes
     ----------
     run : Composition
         One of the runs.
     expected_runs : float
-        E K.
+        E K, the expected number of runs.
     number : {"geometric", "poisson"}
-        The law of K.
+        The distribution of K.
     excess : float
-        c, the most that the loss of the chosen run can exceed that of a run.
+        c, a bound on how far the loss of the chosen run can exceed the loss of one run.
     """
 
     run: Composition
@@ -43,17 +43,17 @@ class PrivateSelection:
     excess: float
 
     def epsilon(self, delta: float) -> float:
-        """ε of the best run at ``delta``.
+        """Bound ε of the best run at ``delta``.
 
         Parameters
         ----------
         delta : float
-            In (1e-290·E K, 1).
+            The δ of the guarantee, in (1e-290·E K, 1).
 
         Returns
         -------
         float
-            An upper bound alone, and at least that of one run.
+            An upper bound, at least the ε of one run.
 
         Raises
         ------
@@ -65,17 +65,17 @@ class PrivateSelection:
         return max((self.excess + one) * (1.0 + _ROUNDING), self.run.epsilon(delta).upper)
 
     def delta(self, epsilon: float) -> float:
-        """δ of the best run at ``epsilon``.
+        """Bound δ of the best run at ``epsilon``.
 
         Parameters
         ----------
         epsilon : float
-            In [0, 1e17].
+            The ε of the guarantee, in [0, 1e17].
 
         Returns
         -------
         float
-            An upper bound alone, and at least that of one run.
+            An upper bound, at least the δ of one run.
 
         Raises
         ------
@@ -98,24 +98,25 @@ def private_selection(
     steps: int | None = None,
     epochs: int | None = None,
 ) -> PrivateSelection:
-    """Cost of running a random number of times and keeping the best run alone.
+    """Bound ε for publishing only the best of a random number of runs.
 
     Parameters
     ----------
     run : Composition or DPSGD
-        All that one run releases, its score included; a mechanism's length is given beside it. Runs with options of
-        their own, drawn at random for each from public ones, are runs as well, if this is a bound for every option.
+        Everything that one run releases, including its score. A mechanism also needs its length, below. If runs draw
+        different public options at random, this must bound the runs of every option.
     expected_runs : float
-        E K >= 1, at most 1e6.
+        Expected number of runs, from 1 to 1e6.
     number : {"geometric", "poisson"}
-        K = 1, 2, … with probability (1 - 1/E K)^(K-1)/E K, or Poisson's, which may be 0: then nothing is released.
+        Distribution of K: K = 1, 2, … with probability (1 - 1/E K)^(K-1)/E K, or Poisson, which may be 0: then nothing
+        is released.
     steps, epochs : int, optional
-        Of a mechanism.
+        Length of the run, if it is a mechanism.
 
     Returns
     -------
     PrivateSelection
-        Whose ``epsilon(delta)`` and ``delta(epsilon)`` are upper bounds.
+        Its ``epsilon(delta)`` and ``delta(epsilon)`` return upper bounds.
 
     Raises
     ------
@@ -124,10 +125,10 @@ def private_selection(
 
     Formal guarantees
     -----------------
-    (N8, ``docs/theory/neighbours.md``) ε and δ are those of releasing the run with the best score and nothing else,
-    neither K nor the other runs, where K is drawn beforehand from the stated law by secret coins, runs have randomness
-    of their own, and the score is a function of what a run releases and of public data: a score on private data is a
-    release of its own, to be composed into ``run``. Ties are broken at random. K fixed beforehand has no such claim.
+    Holds if: K is drawn in secret before training, runs use independent randomness, and ties are broken at random. The
+    score must depend only on released values and public data: compose a score on private data into ``run``. Covers:
+    releasing the best run, but neither K nor the other runs. Does not cover: a fixed K. Proof: N8 in
+    ``docs/theory/neighbours.md``.
 
     Examples
     --------
@@ -138,9 +139,9 @@ def private_selection(
     if isinstance(run, DPSGD):
         run = compose([(run, run.sampling.run_length(steps, epochs))])
     elif not isinstance(run, Composition):
-        raise ParameterError("run", run, "a composition, or a DPSGD with steps or epochs beside it")
+        raise ParameterError("run", run, "a composition, or a DPSGD with steps or epochs")
     elif steps is not None or epochs is not None:
-        raise ParameterError("steps", steps or epochs, "left out of a composition, whose phases have theirs")
+        raise ParameterError("steps", steps or epochs, "left out for a composition", "remove steps and epochs")
     mean = check_real("expected_runs", expected_runs, low=1.0, high=1e6)
     check_choice("number", number, ("geometric", "poisson"))
     if number == "poisson":
@@ -149,9 +150,10 @@ def private_selection(
 
 
 def _geometric_excess(run: Composition, mean: float) -> float:
-    """2·sup over p of log (γ + (1-γ)b(p))/(γ + (1-γ)p), γ = 1/E K, b a certified bound of the power at level p.
+    """Maximize 2·log (γ + (1-γ)b(p))/(γ + (1-γ)p) over p, with γ = 1/E K and b a certified bound on the power at level
+    p.
 
-    On a cell of levels the ratio with one line of b in place of b is monotone, so its larger end bounds it.
+    On a cell of levels the ratio with a single line of b is monotone, so its larger end bounds it.
     """
     if mean == 1.0:
         return 0.0

@@ -1,4 +1,4 @@
-"""How samples come into batches: values that say with which probability, and what the engine composes then."""
+"""Sampling schemes: the inclusion probability of a sample, and the steps that the engine composes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ _MOST_STEPS = 10**9
 
 
 class _EqualSteps(Value):
-    """Base of samplings that the engine composes step by step, all alike."""
+    """Base of samplings that compose equal steps."""
+
+    bands: ClassVar[int] = 1
+    """Number of steps that are one step for the engine."""
 
     def schedule(self, step: Step, steps: int) -> Schedule:
-        """Schedule of a number of steps, for the engine.
+        """Schedule a number of equal steps for the engine.
 
         Returns
         -------
         list of (step, count)
-            Of equal steps.
+            The step and how often it is repeated.
         """
-        return [(step, steps)]
+        return [(step, -(-steps // self.bands))]
 
     def unit(self, step: AnyStep) -> AnyStep:
-        """The unit that another package's accountant composes.
+        """Return the unit that another package's accountant composes.
 
         Returns
         -------
@@ -53,7 +56,7 @@ class _IndependentSteps(_EqualSteps):
         return self.rate
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of steps of a run.
+        """Return the number of steps of a run.
 
         Returns
         -------
@@ -66,7 +69,7 @@ class _IndependentSteps(_EqualSteps):
             If steps are missing or out of range, or epochs are given.
         """
         if epochs is not None:
-            raise ParameterError("epochs", epochs, f"left out of {self.kind} sampling, which has none; give steps")
+            raise ParameterError("epochs", epochs, f"left out of {self.kind} sampling, which has none", "pass steps")
         if steps is None:
             raise ParameterError("steps", steps, f"an integer in [1, {_MOST_STEPS}]")
         return check_count("steps", steps, high=_MOST_STEPS)
@@ -74,30 +77,103 @@ class _IndependentSteps(_EqualSteps):
 
 @dataclass(frozen=True, repr=False)
 class Poisson(_IndependentSteps):
-    """Poisson sampling: every sample enters every batch by a coin of its own.
+    """Poisson sampling: every sample enters every batch independently with probability q.
 
     Parameters
     ----------
     rate : float
         q, the probability of entering a batch; in [1e-9, 1].
+    at_most : int, optional
+        B, the largest batch: of a larger one a uniform random subset of B is kept. In [1, samples].
+    samples : int, optional
+        n, the number of samples, which is public; needed with ``at_most`` only. In [2, 1e12].
 
     Raises
     ------
     ParameterError
-        If the rate lies outside its range.
+        If an argument lies outside its range, or only one of ``at_most`` and ``samples`` is given.
+
+    Privacy
+    -------
+    Covers with ``at_most``: exact norms, and neighbours ``ZeroOut``, ``AddRemove`` (n counts the sample) and
+    ``ReplaceOne``. Proof: ``docs/theory/batches.md``, (B2).
 
     Examples
     --------
     >>> Poisson(0.01)
     Poisson(0.01)
+    >>> from dprmt.accounting import DPSGD
+    >>> f"{DPSGD(1.0, Poisson(0.01, at_most=160, samples=10_000)).epsilon(steps=1000, delta=1e-5):.2f}"
+    '1.83'
     """
 
     kind: ClassVar[str] = "poisson"
 
     rate: float
+    at_most: int | None = None
+    samples: int | None = None
 
     def __post_init__(self) -> None:
         self._keep(rate=check_real("rate", self.rate, low=1e-9, high=1.0))
+        if (self.at_most is None) != (self.samples is None):
+            raise ParameterError("at_most, samples", (self.at_most, self.samples), "given together, or not at all")
+        if self.at_most is not None and self.samples is not None:
+            samples = check_count("samples", self.samples, low=2, high=10**12)
+            self._keep(samples=samples, at_most=check_count("at_most", self.at_most, high=samples))
+
+    def as_dict(self) -> dict[str, Any]:
+        """See :meth:`Value.as_dict`; the rate alone where batches may have any size."""
+        return {name: part for name, part in super().as_dict().items() if part is not None}
+
+
+@dataclass(frozen=True, repr=False)
+class CyclicPoisson(_IndependentSteps):
+    """Poisson sampling from one of several groups of samples, each of which has its turn.
+
+    For noise that is correlated over at most ``bands`` steps: C⁻¹z with a lower-triangular matrix C of so many
+    bands, whose columns have norm at most 1. Independent noise (C = I) is allowed.
+
+    Parameters
+    ----------
+    rate : float
+        q, expected batch size over the number of all samples; in [1e-9, 1/bands].
+    bands : int
+        b: samples are divided into b groups without looking at them, and step t draws from group t mod b alone,
+        each sample with probability b·q; in [1, 1e6].
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Privacy
+    -------
+    Holds if: a sample's group does not depend on samples. T steps cost what ⌈T/b⌉ steps at rate b·q cost.
+    Covers: all norms; one sample that is zeroed out, added, removed or replaced.
+    Does not cover: groups of several samples. Proof: ``docs/theory/batches.md``, (B3).
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> for sampling in (Poisson(0.01), CyclicPoisson(0.01, bands=4)):
+    ...     print(f"{DPSGD(2.0, sampling).epsilon(steps=1000, delta=1e-5):.2f}")
+    0.63
+    1.38
+    """
+
+    kind: ClassVar[str] = "cyclic-poisson"
+
+    rate: float
+    bands: int  # type: ignore[misc]  # one, of other samplings
+
+    def __post_init__(self) -> None:
+        bands = check_count("bands", self.bands, high=10**6)
+        self._keep(bands=bands, rate=check_real("rate", self.rate, low=1e-9, high=1.0 / bands))
+
+    @property
+    def step_rate(self) -> float:
+        """The probability with which a sample of the group is drawn, b·q, rounded up."""
+        return min(math.nextafter(self.bands * self.rate, 1.0), 1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +181,7 @@ class FixedSize(_IndependentSteps):
     """Draw every batch anew as a uniform subset of a fixed size, without replacement.
 
     Use it for loaders that take ``batch_size`` of ``samples`` at random in every step. It costs a multiple of Poisson
-    sampling at the same rate, because whoever joins a batch displaces another sample.
+    sampling at the same rate, because each sample in a batch displaces another.
 
     Parameters
     ----------
@@ -199,12 +275,12 @@ class RandomAllocation(Value):
         return 1.0
 
     def schedule(self, step: Step, steps: int) -> Schedule:
-        """Schedule of a number of steps, for the engine: blocks of ⌊t/r⌋ or ⌈t/r⌉ of them (R1').
+        """Schedule a number of steps for the engine, in blocks of ⌊t/r⌋ or ⌈t/r⌉ (R1').
 
         Returns
         -------
         list of (epoch, count)
-            A sample has a step of its own in every block.
+            A sample has a separate step in every block.
         """
         epochs = steps // self.steps_per_epoch
         short, longer = divmod(self.steps_per_epoch, self.participations)
@@ -212,7 +288,7 @@ class RandomAllocation(Value):
         return [(_block(step, length), epochs * count) for length, count in blocks.items() if count]
 
     def unit(self, step: AnyStep) -> AnyStep | AllocationEpoch:
-        """The unit that another package's accountant composes.
+        """Return the unit that another package's accountant composes.
 
         Returns
         -------
@@ -228,7 +304,7 @@ class RandomAllocation(Value):
         return _block(step, self.steps_per_epoch)
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of steps of a run.
+        """Return the number of steps of a run.
 
         Returns
         -------
@@ -242,10 +318,10 @@ class RandomAllocation(Value):
         """
         if epochs is not None:
             if steps is not None:
-                raise ParameterError("epochs", epochs, "left out where a number of steps is given")
+                raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
             return check_count("epochs", epochs, high=_MOST_STEPS // self.steps_per_epoch) * self.steps_per_epoch
         if steps is None:
-            raise ParameterError("steps", steps, "given, or epochs")
+            raise ParameterError("steps", steps, "given, or epochs", "pass one of them")
         if check_count("steps", steps, high=_MOST_STEPS) % self.steps_per_epoch:
             allowed = f"whole epochs of random allocation, a multiple of steps_per_epoch = {self.steps_per_epoch}"
             raise ParameterError("steps", steps, allowed)
@@ -254,16 +330,16 @@ class RandomAllocation(Value):
 
 @dataclass(frozen=True, repr=False)
 class FixedOrder(_EqualSteps):
-    """No sampling: in an epoch every sample is in at most one batch, in any order chosen without looking at the data.
+    """No sampling: each sample is in at most one batch per epoch, in an order chosen without looking at the data.
 
-    A loader that shuffles and cuts, sorted files, a stream. An epoch is one step without sampling for the accountant,
-    whatever the batches are, and ``steps`` count epochs.
+    Use it for loaders that shuffle and cut, for sorted files, and for streams. The accountant treats an epoch as one
+    step without sampling, and ``steps`` count epochs.
 
     Formal guarantees
     -----------------
-    (N5, ``docs/theory/neighbours.md``) Who is in which batch must not depend on anybody's data, and not on who is
-    there: for `AddRemove`, where everybody after a removed sample moves up, there is no claim. Nothing better is proved
-    for a shuffle.
+    Holds if: the assignment to batches depends neither on the data nor on which samples exist. Does not cover:
+    `AddRemove`, because all samples after a removed one move up. Proof: N5 in ``docs/theory/neighbours.md``. No better
+    bound is proved for a shuffle.
 
     Examples
     --------
@@ -275,14 +351,14 @@ class FixedOrder(_EqualSteps):
 
     kind: ClassVar[str] = "fixed-order"
     steps_per_epoch: ClassVar[int] = 1
-    """What the accountant calls a step is an epoch."""
+    """One step of the accountant is an epoch."""
     rate: ClassVar[float] = 1.0
-    """Nobody is left to chance."""
+    """No sample is drawn at random."""
     step_rate: ClassVar[float] = 1.0
     """The sample rate of the step that the engine sees."""
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """The number of epochs of a run.
+        """Return the number of epochs of a run.
 
         Returns
         -------
@@ -295,19 +371,19 @@ class FixedOrder(_EqualSteps):
             If not exactly one of both is given, or it is out of range.
         """
         if epochs is not None and steps is not None:
-            raise ParameterError("epochs", epochs, "left out where a number of steps is given")
+            raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
         name, value = ("epochs", epochs) if steps is None else ("steps", steps)
         if value is None:
             raise ParameterError("epochs", None, f"an integer in [1, {_MOST_STEPS}]")
         return check_count(name, value, high=_MOST_STEPS)
 
 
-Sampling: TypeAlias = Poisson | FixedSize | RandomAllocation | FixedOrder
-_KINDS = (Poisson, FixedSize, RandomAllocation, FixedOrder)
+Sampling: TypeAlias = Poisson | CyclicPoisson | FixedSize | RandomAllocation | FixedOrder
+_KINDS = (Poisson, CyclicPoisson, FixedSize, RandomAllocation, FixedOrder)
 
 
 def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
-    """The value; a plain number stands for Poisson sampling at this rate."""
+    """Return the value; a plain number stands for Poisson sampling at this rate."""
     if isinstance(sampling, _KINDS):
         return sampling
     try:
@@ -315,22 +391,23 @@ def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
     except ParameterError:
         allowed = (
             "Poisson(rate) with a rate in [1e-9, 1], that rate alone, RandomAllocation(steps_per_epoch), or "
-            "FixedSize(batch_size, samples), or FixedOrder() for a loader that shuffles and cuts"
+            "FixedSize(batch_size, samples), CyclicPoisson(rate, bands), or FixedOrder() for a loader that shuffles "
+            "and cuts"
         )
         raise ParameterError("sampling", sampling, allowed) from None
 
 
 def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
-    """The value that :meth:`Value.as_dict` described.
+    """Return the value that :meth:`Value.as_dict` described.
 
     Parameters
     ----------
     record : mapping
-        ``kind``, "poisson", "fixed-size", "allocation" or "fixed-order", and the value's fields.
+        ``kind``, "poisson", "cyclic-poisson", "fixed-size", "allocation" or "fixed-order", and the value's fields.
 
     Returns
     -------
-    Poisson, FixedSize, RandomAllocation or FixedOrder
+    Poisson, CyclicPoisson, FixedSize, RandomAllocation or FixedOrder
         The value, checked.
 
     Raises

@@ -22,16 +22,16 @@ _SMALLEST_NOISE, _LARGEST_NOISE = 1e-3, 1e6
 
 @dataclass(frozen=True)
 class ClippingConfiguration:
-    """Norms, sampling and neighbours, which Opacus cannot tell the accountant.
+    """Norm method, sampling and neighbours, which Opacus does not pass to the accountant.
 
     Parameters
     ----------
     norms : ExactNorms, Hutchinson or HutchPlusPlus
-        How per-sample norms are taken, of all layers together.
+        How per-sample norms are computed, over all layers together.
     sampling : {"poisson", "allocation"}
-        "allocation": batches are those of random allocation, and Opacus' sample rate is 1 / steps of an epoch.
+        With "allocation" batches follow random allocation, and Opacus' sample rate is 1 / steps of an epoch.
     neighbours : ZeroOut, AddRemove, ReplaceOne or Group
-        Whose privacy is accounted for.
+        Neighbouring relation of the guarantee.
 
     Raises
     ------
@@ -49,18 +49,19 @@ class ClippingConfiguration:
         DPSGD(1.0, 1.0, self.norms, self.neighbours)
 
     def as_dict(self) -> dict[str, Any]:
-        """The options, as numbers and words.
+        """Convert the options to JSON values.
 
         Returns
         -------
         dict
-            ``norms``, as :meth:`Norms.as_dict` says it, ``sampling``, and ``neighbours`` where they are not zero-out.
+            A dict with ``norms`` (see :meth:`Norms.as_dict`), ``sampling``, and ``neighbours`` if they are not
+            zero-out.
         """
         whose = {} if self.neighbours == ZeroOut() else {"neighbours": self.neighbours.as_dict()}
         return {"norms": self.norms.as_dict(), "sampling": self.sampling, **whose}
 
     def mechanism(self, noise_multiplier: float, sample_rate: float) -> DPSGD:
-        """The mechanism of one step.
+        """Return the mechanism of one step.
 
         Parameters
         ----------
@@ -77,7 +78,7 @@ class ClippingConfiguration:
         return DPSGD(noise_multiplier, Poisson(sample_rate), self.norms, self.neighbours)
 
     def charged(self, history: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
-        """The history with the epoch under way counted as a whole, for random allocation.
+        """Return the history with the epoch under way counted as a whole, for random allocation.
 
         Parameters
         ----------
@@ -105,40 +106,40 @@ class ClippingConfiguration:
 
 
 class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
-    """An Opacus accountant for norms that are estimated with Gaussian probes.
+    """Opacus accountant for norms that are estimated with Gaussian probes.
 
-    Opacus creates accountants by name and without arguments, so how norms are taken is stated beforehand with
-    :func:`register`, or in each call of :meth:`get_epsilon`. There is no default: accounting for more probes than were
-    used would report too small an ε, so an accountant that was told nothing refuses to answer.
+    Opacus creates accountants by name and without arguments. So specify the norm method with :func:`register`, or in
+    each call of :meth:`get_epsilon`. There is no default, because too many probes would give too small an ε: an
+    accountant without a configuration raises an error.
 
     Formal guarantees
     -----------------
     :meth:`get_epsilon` returns the certified upper bound of :class:`dprmt.accounting.DPSGD` with these norms for the
-    recorded history, both adjacency directions, for the neighbours that were stated (zero-out by default), under what
-    mechanism and norms ask of the training code. Of Opacus this asks in particular:
+    recorded history, both adjacency directions, and the stated neighbours (zero-out by default). Mechanism and norms
+    have conditions on the training code, and so has Opacus:
 
-    * Opacus divides by the expected batch size, q times the number of samples, so that add-remove neighbours have these
-      numbers only where neither was chosen by that number;
-    * ``poisson_sampling=True``, ``clipping="flat"``. The rate is then 1 / len(data_loader), and Opacus refuses to
-      accumulate gradients over several batches;
-    * *virtual steps* (``BatchMemoryManager``) are recorded as one step at the rate of the logical batch, as they
-      should be; all physical batches of one logical step have to use the same probes, if they are public;
-    * random allocation (``sampling="allocation"``) needs a data loader that draws so, with t batches an epoch, and
-      ``poisson_sampling=False``, no batch accumulated with another. A shuffling loader does *not* draw so. Every epoch
-      that was begun is charged as a whole; interrupted epochs are not to be drawn anew under the same accountant;
-    * otherwise without Poisson sampling Opacus records n accumulated batches as one step at rate n·q. Nothing is
-      certified then. Nor would it be for n independent Poisson draws, where a sample may take part more than once;
-    * ``make_private_with_epsilon`` calibrates for int(epochs / q) steps, which rounding can make one less than are
-      taken (75 batches, 3 epochs: 224 instead of 225). What counts is :meth:`get_epsilon` after training;
-    * clipping by exact norms, as Opacus does by itself, may be accounted for as randomized clipping: the answer is then
-      larger than it need be.
+    * Opacus divides by the expected batch size, q times the number of samples. So add-remove neighbours have these
+      numbers only if q and the divisor do not depend on that number;
+    * set ``poisson_sampling=True`` and ``clipping="flat"``. The rate is then 1 / len(data_loader), and Opacus raises
+      an error if gradients are accumulated over several batches;
+    * *virtual steps* (``BatchMemoryManager``) are recorded correctly, as one step at the rate of the logical batch. If
+      probes are public, all physical batches of one logical step must use the same probes;
+    * random allocation (``sampling="allocation"``) needs a data loader that draws so, with t batches an epoch,
+      ``poisson_sampling=False``, and no accumulation over batches. A shuffling loader does *not* draw so. Every epoch
+      that was begun counts as a whole, and you must not draw an interrupted epoch anew under the same accountant;
+    * otherwise, without Poisson sampling, Opacus records n accumulated batches as one step at rate n·q. Nothing is
+      certified then, nor for n independent Poisson draws, in which a sample may occur more than once;
+    * ``make_private_with_epsilon`` calibrates for int(epochs / q) steps, which rounding can make one step too few (75
+      batches, 3 epochs: 224 instead of 225). Report :meth:`get_epsilon` after training;
+    * if Opacus clips by exact norms, you may account for it as randomized clipping, but ε is then larger than
+      necessary.
 
     Attributes
     ----------
     configuration : ClippingConfiguration or None
-        What :func:`register` was told; of the class.
+        The configuration of :func:`register`, stored in the class.
     history : list of (noise_multiplier, sample_rate, steps)
-        As in Opacus' own accountants.
+        History in the format of Opacus' accountants.
 
     Examples
     --------
@@ -182,7 +183,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
             self.history.append((noise_multiplier, sample_rate, 1))
 
     def get_epsilon(self, delta: float, *, tolerance: float = 1e-3, **stated: Any) -> float:
-        """The certified upper bound on ε spent so far.
+        """Return the certified upper bound on ε spent so far.
 
         Parameters
         ----------
@@ -207,7 +208,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         return self.get_bounds(delta, tolerance=tolerance, **stated).upper
 
     def get_bounds(self, delta: float, *, tolerance: float = 1e-3, **stated: Any) -> PrivacyBounds:
-        """Bounds on ε spent so far; arguments and errors as in :meth:`get_epsilon`.
+        """Return bounds on ε spent so far; arguments and errors as in :meth:`get_epsilon`.
 
         Returns
         -------
@@ -226,12 +227,12 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         return compose(phases).epsilon(delta, tolerance=tolerance)
 
     def __len__(self) -> int:
-        """Number of optimization steps taken so far."""
+        """Return the number of optimization steps taken so far."""
         return sum(steps for _, _, steps in self.history)
 
     @classmethod
     def mechanism(cls) -> str:
-        """The name under which Opacus creates this accountant.
+        """Return the name under which Opacus creates this accountant.
 
         Returns
         -------
@@ -241,7 +242,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         return cls._name
 
     def state_dict(self, destination: Any = None) -> Any:
-        """Opacus' state, and the configuration.
+        """Return Opacus' state, and the configuration.
 
         Parameters
         ----------
@@ -305,20 +306,19 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
 def register(
     norms: Norms, *, sampling: str = "poisson", neighbours: Neighbours = ZeroOut(), name: str = NAME
 ) -> type[RandomizedClippingAccountant]:
-    """State how norms are computed, and register an Opacus accountant for it.
+    """Specify how norms are computed, and register an Opacus accountant for it.
 
     Parameters
     ----------
     norms : ExactNorms, Hutchinson or HutchPlusPlus
-        How per-sample norms are taken, of all layers together.
+        How per-sample norms are computed, over all layers together.
     sampling : {"poisson", "allocation"}
         As in :class:`ClippingConfiguration`.
     neighbours : ZeroOut, AddRemove, ReplaceOne or Group
-        Whose privacy is accounted for.
+        Neighbouring relation of the guarantee.
     name : str
-        What ``PrivacyEngine(accountant=...)`` calls it. Registering a name again replaces it for engines made
-        afterwards, *and* for the calibration in ``make_private_with_epsilon`` of engines made before: use different
-        names for different configurations in one process.
+        Name for ``PrivacyEngine(accountant=...)``. Registering a name again replaces it for later engines, *and* for
+        ``make_private_with_epsilon`` of earlier ones: use different names for different configurations in one process.
 
     Returns
     -------
@@ -328,12 +328,12 @@ def register(
     Raises
     ------
     ParameterError
-        If an argument lies outside its range, or ``name`` is one of Opacus' own.
+        If an argument lies outside its range, or ``name`` belongs to Opacus.
 
     Formal guarantees
     -----------------
-    Those of :class:`RandomizedClippingAccountant`, for training that takes norms so in each layer, at each
-    step, and meets the conditions of the value given.
+    As for :class:`RandomizedClippingAccountant`, if training computes norms this way in each layer and step, and meets
+    the conditions of the given value.
 
     Examples
     --------
@@ -355,13 +355,13 @@ def register(
 
 
 def register_unconfigured() -> None:
-    """Register the accountant that was told nothing, unless the name is taken already."""
+    """Register the accountant without a configuration, unless the name exists."""
     with contextlib.suppress(ValueError):
         register_accountant(NAME, RandomizedClippingAccountant)
 
 
 def _epoch_length(sample_rate: float) -> int:
-    """The t of which Opacus' sample rate is the inverse."""
+    """Return the t of which Opacus' sample rate is the inverse."""
     length = round(1.0 / sample_rate)
     if abs(length * sample_rate - 1.0) > 1e-9:
         raise ParameterError("sample_rate", sample_rate, "1 / (steps of an epoch) for random allocation")
@@ -369,7 +369,7 @@ def _epoch_length(sample_rate: float) -> int:
 
 
 def _checked_entry(entry: Any) -> tuple[float, float, int]:
-    """An entry of the history with numbers in range."""
+    """Return an entry of the history with numbers in range."""
     noise_multiplier, sample_rate, steps = entry
     return (
         check_real("noise_multiplier", noise_multiplier, low=0.0),

@@ -31,10 +31,10 @@ from dprmt.accounting.pairs._steps import ClippingStep
 
 _LARGE = 5.0  # losses beyond which nodes are further and further apart
 _LARGEST_LOSS = 300.0  # e^300 squared is still a number
-_POINTS = 2**17  # of a linear grid, beyond which large ratios are convolved apart
+_POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
 _MOST_POINTS = 2**18
 _EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
-_MESH, _SPACING = 0.03, 0.015  # of the grid in deviations of V, of larger nodes in deviations of log V
+_MESH, _SPACING = 0.03, 0.015  # grid mesh in deviations of V; node spacing in deviations of log V
 _ACCURACY = 2e-4  # wanted in ε, at the first level
 
 
@@ -57,12 +57,12 @@ class RatioPlan:
     large: Array
 
     def nodes(self) -> Array:
-        """All nodes."""
+        """Return all nodes."""
         return np.concatenate([self.small * self.mesh, self.large])
 
 
 def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, tail: float) -> RatioPlan:
-    """Nodes for a law of V."""
+    """Choose nodes for a law of V."""
     low, high = pair.loss_range(tail)
     low, high = max(low, -_LARGEST_LOSS), min(high, _LARGEST_LOSS)
     ratio, mass = _rough_law(pair, low, high)
@@ -86,7 +86,7 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
 
 
 def _graded_losses(low: float, high: float, spacing: float) -> Array:
-    """From ``low`` to ``high`` and past it, in steps that grow with the loss where it is large."""
+    """Space losses from ``low`` past ``high``, in steps that grow with the loss where it is large."""
     inner = np.arange(low, min(high, max(low, _LARGE)) + spacing, spacing)
     if high <= inner[-1]:
         return inner
@@ -107,7 +107,7 @@ def _deviation(ratio: Array, mass: Array, boundary: float) -> float:
 
 
 def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: float, tail: float) -> float:
-    """The mesh that suffices for the bulk, and for the lower tail of the sum, where adding a sample is decided."""
+    """Return the mesh that suffices for the bulk, and for the lower tail of the sum, which decides adding a sample."""
     # Spreading on a mesh h multiplies E e^{-θV} by up to e^{θ²h²/12}, so it moves the ε of the add direction, whose
     # slope is θ·E[sum] of the tilted law, by θh²/12 over the tilted mean.
     small = np.minimum(ratio, boundary)
@@ -124,7 +124,7 @@ def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: flo
 
 
 _FIRST_BINS = 160
-_LEAST_BINS = 384  # of the law of the sensitivity: it enters once an epoch, where the engine asks at every step
+_LEAST_BINS = 384  # bins of the sensitivity's law: it is used once per epoch, not at every step
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,12 @@ class AllocationEpoch:
 
     @property
     def sample_rate(self) -> float:
-        """1: no outcome of an epoch bounds the loss from below, unlike that of a Poisson-sampled step."""
+        """Return 1: no outcome of an epoch bounds the loss from below, unlike a Poisson-sampled step."""
         return 1.0
 
     @property
     def law(self) -> NormLaw:
-        """Of the step."""
+        """Law of the squared-norm ratio of the step."""
         return self.step.law
 
     @property
@@ -160,7 +160,7 @@ class AllocationEpoch:
         return False
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         # The same for many lengths of a run: powers of two.
         return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
 
@@ -182,7 +182,7 @@ def _pairs(step: ClippingStep, steps: int, bins: int, tail: float) -> tuple[Step
 
 
 def _from_below(cells: RatioCells, plan: RatioPlan) -> tuple[RatioLaw, int]:
-    """Cells of small ratios merge into nodes of the grid, those of large ones into their means."""
+    """Merge cells of small ratios into nodes of the grid, and cells of large ratios into their means."""
     count = plan.small.size - 1
     small = never_less_private(RatioCells(cells.nodes[: count + 1], cells.mass[:count], cells.moment[:count], 0.0, 0.0))
     large = merged(RatioCells(cells.nodes[count:], cells.mass[count:], cells.moment[count:], 0.0, 0.0))
@@ -205,7 +205,7 @@ class EpochPair:
         self._lost, self._unclear = law.lost, law.unclear
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         from_top = np.cumsum(self._moment[::-1])[::-1]
         finite = int(np.searchsorted(self._loss, -700.0))
         low = max(int(np.searchsorted(self._q[1:], tail)), finite)
@@ -214,7 +214,7 @@ class EpochPair:
         return float(self._loss[low]) - 1e-9, float(self._loss[max(high, low)]) + 1e-9
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         ends = np.searchsorted(self._loss, nodes, side="right")
         q, p = (_between(masses, ends) for masses in (self._mass, self._moment))
         return LossCells(
@@ -228,6 +228,6 @@ class EpochPair:
 
 
 def _between(masses: Array, ends: Array) -> Array:
-    """Sums of consecutive stretches, without differences."""
+    """Return sums of consecutive stretches, without differences."""
     place = np.repeat(np.arange(ends.size + 1, dtype=np.intp), np.diff(np.concatenate([[0], ends, [masses.size]])))
     return np.bincount(place, weights=masses, minlength=ends.size + 1)

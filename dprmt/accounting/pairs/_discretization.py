@@ -17,10 +17,10 @@ from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regre
 from dprmt.accounting.pairs._pairs import LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
-_SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
-_NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, up to rounding
-_CANCELLED, _SLOPE_ROUNDING = 0.5, 16 * float(np.finfo(np.float64).eps)  # where most of a slope is taken away
-_MOST_DRIFT = 1e-12  # of E u, by which rounding may move mass to the wrong side
+_SPARE = 0.5  # share of a height to drop: dropping all would leave nothing at larger losses
+_NO_GAP = 1e-9  # relative distance below which a cell's mean is a node, up to rounding
+_CANCELLED, _SLOPE_ROUNDING = 0.5, 16 * float(np.finfo(np.float64).eps)  # thresholds for a slope that mostly cancels
+_MOST_DRIFT = 1e-12  # largest relative shift of E u to the wrong side by rounding
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
 
@@ -52,7 +52,7 @@ class LossPMF:
 
 
 def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
-    """A discrete loss that is never more private than the cells, whose nodes are ``index * mesh``.
+    """Return a discrete loss that is never more private than the cells, whose nodes are ``index * mesh``.
 
     Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
@@ -62,7 +62,9 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
 
 
 def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
-    """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there."""
+    """Compute the share of the mass moved to infinity by :func:`from_above` that the cell from the last node to ∞
+    keeps at that node.
+    """
     loss = float(pmf.losses[-1])
     if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
         return pmf
@@ -72,18 +74,18 @@ def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
 
 
 def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
-    """Never more private: larger losses count as infinite."""
+    """Move larger losses to infinity: never more private."""
     kept = max(int(np.searchsorted(pmf.losses, loss, side="right")), 1)
     return LossPMF(pmf.index[:kept], pmf.mass[:kept], pmf.mesh, pmf.infinite + float(pmf.mass[kept:].sum()))
 
 
 def connect_the_dots(losses: Array, cells: LossCells) -> Array:
-    """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
+    """Return the masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
     return _dots(cells.p, _left_share(losses, cells, "upper"))
 
 
 def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
-    """A discrete loss that is never less private than the cells, whose nodes are ``index * mesh``.
+    """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh``.
 
     Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
     dropped.
@@ -103,7 +105,7 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
 
 
 def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array:
-    """Masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
+    """Return the masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
 
     ``width``, ``mass``, ``share``: of each cell, the latter of its right node in the law that keeps mass and mean.
     ``at_nodes``: mass that lies at the nodes.
@@ -153,7 +155,7 @@ def _dots(mass: Array, left_share: Array) -> Array:
 
 
 def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) -> Array:
-    """Slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
+    """Return slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
     # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
     # slopes, which are kept between 0 and the total mass. Equation (D2).
     total = dots.sum(axis=-1, keepdims=True)
@@ -177,10 +179,10 @@ def _before_zero(values: Array) -> Array:
 
 
 def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
-    """How far V lies below U at each node, so that it lies below U in every cell (D2).
+    """Compute how far V lies below U at each node, so that it lies below U in every cell (D2).
 
-    Returns: for n cells with ``moment`` = mass · width and ``share`` of the right node; with U's ``height`` at the
-    nodes, the last of them is spared where that is possible.
+    For n cells ``moment`` is mass · width and ``share`` belongs to the right node. With U's ``height`` at the nodes,
+    the last of them is spared if possible.
     """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that

@@ -1,6 +1,6 @@
-r"""One step with exact norms in which several samples toss coins of their own, or samples are replaced.
+r"""One step with exact norms in which several samples are sampled independently, or samples are replaced.
 
-P: Σ_j Bin(m, q)(j) N(j/σ, 1) against Q: N(0, 1), or, where samples are replaced, the mirror image of P. The loss
+P is Σ_j Bin(m, q)(j) N(j/σ, 1) against Q = N(0, 1), or, for replacement, against the mirror image of P. The loss
 increases with the outcome: equations (N1) and (N4) of ``docs/theory/neighbours.md``.
 """
 
@@ -45,7 +45,7 @@ class CoinMixture:
         return np.arange(self.size + 1, dtype=np.int64) / self.noise_multiplier
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         with np.errstate(divide="ignore", over="ignore"):
             share = np.minimum(tail / (self._means.size * np.exp(self._log_weights)), 0.5)
         last = float(np.max(self._means - ndtri(share)))
@@ -57,7 +57,7 @@ class CoinMixture:
         return float(self._loss(ndtri(np.array([tail])))[0][0]), high
 
     def _loss(self, x: Array) -> tuple[Array, Array]:
-        """The loss of an outcome, and its derivative."""
+        """Return the loss of an outcome, and its derivative."""
         value, slope = self._log_ratio(x)
         if self.is_replacement:
             other, falling = self._log_ratio(-x)
@@ -77,7 +77,7 @@ class CoinMixture:
         return value, slope
 
     def thresholds(self, nodes: Array) -> tuple[Array, Array]:
-        """The outcome at which the loss reaches each node, and by how much the loss misses the node there."""
+        """Return the outcome at which the loss reaches each node, and by how much the loss misses the node there."""
         if self.is_replacement and self.size == 1:
             mean = self._means[1:]
             return replacement_thresholds(nodes, mean, self.sample_rate), np.zeros(nodes.size)
@@ -97,7 +97,7 @@ class CoinMixture:
         return grid, np.maximum.accumulate(self._loss(grid)[0])
 
     def _solved(self, target: Array, grid: Array, table: Array) -> tuple[Array, Array]:
-        """Newton's method inside the cells of a table."""
+        """Solve by Newton's method inside the cells of a table."""
         right = np.clip(np.searchsorted(table, target), 1, table.size - 1)
         low, high = grid[right - 1], grid[right]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -118,7 +118,7 @@ class CoinMixture:
         return t, miss
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         t, miss = self.thresholds(nodes)
         ends = np.concatenate([[-np.inf], t, [np.inf]])
         present = self._masses(ends)
@@ -137,7 +137,7 @@ class CoinMixture:
         )
 
     def _masses(self, ends: Array) -> Array:
-        """P's masses between outcomes."""
+        """Compute P's masses between outcomes."""
         weights, masses = np.exp(self._log_weights), np.empty(ends.size - 1)
         for start in range(0, masses.size, ROWS_AT_A_TIME):
             points = ends[start : start + ROWS_AT_A_TIME + 1, None] - self._means
@@ -146,14 +146,14 @@ class CoinMixture:
 
 
 def log_coin_weights(size: int, sample_rate: float) -> Array:
-    """Logarithms of Bin(m, q)(j)."""
+    """Return logarithms of Bin(m, q)(j)."""
     m, q = size, sample_rate
     log_coin = [j * math.log(q) + (m - j) * math.log1p(-q) if q < 1.0 else -math.inf for j in range(m)]
     return np.array([math.log(math.comb(m, j)) + log_coin[j] for j in range(m)] + [m * math.log(q)])
 
 
 def replacement_thresholds(loss: Array, shift: Array, sample_rate: float) -> Array:
-    """Outcomes of a loss between (1-q)N(0,1) + qN(μ,1) and its mirror image.
+    """Find the outcomes of a loss between (1-q)N(0,1) + qN(μ,1) and its mirror image.
 
     Solved for e^{μx}, a quadratic equation: μx = l/2 + arsinh((1-q)/q · e^{μ²/2} · sinh(l/2)).
     """

@@ -35,7 +35,7 @@ class LossCells:
     q_above: float
 
     def mirrored(self) -> LossCells:
-        """The cells of the exchanged pair (Q, P) on the negated, reversed nodes."""
+        """Return the cells of the exchanged pair (Q, P) on the negated, reversed nodes."""
         return LossCells(
             p=self.q[::-1],
             q=self.p[::-1],
@@ -55,11 +55,11 @@ class StepPair(Protocol):
         ...
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         ...
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         ...
 
 
@@ -85,14 +85,14 @@ class Mirrored:
 
 
 def facing(pair: StepPair, direction: Direction) -> StepPair:
-    """The pair as an adjacency direction sees it."""
+    """Return the pair as an adjacency direction sees it."""
     return pair if direction == "remove" else Mirrored(pair)
 
 
 def interval_masses(points: Array) -> Array:
-    """Φ(points[i + 1]) - Φ(points[i]) along the first axis, without cancellation in either tail.
+    """Compute Φ(points[i + 1]) - Φ(points[i]) along the first axis, without cancellation in either tail.
 
-    Returns: non-negative masses, each with an absolute error of a few roundings of the smaller tail it lies in.
+    The masses are non-negative, each with an absolute error of a few roundings of the smaller tail.
     """
     # Beyond 38 standard deviations ndtr is 0: most of a grid of losses and sensitivities lies there.
     outer = np.zeros(points.shape)
@@ -124,7 +124,7 @@ class Step(Protocol):
         ...
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """A pair that is never more private than the step, and one that is never less private."""
+        """Return a pair that is never more private than the step, and one that is never less private."""
         ...
 
 
@@ -135,8 +135,8 @@ Schedule = Sequence[tuple[Step, int]]
 class AtomicPair:
     """A pair whose loss takes finitely many values.
 
-    ``p``: P-masses; ``infinite``: P-mass at an infinite loss; ``vanishing``: Q-mass at its negative, None for as much.
-    ``reach``: how far losses are to be resolved at least.
+    ``p``: P-masses. ``infinite``: P-mass at an infinite loss. ``vanishing``: Q-mass at its negative, by default the
+    same. ``reach``: how far losses are resolved at least.
     """
 
     losses: Array
@@ -147,12 +147,12 @@ class AtomicPair:
     vanishing: float | None = None
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """Where the atoms lie; ``tail`` is not needed."""
+        """Return the range of the atoms; ``tail`` is not needed."""
         del tail
         return min(float(self.losses[0]), -self.reach), max(float(self.losses[-1]), self.reach)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes."""
+        """Return the masses between increasing loss nodes."""
         place = np.searchsorted(nodes, self.losses)
         p = np.bincount(place, weights=self.p, minlength=nodes.size + 1)
         q = np.bincount(place, weights=self.p * np.exp(-self.losses), minlength=nodes.size + 1)
@@ -166,7 +166,7 @@ class AtomicPair:
         )
 
     def total_variation(self) -> float:
-        """At least H_1 of what it stands for, in either direction."""
+        """Bound H_1 of the represented pair from above, in either direction."""
         more = self.p * -np.expm1(-self.losses)
         vanishing = self.infinite if self.vanishing is None else self.vanishing
         removed, added = np.maximum(more, 0.0).sum() + self.infinite, np.maximum(-more, 0.0).sum() + vanishing
@@ -174,11 +174,11 @@ class AtomicPair:
 
 
 def charged_cells(pair: StepPair, nodes: Array) -> dict[Direction, LossCells]:
-    """Cells of an upper pair in both adjacency directions.
+    """Return cells of an upper pair in both adjacency directions.
 
-    ``nodes``: strictly increasing losses of the direction "remove"; those of "add" are ``-nodes[::-1]``.
-    Returns: keys ``"remove"`` and ``"add"``. Each ``p_above`` is all that has to be charged to an infinite loss: mass
-    above the last node, what the pair charges, and its slack. So masses may sum to more than 1.
+    ``nodes``: strictly increasing losses of the direction "remove"; the direction "add" has ``-nodes[::-1]``. Returns:
+    keys ``"remove"`` and ``"add"``. Each ``p_above`` has all mass that counts as an infinite loss: mass above the last
+    node, mass that the pair moves there, and its slack. So masses may sum to more than 1.
     """
     cells = pair.cells(nodes)
     both: dict[Direction, LossCells] = {"remove": cells, "add": cells.mirrored()}

@@ -35,7 +35,7 @@ class PublicPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         share = np.minimum(tail / (self.mass.size * self.mass), 0.5)
         top = self.shift - ndtri(np.minimum(share / self.sample_rate, 0.5))
         high = float(np.max(self._loss(np.maximum(top, -ndtri(share)))))
@@ -51,11 +51,11 @@ class PublicPair:
         return np.logaddexp(np.log1p(-q), np.log(q) + exponent)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, mixed over Z."""
+        """Return the masses between increasing loss nodes, mixed over Z."""
         return self.mixed(nodes, *self._masses(nodes))
 
     def _masses(self, nodes: Array) -> tuple[Array, Array]:
-        """Masses of the intervals between losses and beyond them, without and with the sample."""
+        """Return the masses of the intervals between losses and beyond them, without and with the sample."""
         ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, self.sample_rate), [np.inf]])
         absent, present = np.empty((2, nodes.size + 1))
         for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
@@ -67,7 +67,7 @@ class PublicPair:
         return absent, present
 
     def mixed(self, nodes: Array, absent: Array, present: Array) -> LossCells:
-        """The cells from their masses without and with the sample, the first and last of which lie outside."""
+        """Return the cells from their masses without and with the sample, the first and last of which lie outside."""
         q = self.sample_rate
         p = (1.0 - q) * absent + q * present
         if self.infinite > 0:  # with Z = ∞ the loss is ∞ if the sample takes part, else log(1 - q)
@@ -86,7 +86,7 @@ class PublicPair:
         )
 
     def total_variation(self) -> float:
-        """H_1 of the pair without subsampling, E[2Φ(μ/2) - 1]."""
+        """Compute H_1 of the pair without subsampling, E[2Φ(μ/2) - 1]."""
         return float((2 * ndtr(self.shift / 2) - 1) @ self.mass) + self.infinite
 
 
@@ -103,7 +103,7 @@ def log_shift_ratio(loss: Array, sample_rate: float) -> Array:
 
 _SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
-_RELATIVE = 1e-12  # of Φ(-x) and its difference from another, x < 38.5: x² roundings in the exponent, and some
+_RELATIVE = 1e-12  # relative error of Φ(-x) for x < 38.5: x² roundings in the exponent, and some
 _UNDERFLOW = 1e-290
 _NOTHING = 1e-30  # no need to look for less
 
@@ -122,15 +122,15 @@ class TightPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`PublicPair`."""
+        """Return the range as in :class:`PublicPair`."""
         return self.rank_one.loss_range(tail)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, all of them at nodes."""
+        """Return the masses between increasing loss nodes, all of them at nodes."""
         return self.dominating(nodes, self.rank_one.cells(nodes))
 
     def dominating(self, nodes: Array, cells: LossCells) -> LossCells:
-        """The same from the cells of the rank-one law."""
+        """Return the same from the cells of the rank-one law."""
         excess = self.excess(nodes)
         if not np.any(excess > 0.0):
             return cells
@@ -151,9 +151,9 @@ class TightPair:
         )
 
     def excess(self, nodes: Array) -> Array:
-        """How far the smaller of both curves lies above the rank-one law's own at each loss l (B3).
+        """Compute how far the smaller of both curves lies above the rank-one law's curve at each loss l (B3).
 
-        Returns: in units of e^{min(l, 0)}, as all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
+        Units are e^{min(l, 0)}, as for all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
         """
         ratio = log_shift_ratio(nodes, self.rank_one.sample_rate)
         used = np.isfinite(ratio)
@@ -167,7 +167,7 @@ class TightPair:
         return excess
 
     def _majorant_excess(self, epsilon: Array) -> Array:
-        """E(ĥ_ε - h_ε)(X_1)."""
+        """Compute E(ĥ_ε - h_ε)(X_1)."""
         pair = self.rank_one
         steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
         shift, mass = pair.shift[steep], pair.mass[steep]
@@ -178,7 +178,7 @@ class TightPair:
         return total
 
     def _envelope_excess(self, epsilon: Array) -> Array:
-        """At least E[h_ε(1) - h_ε(X_1); X_1 > 1], by Jensen's inequality."""
+        """Bound E[h_ε(1) - h_ε(X_1); X_1 > 1] from above by Jensen's inequality."""
         pair, one = self.rank_one, self.exact_shift
         beyond = pair.shift < one
         mass = float(pair.mass[beyond].sum())
@@ -191,7 +191,7 @@ class TightPair:
         return mass * np.maximum(here - _hockey_stick_bound(epsilon, mean, -1.0), _UNDERFLOW)
 
     def crude_excess(self, largest_loss: float) -> float:
-        """A bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
+        """Return a bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
         pair = self.rank_one
         active = pair.shift > _SMALLEST_CONCAVE_SHIFT
         ratio = abs(float(log_shift_ratio(np.array([largest_loss]), pair.sample_rate)[0]))
@@ -200,13 +200,13 @@ class TightPair:
 
 
 def inflection_shift(epsilon: Array) -> Array:
-    """μ₀(ε) of (T2): h_ε is convex in the squared-norm ratio where μ ≤ μ₀."""
+    """Compute μ₀(ε) of (T2): h_ε is convex in the squared-norm ratio where μ ≤ μ₀."""
     value: Array = np.sqrt(6.0 + 2.0 * np.hypot(3.0, epsilon))
     return value
 
 
 def majorant_excess(epsilon: Array, shift: Array) -> Array:
-    """(ĥ_ε - h_ε)(x) for each ε and, in columns, each shift μ, rounded up; 0 where μ ≤ μ₀(ε)."""
+    """Compute (ĥ_ε - h_ε)(x) for each ε and, in columns, each shift μ, rounded up; 0 where μ ≤ μ₀(ε)."""
     at = inflection_shift(epsilon)
     reached = shift > at.min()
     result = np.zeros((epsilon.size, shift.size))
@@ -231,25 +231,25 @@ def _tangent_at_zero(epsilon: Array) -> Array:
 
 
 def _offset(epsilon: Array, at: Array) -> Array:
-    """ε/μ₀ - μ₀/2, without cancellation."""
+    """Compute ε/μ₀ - μ₀/2, without cancellation."""
     value: Array = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at
     return value
 
 
 def _rise(offset: Array, at: Array) -> Array:
-    """x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1)."""
+    """Compute x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1)."""
     value: Array = at / 2 * _density(offset)
     return value
 
 
 def _hockey_stick(offset: Array, across: Array) -> Array:
-    """Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
+    """Compute Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
     value: Array = ndtr(-offset) - _density(offset) * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
     return value
 
 
 def _hockey_stick_bound(epsilon: Array, shift: float, sign: float) -> Array:
-    """h_ε(x) at μ = ``shift``, rounded up or, with sign -1, down."""
+    """Compute h_ε(x) at μ = ``shift``, rounded up or, with sign -1, down."""
     offset = epsilon / shift - shift / 2
     value: Array = _hockey_stick(offset, offset + shift) + sign * _RELATIVE * ndtr(-offset)
     return value
@@ -261,21 +261,23 @@ def _density(x: Array) -> Array:
 
 
 def _raised_to(first: float, cells: LossCells) -> float:
-    """The Q-mass of what lies below the first node, where all of its P-mass is there and the rest at -∞."""
+    """Return the Q-mass of what lies below the first node, where all of its P-mass is there and the rest at -∞."""
     if cells.p_below <= 0.0:
         return 0.0
     return min(math.exp(min(math.log(cells.p_below) - first, 0.0)), cells.q_below)
 
 
 def _dots_of_the_smaller(nodes: Array, cells: LossCells) -> Array:
-    """Masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it is < 0."""
+    """Return the masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it
+    is < 0.
+    """
     right = connect_the_dots(nodes, cells)
     left = connect_the_dots(-nodes[::-1], cells.mirrored())[::-1]
     return np.where(nodes < 0.0, left, right)
 
 
 def _mass_changes(nodes: Array, excess: Array) -> Array:
-    """Masses at nodes that add the piecewise linear function of e^ε through the ``excess`` to a curve."""
+    """Return the masses at nodes that add the piecewise linear function of e^ε through the ``excess`` to a curve."""
     step, unit = np.diff(nodes), np.diff(np.minimum(nodes, 0.0))
     with np.errstate(over="ignore", invalid="ignore"):
         near = (excess[1:] * np.exp(unit) - excess[:-1]) / np.expm1(step)
@@ -317,7 +319,7 @@ def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
 
 
 def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
-    """Of the mass at node j, the masses (in their own units) that nodes a and b, or -∞ and +∞, have to get."""
+    """Split the mass at node j into the masses (in their own units) of nodes a and b, or of -∞ and +∞."""
     here = float(nodes[j])
     unit = min(here, 0.0)
     to_a = np.exp(nodes[a] - here) if a >= 0 else 0.0
@@ -328,7 +330,7 @@ def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
 
 
 def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, total_variation: float) -> float:
-    """Probability to charge to an infinite loss per step, in both adjacency directions: q·η/(1 - q·TV).
+    """Return the probability to charge to an infinite loss per step, in both adjacency directions: q·η/(1 - q·TV).
 
     ``total_variation``: upper bound on the total variation of the step before subsampling.
     """
@@ -336,14 +338,14 @@ def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, t
 
 
 def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> float:
-    """What (T5) charges per step for a bound η on the excess at every ε."""
+    """Compute the charge of (T5) per step for a bound η on the excess at every ε."""
     room = 1.0 - sample_rate * total_variation
     return min(1.0, sample_rate * eta / room) if room > 0 else 1.0
 
 
 @lru_cache(maxsize=256)
 def tangent_excess(noise_multiplier: float, law: GammaMixture) -> float:
-    """An upper bound on η = max_ε E[(tangent - h_ε)(X); X < x₀(ε)] under a law of X.
+    """Return an upper bound on η = max_ε E[(tangent - h_ε)(X); X < x₀(ε)] under a law of X.
 
     Returns: valid for every ε: between grid points by monotonicity of slope and inflection, beyond the last one by a
     cruder bound.
@@ -371,7 +373,7 @@ def tangent_excess(noise_multiplier: float, law: GammaMixture) -> float:
 
 
 def _excess_on_intervals(low: Array, high: Array, noise_multiplier: float, law: GammaMixture) -> tuple[Array, Array]:
-    """The expected excess at the left end of each ε interval, and a bound over all of it (T6)."""
+    """Return the expected excess at the left end of each ε interval, and a bound over all of it (T6)."""
     shift = np.sqrt(6.0 + 2.0 * np.sqrt(9.0 + np.stack([low, high]) ** 2))
     inflection = 1.0 / (noise_multiplier * shift[0]) ** 2
     slope = _steepest_slope(np.stack([low, high]), shift, noise_multiplier)
@@ -387,7 +389,7 @@ def _steepest_slope(epsilon: Array, shift: Array, noise_multiplier: float) -> Ar
 
 
 def _hockey_stick_of_shift(epsilon: Array, shift: Array) -> Array:
-    """H_{e^ε}(N(μ,1) ‖ N(0,1)) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)."""
+    """Compute H_{e^ε}(N(μ,1) ‖ N(0,1)) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)."""
     first = np.exp(log_ndtr(shift / 2 - epsilon / shift))
     value: Array = first - np.exp(epsilon + log_ndtr(-shift / 2 - epsilon / shift))
     return value
@@ -396,7 +398,7 @@ def _hockey_stick_of_shift(epsilon: Array, shift: Array) -> Array:
 def _expected_excess(
     epsilon: Array, inflection: Array, slope: Array, noise_multiplier: float, law: GammaMixture
 ) -> tuple[Array, Array]:
-    """Upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε."""
+    """Return upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε."""
     # Left of x₀ the function h is concave, so replacing it by chords over bins bounds it from below.
     fractions = np.append(0.0, np.linspace(0.0, 1.0, 97)[1:] ** min(1.0, 4.0 / law.dof[0]))
     x = inflection[:, None] * fractions

@@ -1,8 +1,8 @@
 r"""One step with public probes in which a sample is replaced: (N11) of ``docs/theory/neighbours.md``.
 
-Opposite gradients of rank one, whose squared-norm ratios X and X' are equal, are the worst: the more ratios differ, the
-less opposite gradients are, as E(X - X')² ≤ (4/k) sin²θ, and that takes away more than it adds. What the proof does not
-settle is charged, ratio by ratio.
+The worst case is opposite gradients of rank one with equal squared-norm ratios X and X'. Different ratios make
+gradients less opposite, since E(X - X')² ≤ (4/k) sin²θ, and that loses more than it gains. The part that the proof
+does not cover is charged, ratio by ratio.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from dprmt.accounting.pairs._public_pair import PublicPair, keep_the_envelope
 
 Places: TypeAlias = NDArray[np.int64]
 
-_ROUNDING = 1e-11  # of differences of distribution functions
+_ROUNDING = 1e-11  # rounding of differences of distribution functions
 _BEND = 3.0  # the largest N at which a potential is convex
 _LARGEST_LOSS = 700.0  # e^709 is the last finite one
 _LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
-_INTERVALS, _DENSER = 44, 1.8  # of losses, each of which has one multiplier β, and how much denser from 0 on
+_INTERVALS, _DENSER = 44, 1.8  # intervals of losses with one multiplier β each; growth of density toward 0
 _FEW_CELLS, _CELLS, _HEIGHTS, _EVERY = 8, 48, 24, 3  # of rare ratios, of others, of y in each; cells to a window's step
 _RARE, _STRIDE, _FEWER = 1e-5, 3, 3
 _MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
-_ANGLES = (0.0, 0.3, 1.0)  # of 1 - cos θ
+_ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
 _HALVINGS = 7
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
-_LARGEST = math.exp(-0.5) * _STEEPEST  # yφ(y)
+_LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class RatioLaw:
     probes: int
 
     def below(self, x: Array) -> Array:
-        """E(x - X)₊, which is ∫₀ˣ P(X ≤ y) dy."""
+        """Compute E(x - X)₊, which is ∫₀ˣ P(X ≤ y) dy."""
         law = GammaMixture.single(self.probes)
         value: Array = np.maximum(x * law.cdf(x) - law.partial_mean(x), 0.0)
         return value
 
     def above(self, x: Array) -> Array:
-        """E(X - x)₊."""
+        """Compute E(X - x)₊."""
         half = self.probes / 2
         value: Array = np.maximum(gammaincc(half + 1.0, half * x) - x * gammaincc(half, half * x), 0.0)
         return value
@@ -60,7 +60,7 @@ class RatioLaw:
 def replaced_by_opposites(
     law: NormRatioBins, probes: int, noise_multiplier: float, sample_rate: float, tail: float, number: int
 ) -> AtomicPair:
-    """A pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
+    """Return a pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
 
     ``law``: χ²(k)/k in bins. ``tail``: P-mass at losses that need not be resolved; ``number``: of losses.
     """
@@ -73,7 +73,7 @@ def replaced_by_opposites(
 def opposites_below(
     law: NormRatioBins, noise_multiplier: float, sample_rate: float, tail: float, number: int
 ) -> AtomicPair:
-    """A pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
+    """Return a pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
     x, mass = law.concentrate(equal_ratios_convex_from(noise_multiplier))
     shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), _LEAST_SHIFT)
     losses = _losses(shift, mass, noise_multiplier, sample_rate, tail, number)
@@ -89,25 +89,25 @@ def opposites_below(
 
 
 def _losses(shift: Array, mass: Array, noise_multiplier: float, sample_rate: float, tail: float, number: int) -> Array:
-    """From 0 on, denser where losses are small."""
+    """Space losses from 0 on, denser where they are small."""
     high = min(largest_loss(shift, mass, sample_rate, tail), _LARGEST_LOSS)
     scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
     return np.asarray(scale * np.sinh(np.linspace(0.0, math.asinh(high / scale), number)))
 
 
 def equal_ratios_convex_from(noise_multiplier: float) -> float:
-    """1/(3σ²): right of it h of two equal ratios is convex in their value (N12)."""
+    """Return 1/(3σ²): right of it h of two equal ratios is convex in their value (N12)."""
     return 1.0 / (3.0 * noise_multiplier**2)
 
 
 def opposite_curve(
     losses: Array, x: Array, mass: Array, below: float, probes: int, noise_multiplier: float, sample_rate: float
 ) -> tuple[Array, Array]:
-    """At least H_{e^l} of a replacement at increasing losses l ≥ 0, under every coupling and for all spectra.
+    """Bound H_{e^l} of a replacement from above at increasing losses l ≥ 0, under every coupling and for all spectra.
 
-    ``x``, ``mass``: the law of ``probes``, spread outward for what is convex right of 1/(3σ²); ``below``: its
-    probability of ratios smaller than all of ``x``.
-    Returns: the curve, and what of it is charged beyond opposite gradients with equal ratios.
+    ``x``, ``mass``: the law of ``probes``, spread outward for functions that are convex right of 1/(3σ²). ``below``:
+    its probability of ratios smaller than all of ``x``. The result is the curve, and its charge beyond opposite
+    gradients with equal ratios.
     """
     law = RatioLaw(probes)
     bend_free = 3.0 / (4.0 * noise_multiplier**2)  # both potentials are convex right of it
@@ -131,7 +131,7 @@ def opposite_curve(
 class _EqualRatios:
     """The pair whose shifts are both a, by loss l (row) and shift (column), over the rate.
 
-    ``height``: h, rounded up; ``before``, ``after``: y = a - t and z = a + t, t the threshold; ``loss``: l.
+    ``height``: h, rounded up. ``before``, ``after``: y = a - t and z = a + t with the threshold t. ``loss``: l.
     """
 
     height: Array
@@ -149,15 +149,15 @@ class _EqualRatios:
         return cls(height, before, after, losses[:, None])
 
     def of(self, some: Places) -> _EqualRatios:
-        """The same of some shifts."""
+        """Return the same of some shifts."""
         return _EqualRatios(self.height[:, some], self.before[:, some], self.after[:, some], self.loss)
 
     def tilt(self, shift: Array) -> Array:
-        """κ = tanh(at - l/2)."""
+        """Return κ = tanh(at - l/2)."""
         return np.asarray(np.tanh(shift * (self.after - self.before) / 2 - self.loss / 2))
 
     def bent(self, x: Array, shift: Array, law: RatioLaw, noise_multiplier: float) -> Array:
-        """What convex functions above both potentials cost more than these: E of each one's excess."""
+        """Compute the extra cost of convex functions above both potentials: E of each one's excess."""
         cells = np.diff(law.below(x))
         tilt, total = self.tilt(shift), np.zeros(self.loss.size)
         for density, (least, most) in (
@@ -178,24 +178,24 @@ class _EqualRatios:
         return value
 
     def _between(self, shift: Array) -> tuple[Array, Array]:
-        """The least and largest z between neighbours: z = 2a - y, and y grows with a."""
+        """Return the least and largest z between neighbours: z = 2a - y, and y grows with a."""
         low = np.maximum(2 * shift[1:] - self.before[:, :-1], 0.0)
         return low, 2 * shift[:-1] - self.before[:, 1:]
 
     def _bend_of_v(self, shift: Array, tilt: Array) -> tuple[Array, Array]:
-        """Bounds of N = z(y + κa) between neighbours."""
+        """Bound N = z(y + κa) between neighbours."""
         (low, high), other = self._between(shift), self.before + tilt * shift
         return _product(other[:, 1:], low, high)[0], _product(other[:, :-1], low, high)[1]
 
     def _bend_of_w(self, shift: Array, tilt: Array) -> tuple[Array, Array]:
-        """Bounds of N = y(z - κa) between neighbours."""
+        """Bound N = y(z - κa) between neighbours."""
         (low, high), lean = self._between(shift), tilt * shift
         low, high = np.maximum(low - lean[:, :-1], 0.0), np.maximum(high - lean[:, 1:], 0.0)
         return _product(self.before[:, 1:], low, high)[0], _product(self.before[:, :-1], low, high)[1]
 
 
 def _product(factor: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """The least and the largest of a number times one between ``low`` ≥ 0 and ``high``."""
+    """Return the least and the largest of a number times one between ``low`` ≥ 0 and ``high``."""
     return np.where(factor >= 0.0, factor * low, factor * high), np.where(factor >= 0.0, factor * high, factor * low)
 
 
@@ -205,9 +205,9 @@ def _density(y: Array) -> Array:
 
 
 def _coupling(ends: Array, smallest: float, law: RatioLaw, noise_multiplier: float, sample_rate: float) -> Array:
-    """What is charged for ratios that differ, over the rate, at all losses between ``ends`` (a row each).
+    """Charge ratios that differ, over the rate, at all losses between ``ends`` (a row each).
 
-    ``smallest``: ratios below it are all charged.
+    ``smallest``: all ratios below it are charged.
     """
     x = _ratios(smallest, law.probes)
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
@@ -222,7 +222,7 @@ def _coupling(ends: Array, smallest: float, law: RatioLaw, noise_multiplier: flo
 
 
 def _ratios(smallest: float, probes: int) -> Array:
-    """Ends of cells, more of them where most ratios are."""
+    """Choose ends of cells, more of them where most ratios are."""
     law = GammaMixture.single(probes)
     left = max(law.lower_quantile(_RARE), 1.02 * smallest)
     right = max(law.upper_quantile(_RARE), 1.5 * left)
@@ -231,9 +231,9 @@ def _ratios(smallest: float, probes: int) -> Array:
 
 
 def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> Array:
-    """At least -∂²h/∂a∂b, over the rate, of all shifts a, b up to each of ``shift`` (columns), decreasing.
+    """Bound -∂²h/∂a∂b from above, over the rate, for all shifts a, b up to each of ``shift`` (columns), decreasing.
 
-    By boxes of (a, y), y = a - t: e^l φ(z) = u φ(y) with u = 1 - ρ e^{ay - a²/2}, and b = y + z - a.
+    Boxes of (a, y), y = a - t, are used: e^l φ(z) = u φ(y) with u = 1 - ρ e^{ay - a²/2}, and b = y + z - a.
     """
     low_loss, high_loss = ends[:, 0][:, None, None], ends[:, 1][:, None, None]
     odds = (1.0 - sample_rate) / sample_rate
@@ -264,9 +264,9 @@ def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> 
 
 
 def _excess_of_cells(beta: Array, cross: Array, x: Array, shift: Array, noise_multiplier: float) -> Array:
-    """For each loss, β and cell of the smaller ratio: the most that h exceeds w + v + β(x - x')² by.
+    """Bound how far h exceeds w + v + β(x - x')², for each loss, β and cell of the smaller ratio.
 
-    Returns: decreasing from cell to cell; the last one reaches to infinity.
+    The bounds decrease from cell to cell; the last cell reaches to infinity.
     """
     left = x[:-1, None]
     other = np.append(x[:-1:_STRIDE], x[-1])
@@ -307,7 +307,7 @@ class _Windows:
 
 
 def _allowed_multiplier(ends: Array, high: Array, low: Array, probes: int, sample_rate: float) -> Array:
-    """β such that 4β/k sin²θ is at most what misaligned gradients lose, by loss and cells of both shifts."""
+    """Return β such that 4β/k sin²θ is at most what misaligned gradients lose, by loss and cells of both shifts."""
     a0, a1, b0, b1 = low[:, None], high[:, None], low[None, :], high[None, :]
     weight, loss = np.exp(ends[:, 0])[:, None, None], ends[:, 1][:, None, None]
     found = np.full((ends.shape[0], high.size, high.size), math.inf)
@@ -320,7 +320,7 @@ def _allowed_multiplier(ends: Array, high: Array, low: Array, probes: int, sampl
 
 
 def _threshold_above(a: Array, b: Array, loss: Array, sample_rate: float) -> Array:
-    """No smaller than the threshold of shifts a and -b."""
+    """Bound the threshold of shifts a and -b from above."""
     rho, gamma = np.expm1(loss) * ((1.0 - sample_rate) / sample_rate), np.exp(loss)
     low = np.broadcast_to((a - b) / 2, np.broadcast_shapes(np.shape(a - b), loss.shape))
     high = np.maximum(a / 2 + np.log(rho + gamma) / a, low)
@@ -333,13 +333,15 @@ def _threshold_above(a: Array, b: Array, loss: Array, sample_rate: float) -> Arr
 
 
 def _least_charge(beta: Array, need: Array, x: Array, law: RatioLaw, window: _Windows) -> Array:
-    """The smallest, over β, of what convex functions of one ratio cost that make up for all that is not settled."""
+    """Return the smallest, over β, of what convex functions of one ratio cost that make up for all that is not
+    settled.
+    """
     outside = law.below(x[window.left + 1]) / (x[window.left + 1] - x[window.left])
     right = law.above(x[window.right - 1]) / (x[window.right] - x[window.right - 1])
     fits = window.beta[:, None, :] >= beta[:, :, None]
     best = np.where(fits, outside + right, math.inf).argmin(axis=2)
     allowance = 4.0 * beta / law.probes
-    # Of the smaller ratio: at each node, for all to the left of it.
+    # Smaller ratio: at each node, for all ratios to its left.
     node = np.concatenate([np.ones((*beta.shape, 1)), need], axis=2)
     node = node + np.where(
         np.arange(x.size, dtype=np.int64) <= window.left[best][:, :, None], allowance[:, :, None], 0.0
@@ -350,7 +352,9 @@ def _least_charge(beta: Array, need: Array, x: Array, law: RatioLaw, window: _Wi
 
 
 def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
-    """E of a convex decreasing function that is at least ``node`` at the ratios ``x``, the last value from there on."""
+    """Compute E of a convex decreasing function that is at least ``node`` at the ratios ``x``, and the last value
+    beyond.
+    """
     places = np.append(x, 2 * x[-1] - x[-2])
     hinge = law.below(places)
     rest = node[..., -1]
@@ -365,7 +369,9 @@ def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
 
 
 def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
-    """The pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same exchanged."""
+    """Return the pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same
+    exchanged.
+    """
     curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
     step = np.diff(losses)
     mass = np.zeros(losses.size)
@@ -382,6 +388,6 @@ def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
 
 
 def largest_loss(shift: Array, mass: Array, sample_rate: float, tail: float) -> float:
-    """No smaller than the loss that P exceeds with probability ``tail``."""
+    """Bound from above the loss that P exceeds with probability ``tail``."""
     high = PublicPair(np.maximum(shift, _LEAST_SHIFT), mass, sample_rate).loss_range(tail)[1]
     return high + min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)

@@ -1,8 +1,8 @@
 r"""The law of a sum of independent likelihood ratios, with a certified error for every point.
 
-One FFT on an integer grid for the many small ratios, direct sums for a few large ones. For many copies the
-transform is needed to a relative accuracy of its distance from 1, which the FFT of the masses does not give and the
-FFT of the put and call function does: (R2) to (R6) of ``docs/theory/random_allocation.md``.
+One FFT on an integer grid for the many small ratios, direct sums for a few large ones. For many copies the transform's
+distance from 1 must be accurate relative to itself. The FFT of the masses does not give this, but the FFT of the put
+and call function does: (R2) to (R6) of ``docs/theory/random_allocation.md``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dprmt.accounting.basics import Array, isotonic_regression
 from dprmt.accounting.pairs._discretization import drops
 from dprmt.accounting.pairs._pairs import StepPair
 
-_UNDERFLOW = 1e-290  # Q-masses below it say nothing of the ratio: their P-mass counts as lost
+_UNDERFLOW = 1e-290  # Q-mass below which the ratio is unknown, so that the P-mass counts as lost
 
 
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
@@ -43,7 +43,7 @@ class RatioLaw:
     lost: float
 
     def part(self, keep: Array) -> RatioLaw:
-        """The atoms that ``keep`` selects, with the same ``lost``."""
+        """Return the atoms that ``keep`` selects, with the same ``lost``."""
         return RatioLaw(self.ratio[keep], self.mass[keep], self.lost)
 
 
@@ -68,7 +68,7 @@ class RatioCells:
     moment_above: float
 
     def means(self) -> Array:
-        """Conditional mean of V in each cell, inside the cell."""
+        """Compute the conditional mean of V in each cell, inside the cell."""
         left, right = self.nodes[:-1], self.nodes[1:]
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = np.where(self.mass > 0, self.moment / self.mass, left)
@@ -76,7 +76,7 @@ class RatioCells:
 
 
 def ratio_cells(pair: StepPair, nodes: Array) -> RatioCells:
-    """Cells of the ratio of an unsampled step's pair."""
+    """Return cells of the ratio of an unsampled step's pair."""
     cells = pair.cells(np.log(nodes[1:]))
     return RatioCells(
         nodes=nodes,
@@ -106,7 +106,7 @@ def spread(cells: RatioCells) -> RatioLaw:
 
 
 def never_less_private(cells: RatioCells) -> RatioLaw:
-    """Pull the law of V in, onto the nodes, keeping its mean (R3)."""
+    """Move the law of V inward, onto the nodes, keeping its mean (R3)."""
     width = np.diff(cells.nodes)
     share = (cells.means() - cells.nodes[:-1]) / width
     mass, drop = _with_mean_kept(cells.mass, width, share)
@@ -126,18 +126,22 @@ def never_less_private(cells: RatioCells) -> RatioLaw:
 
 
 def _with_mean_kept(mass: Array, width: Array, share: Array) -> tuple[Array, Array]:
-    """Drops at the nodes that leave a convex minorant with the same mass and mean; masses that allow none left out."""
+    """Find drops at the nodes that leave a convex minorant with the same mass and mean, without masses that allow
+    none.
+    """
     while True:
         drop = drops(mass * width, share)
-        crossed = drop > _room(mass, width, share) * (1.0 + 1e-9)  # there is no room at either end
+        crossed = drop > _gap_to_tangent(mass, width, share) * (1.0 + 1e-9)  # neither end has space left
         beside = (crossed[1:] | crossed[:-1]) & (mass > 0)
         if not beside.any():
             return mass, drop
         mass = np.where(beside, 0.0, mass)
 
 
-def _room(mass: Array, width: Array, share: Array) -> Array:
-    """How far the interpolated put function of the spread law lies above max(0, its last tangent), at each node."""
+def _gap_to_tangent(mass: Array, width: Array, share: Array) -> Array:
+    """Compute how far the interpolated put function of the spread law lies above max(0, its last tangent), at each
+    node.
+    """
     to_right = mass * share
     dots = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
     puts = np.append(0.0, np.cumsum(np.cumsum(dots)[:-1] * width))
@@ -146,7 +150,7 @@ def _room(mass: Array, width: Array, share: Array) -> Array:
 
 
 def _convex(slope: Array, width: Array) -> Array:
-    """Slopes of the greatest convex minorant, none below 0."""
+    """Return slopes of the greatest convex minorant, none below 0."""
     return np.maximum(isotonic_regression(slope, width), 0.0)
 
 
@@ -168,7 +172,7 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER = 4  # a tilted transform, over the window, beyond which it costs more than it tells
+_LONGER = 4  # largest useful length of a tilted transform, relative to the window
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 
@@ -188,11 +192,13 @@ class GridMeasure:
     mass: Array
 
     def total(self) -> float:
-        """All of the mass."""
+        """Return all of the mass."""
         return math.fsum(self.mass)
 
     def log_total(self) -> float:
-        """Its logarithm, off by a rounding of itself: near 1 not by one of the total, which many copies multiply."""
+        """Return its logarithm, off by a rounding of itself: near 1 not by one of the total, which many copies
+        multiply.
+        """
         total = self.total()
         return math.log1p(math.fsum([*self.mass, -1.0])) if total > 0.5 else math.log(total)
 
@@ -212,7 +218,7 @@ class GridWindow:
 
 
 def chernoff_window(measure: GridMeasure, copies: int, log_outside: float, log_weight: float) -> GridWindow:
-    """Integers outside which the sum of ``copies`` has little mass on either side, and little of its first moment.
+    """Find integers outside which the sum of ``copies`` has little mass on either side, and little first moment.
 
     ``log_weight``: above, E[sum; outside] · e^{log_weight} is kept as small as the mass.
     """
@@ -235,7 +241,7 @@ def _mean(measure: GridMeasure) -> float:
 
 
 def _tilts(measure: GridMeasure, copies: int) -> Array:
-    """Candidates for |θ|, around the inverse deviation of the sum."""
+    """List candidates for |θ|, around the inverse deviation of the sum."""
     variance = float(measure.mass @ (measure.index - _mean(measure)) ** 2) / measure.total()
     tilts: Array = np.exp(np.linspace(-9.0, 6.0, 91)) / max(float(np.sqrt(copies * variance)), 1e-3)
     return tilts
@@ -255,7 +261,7 @@ def _cumulants(measure: GridMeasure, copies: int, theta: Array) -> tuple[Array, 
 def sum_on_grid(
     measure: GridMeasure, copies: int, log_outside: float, weight: float, enough: float
 ) -> tuple[int, Array, Array]:
-    """Masses of the sum of ``copies``, and a bound on the error of each.
+    """Return the masses of the sum of ``copies``, and a bound on the error of each.
 
     ``log_outside``: logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight``
     above.
@@ -278,7 +284,7 @@ def _fast(window: GridWindow) -> GridWindow:
 
 
 def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> float:
-    """The θ at which the sum, tilted by e^{θ·sum}, sits where Chernoff's exponent is about that large."""
+    """Return the θ at which the sum, tilted by e^{θ·sum}, sits where Chernoff's exponent is about that large."""
     theta = sign * _tilts(measure, copies)
     cumulant, mean = _cumulants(measure, copies, theta)
     reached = theta * mean - cumulant + copies * np.log(measure.total())
@@ -286,9 +292,9 @@ def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> fl
 
 
 def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float) -> None:
-    """Where the transform of the tilted measure knows the masses better, take them from there."""
+    """Replace masses by the transform of the tilted measure where that is more accurate."""
     center = round(float(measure.mass @ measure.index) / measure.total())
-    used = measure.mass > 0.0  # else one without mass might be the peak, and all others vanish beside it
+    used = measure.mass > 0.0  # otherwise an index without mass could be the peak, and all others would vanish
     measure = GridMeasure(measure.index[used], measure.mass[used])
     exponents = tilt * (measure.index - center)
     peak = float(exponents.max())
@@ -316,7 +322,8 @@ def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure
 
 
 def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> tuple[Array, float]:
-    """Masses of the sum of ``copies`` on the window; what lies outside is added in, modulo the window's size.
+    """Return the masses of the sum of ``copies`` on the window; what lies outside is added in, modulo the window's
+    size.
 
     ``window``: where the sum is wanted; its size is best one that the FFT likes.
     """
@@ -329,7 +336,7 @@ def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> 
     log_bound = copies * np.log(np.abs(plain) + plain_error)
     kept = np.flatnonzero(log_bound > _LOG_NOTHING)
     distance, distance_error = _distance_from_total(measure, center, size, kept)
-    # Whichever is known more accurately, as a distance from ``total`` or as it is.
+    # Use the more accurate of the distance from ``total`` and the value.
     distance = np.where(distance_error < plain_error, distance, plain[kept] - total)
     error_of_one = np.minimum(distance_error, plain_error)
     log_of_rest = complex_log1p(distance / total)
@@ -345,14 +352,18 @@ def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> 
 
 
 def _unit(size: int) -> float:
-    """Error of one output of an FFT of numbers whose moduli sum to 1: (F2) of the theory of randomized clipping."""
+    """Bound the error of one output of an FFT of numbers whose moduli sum to 1: (F2) of the theory of randomized
+    clipping.
+    """
     return 8 * _EPS * float(np.log2(size))
 
 
 def _distance_from_total(
     measure: GridMeasure, center: int, size: int, frequencies: NDArray[np.int64]
 ) -> tuple[Array, Array]:
-    """Σ mass · (e^{-iω(index - center)} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is."""
+    """Return Σ mass · (e^{-iω(index - center)} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where
+    ω is.
+    """
     offset = measure.index - center
     low, curve = _put_call_curve(offset, measure.mass)
     place = ((low + np.arange(curve.size, dtype=np.int64)) % size).astype(np.intp)
@@ -368,7 +379,9 @@ def _distance_from_total(
 
 
 def _put_call_curve(offset: NDArray[np.int64], mass: Array) -> tuple[int, Array]:
-    """E(offset - l - 1)+ at l = 0, 1, … and E(l + 1 - offset)+ at l = …, -2, -1; the first l, and the values."""
+    """Compute E(offset - l - 1)+ at l = 0, 1, … and E(l + 1 - offset)+ at l = …, -2, -1; return the first l, and the
+    values.
+    """
     low, high = min(int(offset[0]), 0), max(int(offset[-1]), 0)
     knots = np.union1d(offset, [low, 0, high])
     weight = np.bincount(np.searchsorted(knots, offset), weights=mass, minlength=knots.size)
@@ -381,7 +394,7 @@ def _put_call_curve(offset: NDArray[np.int64], mass: Array) -> tuple[int, Array]
 
 
 def complex_log1p(value: Array) -> Array:
-    """log(1 + z), relatively accurate for small z; numpy's is not in its real part."""
+    """Compute log(1 + z), relatively accurate for small z; numpy's is not in its real part."""
     x, y = value.real, value.imag
     with np.errstate(divide="ignore"):
         real = 0.5 * np.log1p(np.maximum(x * (2.0 + x) + y**2, -1.0))
@@ -426,7 +439,7 @@ class _Charged:
 
 
 def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
-    """A law of W that is never more private, for a law of V that is not.
+    """Return a law of W that is never more private, for a law of V that is not.
 
     ``on_grid``: number of atoms that are summed by FFT; the others are the large summands.
     """
@@ -445,7 +458,9 @@ def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: 
 
 
 def sum_from_below(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
-    """A law of W that is never less private, for a law of V that is not. Arguments as in :func:`sum_from_above`."""
+    """Return a law of W that is never less private, for a law of V that is not. Arguments as in
+    :func:`sum_from_above`.
+    """
     small, large = _split(law, on_grid, mesh)
     large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
     most = _most_large(copies, large_mass, large_moment, tail)
@@ -466,7 +481,7 @@ def _joined(parts: list[_Charged], copies: int, lost: float, unclear: float) -> 
 
 
 def _most_large(copies: int, large_mass: float, large_moment: float, tail: float) -> int:
-    """So many that the P-mass of more is a hundredth of ``tail``."""
+    """Find the number of large ratios beyond which the P-mass is a hundredth of ``tail``."""
     if large_mass == 0.0:
         return 0
     for number in range(min(_MOST_LARGE, copies)):
@@ -477,7 +492,7 @@ def _most_large(copies: int, large_mass: float, large_moment: float, tail: float
 
 
 def _more_than(number: int, copies: int, probability: float) -> float:
-    """P(a binomial variable exceeds ``number``)."""
+    """Compute P(a binomial variable exceeds ``number``)."""
     if number < 0 or number >= copies:
         return 1.0 if number < 0 else 0.0
     return float(bdtrc(number, copies, probability))
@@ -486,7 +501,7 @@ def _more_than(number: int, copies: int, probability: float) -> float:
 def _parts(
     small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
 ) -> list[_Charged]:
-    """The sums with 0, 1, … large summands; each is C(t, j) times t - j small ones convolved with j large ones."""
+    """Return the sums with j = 0, 1, … large summands: C(t, j) times t - j small ones convolved with j large ones."""
     parts = []
     several: RatioLaw | None = None
     few = _on_fewer_nodes(large, above) if most > 1 else large  # two together are rare enough for coarser nodes
@@ -519,7 +534,9 @@ def _small_law(
 def _with_large(
     small_sum: RatioLaw, outside: float, large: RatioLaw | None, ways: float, copies: int, above: bool
 ) -> _Charged:
-    """``outside`` bounds the Q-mass, and the P-mass without large summands, that the sum of small ones leaves out."""
+    """Add large summands to the sum of small ones, outside which ``outside`` bounds the Q-mass, and the P-mass without
+    large summands.
+    """
     if large is None:
         return _Charged(small_sum, outside, outside)
     law = _convolved(_coarser(small_sum, above), large, above, 2000)
@@ -529,7 +546,7 @@ def _with_large(
 
 
 def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
-    """A law on a few hundred atoms, as far apart as what is added to it allows."""
+    """Return a law on a few hundred atoms, as far apart as what is added to it allows."""
     total = float(law.mass.sum())
     if law.mass.size < 400 or total <= 0.0:
         return law
@@ -544,7 +561,7 @@ def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
 
 
 def _on_fewer_nodes(law: RatioLaw, above: bool) -> RatioLaw:
-    """A law of large summands on some hundred nodes in geometric progression."""
+    """Return a law of large summands on some hundred nodes in geometric progression."""
     if law.mass.size <= _FEW_NODES:
         return law
     low, high = float(law.ratio[0]), float(law.ratio[-1])
@@ -555,7 +572,7 @@ def _on_fewer_nodes(law: RatioLaw, above: bool) -> RatioLaw:
 
 
 def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> RatioLaw:
-    """The law of a sum of two independent ratios, on at most so many nodes in geometric progression."""
+    """Return the law of a sum of two independent ratios, on at most so many nodes in geometric progression."""
     ratio = np.add.outer(first.ratio, second.ratio).ravel()
     mass = np.multiply.outer(first.mass, second.mass).ravel()
     low, high = float(ratio.min()), float(ratio.max())
@@ -570,7 +587,7 @@ def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> Rat
 
 
 def _regrouped(law: RatioLaw, place: NDArray[np.intp], nodes: Array, above: bool) -> RatioLaw:
-    """Spread to the ends of the cells in which the atoms lie, or merge in them."""
+    """Spread atoms to the ends of their cells, or merge them there."""
     mass = np.bincount(place, weights=law.mass, minlength=nodes.size - 1)
     moment = np.bincount(place, weights=law.mass * law.ratio, minlength=nodes.size - 1)
     cells = RatioCells(nodes, mass, moment, 0.0, 0.0)

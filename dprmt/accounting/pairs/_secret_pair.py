@@ -29,32 +29,32 @@ FULL = 8.5
 
 
 def blocks(size: int) -> Iterator[slice]:
-    """Consecutive rows, some at a time."""
+    """Iterate over consecutive rows, some at a time."""
     for start in range(0, size, ROWS_AT_A_TIME):
         yield slice(start, min(start + ROWS_AT_A_TIME, size))
 
 
 def two_sides(difference: Array) -> tuple[Array, Array]:
-    """Φ(x) and Φ(-x), both without cancellation, by one evaluation."""
+    """Compute Φ(x) and Φ(-x), both without cancellation, by one evaluation."""
     tail = ndtr(-np.abs(difference))
     positive = difference > 0
     return np.where(positive, 1.0 - tail, tail), np.where(positive, tail, 1.0 - tail)
 
 
 def suffix_sums(values: Array) -> Array:
-    """Σ_{i ≥ j} values[i] for j = 0 … n."""
+    """Compute Σ_{i ≥ j} values[i] for j = 0 … n."""
     sums: Array = np.append(np.cumsum(values[::-1])[::-1], 0.0)
     return sums
 
 
 def prefix_sums(values: Array) -> Array:
-    """Σ_{i < j} values[i] for j = 0 … n."""
+    """Compute Σ_{i < j} values[i] for j = 0 … n."""
     sums: Array = np.insert(np.cumsum(values), 0, 0.0)
     return sums
 
 
 def normal_sums(t: Array, points: Array, weight: Array, sign: float) -> Array:
-    """Σ weight · Φ(sign · (points - t)) for each t."""
+    """Return Σ weight · Φ(sign · (points - t)) for each t."""
     if points.size == 0:
         return np.zeros(t.size)
     x = np.subtract(points, t[:, None]) if sign > 0 else np.subtract(t[:, None], points)
@@ -63,7 +63,7 @@ def normal_sums(t: Array, points: Array, weight: Array, sign: float) -> Array:
 
 
 def reach(least: float) -> float:
-    """Standard deviations beyond which a law's normal tails are too small to be seen in a sum of at least ``least``."""
+    """Find the standard deviations beyond which a law's normal tails are negligible in a sum of at least ``least``."""
     return min(-float(ndtri(1e-18 * least)), SEEN) if least > 0.0 else SEEN
 
 
@@ -79,7 +79,9 @@ def _density(x: Array) -> Array:
 
 
 def inflection_shift(t: Array) -> Array:
-    """μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the squared-norm ratio where μ ≤ μ*(t), concave beyond (C2)."""
+    """Compute μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the squared-norm ratio where μ ≤ μ*(t), concave beyond
+    (C2).
+    """
     root = np.sqrt(t**2 + 12.0)
     value: Array = np.where(t >= 0, (t + root) / 2, 6.0 / (root + np.abs(t)))
     return value
@@ -100,7 +102,7 @@ class SecretUpperPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         high_t = self.last_threshold(tail)
         high = float(self.log_ratio(np.array([high_t]))[0][0])
         if self.sample_rate == 1.0:
@@ -109,7 +111,7 @@ class SecretUpperPair:
         return low, float(np.logaddexp(low, np.log(self.sample_rate) + high))
 
     def last_threshold(self, tail: float) -> float:
-        """A threshold beyond which P has mass at most ``tail`` if the sample takes part, and Q as well."""
+        """Return a threshold beyond which P has mass at most ``tail`` if the sample takes part, and Q as well."""
         return upper_end(self.shift, self.mass, tail)
 
     @cached_property
@@ -117,13 +119,13 @@ class SecretUpperPair:
         return _Sums.of(self.shift, self.mass)
 
     def _bounds(self, t: Array) -> tuple[Array, Array, Array]:
-        """μ*, and how many shifts are at most μ*, at most √3 μ*: the rest is frozen at y = 1/3."""
+        """Compute μ*, and how many shifts are at most μ* and at most √3 μ*: the rest is frozen at y = 1/3."""
         star = inflection_shift(t)
         shift = self._sums.shift
         return star, np.searchsorted(shift, star, side="right"), np.searchsorted(shift, _SQRT3 * star, side="right")
 
     def _curve(self, t: Array) -> tuple[Array, Array]:
-        """T̂(t) of (C3), before the cap at 1, and 1 - T̂(t); each without cancellation where it is small."""
+        """Compute T̂(t) of (C3), before the cap at 1, and 1 - T̂(t), each without cancellation where it is small."""
         sums = self._sums
         star, convex, tangent = self._bounds(t)
         value, rest = sums.convex_part(t, convex)
@@ -160,10 +162,10 @@ class SecretUpperPair:
         return value, slope
 
     def thresholds(self, nodes: Array, last: float | None = None) -> tuple[Array, Array]:
-        """The t where the loss reaches each node, and by how much the loss misses the node there.
+        """Return the t where the loss reaches each node, and by how much the loss misses the node there.
 
-        ``last``: the largest threshold for which the bound has to hold, if not that of the last node.
-        Returns: t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
+        ``last``: the largest threshold for which the bound has to hold, if it is not the last node's. Returns: t is
+        -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
         grid, table, slope = self._table(float(np.max(target, initial=0.0)))
@@ -177,7 +179,9 @@ class SecretUpperPair:
         return np.where(np.isneginf(target), -np.inf, t), miss
 
     def _table(self, highest: float) -> tuple[Array, Array, Array]:
-        """Thresholds to beyond the ``highest`` log ratio, 2% apart where they are large; the ratio's log and slope."""
+        """Return thresholds to beyond the ``highest`` log ratio, 2% apart where they are large; the ratio's log and
+        slope.
+        """
         top = min(float(self.shift.max()), _limit(float(np.sqrt(2 * max(highest, 0.0))))) + 80.0
         if top not in self._tables:
             count = max(int(np.ceil(np.log(top / 40.0) / 0.02)), 1)
@@ -192,7 +196,7 @@ class SecretUpperPair:
         return {}
 
     def _solve(self, target: Array, grid: Array, table: Array, slope: Array) -> tuple[Array, Array]:
-        """Newton's method inside the cells of a table, from Hermite's interpolation of the inverse."""
+        """Solve by Newton's method inside the cells of a table, from Hermite's interpolation of the inverse."""
         right = np.clip(np.searchsorted(table, target), 1, table.size - 1)
         low, high = grid[right - 1], grid[right]
         t = np.clip(_hermite(target, right, table, grid, slope), low, high)
@@ -214,7 +218,7 @@ class SecretUpperPair:
         return t, miss
 
     def is_capped(self, t: float, last: float) -> bool:
-        """Whether T̂ is 1 or constant at a threshold, if it has to hold for thresholds up to ``last`` (C6)."""
+        """Return whether T̂ is 1 or constant at a threshold, if it has to hold for thresholds up to ``last`` (C6)."""
         return t <= self._cap(last)
 
     def _cap(self, last: float) -> float:
@@ -227,7 +231,8 @@ class SecretUpperPair:
         return {}
 
     def _found_cap(self, last: float) -> float:
-        """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last`` (C6).
+        """Return the t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last``
+        (C6).
 
         Returns: not less than that, and more by 1e-8 or so, where T̂ is then taken to be 1.
         """
@@ -250,12 +255,12 @@ class SecretUpperPair:
         return reached
 
     def _leftover(self, last: Array) -> Array:
-        """β of (C3): what squared-norm ratios below the smallest atom add at thresholds up to ``last``."""
+        """Return β of (C3): what squared-norm ratios below the smallest atom add at thresholds up to ``last``."""
         value: Array = self.below * (1.0 + 0.2 * (2.0 + np.abs(last)))
         return value
 
     def capped_curve(self, t: Array, last: float) -> tuple[Array, Array]:
-        """The bound T̂(t) for thresholds up to ``last``, and 1 - T̂(t)."""
+        """Return the bound T̂(t) for thresholds up to ``last``, and 1 - T̂(t)."""
         leftover = float(self._leftover(np.array([last]))[0])
         value, complement = self._curve(t)
         beside = complement + self.below - leftover
@@ -263,7 +268,7 @@ class SecretUpperPair:
         return np.where(free, np.minimum(value + leftover, 1.0), 1.0), np.where(free, np.clip(beside, 0.0, 1.0), 0.0)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes.
+        """Return the masses between increasing loss nodes.
 
         Returns: the masses; what the inversion of the loss misses is charged to an infinite loss (C7).
         """
@@ -275,7 +280,7 @@ class SecretUpperPair:
 
 
 def cells_between(nodes: Array, t: Array, miss: Array, curve: Array, rest: Array, sample_rate: float) -> LossCells:
-    """Masses between loss nodes with thresholds ``t``, where T̂ is ``curve`` and 1 - T̂ is ``rest``; (C7)."""
+    """Return the masses between loss nodes with thresholds ``t``, where T̂ is ``curve`` and 1 - T̂ is ``rest``; (C7)."""
     q = sample_rate
     absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
     step = np.where(curve[:-1] < 0.5, -np.diff(curve), np.diff(rest))
@@ -327,7 +332,9 @@ class _Sums:
         )
 
     def convex_part(self, t: Array, count: Array) -> tuple[Array, Array]:
-        """Σ m Φ(μ - t) and Σ m Φ(t - μ) over the first ``count`` shifts: the smaller one summed, the other from it."""
+        """Return Σ m Φ(μ - t) and Σ m Φ(t - μ) over the first ``count`` shifts: the smaller one summed, the other from
+        it.
+        """
         value, rest, whole = np.empty(t.size), np.empty(t.size), self.mass_before[count]
         for rows in blocks(t.size):
             beyond = t[rows] >= self.middle
@@ -359,7 +366,7 @@ class _Sums:
         return before + self._masked(t, count, first, last, -1.0)
 
     def _masked(self, t: Array, count: Array, first: int, last: int, sign: float) -> Array:
-        """Sums over the shifts from ``first`` to ``last``, of those the first ``count``."""
+        """Return sums over the shifts from ``first`` to ``last``, of those the first ``count``."""
         always = min(max(int(count.min()), first), last)
         value = normal_sums(t, self.shift[first:always], self.mass[first:always], sign)
         if always < last:
@@ -369,7 +376,7 @@ class _Sums:
         return value
 
     def exponents(self, t: Array, count: Array) -> tuple[Array, Array]:
-        """Log of m e^{μt - μ²/2} of those of the first ``count`` shifts that matter anywhere in the block."""
+        """Compute log m e^{μt - μ²/2} for the first ``count`` shifts that matter anywhere in the block."""
         nearest = np.clip(np.searchsorted(self.shift, t), 0, np.maximum(count - 1, 0))
         distance = (self.shift[nearest] - t) ** 2 - 2 * self.log_mass[nearest]
         reach = np.sqrt(float(distance.max()) + 2 * _NEGLIGIBLE)
@@ -382,12 +389,12 @@ class _Sums:
 
 
 def _limit(last: float) -> float:
-    """A bound of the thresholds up to ``last``; one of few, so that what depends on it can be kept."""
+    """Return a bound of the thresholds up to ``last``; one of few, so that what depends on it can be kept."""
     return float(2.0 ** np.ceil(np.log2(max(last, 1.0))))
 
 
 def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Array) -> Array:
-    """The inverse of a table with slopes, cubic in each cell."""
+    """Return the inverse of a table with slopes, cubic in each cell."""
     left = right - 1
     width, rise = table[right] - table[left], grid[right] - grid[left]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -399,7 +406,7 @@ def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Arra
 
 
 def upper_end(shift: Array, mass: Array, tail: float) -> float:
-    """A t with E Φ(μ - t) ≤ ``tail`` (and Φ(-t) ≤ ``tail``)."""
+    """Return a t with E Φ(μ - t) ≤ ``tail`` (and Φ(-t) ≤ ``tail``)."""
     share = np.minimum(tail / (mass.size * mass), 0.5)
     return float(max(np.max(shift - ndtri(share)), -ndtri(tail)))
 
@@ -418,7 +425,7 @@ class SecretLowerPair:
 
     @cached_property
     def guide(self) -> SecretUpperPair:
-        """The pair whose thresholds say where outcomes are merged."""
+        """The pair whose thresholds determine where outcomes are merged."""
         x, mass = self.bins.concentrate(0.0)
         return SecretUpperPair(self._shift(x), mass, self.sample_rate)
 
@@ -428,11 +435,11 @@ class SecretLowerPair:
         return value
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`SecretUpperPair`."""
+        """Return the range as in :class:`SecretUpperPair`."""
         return self.guide.loss_range(tail)
 
     def curve(self, t: Array) -> tuple[Array, Array]:
-        """A lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
+        """Return a lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
         bins = self._points
         value, rest = np.empty(t.size), np.empty(t.size)
         for rows in blocks(t.size):
@@ -452,11 +459,11 @@ class SecretLowerPair:
         return _Points.of(self.bins, self._shift)
 
     def thresholds(self, nodes: Array) -> Array:
-        """Where outcomes are told apart; any will do."""
+        """Choose outcomes that are distinguished; any choice is valid."""
         return self.guide.thresholds(nodes)[0]
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, after merging outcomes between thresholds."""
+        """Return the masses between increasing loss nodes, after merging outcomes between thresholds."""
         t = finite(self.thresholds(nodes))
         return cells_of_curve(nodes, t, *self.curve(t), self.sample_rate)
 
@@ -501,7 +508,7 @@ class _Points:
         return float(self.before[-1])
 
     def above(self, t: Array) -> Array:
-        """Σ of lower bounds of E[Φ(μ - t); bin]: those far above t count in full, those far below not at all."""
+        """Return Σ of lower bounds of E[Φ(μ - t); bin]: those far above t count in full, those far below not at all."""
         lowest, highest = float(t.min()), float(t.max())
         seen = reach(float(self.before[np.searchsorted(-self.at_left, -highest)]) / 2)
         first = int(np.searchsorted(-self.at_right, -(highest + FULL)))
@@ -509,7 +516,7 @@ class _Points:
         return self._between(t, first, last, 1.0) + self.before[first]
 
     def beside(self, t: Array) -> Array:
-        """The mass less :meth:`above`, summed by itself."""
+        """Sum the mass not in :meth:`above` directly."""
         lowest, highest = float(t.min()), float(t.max())
         seen = reach(float(self.after[np.searchsorted(-self.at_left, -lowest)]) / 2)
         first = int(np.searchsorted(-self.at_right, -(highest + seen)))
@@ -517,7 +524,7 @@ class _Points:
         return self._between(t, first, last, -1.0) + self.after[last]
 
     def _between(self, t: Array, first: int, last: int, sign: float) -> Array:
-        """Jensen's inequality where all of a bin is convex, a chord where it is concave, else the right end."""
+        """Apply Jensen's inequality where all of a bin is convex, a chord where it is concave, else the right end."""
         star = inflection_shift(t)
         chords = int(np.searchsorted(-self.at_right, -float(star.max()), side="right"))
         means = int(np.searchsorted(-self.at_left, -float(star.min())))
@@ -539,12 +546,14 @@ class _Points:
 
 
 def finite(thresholds: Array) -> Array:
-    """Increasing ones."""
+    """Return increasing ones."""
     return np.unique(thresholds[np.isfinite(thresholds)])
 
 
 def cells_of_curve(nodes: Array, t: Array, value: Array, rest: Array, sample_rate: float) -> LossCells:
-    """Masses between loss nodes of the pair whose curve joins the points at thresholds ``t``; ``rest`` is 1 - value."""
+    """Return the masses between loss nodes of the pair whose curve joins the points at thresholds ``t``; ``rest`` is 1
+    - value.
+    """
     ends = np.concatenate([[-np.inf], t, [np.inf]])
     present, absent = masses_between(ends, value, rest, sample_rate)
     far = int(np.searchsorted(ends, _FAR))
@@ -554,7 +563,9 @@ def cells_of_curve(nodes: Array, t: Array, value: Array, rest: Array, sample_rat
 
 
 def masses_between(ends: Array, value: Array, rest: Array, sample_rate: float) -> tuple[Array, Array]:
-    """P- and Q-masses between thresholds, the first of which is -∞ and the last ∞, by a curve at the inner ones."""
+    """Compute P- and Q-masses between thresholds, the first of which is -∞ and the last ∞, by a curve at the inner
+    ones.
+    """
     value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
     step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
     absent = interval_masses(ends)
@@ -571,7 +582,7 @@ def _log_masses(points: Array) -> Array:
 
 
 def merged(present: Array, absent: Array) -> tuple[list[float], list[float], list[float]]:
-    """Outcomes merged into a monotone likelihood ratio: P-masses, Q-masses, logs of the ratio."""
+    """Merge outcomes into a monotone likelihood ratio: P-masses, Q-masses, logs of the ratio."""
     keep = absent > 0
     weights = np.maximum(absent[keep], 1e-300)
     ratio = np.maximum(isotonic_regression(present[keep] / weights, weights), 0.0)
@@ -603,7 +614,7 @@ def _log_sum(a: float, b: float) -> float:
 
 
 def by_node(nodes: Array, p: Array, q: Array, log_ratio: Array) -> LossCells:
-    """Cells of outcomes with the given masses and losses."""
+    """Return cells of outcomes with the given masses and losses."""
     place = np.searchsorted(nodes, log_ratio, side="right")
     p_cells = np.bincount(place, weights=np.maximum(p, 0.0), minlength=nodes.size + 1)
     q_cells = np.bincount(place, weights=q, minlength=nodes.size + 1)

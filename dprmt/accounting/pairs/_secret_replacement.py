@@ -33,7 +33,7 @@ class SecretReplacement:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         high = float(self._loss(np.array([max(self.one.last_threshold(tail), 1.0)]))[0][0])
         return -high, high
 
@@ -43,7 +43,7 @@ class SecretReplacement:
         return float(self.one.shift.max()) + _BEYOND
 
     def _loss(self, t: Array) -> tuple[Array, Array]:
-        """The loss at thresholds, and its derivative."""
+        """Return the loss at thresholds, and its derivative."""
         value, slope = self._log_density(t)
         other, falling = self._log_density(-t)
         return value - other, slope + falling
@@ -79,7 +79,7 @@ class SecretReplacement:
         return grid, np.maximum.accumulate(self._loss(grid)[0])
 
     def thresholds(self, nodes: Array) -> tuple[Array, Array]:
-        """The outcome at which the loss reaches each node, and by how much the loss misses the node there.
+        """Return the outcome at which the loss reaches each node, and by how much the loss misses the node there.
 
         Where the loss steps across a node it does not miss it.
         """
@@ -99,7 +99,7 @@ class SecretReplacement:
         return np.copysign(t[place], nodes), miss[place]
 
     def _solved(self, target: Array, low: Array, high: Array) -> tuple[Array, Array]:
-        """Newton's method between brackets, which get narrower; where it does not arrive, halves of them."""
+        """Solve by Newton's method between brackets, which get narrower; bisect where it does not converge."""
         low, high, t = low.copy(), high.copy(), (low + high) / 2
         miss, active = np.empty(t.size), np.arange(t.size, dtype=np.int64)
         for again in range(_MOST_HALVINGS):
@@ -122,7 +122,9 @@ class SecretReplacement:
         return np.where(jumped, high, t), np.where(jumped, 0.0, miss)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes; what the inversion of the loss misses counts as infinite (C7)."""
+        """Return the masses between increasing loss nodes; what the inversion of the loss misses counts as infinite
+        (C7).
+        """
         t, miss = self.thresholds(nodes)
         present, absent = self._masses(np.concatenate([[-np.inf], t, [np.inf]]))
         p, q = present[1:-1], absent[1:-1]
@@ -139,11 +141,11 @@ class SecretReplacement:
 
     @cached_property
     def _lost(self) -> float:
-        """What squared-norm ratios below the smallest atom leave beyond every threshold."""
+        """Mass that squared-norm ratios below the smallest atom leave beyond every threshold."""
         return self.one.sample_rate * float(self.one.capped_curve(np.array([self._last]), self._last)[0][0])
 
     def _masses(self, ends: Array) -> tuple[Array, Array]:
-        """P's and Q's masses between outcomes, except for what is lost."""
+        """Compute P's and Q's masses between outcomes, except for the lost mass."""
         q, plain = self.one.sample_rate, interval_masses(ends)
         t = np.clip(ends, -self._last, self._last)
         value, rest = self.one.capped_curve(t, self._last)
@@ -155,7 +157,9 @@ class SecretReplacement:
 
 
 def _with_masses_that_agree(cells: LossCells, nodes: Array) -> LossCells:
-    """P-mass beyond e^l of a cell's Q-mass, l its right node, is of rounding: an infinite loss; Q-mass alike, below."""
+    """Treat P-mass beyond e^l of a cell's Q-mass, l its right node, as rounding: move it to an infinite loss, and
+    Q-mass accordingly.
+    """
     # Far out either mass may be a rounding of a number near 1 where the other one is exactly 0. Losses only grow.
     left, right = (np.clip(side, -_LARGE_LOSS, _LARGE_LOSS) for side in (nodes[:-1], nodes[1:]))
     p = np.where(nodes[1:] < _LARGE_LOSS, np.minimum(cells.p, cells.q * np.exp(right)), cells.p)
@@ -176,11 +180,11 @@ class SecretReplacementBelow:
         return SecretReplacement(self.one.guide)
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`SecretReplacement`."""
+        """Return the range as in :class:`SecretReplacement`."""
         return self._guide.loss_range(tail)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, after merging outcomes between thresholds."""
+        """Return the masses between increasing loss nodes, after merging outcomes between thresholds."""
         t, _ = self._guide.thresholds(nodes)
         t = np.unique(np.clip(t, -_FAR, _FAR))
         q = self.one.sample_rate

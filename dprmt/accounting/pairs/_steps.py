@@ -14,7 +14,7 @@ from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.basics import LARGEST_LOSS, Value, value_from_dict
 from dprmt.accounting.laws import ExactLaw, Focus, NormLaw, NormRatioBins, RankOneLaw
 from dprmt.accounting.pairs._exact_replacement import CoinMixture
-from dprmt.accounting.pairs._fixed_size import FixedSizeStep
+from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, slack_of_excess, step_slack
 from dprmt.accounting.pairs._public_replacement import opposites_below, replaced_by_opposites
@@ -40,7 +40,7 @@ class ZeroOut(Value):
 
     kind: ClassVar[str] = "zero-out"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = False
     """True if other samples come in their place."""
 
@@ -50,13 +50,13 @@ class ZeroOut(Value):
 
 @dataclass(frozen=True, repr=False)
 class AddRemove(Value):
-    """A sample is present, or absent (N0).
+    """Neighbours in which a sample is present or absent (N0).
 
     Formal guarantees
     -----------------
-    The numbers are those of :class:`ZeroOut`, and hold *if* the sample rate and the divisor of the released sum are
-    constants chosen without the data set's size. With rate B/n, or a sum divided by q·n, of the private n, the
-    scale of the noise tells n: no such claim then.
+    The numbers of :class:`ZeroOut` hold *only if* the sample rate and the divisor of the released sum are constants
+    chosen without the data set's size. A rate B/n, or a sum divided by q·n, reveals a private n by the scale of the
+    noise, so there is no claim.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class AddRemove(Value):
 
     kind: ClassVar[str] = "add-remove"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = False
     """True if other samples come in their place."""
 
@@ -76,7 +76,7 @@ class AddRemove(Value):
 
 @dataclass(frozen=True, repr=False)
 class ReplaceOne(Value):
-    """A sample is present, or any other one in its place, with the same coins (N1), (N2), (N11).
+    """Neighbours in which a sample is replaced by any other, with the same sampling (N1), (N2), (N11).
 
     Examples
     --------
@@ -86,7 +86,7 @@ class ReplaceOne(Value):
 
     kind: ClassVar[str] = "replace-one"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = True
     """True if other samples come in their place."""
 
@@ -96,16 +96,16 @@ class ReplaceOne(Value):
 
 @dataclass(frozen=True, repr=False)
 class Group(Value):
-    """All samples of one person: ``size`` of them, each with a coin of its own, change at once (N4).
+    """Neighbours in which all ``size`` samples of one person change together, each sampled independently (N4).
 
-    A person whose samples are drawn together and clipped together is one sample: no group.
+    If a person's samples are drawn together and clipped together, they form one sample instead of a group.
 
     Parameters
     ----------
     size : int
-        m, the most samples one person has, in [1, 1000].
+        Largest number m of samples of one person, in [1, 1000].
     of : ZeroOut, AddRemove or ReplaceOne
-        What happens to each of them.
+        Change of each of these samples.
 
     Raises
     ------
@@ -133,7 +133,7 @@ class Group(Value):
 
     @property
     def group_size(self) -> int:
-        """Samples that change at once."""
+        """Number of samples that change together."""
         return self.size
 
     @property
@@ -150,7 +150,7 @@ _KINDS = (ZeroOut, AddRemove, ReplaceOne, Group)
 
 
 def checked_neighbours(neighbours: object) -> Neighbours:
-    """The relation, checked; the error names the classes there are."""
+    """Return the relation, checked; the error names the classes there are."""
     if not isinstance(neighbours, ZeroOut | AddRemove | ReplaceOne | Group):
         allowed = "ZeroOut(), AddRemove(), ReplaceOne() or Group(size)"
         raise ParameterError("neighbours", neighbours, allowed)
@@ -158,7 +158,7 @@ def checked_neighbours(neighbours: object) -> Neighbours:
 
 
 def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
-    """The value that ``as_dict`` described.
+    """Return the value that ``as_dict`` described.
 
     Parameters
     ----------
@@ -219,16 +219,17 @@ class ClippingStep:
         return self.law.is_exact
 
     def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
-        """The law of X under which the step is analysed."""
+        """Return the law of X under which the step is analysed."""
         if self.is_exact:
             return self.law.bins(bins, tail)
         focus = self._focus(min(tail / self.tail_share, 0.1))
         return self.law.bins(bins, min(tail, 1e-3), focus)
 
     def _focus(self, deciding: float) -> Focus | None:
-        """Around the squared-norm ratio that falls below with probability ``deciding``; None where all of it decides.
+        """Choose bins around the squared-norm ratio that falls below with probability ``deciding``; None if all of it
+        decides.
 
-        Noise of deviation 1 beside a shift μ there moves log x by 2/μ, and so the probability by the factor e^{k/μ}.
+        Noise of deviation 1 with a shift μ moves log x by 2/μ there, and so the probability by the factor e^{k/μ}.
         """
         x = self.law.left_tail.lower_quantile(deciding)
         exponent = _FOCUS_DEVIATIONS * self.law.fewest * self.noise_multiplier * math.sqrt(x)
@@ -237,7 +238,7 @@ class ClippingStep:
         return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         if self.is_exact:
             one = np.ones(1)
             pair = PublicPair(self._shift(one), one, self.sample_rate)
@@ -254,7 +255,7 @@ class ClippingStep:
         return spread if self.law.convex_mixture is None else self.dominating(spread, tail), lower
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """A pair that is never more private than the step, and the same whatever losses are asked for.
+        """Return a pair that is never more private than the step, and the same whatever losses are asked for.
 
         Returns: for packages that discretize themselves; with public probes wider than the one of :meth:`pairs`
         (T5).
@@ -271,7 +272,7 @@ class ClippingStep:
         return PublicPair(self._shift(x), mass, self.sample_rate, law.below)
 
     def dominating(self, pair: PublicPair, tail: float) -> StepPair:
-        """From the spread rank-one law: (M2), or (T5) with a crude η where that is too small to be seen."""
+        """Compute the spread rank-one law: (M2), or (T5) with a crude η where that is negligible."""
         eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
         slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
         if slack <= tail:
@@ -283,9 +284,9 @@ class ClippingStep:
 
 
 def gaussians_as_one(schedule: Schedule) -> Schedule:
-    """The schedule with all steps of exact norms without sampling as one step: their σ⁻² add up, and nothing is lost.
+    """Combine all steps of exact norms without sampling into one step, whose σ⁻² is the sum.
 
-    Composed, N(0, I) against N(μ, I) is told apart along μ alone, where it is N(0, 1) against N(|μ|, 1).
+    Nothing is lost: N(0, I) and N(μ, I) differ along μ alone, where they are N(0, 1) and N(|μ|, 1).
     """
     found = [(s, n) for s, n in schedule if isinstance(s, ClippingStep) and s.is_exact and s.sample_rate == 1.0]
     precision = math.fsum(count * step.noise_multiplier**-2.0 for step, count in found)
@@ -302,7 +303,7 @@ _LOSSES, _LOSSES_BELOW, _MOST_LOSSES = 2.5, 3.75, 4000  # times the number of bi
 
 @dataclass(frozen=True)
 class RelatedStep:
-    """One step for several samples that change at once, or for one that is replaced."""
+    """One step for several samples that change together, or for a sample that is replaced."""
 
     steps = 1
 
@@ -321,7 +322,7 @@ class RelatedStep:
         return self.step.is_exact
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         step = self.step
         if step.is_exact:
             above = CoinMixture(step.noise_multiplier, step.sample_rate, self.size, self.is_replacement)
@@ -337,15 +338,17 @@ class RelatedStep:
         return _by_opposites(step, bins, below), _equal_ratios(step, bins, below)
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """A pair that is never more private than the step, whatever losses are asked for."""
+        """Return a pair that is never more private than the step, whatever losses are asked for."""
         return self.pairs(bins, tail)[0]
 
 
-AnyStep: TypeAlias = ClippingStep | RelatedStep | FixedSizeStep
+AnyStep: TypeAlias = ClippingStep | RelatedStep | FixedSizeStep | TruncatedStep
 
 
 def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> bool:
-    """Whether the pairs of a step are known where several samples change, or one is replaced; else curves are (N6)."""
+    """Return whether the pairs of a step are known where several samples change, or one is replaced; else curves are
+    (N6).
+    """
     if not is_poisson:
         return False
     if step.is_exact:
@@ -356,7 +359,7 @@ def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> b
 
 
 def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
-    """The step as the relation sees it."""
+    """Return the step as the relation sees it."""
     size, replaced = neighbours.group_size, neighbours.is_replacement
     return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
 

@@ -17,7 +17,7 @@ _POINTS = 401
 _TOLERANCE = 2e-2  # of most δ
 _ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
 _NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
-_NEGLIGIBLE = 1e-2  # share of δ
+_NEGLIGIBLE = 1e-2  # negligible share of δ
 _LEAST = 1e-250
 _FLOOR = 1e-30
 
@@ -27,9 +27,9 @@ _OTHER: dict[Direction, Direction] = {"remove": "add", "add": "remove"}
 def bounds_by_curves(
     schedule: Schedule, question: Question, direction: Direction, neighbours: Neighbours, tolerance: float
 ) -> PrivacyBounds:
-    """Bounds from the curves of one sample that is present, or without a gradient.
+    """Bound by the curves of one sample that is present, or without a gradient.
 
-    Returns: the upper one by (N6); the lower one is that of the one sample.
+    The upper bound follows from (N6); the lower bound is the bound of one sample.
     """
     rough = max(tolerance, _ROUGH)
     one = {side: solve(schedule, question, side, rough) for side in (direction, _OTHER[direction])}
@@ -44,20 +44,20 @@ def bounds_by_curves(
 
 
 def deltas_by_curves(schedule: Schedule, epsilons: Array, direction: Direction, neighbours: Neighbours) -> Array:
-    """An upper bound on δ at each of increasing ε."""
+    """Return an upper bound on δ at each of increasing ε."""
     lines = lines_by_curves(schedule, direction, neighbours, max(float(epsilons[-1]), 1.0))
     return np.minimum(lines.at(epsilons), 1.0)
 
 
 def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighbours, largest: float) -> Lines:
-    """All lines of the relation, from curves up to ``largest`` ε."""
+    """Return all lines of the relation, from curves up to ``largest`` ε."""
     return _related(tuple(schedule), direction, neighbours, largest, _FLOOR)
 
 
 def _epsilon(
     schedule: tuple[tuple[Step, int], ...], delta: float, direction: Direction, neighbours: Neighbours, one: float
 ) -> float:
-    """``one``: an upper bound of one sample's ε."""
+    """Bound ε by curves; ``one`` is an upper bound of one sample's ε."""
     times = neighbours.group_size * (2 if neighbours.is_replacement else 1)
     is_exact = all(step.is_exact for step, _ in schedule)
     if not math.isfinite(one) or (one > _NO_END and not is_exact):

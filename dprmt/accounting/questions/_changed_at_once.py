@@ -1,7 +1,7 @@
-r"""Bounds for several changes at once, or for replacement, from two certified curves alone: (N6).
+r"""Bounds for several simultaneous changes, or for replacement, from two certified curves alone: (N6).
 
-b(α), the largest power of a test of level α, of one change bounds that of the next: b∘b that of both. Curves are kept
-as the δ(ε) of lines e^ε·α + δ that lie above b. See ``docs/theory/neighbours.md``.
+b(α), the largest power of a test of level α, of one change bounds the level of the next, so b∘b bounds both. Curves
+are kept as the δ(ε) of lines e^ε·α + δ that lie above b. See ``docs/theory/neighbours.md``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Lines:
     delta: Array
 
     def at(self, epsilon: Array) -> Array:
-        """A δ for other slopes: the least one is convex in the slope, decreasing, and at most 1."""
+        """Return a δ for other slopes: the least one is convex in the slope, decreasing, and at most 1."""
         first, last = float(self.epsilon[0]), float(self.epsilon[-1])
         right = np.clip(np.searchsorted(self.epsilon, epsilon), 1, self.epsilon.size - 1)
         start, stop = self.epsilon[right - 1], self.epsilon[right]
@@ -35,7 +35,7 @@ class Lines:
         return np.where(epsilon < first, 1.0, np.where(epsilon > last, self.delta[-1], between))
 
     def after(self, inner: Lines) -> Lines:
-        """Lines above this function of the inner one."""
+        """Return lines above this function of the inner one."""
         first, last = self.epsilon[0] + inner.epsilon[0], self.epsilon[-1] + inner.epsilon[-1]
         epsilon = np.linspace(first, last, 2 * _POINTS - 1)
         delta = np.ones(epsilon.size)
@@ -46,7 +46,7 @@ class Lines:
         return Lines(epsilon, np.minimum.accumulate(delta))
 
     def epsilon_at(self, delta: float) -> float:
-        """The least ε ≥ 0 whose line is known to start at most at ``delta``; ∞ if there is none."""
+        """Return the least ε ≥ 0 whose line is known to start at most at ``delta``; ∞ if there is none."""
         enough = np.flatnonzero(self.delta <= delta)
         if not enough.size:
             return math.inf
@@ -60,14 +60,14 @@ class Lines:
 
 
 def lines_of(epsilon: Array, delta: Array, other: Array) -> Lines:
-    """From δ at increasing ``epsilon`` ≥ 0 for a pair and, ``other``, for the exchanged one."""
+    """Build lines from δ at increasing ``epsilon`` ≥ 0 for a pair and, ``other``, for the exchanged one."""
     falling = np.exp(-epsilon[:0:-1])
     left = 1.0 - falling + falling * other[:0:-1]
     return Lines(np.concatenate([-epsilon[:0:-1], epsilon]), np.minimum.accumulate(np.concatenate([left, delta])))
 
 
 def repeated(lines: Lines, times: int) -> Lines:
-    """b∘…∘b."""
+    """Compute b∘…∘b."""
     result, power = None, lines
     while times:
         if times & 1:
@@ -79,6 +79,6 @@ def repeated(lines: Lines, times: int) -> Lines:
 
 
 def changed_at_once(remove: Lines, add: Lines, size: int, is_replacement: bool) -> Lines:
-    """Lines for ``size`` samples that are removed, or replaced: then all leave first, and others come."""
+    """Return lines for ``size`` samples that are removed, or replaced: then all leave first, and others come."""
     removed = repeated(remove, size)
     return removed.after(repeated(add, size)) if is_replacement else removed

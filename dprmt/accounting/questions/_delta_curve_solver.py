@@ -85,7 +85,7 @@ class DeltaCurveSolver:
         return [at for at in places if not self.found[at].is_narrow and self.found[at].upper > self.floor[at]]
 
     def _width(self, place: int) -> float:
-        """In units of the tolerance."""
+        """Compute widths in units of the tolerance."""
         bounds = self.found[place]
         if not math.isfinite(bounds.upper):
             return math.inf

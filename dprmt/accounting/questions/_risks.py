@@ -1,4 +1,4 @@
-"""What a composed run lets an attacker do, in numbers that people can read: from its whole curve, with both ends."""
+"""Success rates of an attacker on a composed run: from its whole curve, with both ends."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _NARROW = 1e-2  # relative width of an interval that is called narrow
 
 
 def true_positive_rate(band: TradeOff) -> PrivacyBounds:
-    """1 - β at the band's one α."""
+    """Compute 1 - β at the band's one α."""
     lower, estimate, upper = (1.0 - float(end[0]) for end in (band.upper, band.estimate, band.lower))
     return PrivacyBounds(lower, estimate, upper, is_narrow=upper - lower <= _NARROW * upper)
 
 
 def bayes_risk(delta: PrivacyBounds, least: float) -> PrivacyBounds:
-    """Min over tests of π·β + (1-π)·α = min(π, 1-π)·(1 - δ(|log((1-π)/π)|)): the larger of both directions decides."""
+    """Minimize π·β + (1-π)·α = min(π, 1-π)·(1 - δ(|log((1-π)/π)|)) over tests; the larger direction decides."""
     lower, estimate, upper = (least * (1.0 - end) for end in (delta.upper, delta.estimate, delta.lower))
     narrow = upper - lower <= _NARROW * upper
     return PrivacyBounds(lower, estimate, upper, delta.direction, is_narrow=narrow, safe="lower")
 
 
 def mu_grid(last: float) -> Array:
-    """Where δ is asked for to tell μ, up to an ε."""
+    """List the ε at which δ is computed to determine μ, up to an ε."""
     return np.linspace(0.0, max(last, 1e-6), _POINTS)
 
 
 def gdp_mu(curve: PrivacyCurve, least_delta: float) -> PrivacyBounds:
-    """The smallest μ with δ(ε) ≤ δ_μ(ε) wherever δ(ε) > ``least_delta``."""
+    """Return the smallest μ with δ(ε) ≤ δ_μ(ε) wherever δ(ε) > ``least_delta``."""
     epsilon, seen = curve.at, curve.lower > least_delta
     lower = float(np.max(_mu_of(epsilon[seen], curve.lower[seen]), initial=0.0))
     upper = max(_mu_of_chords(epsilon, np.maximum(curve.upper, least_delta)), lower)
@@ -59,7 +59,7 @@ def _log_tail(x: Array) -> Array:
 
 
 def _mu_of(epsilon: Array, delta: Array) -> Array:
-    """At most the μ whose curve passes through each point."""
+    """Bound the μ whose curve passes through each point from above."""
     low, high = np.zeros(epsilon.size), np.full(epsilon.size, _LARGEST_MU)
     for _ in range(_HALVINGS):
         middle = np.where(low > 0.0, np.sqrt(np.maximum(low, 1e-12) * high), high * 1e-3)
@@ -69,7 +69,7 @@ def _mu_of(epsilon: Array, delta: Array) -> Array:
 
 
 def _mu_of_chords(epsilon: Array, delta: Array) -> float:
-    """A μ whose curve lies above all chords of δ in e^ε, cell by cell.
+    """Return a μ whose curve lies above all chords of δ in e^ε, cell by cell.
 
     A convex curve falls short of its chord by at most (Δγ)²/8 times its largest second derivative there, which is
     φ(μ/2 + ε/μ)/(μγ); so much is asked for at both ends.

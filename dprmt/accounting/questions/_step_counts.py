@@ -25,9 +25,9 @@ from dprmt.accounting.composition import (
 from dprmt.accounting.pairs import LossPMF, Step
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
-_MOST_POINTS = 2**20  # of an inverse transform that has to be made for single numbers of steps
+_MOST_POINTS = 2**20  # points of an inverse transform for single numbers of steps
 _TRANSFORMS = 33  # at most, before it is seen what they leave open
-_LEAST_GAIN = 0.8  # of a level's width in the one before it, beyond which another level is not tried
+_LEAST_GAIN = 0.8  # share of the former level's width, above which no further level is tried
 _WIDER = 1.5  # than its neighbours' intervals, where those are wide: nothing narrower is to be had
 
 
@@ -47,7 +47,7 @@ class Brackets:
         self.asked = np.zeros(self.counts.size, dtype=bool)
 
     def add(self, where: NDArray[np.int64], lower: Array, upper: Array) -> None:
-        """Take over bounds, and what they say of other numbers of steps."""
+        """Store bounds, and update the bounds of other numbers of steps."""
         self.lower[where] = np.maximum(self.lower[where], lower)
         self.upper[where] = np.minimum(self.upper[where], upper)
         self.lower = np.maximum.accumulate(self.lower)
@@ -60,17 +60,17 @@ class Brackets:
         self.add(np.array([place]), np.array([bounds.lower]), np.array([bounds.upper]))
 
     def width(self) -> Array:
-        """Widths in units of the tolerance."""
+        """Compute widths in units of the tolerance."""
         with np.errstate(invalid="ignore"):
             value: Array = (self.upper - self.lower) / (self.tolerance * np.maximum(1.0, self.upper))
         return np.where(np.isfinite(self.upper), value, np.inf)
 
     def open(self) -> NDArray[np.int64]:
-        """Where they are wider than asked, and could decide."""
+        """Mark bounds that are wider than requested, and could decide."""
         return np.flatnonzero((self.width() > 1.0) & (self.upper > self.floor))
 
     def next_place(self) -> int | None:
-        """Where to ask next by itself: in the middle of what is open, until the rest follows from these."""
+        """Choose the next single number: in the middle of the open ones, until the rest follows from these."""
         todo, width = self.open(), self.width()
         todo = todo[~self.asked[todo]]
         known = np.flatnonzero(self.asked)
@@ -114,7 +114,7 @@ class _BlockQuestion:
 
 @dataclass(frozen=True)
 class _Laws:
-    """A step's discrete losses from above and from below, and a bound on its total variation."""
+    """Discrete losses of a step from above and from below, and a bound on its total variation."""
 
     upper: LossPMF
     lower: LossPMF
@@ -158,7 +158,7 @@ def _solve_all(
 
 
 def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, block: NDArray[np.int64]) -> bool:
-    """Whether this could be done."""
+    """Return whether this could be done."""
     counts, delta = brackets.counts[block], question.delta
     drift = loss_drift([(question.step, 1)]) * counts
     upper = _bounds_of(laws.upper, counts, delta, "upper")
@@ -172,7 +172,9 @@ def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, bloc
 
 
 def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, side: Side) -> Array | None:
-    """By a transform for evenly spread ones of many; the others get trivial bounds. None if it would be too long."""
+    """Compute the bounds of many evenly spread numbers by a transform; the others get trivial bounds. The result is
+    None if the transform would be too long.
+    """
     if not law.mass.any():
         return None
     tilt = best_tilt([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta=delta)

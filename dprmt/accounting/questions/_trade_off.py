@@ -17,7 +17,7 @@ from dprmt.accounting.questions._by_curves import lines_by_curves
 _LEVEL = 0.5  # refinement of the discretization
 _DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
 _LEAST_DELTA = 1e-9
-_ESTIMATE_AT = 0.33  # of the way from lower to upper: the upper side errs about twice as much
+_ESTIMATE_AT = 0.33  # estimate's position between lower and upper: the upper side errs about twice as much
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TradeOff:
 
 
 def checked_rates(alpha: ArrayLike) -> Array:
-    """False positive rates as an array, checked."""
+    """Check false positive rates and return them as an array."""
     try:
         rates = np.asarray(alpha)
         if rates.dtype.kind in "fiu" and np.all((rates >= 0) & (rates <= 1)):
@@ -56,7 +56,7 @@ def checked_rates(alpha: ArrayLike) -> Array:
 
 
 def trade_off(schedule: Schedule, alpha: ArrayLike, directions: Sequence[Direction] = _DIRECTIONS) -> TradeOff:
-    """The smaller of both directions' trade-off functions of a composition, or that of one where both are alike.
+    """Return the smaller of both directions' trade-off functions of a composition, or the only one if they are equal.
 
     Notes
     -----
@@ -71,14 +71,14 @@ def trade_off(schedule: Schedule, alpha: ArrayLike, directions: Sequence[Directi
 
 
 def perfect_trade_off(alpha: Array) -> TradeOff:
-    """1 - α: nothing is released."""
+    """Return 1 - α: nothing is released."""
     return TradeOff(alpha, 1.0 - alpha, 1.0 - alpha, 1.0 - alpha)
 
 
 def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighbours) -> TradeOff:
-    """The same for a relation without a pair, from curves of one sample composed (N6).
+    """Compute the trade-off for a relation without a pair, from curves of one sample composed (N6).
 
-    Returns: the upper side is that of the one sample.
+    The upper side is the upper side of one sample.
     """
     one = trade_off(schedule, alpha)
     best = np.zeros(one.alpha.shape)

@@ -22,14 +22,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NormRatios:
-    """Estimated over true squared norm of per-sample gradients, and what theory says of it. It is **private**.
+    """Ratio of estimated to true squared norms of per-sample gradients, with the predicted law. It is **private**.
 
     Attributes
     ----------
     probes, rank : int
-        k, and the largest number of nonzero singular values that a sample's layers have together.
+        k, and the largest total number of nonzero singular values of a sample's layers.
     samples, draws : int
-        Gradients, and draws of the probes for each.
+        Number of gradients, and of draws of the probes for each.
     leading_share : float
         Median over the samples of the largest squared singular value over their sum, in (0, 1].
     ratios : array, shape (samples·draws,)
@@ -43,9 +43,9 @@ class NormRatios:
     envelope : array, shape (p,)
         The largest probability that any spectrum of this rank can give.
     over_envelope : float
-        By how much the empirical curve exceeds the envelope at worst, over all ratios; negative if it never does.
+        Largest excess of the empirical curve over the envelope, over all ratios; negative if there is none.
     band : float
-        With probability 1 - ``error``, empirical and predicted differ by no more anywhere.
+        Bound on the distance of the empirical from the predicted curve, with probability 1 - ``error``.
     error : float
         Probability in (0, 1).
     """
@@ -81,19 +81,19 @@ def measure_norm_ratios(
 ) -> NormRatios:
     """Estimate the norms of real per-sample gradients many times over, with independent probes each time.
 
-    All trainable linear layers count; their norms are estimated layer by layer, as in training, with a probe matrix
-    for every sample, layer and draw.
+    All trainable linear layers count. Their norms are estimated layer by layer, as in training, with a separate probe
+    matrix for every sample, layer and draw.
 
     Parameters
     ----------
     experiment : Experiment
-        The model, and the data of which samples are taken at equal distances.
+        Model and data; the samples are taken at equal distances.
     samples, draws : int
-        How many, >= 1.
+        Number of samples, and of draws for each, >= 1.
     probes : int
-        k >= 2.
+        Number of probes k >= 2.
     seed : int
-        Of the probes.
+        Seed of the probes.
     error : float
         Probability in (0, 1) that the band is too narrow.
 
@@ -113,8 +113,8 @@ def measure_norm_ratios(
 
     Notes
     -----
-    The ratios are independent but not of one law. The band is ``√(ln(2e/error)/(2N))``, e times as likely to be left
-    as for equal laws (Bretagnolle 1980).
+    The ratios are independent but not identically distributed. The band is ``√(ln(2e/error)/(2N))``, e times as likely
+    to be left as for equal laws (Bretagnolle 1980).
 
     References
     ----------
@@ -178,7 +178,7 @@ class _Factors:
 
 
 def _factors(experiment: Experiment, items: list[Any]) -> list[_Factors]:
-    # One forward and backward pass over all samples at once.
+    # One forward and backward pass over all samples together.
     with _recorded(experiment.model) as record:
         losses = experiment.task.losses(experiment.model, experiment.task.collate(items))
         losses.sum().backward()

@@ -44,19 +44,19 @@ class GradientStep:
     Attributes
     ----------
     number : int
-        Of the step, from 0.
+        Number of the step, from 0.
     sigma : float
         Standard deviation of the noise in one entry, σ_DP·C/L.
     samples : int
-        How many were drawn. **Private.**
+        Size of the drawn batch. **Private.**
     loss : float
-        Their mean loss, NaN without samples. **Private.**
+        Mean loss of the batch, NaN without samples. **Private.**
     clean : mapping of str to Tensor
         Mean of the clipped gradients. **Private.**
     noisy : mapping of str to Tensor
-        What is released.
+        Released gradient.
     preconditioner : mapping of str to Tensor
-        By which the optimizer multiplied its momentum, entry by entry; empty unless it is one of Adam's kind.
+        Factors by which the optimizer multiplied its momentum, entry by entry; empty unless it is a kind of Adam.
     """
 
     number: int
@@ -78,18 +78,18 @@ def private_gradients(
     Parameters
     ----------
     experiment : Experiment
-        What to train.
+        Model and data to train.
     settings : Settings
-        How; with a denoiser. Of weights that DP-GRAPE trains the gradients in their subspaces are seen.
+        Settings with a denoiser. For weights that DP-GRAPE trains, gradients are in their subspaces.
     steps : int, optional
-        How many of the settings' steps to do; all by default.
+        Number of steps to run; by default all of the settings'.
     seed : int
-        For batches and noise. A known seed, as here, makes a run repeatable and **not private**.
+        Seed of batches and noise. A known seed, as here, makes a run repeatable and **not private**.
 
     Yields
     ------
     GradientStep
-        After the optimizer has moved.
+        Each gradient comes after the optimizer has moved.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def private_gradients(
 
     Formal guarantees
     -----------------
-    None: this reads clean gradients, and its noise comes from a known seed. It is for looking at public data.
+    None: it reads clean gradients, and its noise comes from a known seed. Use it with public data.
 
     Examples
     --------
@@ -119,12 +119,12 @@ def private_gradients(
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=[look]) as run:
         for record in itertools.islice(run.steps(), steps):
             loss = math.nan if record.loss is None else record.loss
-            scales = _preconditioner(run.prepared)
+            scales = _preconditioner(run)
             yield GradientStep(record.step - 1, look.sigma, record.batch_size, loss, look.clean, look.noisy, scales)
 
 
-def _preconditioner(prepared: Any) -> dict[str, torch.Tensor]:
-    optimizer, parameters = prepared.private.optimizer, prepared.parameters
+def _preconditioner(run: Any) -> dict[str, torch.Tensor]:
+    optimizer, parameters = run.noised, run.prepared.parameters
     scales = {name: preconditioner(optimizer, p) for name, p in parameters.items()}
     return {name: scale for name, scale in scales.items() if scale is not None}
 
@@ -137,7 +137,7 @@ class CleanGradients(Observer):
     sigma : float
         Standard deviation of the noise in one entry.
     clean, noisy : dict of Tensor
-        Of the last step, by layer.
+        Gradients of the last step, by layer.
     """
 
     def __init__(self) -> None:
@@ -146,11 +146,11 @@ class CleanGradients(Observer):
         self.noisy: dict[str, torch.Tensor] = {}
 
     def start(self, run: Any) -> None:
-        step = run.prepared.denoising
+        step = run.private.denoising
         if step is None:
             raise ParameterError("denoising.method", None, "a denoiser, on whole gradients, to compare them at")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivateDataWarning)  # `private_gradients` says it in its docstring
+            warnings.simplefilter("ignore", PrivateDataWarning)  # `private_gradients` documents it
             self._evaluation = DenoisingEvaluation(step)
         step.observe(self, self._take)
 

@@ -72,31 +72,32 @@ class LayerSpectra:
 
 
 def _entropy(singular_values: NDArray[np.float64]) -> float:
-    # Of the squares as shares of their sum; 0 for a zero matrix.
+    # Entropy of the squares as shares of their sum; 0 for a zero matrix.
     squares = singular_values[singular_values > 0] ** 2
     shares = squares / squares.sum() if squares.size else squares
     return abs(float(-(shares * np.log(shares)).sum()))
 
 
 def layers_along_depth(step: GradientStep, *, count: int = 3, exclude: Sequence[str] = ()) -> list[str]:
-    """Names of matrices of one kind from the first layer to the last.
+    """List the matrices of one kind from the first layer to the last.
 
-    Of the kinds of weights that are most frequent (names that differ in their numbers only), that with the largest
-    clean gradients.
+    Names that differ only in their numbers are of one kind. Among the most frequent kinds, the one with the largest
+    clean gradients is used.
 
     Parameters
     ----------
     step : GradientStep
         From `private_gradients`.
     count : int
-        At most so many, >= 1, at equal distances.
+        Largest number of names, >= 1, at equal distances.
     exclude : sequence of str
-        Patterns of names to leave out.
+        Patterns for names to exclude.
 
     Returns
     -------
     list of str
-        In the order of the model; empty if no matrix is left. **Private**, as the choice looks at clean gradients.
+        Names in the order of the model; empty if no matrix is left. **Private**, because the choice uses clean
+        gradients.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def layers_along_depth(step: GradientStep, *, count: int = 3, exclude: Sequence[
 
 
 def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float | None = None) -> list[LayerSpectra]:
-    """Singular values of some matrices of a gradient.
+    """Compute the singular values of some matrices of a gradient.
 
     Parameters
     ----------
@@ -127,7 +128,7 @@ def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float |
     layers : sequence of str
         Names of matrices.
     kappa : float, optional
-        The gate >= 1 of the denoiser of arXiv:2510.01137v3; by default that of `kappa_for` at 1 %.
+        The gate >= 1 of the denoiser of arXiv:2510.01137v3; by default `kappa_for` at 1 %.
 
     Returns
     -------
@@ -141,7 +142,7 @@ def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float |
 
     Formal guarantees
     -----------------
-    None: it reads clean gradients.
+    None, because it reads clean gradients.
 
     References
     ----------

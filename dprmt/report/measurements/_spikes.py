@@ -25,7 +25,7 @@ class Spike:
     layer, step, shape
         Which matrix.
     noise_scale : float
-        σ over that of the run.
+        σ divided by the σ of the run.
     signal_over_threshold : float
         Clean top singular value λ over the detection threshold λ* = σ(mn)^{1/4}.
     gap : float
@@ -33,9 +33,10 @@ class Spike:
     predicted : float
         F(λ) over the bulk edge (Eq. 3): 1 at and below the threshold.
     single : float
-        Top singular value with one draw of the noise, over the edge: of the released gradient if ``noise_scale`` is 1.
+        Top singular value with one draw of the noise, over the edge. For ``noise_scale`` 1 it belongs to the released
+        gradient.
     mean, deviation : float
-        Of the same over repeated draws of the noise on the same clean gradient.
+        Mean and deviation of the same value over repeated draws of the noise on the same clean gradient.
     predicted_overlaps, overlaps : (float, float)
         Squared overlap of the left and the right vector: Eqs. 4-5, and the mean over the draws.
     """
@@ -69,19 +70,19 @@ def measure_spikes(
 ) -> list[Spike]:
     """Measure the top singular value and its vectors of every matrix of a gradient.
 
-    The clean gradient of a layer at a step is one point on the curve F. Less noise, which is what a larger batch
-    would have, moves it along the curve.
+    The clean gradient of a layer at a step is one point on the curve F. Less noise, as with a larger batch, moves it
+    along the curve.
 
     Parameters
     ----------
     step : GradientStep
         From `private_gradients`.
     draws : int
-        How often fresh noise is added to the same clean gradient, >= 2.
+        Number of times that fresh noise is added to the same clean gradient, >= 2.
     noise_scales : sequence of float
-        Standard deviations of the noise > 0, over that of the run.
+        Standard deviations of the noise > 0, relative to the noise of the run.
     seed : int
-        Of that noise.
+        Seed of this noise.
 
     Returns
     -------
@@ -155,12 +156,13 @@ class Agreement:
     count : int
         Number of matrices.
     bias, median_error, large_error, largest_error : float
-        Of measured over predicted top singular value minus 1, with the noise averaged over the draws: the mean;
-        of its size the median, the 95 % quantile and the maximum.
+        Errors of the top singular value, measured over predicted minus 1, with the noise averaged over the draws. Bias
+        is the mean; the others are the median, the 95 % quantile and the maximum of the absolute value.
     single_error, single_large_error : float
         Median size and 95 % quantile of the same with one draw of the noise.
     overlap_bias, overlap_error, overlap_large_error : float
-        Of measured minus predicted squared overlap, left and right together: mean, median size and 95 % quantile.
+        Errors of the squared overlap, measured minus predicted, left and right together: mean, median size and 95 %
+        quantile.
     passing : float
         Share of the matrices that pass the gate, with one draw.
     """
@@ -184,9 +186,9 @@ def agreement(spikes: Sequence[Spike], gate: float | None = None) -> Agreement:
     Parameters
     ----------
     spikes : sequence of Spike
-        At least one, say those above the threshold.
+        At least one, for example those above the threshold.
     gate : float, optional
-        κ, for ``passing``; by default that of `kappa_for` at 1 %, by shape.
+        Gate κ for ``passing``; by default `kappa_for` at 1 % by shape.
 
     Returns
     -------
@@ -200,7 +202,7 @@ def agreement(spikes: Sequence[Spike], gate: float | None = None) -> Agreement:
 
     Formal guarantees
     -----------------
-    None: a function of clean gradients.
+    None: it is a function of clean gradients.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What telemetry speaks of, measured on the clean gradients: the truth that its intervals should hold."""
+"""True values of the telemetry, measured on the clean gradients, which its intervals should contain."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from dprmt.training.harness import Observer, StepRecord, run_in_memory
 from dprmt.training.recipes import OPTIMIZERS
 
 _CURVE_FROM = 4  # the first update of telemetry's curve of the objective
-_READINGS = 12  # of a run in the report, about
+_READINGS = 12  # approximate number of readings of a run in the report
 _GATE = 0.01  # chance that noise alone passes for a spike
 
 
 class TelemetryTruth(Observer):
-    """An observer that puts the truth beside every reading of a run's telemetry. It **reads clean gradients**.
+    """Observer that adds the true values to every reading of a run's telemetry. It **reads clean gradients**.
 
-    For a run of the harness in one process, whole gradients, telemetry on.
+    It is for a run of the harness in one process, with whole gradients and telemetry on.
 
     Attributes
     ----------
     private_steps : list of dict
-        One a step: ``step``, ``telemetry`` as the run's record has it, and ``truth`` with the same keys, of the
-        clipped gradients of the batches: ``z``, and at full readings ``signal`` by parameter and ``"*"``,
-        ``rate_factor``, ``curvature``, ``change``, ``z_displacement``, and ``displacement_factor`` for the advice.
-        Under ``predicted`` there is, for each matrix, after how many steps its displacement is expected to have a
-        spike, if every step's signal were the mean of the clean gradients so far (infinite without any). **Private.**
+        One entry per step: ``step``, ``telemetry`` as in the run's record, and ``truth`` with the same keys for the
+        clipped gradients of the batches. The keys are ``z``, and at full readings also ``signal`` by parameter and
+        ``"*"``, ``rate_factor``, ``curvature``, ``change``, ``z_displacement``, and ``displacement_factor``.
+        ``predicted`` has for each matrix the number of steps until its displacement should have a spike, if every
+        step's signal were the mean of the clean gradients so far. **Private.**
 
     Formal guarantees
     -----------------
-    None: it reads clean gradients. It is for looking at public data.
+    None, because it reads clean gradients. Use it with public data.
 
     References
     ----------
@@ -69,16 +69,16 @@ class TelemetryTruth(Observer):
         self.private_steps: list[dict[str, Any]] = []
 
     def start(self, run: Any) -> None:
-        """Stand between noise and optimizer, after telemetry."""
+        """Attach between noise and optimizer, after telemetry."""
         prepared, settings = run.prepared, run.prepared.settings
-        step = prepared.denoising
+        step = run.private.denoising
         if step is None:
-            step = DenoisingStep.attach(prepared.private.optimizer, prepared.parameters, Denoising(method="none"))
+            step = DenoisingStep.attach(run.noised, prepared.parameters, Denoising(method="none"))
             self._own: DenoisingStep | None = step
         else:
             self._own = None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring says it
+            warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring documents it
             self._evaluation = DenoisingEvaluation(step)
         step.observe(self, self._look)
         self._step, self._parameters = step, prepared.parameters
@@ -91,7 +91,7 @@ class TelemetryTruth(Observer):
         self._total = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
 
     def after_step(self, run: Any, record: StepRecord) -> None:
-        """Put the truth beside what was read."""
+        """Add the true values to the reading."""
         truth, found = dict(self._now), record.telemetry
         if "signal" in found:
             truth["signal"] = self._shares()
@@ -163,27 +163,27 @@ def telemetry_readings(
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Telemetry of a recipe's first steps, without a denoiser, beside the truth from clean gradients.
+    """Read the telemetry of a recipe's first steps, without a denoiser, with the true values from clean gradients.
 
-    The model is trained in place, from ``start``. Of DP-GRAPE, whose gradients are not whole, there is no truth.
+    The model is trained in place, from ``start``. DP-GRAPE's gradients are not whole, so they have no true values.
 
     Parameters
     ----------
     setting : RecipeExperiment
-        What is trained.
+        Recipe to train.
     start : mapping of str to Tensor
-        Initial values of what is trained.
+        Initial values of the trained parameters.
     steps : int
-        How many steps, at most the recipe's; there is advice from step 20 on.
+        Number of steps, at most the recipe's; there is advice from step 20 on.
     seed : int
-        Of noise and batches.
+        Seed of noise and batches.
     advance : callable
         Called after each step.
 
     Returns
     -------
     list of dict
-        `TelemetryTruth.private_steps`; without ``truth`` where there is none. **Private.**
+        `TelemetryTruth.private_steps`, without ``truth`` if there is none. **Private.**
 
     Raises
     ------

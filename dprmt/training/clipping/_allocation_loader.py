@@ -14,21 +14,21 @@ from dprmt.training.randomness import allocation, secret_generator
 
 
 class AllocationSampler(Sampler[list[int]]):  # type: ignore[misc]
-    """Batches of random allocation, drawn anew whenever an epoch begins.
+    """Batches of random allocation, drawn anew in every epoch.
 
     Parameters
     ----------
     samples, steps_per_epoch : int
         n and t, >= 1.
     generator : torch.Generator, optional
-        By default one whose state comes from the operating system, and which nobody can guess.
+        By default a generator seeded by the operating system, whose state no one can guess.
 
     Raises
     ------
     ParameterError
         If a number is out of range.
     TrainingStateError
-        If an epoch is begun after one that was left before its end.
+        If an epoch begins before the last one was finished.
 
     Examples
     --------
@@ -57,23 +57,23 @@ class AllocationSampler(Sampler[list[int]]):  # type: ignore[misc]
 
 
 def allocation_loader(data_loader: DataLoader[Any], generator: torch.Generator | None = None) -> DataLoader[Any]:
-    """A loader over the same data, with batches by random allocation: each sample in one step of every epoch.
+    """Make a loader over the same data, with batches by random allocation: each sample in one step of every epoch.
 
-    For ``PrivacyEngine.make_private(..., poisson_sampling=False)``, with an accountant that
-    ``dprmt.accounting.opacus.register(norms, sampling="allocation")`` has registered.
+    Use it with ``PrivacyEngine.make_private(..., poisson_sampling=False)`` and an accountant registered by
+    ``dprmt.accounting.opacus.register(norms, sampling="allocation")``.
 
     Parameters
     ----------
     data_loader : DataLoader
-        Its data, collate function and workers are taken over, its order is not; t is the number of its batches.
+        Its data, collate function and workers are used, but not its order; t is the number of its batches.
     generator : torch.Generator, optional
         As for `AllocationSampler`.
 
     Returns
     -------
     DataLoader
-        With t batches an epoch, of n/t samples on average. A batch may be empty: its tensors have no rows then, as
-        in Opacus' own loader, and it is a step like any other.
+        A loader with t batches an epoch, of n/t samples on average. A batch may be empty: its tensors then have no
+        rows, as in Opacus' loader, and it counts as a step.
 
     Raises
     ------
@@ -82,11 +82,10 @@ def allocation_loader(data_loader: DataLoader[Any], generator: torch.Generator |
 
     Formal guarantees
     -----------------
-    Those of `dprmt.training.randomness.allocation` for the draws. Of the loop this asks that every batch, an empty one
-    as well, is followed by one step of the optimizer; that an epoch, once begun, is gone through or is the last one
-    (another is refused); and that ``poisson_sampling=False`` is said: with Opacus' default this loader would be
-    replaced by its Poisson sampler, which the accountant that was told "allocation" cannot notice.
-    ``BatchMemoryManager`` may split the batches.
+    Draws are made by `dprmt.training.randomness.allocation`, with its guarantee. Your loop must take one optimizer
+    step after every batch, including empty ones, and finish every epoch except the last. Pass
+    ``poisson_sampling=False``: otherwise Opacus replaces this loader by its Poisson sampler, which the accountant
+    cannot detect. ``BatchMemoryManager`` may split the batches.
 
     Examples
     --------
@@ -99,7 +98,7 @@ def allocation_loader(data_loader: DataLoader[Any], generator: torch.Generator |
     if isinstance(data_loader.dataset, IterableDataset):
         raise ParameterError("data_loader.dataset", type(data_loader.dataset).__name__, "data with a length")
     collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
-    collate([data_loader.dataset[0]])  # from which it learns what a batch without samples looks like
+    collate([data_loader.dataset[0]])  # learns the structure of a batch without samples
     sampler = AllocationSampler(len(data_loader.dataset), len(data_loader), generator)
     return DataLoader(
         data_loader.dataset,

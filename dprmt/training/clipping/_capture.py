@@ -1,9 +1,9 @@
-"""What a backward pass shows of every trainable layer: its inputs and the gradients of its outputs.
+"""Capture the inputs of every trainable layer and the gradients of its outputs in a backward pass.
 
 Two hooks on a layer's forward pass. Before it, the layer's parameters are exchanged for constants, so that autograd
 forms no gradient of them: that sum over samples is private and would be thrown away. After it, the output goes through
-:class:`_Tap`, which hands over inputs and output gradient in the backward pass. So whatever gradient a parameter still
-gets comes from a use outside of its layer, which no norm accounts for, and is an error.
+:class:`_Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
+is used outside of its layer, which no norm accounts for, so this is an error.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Capture:
 
     ``policy``: how norms are obtained. ``floor``: the least rounding margin.
 
-    Position embeddings get a batch axis. Some models look up those of one sample and let the sum broadcast them,
-    (1, T, d) to (B, T, d): their gradient would arrive summed over samples. Integers with a first axis of length 1 are
+    Position embeddings get a batch axis. Some models look up the embeddings of one sample and broadcast them, (1, T,
+    d) to (B, T, d), so that their gradient would be summed over samples. Integers with a first axis of length 1 are
     repeated to the batch size, the first axis of the model's first tensor; the model's output is the same.
     """
 
@@ -74,7 +74,8 @@ class Capture:
         self._frozen = {name: parameter.requires_grad for name, parameter in self._parameters.items()}
         device = next(value.device for value in model.parameters() if value.requires_grad)
         self._anchor = torch.zeros((), device=device, requires_grad=True)  # to which every tap leads
-        self.is_on, self._expected, self.summing = True, False, False
+        self._expected, self.summing = False, False
+        self._looked: list[int] | None = None
         self._asked: tuple[torch.Tensor, torch.Tensor] | None = None
         self.batch_size = 1
         self._restored: dict[nn.Module, Any] = {}
@@ -95,6 +96,8 @@ class Capture:
         for name, parameter in self._parameters.items():
             if parameter.requires_grad:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._plain, name)))
+        for forward in self._apart:
+            forward.last_hook = next(reversed(forward.module._forward_pre_hooks))
 
     @property
     def rounding(self) -> float:
@@ -114,18 +117,15 @@ class Capture:
         if not self._forward:
             raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Nothing is captured, and modules that run sample by sample run on the batch, as they were given."""
-        self.is_on = False
-        for forward in self._apart:
-            forward.is_apart = False
+    def uses_of(self, losses: torch.Tensor, rows: Sequence[int]) -> dict[Layer, list[Use]]:
+        """Return what a backward pass of the losses' sum shows of some rows; nothing is measured or summed."""
+        self._expected, self._size, self._looked = True, len(losses), list(rows)
         try:
-            yield
+            if losses.requires_grad:
+                torch.autograd.grad(losses.sum(), [self._anchor], allow_unused=True)
+            return self.waiting
         finally:
-            self.is_on = True
-            for forward in self._apart:
-                forward.is_apart = True
+            self._expected, self._looked = False, None
 
     def check_apart(self, losses: torch.Tensor, *, always: bool = False) -> None:
         """Raise if the first or the last sample's loss depends on others' rows, or others' losses on theirs.
@@ -166,7 +166,7 @@ class Capture:
             raise ParameterError("model", self._elsewhere[0], _ELSEWHERE)
 
     def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        """Squared norms over all layers after the backward pass, shape (B,), and what they are of."""
+        """Return squared norms over all layers after the backward pass, shape (B,), and what they are of."""
         for layer in list(self.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
         if self._tied and self.squared is not None:
@@ -186,19 +186,22 @@ class Capture:
         self._buffers: dict[str, tuple[int, int]] = {}
         self._elsewhere: list[str] = []
 
+    def shared_modules(self) -> list[str]:
+        """Return the names of modules that are run sample by sample, and got nothing that is a sample's own."""
+        return [forward.name for forward in self._apart if forward.takes_no_rows]
+
     def remove(self) -> None:
         """Take the hooks away."""
         self.finish()
         while self._handles:
             self._handles.pop().remove()
-        while self._apart:
-            self._apart.pop().remove()
+        self._apart.clear()
 
     # Hooks. They are closures, which a copied model shares: of a copy's modules they do nothing.
 
     def _start(self) -> Callable[..., None]:
         def start(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if model is self.model and self.is_on:
+            if model is self.model:
                 self._begin(args, kwargs)
 
         return _uncompiled(start)
@@ -221,8 +224,13 @@ class Capture:
     def _follow(self, layer: Layer) -> None:
         module = layer.module
         if isinstance(layer, WholeModule):
-            self._apart.append(self._sample_wise(layer))
+            forward = self._sample_wise(layer)
+            self._apart.append(forward)
+            before, after = _uncompiled(forward.before), _uncompiled(forward.after)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(self._watch_whole(layer), prepend=True))
+            options = {"prepend": True, "with_kwargs": True, "always_call": True}
+            self._handles.append(module.register_forward_hook(after, **options))
             return
         self._handles.append(module.register_forward_pre_hook(self._before(module), with_kwargs=True))
         after = module.register_forward_hook(self._after(layer), prepend=True, with_kwargs=True, always_call=True)
@@ -233,7 +241,7 @@ class Capture:
         patched = "forward" in vars(module)
 
         def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if called is not module or not (self.is_on and module.training and torch.is_grad_enabled()):
+            if called is not module or not (module.training and torch.is_grad_enabled()):
                 return None
             if ("forward" in vars(module)) != patched:
                 raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
@@ -271,7 +279,7 @@ class Capture:
 
     def _watch_whole(self, layer: WholeModule) -> Callable[..., None]:
         def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if module is not layer.module or not (self.is_on and module.training and torch.is_grad_enabled()):
+            if module is not layer.module or not (module.training and torch.is_grad_enabled()):
                 return
             if not self._expected:
                 self._forward[layer] += 1
@@ -315,16 +323,21 @@ class Capture:
         """Note a use that the backward pass has come to. ``first``: has the samples as first axis."""
         if not self._expected:
             raise TrainingStateError(
-                f"a backward pass outside of accumulate().\nFix: {_OUTSIDE}, or model.eval() before the forward pass"
+                "a backward pass other than the one of accumulate().\n"
+                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
             )
         size = self._size
         assert size is not None
         if len(first) != size or len(gradients) != size:
             raise TrainingStateError(_shapes(layer.name, first, gradients, size))
         uses = self.waiting.setdefault(layer, [])
+        if self._looked is not None:
+            own = [value[self._looked] if _has_rows(value) and len(value) == size else value for value in inputs]
+            uses.append((list(inputs) if isinstance(layer, WholeModule) else own, gradients.detach()[self._looked]))
+            return
         uses.append((list(inputs), gradients.detach()))
         if isinstance(layer, WholeModule):
-            return  # each of its parameters comes by itself
+            return  # each parameter is captured separately
         if self._forward[layer] < 1:
             raise TrainingStateError("gradient checkpointing is of the reentrant kind: use_reentrant=False")
         if len(uses) >= self._forward[layer]:
@@ -373,7 +386,7 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
     ) -> torch.Tensor:
         ctx.take, ctx.count = take, len(inputs)
         ctx.save_for_backward(*inputs)
-        # What torch's own layers return is saved by none of them: it may be changed in place, as no view may.
+        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
         return output.data if owned else output.view_as(output)
 
     @staticmethod
@@ -398,7 +411,7 @@ def _uncompiled(hook: Any) -> Any:
 
 
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """What changes when a buffer is written to or replaced."""
+    """Return values that change when a buffer is written to or replaced."""
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
 
 
@@ -411,7 +424,7 @@ def _has_rows(value: Any) -> bool:
 
 
 def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
-    """Whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
+    """Return whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
     if known is None or not hasattr(known, "device_mesh"):
         return False
     return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape

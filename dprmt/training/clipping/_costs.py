@@ -3,22 +3,90 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dprmt import _html
 from dprmt._rounding import round_up
 from dprmt._validation import ParameterError
 from dprmt.accounting import ZeroOut
-from dprmt.training.clipping._memory import TensorMemory
+
+
+class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
+    """Count of the bytes of all tensor storages that operations allocate within the context, backward passes included.
+
+    Storages count from the operation that returns them until nothing refers to them; views add nothing. Memory that
+    kernels allocate and free inside one operation is not counted, and neither is earlier memory unless it is in
+    ``known``.
+
+    Parameters
+    ----------
+    known : iterable of Tensor
+        Tensors to count from the start, such as the parameters.
+
+    Attributes
+    ----------
+    live, peak : int
+        Bytes now, and the most so far.
+    largest : int
+        Bytes of the largest storage allocated in the context.
+
+    Examples
+    --------
+    >>> with TensorMemory() as memory:
+    ...     x = torch.zeros(1000)
+    ...     y = (x + 1)[:10]
+    ...     del x
+    >>> memory.peak, memory.live
+    (8000, 4000)
+    """
+
+    def __init__(self, known: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()
+        self.live = self.peak = self.largest = 0
+        self._sizes: dict[int, int] = {}
+        for tensor in known:
+            self._count(tensor)
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and count what it returns."""
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor) and id(leaf.untyped_storage()) not in inputs:
+                self._count(leaf)
+        return out
+
+    def reset_peak(self) -> None:
+        """Start the peak again from what is live."""
+        self.peak, self.largest = self.live, 0
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._sizes:
+            return
+        size = storage.nbytes()
+        self._sizes[key] = size
+        self.live += size
+        self.peak, self.largest = max(self.peak, self.live), max(self.largest, size)
+        weakref.finalize(storage, self._forget, key).atexit = False
+
+    def _forget(self, key: int) -> None:
+        self.live -= self._sizes.pop(key, 0)
+
 
 EXACT, ESTIMATED = ("exact", "ghost"), ("hutchinson", "hutch++")
 _SECONDS = 0.1  # time for which steps of one method are repeated, at least two steps
-_SLOWER, _MORE_EPSILON = 0.10, 0.05  # what an estimate must save in time, and may cost in ε
+_SLOWER, _MORE_EPSILON = 0.10, 0.05  # least saving of time by an estimate, and its largest cost in ε
 
 
 @dataclass(frozen=True)
@@ -28,13 +96,13 @@ class WayCost:
     Attributes
     ----------
     way : str
-        The norm method, as `plan_private` takes it.
+        The norm method, an argument of `plan_private`.
     seconds : float
         The fastest step on one micro-batch.
     time : float
-        ``seconds`` over those of a step without privacy.
+        ``seconds`` divided by the seconds of a step without privacy.
     peak : int
-        Bytes at the peak beyond what the process held before the step.
+        Peak memory in bytes, beyond the memory before the step.
     epsilon : float or None
         An upper bound on the run's ε; None if no noise was given.
     """
@@ -55,9 +123,9 @@ class StepCosts:
     ways : sequence of WayCost
         Exact methods first.
     plain_seconds : float
-        Of a step without privacy.
+        Seconds of a step without privacy.
     plain_peak : int
-        Bytes at its peak.
+        Peak memory in bytes of this step.
     neighbours : str
         Neighbouring relation of every ε.
     """
@@ -95,7 +163,7 @@ class StepCosts:
         return min(cheap or found, key=lambda one: one.time)
 
     def rows(self) -> list[list[str]]:
-        """Rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
+        """Return rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
         return [
             [
                 one.way,
@@ -122,7 +190,7 @@ def _costs_little(one: WayCost, exact: WayCost) -> bool:
 
 
 class StillOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
-    """Optimizer whose steps leave every parameter as it is."""
+    """Optimizer whose steps change no parameter."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__([value for value in model.parameters() if value.requires_grad], {})
@@ -147,7 +215,7 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
 
 
 def checked_losses(losses: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """One forward pass; raises unless it gives one loss per sample, with its graph."""
+    """Return one forward pass; raises unless it gives one loss per sample, with its graph."""
     found: Any = losses()
     if not isinstance(found, torch.Tensor) or found.ndim != 1 or not found.requires_grad:
         shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
@@ -156,7 +224,7 @@ def checked_losses(losses: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 
 def measured(step: Callable[[], None], device: torch.device) -> tuple[float, int]:
-    """Seconds of the fastest step, and bytes at the peak; a first step, with its checks, does not count."""
+    """Measure seconds of the fastest step, and peak bytes; the first step, with its checks, does not count."""
     step()
     peak = _peak(step, device)
     seconds: list[float] = []

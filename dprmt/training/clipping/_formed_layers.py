@@ -32,7 +32,7 @@ class PerSampleGradients:
     values: Gradients
 
     def squared_norms(self) -> torch.Tensor:
-        """Exact ones, of what is stored: shape (B,), float64."""
+        """Compute exact norms of the stored gradients: shape (B,), float64."""
         return torch.stack([sum_of_squares(value) for value in self.values.values()]).sum(0)
 
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
@@ -52,7 +52,7 @@ class FormedAgain:
     parts: Sequence[slice]
 
     def squared_norms(self) -> torch.Tensor:
-        """Exact ones: shape (B,), float64."""
+        """Compute exact norms: shape (B,), float64."""
         return torch.cat([self.form(part).squared_norms() for part in self.parts])
 
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
@@ -68,7 +68,7 @@ class FormedAgain:
 
 
 class FormedLayer:
-    """Normalizations, convolutions, a bias alone, layers of somebody else.
+    """Normalizations, convolutions, single biases, and custom layers.
 
     Norms are exact. If everything is estimated, each parameter's gradient is a matrix of one row; ``parameters`` are
     by the names under which they are then recorded. Exact norms of gradients that exceed both the memory budget and the
@@ -120,7 +120,7 @@ class FormedLayer:
         return PerSampleGradients(totals)
 
     def _few_samples(self, uses: Sequence[Use]) -> int:
-        """How many samples' gradients are formed at once: all, unless they take more than may be kept."""
+        """Return how many samples' gradients are formed in one block: all, unless they exceed the memory budget."""
         each = sum(parameter.numel() * max(parameter.itemsize, 4) for parameter in self._names)
         stored = sum(value.nbytes for inputs, gradients in uses for value in (*inputs, gradients))
         size = len(uses[0][1])
@@ -137,9 +137,9 @@ class FormedLayer:
 
 
 class WholeModule(FormedLayer):
-    """A module whose parts cannot be followed one by one: by the gradients of every sample's copy of its parameters.
+    """A module whose layers cannot be followed, by the gradients of every sample's copy of its parameters.
 
-    A use has a parameter in place of inputs, and its gradients.
+    A use has a parameter, instead of inputs, and its gradients.
     """
 
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
@@ -151,14 +151,14 @@ class WholeModule(FormedLayer):
 
 
 def formed_layer(name: str, module: nn.Module, policy: NormPolicy) -> FormedLayer:
-    """By a formula for the type of the module, else by running it on each sample again."""
+    """Choose a formula for the type of the module, or else run it on each sample again."""
     sampler = _SAMPLERS.get(type(module), _by_running_again)
     parameters = {f"{name}.{inside}": parameter for inside, parameter in module.named_parameters(recurse=False)}
     return FormedLayer(name, module, parameters, policy, partial(_in_float32_at_least, sampler))
 
 
 def bias_alone(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
-    """A sampler: a linear layer's bias, in float32 or float64."""
+    """Return a sampler: a linear layer's bias, in float32 or float64."""
     (per_token,) = token_factors(gradients=gradients)
     return {module.bias: per_token.sum(1)}
 
@@ -187,7 +187,7 @@ def _in_float32_at_least(
 
 
 def _convolution(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    """Of Conv1d, 2d and 3d: products of output gradients and the windows of the input that they are of."""
+    """Form gradients of Conv1d, 2d and 3d: products of output gradients and the windows of the input."""
     if any(module._reversed_padding_repeated_twice):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
@@ -204,7 +204,7 @@ def _convolution(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) ->
 
 
 def _normalization(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    """Output gradients, and their products with the normalized input, over all axes that the parameters lack."""
+    """Sum output gradients, and their products with the normalized input, over all axes that the parameters lack."""
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         norm = functional.layer_norm if isinstance(module, nn.LayerNorm) else functional.rms_norm
         normalized, shape = norm(x, module.normalized_shape, eps=module.eps), module.normalized_shape
@@ -218,7 +218,7 @@ def _normalization(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) 
 
 
 def _by_running_again(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    """Of a module with one input and no parts: its forward pass again, mapped over the samples."""
+    """Run the forward pass of a module with one input and no parts again, mapped over the samples."""
     bare = _WithoutHooks(module)
     parameters = {
         f"module.{name}": value.detach().to(gradients.dtype) for name, value in module.named_parameters(recurse=False)

@@ -20,7 +20,7 @@ from dprmt.training.subspaces import Subspaces
 def plan_layers(
     modules: Mapping[str, nn.Module], policy: NormPolicy, subspaces: Subspaces | None = None
 ) -> list[Layer]:
-    """How each trainable module's norms are obtained."""
+    """Choose how each trainable module's norms are computed."""
     tied = tied_tables(modules.values())
     layers = []
     for name, module in modules.items():

@@ -26,7 +26,7 @@ from dprmt.training.norms import (
 from dprmt.training.subspaces import Subspaces
 
 _SKETCHED = 16
-UNKNOWN_TERMS = 65_000  # additions to an entry that margins are for where nobody says how many tokens there are
+UNKNOWN_TERMS = 65_000  # additions per entry assumed by margins if the number of tokens is unknown
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Factors:
     gradients: torch.Tensor
 
     def formed(self) -> PerSampleGradients:
-        """Every sample's product."""
+        """Form every sample's product."""
         a, g = token_factors(activations=self.activations, gradients=self.gradients)
         left, right = (a, g) if self.inputs_first else (g, a)
         with full_precision(a.device):
@@ -51,7 +51,7 @@ class Factors:
         return PerSampleGradients(values if self.bias is None else values | {self.bias: g.sum(1)})
 
     def sketched(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Sums over all samples times `sketch_columns`, in few operations."""
+        """Sum the samples' products with `sketch_columns`, in few operations."""
         a, g = token_factors(activations=self.activations, gradients=self.gradients)
         left, right = (value.flatten(0, 1) for value in ((a, g) if self.inputs_first else (g, a)))
         with full_precision(g.device):
@@ -73,7 +73,7 @@ class Factors:
 
 
 def sketch_columns(width: int, dtype: torch.dtype) -> torch.Tensor:
-    """As high as gradients are wide, of independent N(0, 1/16) entries, the same at every call; few are left alone."""
+    """Draw N(0, 1/16) columns of the gradients' width, the same in every call."""
     if width <= _SKETCHED:
         return torch.eye(width, dtype=dtype)
     generator = torch.Generator().manual_seed(width)
@@ -116,7 +116,9 @@ class FactoredLayer:
         return tokens + 1 if self._policy.form else tokens + sum(self._sizes) + 1
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
-        """Estimated, of gradients that are formed, or by Gram matrices of tokens; with room for tokens that cancel."""
+        """Measure estimated norms, norms of formed gradients, or norms by Gram matrices with an allowance for tokens
+        that cancel.
+        """
         (a, *_), g = uses[0]
         own = None if self._bias is None else self.module.bias  # whole, where the planned one is a shard
         factors, bias = Factors(self.module.weight, own, self._inputs_first, a, g), own is not None
@@ -149,7 +151,7 @@ class FactoredLayer:
         return price * gram_entries(tokens) * sum(self._sizes) < tokens * math.prod(self._sizes)
 
     def keeps_formed(self, tokens: int) -> bool:
-        """Whether gradients are no larger than their factors: then they are formed, and kept in their place."""
+        """Return whether gradients are no larger than their factors: then they are formed, and kept in their place."""
         return math.prod(self._sizes) <= tokens * sum(self._sizes)
 
 
@@ -205,7 +207,7 @@ class ProjectedLayer(FactoredLayer):
         return squared + of_bias, weight + bias
 
     def as_captured(self, gradient: torch.Tensor) -> torch.Tensor:
-        """A gradient of the weight in the coordinates in which this layer's are summed."""
+        """Return a gradient of the weight in the coordinates in which this layer's are summed."""
         whole, projector = self._matrix.orient(gradient), self._subspaces.projector(self.module.weight)
         if projector is None:
             return whole

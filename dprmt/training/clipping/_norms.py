@@ -10,11 +10,11 @@ from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, No
 from dprmt.training.recipes import NORMS, NormsRecipe
 
 NormsWanted: TypeAlias = str | Norms | NormsRecipe | NormEstimator
-"""Words are "exact", "ghost", "hutchinson" and "hutch++", with secret probes, and those that were added."""
+"""Names are "exact", "ghost", "hutchinson" and "hutch++", with secret probes, and registered ones."""
 
 
 def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> NormEstimator | None:
-    """The estimator, with a new secret unless probes come from a ``generator``; None if norms are to be exact."""
+    """Return the estimator, with a new secret unless probes come from a ``generator``; None for exact norms."""
     if isinstance(norms, NormEstimator):
         return norms
     if isinstance(norms, ExactNorms):
@@ -47,7 +47,7 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
 
 
 def forms_gradients(norms: NormsWanted) -> bool:
-    """Whether per-sample gradients are formed even where Gram matrices are smaller."""
+    """Return whether per-sample gradients are formed even where Gram matrices are smaller."""
     return norms == "exact" or (isinstance(norms, NormsRecipe) and norms.kind == "exact")
 
 

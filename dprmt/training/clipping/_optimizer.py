@@ -1,4 +1,4 @@
-"""Opacus' optimizers, fed with a sum of clipped gradients that somebody else has formed in float32 or better.
+"""Opacus' optimizers, fed with a sum of clipped gradients that was formed in float32 or better.
 
 Sums of weights that are trained in a subspace are of another shape, and denoised where their noise is.
 """
@@ -20,18 +20,29 @@ from dprmt.training.subspaces import Subspaces
 
 ONLY_STEP = "private.step(...) alone, which adds the noise, moves the optimizer and clears the sum"
 _NOISE_PIECE = 1 << 16
-_DRAWN_TOGETHER = 16  # by torch, whose last sixteen overlap those before; fewer come from another method
+_DRAWN_TOGETHER = 16  # torch draws this many together; shorter tails use another method
+
+
+class CleanSum(torch.Tensor):  # type: ignore[misc]  # torch is skipped by mypy
+    """A sum without noise, which is saved nowhere: parameters hold it, and optimizers hold these."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # what is computed from it is a plain tensor
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be saved."""
+        found = "a parameter, or an optimizer of it, in the middle of a step: its sum has no noise yet"
+        raise TrainingStateError(f"{found}.\nFix: save before private.step(...) or after it.")
 
 
 def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) -> torch.Tensor:
-    """The parameter's sum of clipped gradients, to be added to in place; zeros before anything was added.
+    """Return the parameter's sum of clipped gradients, to be added to in place; zeros at first.
 
     Parameters
     ----------
     parameter : Parameter
-        Whose sum.
+        The parameter.
     shape : sequence of int, optional
-        Of the sum, if it is not the parameter's: of a weight in a subspace.
+        Shape of the sum, if the parameter is trained in a subspace.
 
     Returns
     -------
@@ -47,19 +58,20 @@ def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) ->
     """
     if getattr(parameter, "summed_grad", None) is None:
         size = tuple(parameter.shape if shape is None else shape)
-        parameter.summed_grad = torch.zeros(size, dtype=sum_dtype(parameter), device=parameter.device)
+        total = torch.zeros(size, dtype=sum_dtype(parameter), device=parameter.device)
+        parameter.summed_grad = total.as_subclass(CleanSum)
     return parameter.summed_grad
 
 
 def sum_dtype(parameter: torch.nn.Parameter) -> torch.dtype:
-    """Of the parameter's sum."""
+    """Return the dtype of the parameter's sum."""
     return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
 def add_product(parameter: torch.nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:
     """Add a product of matrices to the sum; the first one is the sum, which then is filled with no zeros before."""
     if getattr(parameter, "summed_grad", None) is None:
-        parameter.summed_grad = left @ right
+        parameter.summed_grad = (left @ right).as_subclass(CleanSum)
     else:
         parameter.summed_grad.addmm_(left, right)
 
@@ -114,7 +126,7 @@ class NoisySum:
         super().zero_grad(set_to_none)  # type: ignore[misc]
 
     def accumulate(self) -> None:
-        """Without a sample the sum is zero."""
+        """Set the sum to zero if there is no sample."""
         if not self.may_step:
             raise TrainingStateError(f"optimizer.step() outside of the private step.\nFix: {ONLY_STEP}")
         for parameter in self.params:
@@ -122,25 +134,25 @@ class NoisySum:
                 sum_of(parameter, self.released_shape(parameter))
 
     def forget(self) -> None:
-        """Free the sum, and what was released of it."""
+        """Free the sum, and its released value."""
         for parameter in self.params:
             parameter.grad = parameter.summed_grad = parameter.projected_grad = None
 
     def add_noise(self) -> None:
-        """Noise in the sum's dtype; what the parameter's dtype rounds away is rounded after the noise."""
+        """Add noise in the sum's dtype, so that rounding to the parameter's dtype follows the noise."""
         for parameter in self.params:
             _check_processed_flag(parameter.summed_grad)
-            self.release(parameter, self._noisy_sum(parameter.summed_grad))
+            self.release(parameter, self._noisy_sum(parameter.summed_grad).as_subclass(torch.Tensor))
             if not self.keeps_sums:
                 parameter.summed_grad = parameter.summed_grad.new_empty(0)
             _mark_as_processed(parameter.summed_grad)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Shape of what is released for a parameter."""
+        """Return the shape of what is released for a parameter."""
         return parameter.shape
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
-        """Put the noisy sum where the optimizer looks for it."""
+        """Put the noisy sum where the optimizer reads it."""
         parameter.grad = noisy.to(parameter.dtype)
 
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
@@ -166,7 +178,7 @@ class NoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # type: ign
 
     Formal guarantees
     -----------------
-    A step gives the inner optimizer (sum + N(0, σ²C²))/L. What the sum is worth is for whoever forms it.
+    A step gives the inner optimizer (sum + N(0, σ²C²))/L. The sum must be clipped by the code that forms it.
 
     Examples
     --------
@@ -184,14 +196,13 @@ class NoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # type: ign
 class DistributedNoisySumOptimizer(NoisySum, DistributedDPOptimizerFastGradientClipping):  # type: ignore[misc]
     """The same over several processes: rank 0 adds the noise, the sums are added before anything else happens.
 
-    Opacus reduces the gradients after rounding and dividing them, and after its step hook ran. Here sums are
-    reduced in their own dtype inside ``add_noise``: rounding to bfloat16 before another rank's noise arrives
-    would be rounding of something that is not private yet, and a step hook sees the gradient that is used.
-    ``expected_batch_size`` is that of all processes together.
+    Opacus reduces the gradients after rounding and dividing them, and after its step hook ran. Here sums are reduced
+    in their dtype inside ``add_noise``. Rounding before another rank's noise arrives would act on private values, and
+    a step hook must see the gradient that is used. ``expected_batch_size`` counts all processes.
 
     Formal guarantees
     -----------------
-    Those of :class:`NoisySumOptimizer`, for the sum over all processes.
+    As for :class:`NoisySumOptimizer`, for the sum over all processes.
 
     Examples
     --------
@@ -209,7 +220,7 @@ class DistributedNoisySumOptimizer(NoisySum, DistributedDPOptimizerFastGradientC
         return shared
 
     def reduce_gradients(self) -> None:
-        """Nothing: ``add_noise`` has done it already."""
+        """Do nothing, because ``add_noise`` has reduced the sums."""
 
 
 class _InSubspaces:
@@ -237,18 +248,22 @@ class _InSubspaces:
         return float(self.noise_multiplier * self.max_grad_norm / self.expected_batch_size)
 
     def add_noise(self) -> None:
-        """One step, if the inner optimizer is as it should be; it is told of σ, C and L, which may follow schedules."""
+        """Take one step if the inner optimizer is valid; it receives σ, C and L, which may follow schedules."""
         self.original_optimizer.check()
         for group in self.param_groups:
             group["noise_variance"] = self.noise_std**2
         super().add_noise()  # type: ignore[misc]
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """(r, n) of a weight with a projector; (m, n) where the released gradient is to give one."""
+        """Return (r, n) for a weight with a projector, and (m, n) where the released gradient determines the
+        projector.
+        """
         return self.subspaces.released_shape(parameter) if parameter in self._projected else parameter.shape
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
-        """Torch insists that p.grad looks like p: what is projected has an attribute of its own."""
+        """Release the sum: a projected gradient has a separate attribute, because torch requires p.grad to have p's
+        shape.
+        """
         layer = self._projected.get(parameter)
         parameter.grad, parameter.projected_grad = None, None
         if layer is not None and self.subspaces.projects(parameter):

@@ -1,4 +1,4 @@
-"""What is decided before the noise is: which norms, of which layers, and what the accountant is told of them."""
+"""Decisions before the noise is known: which norms each layer uses, and the record for the accountant."""
 
 from __future__ import annotations
 
@@ -61,25 +61,26 @@ class ClippingPlan:
     Parameters
     ----------
     model : Module
-        Without hooks yet.
+        The model, without hooks.
     record : NormRecord
-        What the accountant is told.
+        The record for the accountant.
     clipping_norm, expected_batch_size : float
-        C and L.
+        Clipping norm C and expected batch size L.
     policy : NormPolicy
         How norms are obtained.
     subspaces : Subspaces or None
-        What is clipped and noised in projected coordinates.
+        Subspaces in which gradients are clipped and noised.
     distributed : bool
         Whether a process group shares each logical batch.
     replay : float
-        How often samples of a later micro-batch are run alone.
+        Probability that samples of a later micro-batch run alone.
     regime : {"rows", "together", "alone"}
-        Whether rows are samples, or units of several rows: clipped side by side, or run one at a time.
+        "rows" for samples, "together" for units of several rows that are clipped side by side, and "alone" for units
+        that run one at a time.
     reason : str
-        Why, in a sentence.
+        The reason for the regime, in a sentence.
     rows_per_unit : int or None
-        How many rows a unit may have in a logical step.
+        Largest number of rows of a unit in a logical step.
 
     Examples
     --------
@@ -111,17 +112,17 @@ class ClippingPlan:
     rows_per_unit: int | None = None
 
     def noise_variance(self, noise_multiplier: float) -> float:
-        """(σC/L)², the noise's variance in one entry of the gradient: what `DPAdamBC` and `DPGrape` ask for.
+        """Compute (σC/L)², the variance of the noise in one entry of the gradient, for `DPAdamBC` and `DPGrape`.
 
         Parameters
         ----------
         noise_multiplier : float
-            σ >= 0.
+            Noise multiplier σ >= 0.
 
         Returns
         -------
         float
-            In the units of the squared gradient.
+            The variance in the units of the squared gradient.
 
         Raises
         ------
@@ -143,7 +144,7 @@ class ClippingPlan:
         """Measure time, memory and ε of a step by every norm method, this plan's or not.
 
         Each method takes a few private steps on synthetic rows; the first one does not count. Nothing is trained:
-        parameters, gradients and the states of torch's generators are as before.
+        parameters, gradients and the states of torch's generators are restored.
 
         Parameters
         ----------
@@ -151,13 +152,14 @@ class ClippingPlan:
             The losses, shape (B,), of one micro-batch of synthetic samples, by the plan's model in training mode. It is
             called for every step.
         noise_multiplier, sampling, steps, delta : float, Poisson or RandomAllocation or float, int, float
-            Of the run: σ, how samples come into batches, T and δ. Give all of them, or none: then there is no ε.
+            Noise multiplier σ, sampling scheme, number of steps T and δ of the run. Pass all of them, or none: then
+            there is no ε.
 
         Returns
         -------
         StepCosts
-            ``.ways``, ``.recommended`` and a ``.sentence``. Times are without the optimizer's update, and of estimates
-            with 32 secret probes, and Hutch++'s default sketch.
+            ``.ways``, ``.recommended`` and a ``.sentence``. Times exclude the optimizer's update. Estimates use 32
+            secret probes, and Hutch++'s default sketch.
 
         Raises
         ------
@@ -188,7 +190,7 @@ class ClippingPlan:
         given = {"noise_multiplier": noise_multiplier, "sampling": sampling, "steps": steps, "delta": delta}
         missing = [name for name, value in given.items() if value is None]
         if 0 < len(missing) < len(given):
-            raise ParameterError(missing[0], None, "given with the others, or all left out")
+            raise ParameterError(missing[0], None, "given with the others", f"pass all or none of {', '.join(given)}")
         plans = {way: self._with_norms(way) for way in (*EXACT, *ESTIMATED)}
         epsilons = {way: None if missing else _epsilon(plan.record, **given) for way, plan in plans.items()}
         device, still = next(self.model.parameters()).device, StillOptimizer(self.model)
@@ -234,30 +236,29 @@ class ClippingPlan:
         *,
         noise_multiplier: float,
         noise_generator: torch.Generator | SecureRandom | None = None,
-        secure_mode: bool = False,
     ) -> ClippedStep | UnitStep:
         """Put hooks on the model, unless units are run one at a time, and noise before the optimizer.
 
         Parameters
         ----------
         optimizer : torch.optim.Optimizer
-            Of all the model's trainable parameters; a `DPGrape` of the plan's subspaces, if it has any.
+            Optimizer of all the model's trainable parameters; a `DPGrape` of the plan's subspaces, if it has any.
         noise_multiplier : float
-            σ >= 0.
-        noise_generator : torch.Generator, optional
-            As in :func:`make_private`.
-        secure_mode : bool
-            As in Opacus.
+            Noise multiplier σ >= 0.
+        noise_generator : torch.Generator or SecureRandom, optional
+            By default a new generator, seeded by the operating system: the noise does not depend on
+            ``torch.manual_seed``. Only `dprmt.training.randomness.SecureRandom` is cryptographic. Draw batches with
+            ``SecureRandom().poisson_sample(size, rate)``.
 
         Returns
         -------
         ClippedStep or UnitStep
-            As from :func:`make_private`, with its guarantee; its record is this plan's.
+            A private step with the guarantee of :func:`plan_private`.
 
         Raises
         ------
         ParameterError
-            If an argument is out of its range, or the model is not as it was when the plan was made.
+            If an argument is out of its range, or the model has changed since the plan was made.
         """
         noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
         if self.regime != "alone":
@@ -267,14 +268,14 @@ class ClippingPlan:
         if is_sharded(self.model) and isinstance(optimizer, DPGrape):
             raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
         if self.regime == "alone":
-            return self._alone(optimizer, noise, noise_generator, secure_mode)
+            return self._alone(optimizer, noise, noise_generator)
         layers = _layers(self.model, self.policy, self.subspaces)
         if [record for layer in layers for record in layer.records()] != list(self.record.layers):
             raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
         if self.distributed:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
-        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
+        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
         capture = Capture(self.model, layers, self.policy, floor=floor)
@@ -288,14 +289,13 @@ class ClippingPlan:
         optimizer: torch.optim.Optimizer,
         noise: float,
         noise_generator: torch.Generator | SecureRandom | None,
-        secure_mode: bool,
     ) -> UnitStep:
         if [record.layer for record in self.record.layers] != _trained_names(self.model):
             raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
         if self.distributed:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
-        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
+        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator)
         return UnitStep(
             self.model, noisy, self.record, most_rows=self.rows_per_unit, projected=self.subspaces, replay=self.replay
         )
@@ -335,36 +335,58 @@ def plan_private(
     units: Units | None = None,
     memory_budget: SupportsIndex = MEMORY_BUDGET,
 ) -> ClippingPlan:
-    """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
+    """Decide how norms will be computed, so that you can ask the accountant for σ before you make anything private.
 
     Parameters
     ----------
-    model, norms, clipping_norm, expected_batch_size, tokens, distributed, whole, replay, units
-        As in :func:`make_private`.
+    model : Module
+        Model in training mode, with samples as first axis. Modules that hooks cannot follow run one sample at a time,
+        which needs more memory.
+    norms : str, Norms or NormEstimator
+        Norm method. "exact" forms per-sample gradients; "ghost" computes the same norms by Gram matrices where that is
+        cheaper; "hutchinson" and "hutch++" estimate them with 32 *secret* probes. Layers whose exact norm is cheaper
+        stay exact, unless the value has a ``rank``.
+    clipping_norm : float
+        Largest norm C > 0 of a sample's gradient in the sum.
+    expected_batch_size : float
+        L > 0: sampling rate times the size of the data set, over all processes. Not the size of the drawn batch.
+    tokens : int, optional
+        Largest possible number of tokens, known without looking at the data; it bounds the rank and the rounding
+        margin.
     probe_generator : ProbeGenerator, optional
-        Of a word's or a value's probes; a new secret by default. An estimator of one's own has its own.
-    memory_budget : int
-        Bytes, >= 1: the most that is formed of a layer at once for exact norms, beside what is kept until the sum.
-        Gradients that take no more than the layer's inputs and output gradients are kept in their place. Norms are the
-        same. Modules that run sample by sample form all of theirs, whatever the budget.
+        Source of probes for ``norms`` given by name or value; a new secret by default.
     subspaces : Subspaces, optional
-        Of weights whose gradients are clipped and noised in projected coordinates: those of a `DPGrape`. Without, whole
-        gradients are, and a `DPGrape` projects what was released.
+        The subspaces of a `DPGrape`, in which gradients of its weights are clipped and noised.
+    distributed : bool
+        Whether a process group shares each logical batch, with every sample in one process.
+    whole : iterable of str
+        Names of modules to run sample by sample, "" for the whole model.
+    replay : float
+        Probability in [0, 1] of an isolation check of a later micro-batch; the first one is always checked.
+    units : Units, optional
+        Units of privacy with several rows.
+    memory_budget : int
+        Largest bytes, >= 1, of a block of a layer's exact gradients.
 
     Returns
     -------
     ClippingPlan
-        ``.record`` for the accountant, ``.privatize(optimizer, noise_multiplier=...)`` for the private step.
+        ``.record`` for the accountant, ``.privatize`` for the private step.
 
     Raises
     ------
     ParameterError
-        As :func:`make_private` does; the model is as it was.
+        If an argument is out of its range, or a layer is shared or mixes samples; the model is not changed.
+    TrainingStateError
+        Later, if a module gives a batch another output than its samples.
 
-    Formal guarantees
-    -----------------
-    ``record.mechanism(σ, q)`` is the mechanism of every step of ``privatize(optimizer, noise_multiplier=σ)`` under
-    Poisson sampling with rate q, with the limits that :func:`make_private` names.
+    Privacy
+    -------
+    Holds if: each loss depends on one sample, ``samples`` are identities in the data set, and each sample is in one
+    process. Covers: ``record.mechanism(σ, q)`` for steps (Σ_i c_i g_i + σC·N(0, I)) / L with c_i = min(1,
+    (1-ρ)C/√n̂_i), rounding of the norms included. Does not cover: rounding of the sum, floating-point noise without a
+    ``SecureRandom``, and mixing that no isolation check finds. Proof: ``docs/theory/randomized_clipping.md``; for
+    DP-GRAPE ``docs/how_to/dp_grape.md``.
 
     Examples
     --------
@@ -388,7 +410,8 @@ def plan_private(
         check_any_model(model)
         for argument, value in (("units", units), ("subspaces", subspaces), ("whole", names or None)):
             if value is not None:
-                raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded")
+                fix = f"remove {argument}, or do not shard the model"
+                raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded", fix)
         if isinstance(estimator, EmbeddingNormEstimator) and estimator.everything:
             raise ParameterError("norms", norms, "without a rank where parameters are sharded")
     if units is not None:

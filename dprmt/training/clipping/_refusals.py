@@ -54,7 +54,7 @@ def check_model(model: nn.Module, *, whole: Collection[str] = ()) -> None:
 
 
 def _check_parameters(model: nn.Module) -> None:
-    """Of a kind that hooks can follow: whole in every process or while a layer computes, and real."""
+    """Check that hooks can follow the parameters: whole in every process or while a layer computes, and real."""
     for name, module in model.named_modules():
         if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
             raise ParameterError("model", f"{name or 'model'}: {type(module).__name__}", _UNSHARDED)
@@ -86,7 +86,7 @@ def _check_shared(
 
 
 def is_frozen_batch_norm(module: nn.Module) -> bool:
-    """Whether nothing of the module is trained, and it has statistics for its evaluation mode."""
+    """Return whether nothing of the module is trained, and it has statistics for its evaluation mode."""
     known = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
     return known and not any(value.requires_grad for value in module.parameters())
 
@@ -96,6 +96,17 @@ def check_samples_apart(name: str, module: nn.Module) -> None:
     kind = f"{name}: {type(module).__name__}"
     if is_frozen_batch_norm(module) and not module.training:
         return  # a fixed map: `Capture` sees to it that it stays one
+    kinds = (
+        "peft.tuners.prompt_tuning.model",
+        "peft.tuners.p_tuning.model",
+        "peft.tuners.multitask_prompt_tuning.model",
+    )
+    if type(module).__module__ in kinds and any(value.requires_grad for value in module.parameters()):
+        allowed = (
+            "without prompts of which one row is repeated for all samples, so that a sample's gradient is nowhere: "
+            "peft.PrefixTuningConfig, or units=Units(1, regime='alone'), which runs each row alone"
+        )
+        raise ParameterError("model", kind, allowed)
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         allowed = (
             "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it; or "
@@ -136,6 +147,17 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def parameters_added(later: Sequence[torch.Tensor]) -> str:
-    """A sentence about what an optimizer got since it was made private."""
+    """Return a sentence about what an optimizer got since it was made private."""
     shapes = [tuple(value.shape) for value in later]
     return f"the optimizer got parameters of shapes {shapes} since it was made private: they have no clipped gradients"
+
+
+def changed_buffer(name: str) -> str:
+    """Explain the error if a forward pass changes a buffer, and its fix."""
+    todo = "a sample run alone must give what it gives in the batch: freeze it"
+    if name.endswith(("_u", "_v")) and ".parametrizations." in f".{name}":
+        todo = (
+            "spectral norm iterates once in each forward pass, and how many there are is private; call "
+            "layer.parametrizations.weight[0].eval() after model.train()"
+        )
+    return f"a forward pass changes buffer {name}, a state of many samples: {todo}"

@@ -11,12 +11,12 @@ _PADDING = "key_padding_mask"
 
 
 def follows_convention(module: nn.Module) -> bool:
-    """Whether the module's documentation, rather than the batch size, says which axis is the sample's."""
+    """Return whether the module's documentation, rather than the batch size, defines the axis of the samples."""
     return isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) or is_sequence_first(module)
 
 
 def input_axis(module: nn.Module, argument: str, value: Tensor) -> int | None:
-    """Of an input of torch's attention or recurrent layers; None for one that all samples share.
+    """Find the sample axis of an input of torch's attention or recurrent layers; None if all samples share it.
 
     A mask of three axes has (sample, head) in its first one.
     """
@@ -28,7 +28,7 @@ def input_axis(module: nn.Module, argument: str, value: Tensor) -> int | None:
 
 
 def output_axis(module: nn.Module, place: int) -> int:
-    """Of the output's tensor at a place: the sequence first, then attention weights or last states."""
+    """Find the sample axis of an output tensor: the sequence first, then attention weights or last states."""
     if not follows_convention(module):
         return 0
     if place == 0:

@@ -1,16 +1,15 @@
-"""A module's forward pass on one sample at a time, each with parameters of its own, so that gradients come apart.
+"""A module's forward pass on one sample at a time, each with separate parameters, so that gradients are per sample.
 
 Every trainable parameter is expanded to one copy for each sample, a view of no memory, and the module is mapped over
-samples and copies ("vmap"). The gradient of a copy is the sample's own gradient: of all uses in the forward pass, with
-its own random numbers, whatever the module does inside, and no part of it can depend on another sample. What torch
-cannot map, such as its recurrent kernels, runs in a loop.
+samples and copies ("vmap"). The gradient of a copy is the sample's gradient over all uses in the forward pass, with
+its random numbers. No part of it can depend on another sample. Modules that torch cannot map, such as its recurrent
+kernels, run in a loop.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dprmt._validation import TrainingStateError
+from dprmt.training.clipping._refusals import changed_buffer
 from dprmt.training.clipping._sample_axes import follows_convention, input_axis, output_axis
 
 Take = Callable[[nn.Parameter, torch.Tensor], None]
@@ -32,12 +32,15 @@ _LOW_PRECISION = 0.05
 
 
 class SampleWiseForward:
-    """Takes the place of ``module.forward`` in training.
+    """What two hooks on a module compute in place of its forward pass in training.
 
-    ``batch_size``: of the present forward pass, for modules whose documentation does not say which axis is the
-    sample's: there an input whose first axis is that long holds the samples, and all others are shared.
-    ``take``: is called in the backward pass with a parameter and its per-sample gradients.
-    ``anchor``: to which the backward pass leads.
+    :meth:`before` runs the module on one sample at a time and keeps the output; torch then runs it once more, on the
+    first sample alone, and :meth:`after` puts the kept output in the place of that.
+
+    ``batch_size``: size of the present batch, for modules whose documentation does not define the sample axis. An
+    input with this first axis then holds the samples, and all other inputs are shared. ``take``: called in the
+    backward pass with a parameter and its per-sample gradients. ``anchor``: the tensor to which the backward pass
+    leads.
     """
 
     def __init__(
@@ -48,56 +51,57 @@ class SampleWiseForward:
         take: Take,
         anchor: torch.Tensor,
     ) -> None:
-        self._name, self._module, self._anchor = name, module, anchor
+        self.name, self.module, self._anchor = name, module, anchor
         self._parameters = {value: inside for inside, value in module.named_parameters() if value.requires_grad}
         self._batch_size, self._take = batch_size, take
-        self._had_forward, self._forward = "forward" in vars(module), module.forward
         self._signature, self._body = inspect.signature(module.forward), _Body(module, module.forward)
         self._loops = isinstance(module, nn.RNNBase)
         self._shared: set[str] = set()
-        self.is_apart = True  # else the module runs as it is
         self._compared: set[tuple[str, ...]] = set()
-        module.forward = self
+        self.takes_no_rows = False  # in its last call: then it gives each sample what all share, such as a table
+        self._outputs_kept: list[Any] = []
+        self.last_hook = -1  # of those before the forward pass; none may come after it, which would see one sample
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns, of one sample at a time where it is trained on."""
-        if not (self.is_apart and self._module.training and torch.is_grad_enabled()):
-            return self._forward(*args, **kwargs)
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the module, one sample at a time where it is trained, and return the arguments of the first sample."""
+        if module is not self.module or not (module.training and torch.is_grad_enabled()):
+            return None
+        if next(reversed(module._forward_pre_hooks)) != self.last_hook:
+            self._refuse("has a hook on its forward pass that was registered later: register it before make_private")
         call = _Call(self._signature.bind(*args, **kwargs), self._refuse)
         size = self._size(call)
         if size == 0:
-            return self._forward(*args, **kwargs)
+            return None
         axes = [self._axis(name, value, size) for name, value in call.tensors]
+        self.takes_no_rows = all(axis is None for axis in axes)
         if size > 1:
             self._compare(call, axes, size, args, kwargs)
         before = self._buffers()
         output = self._apart(call, axes, self._copies(size))
-        if self._buffers() != before:
-            self._refuse("has a buffer that the forward pass changes: freeze it")
-        return output
+        if changed := self._buffers() ^ before:
+            raise TrainingStateError(changed_buffer(f"{self.name}.{min(changed)[0]}"))
+        self._outputs_kept.append(output)
+        cut = zip((value for _, value in call.tensors), axes, strict=True)
+        first = call.with_tensors(
+            [value if axis is None else value.narrow(axis, 0, value.shape[axis] // size) for value, axis in cut]
+        )
+        return first.args, first.kwargs
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copied model has the plain forward pass."""
-        return types.MethodType(type(self._module).forward, memo[id(self._module)])
-
-    def remove(self) -> None:
-        """Give the module its own forward pass back."""
-        if self._had_forward:
-            self._module.forward = self._forward
-        else:
-            vars(self._module).pop("forward", None)
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Return the output that was kept."""
+        return self._outputs_kept.pop() if module is self.module and self._outputs_kept else None
 
     def _size(self, call: _Call) -> int:
-        if not follows_convention(self._module):
+        if not follows_convention(self.module):
             return self._batch_size()
         name, value = call.tensors[0]
         if value.ndim != 3:
             self._refuse(f"has {name} of shape {tuple(value.shape)}, not (B, T, d), or (T, B, d), as torch has it")
-        return value.shape[input_axis(self._module, name, value) or 0]
+        return value.shape[input_axis(self.module, name, value) or 0]
 
     def _axis(self, name: str, value: torch.Tensor, size: int) -> int | None:
-        if follows_convention(self._module):
-            return input_axis(self._module, name.partition(".")[0], value)
+        if follows_convention(self.module):
+            return input_axis(self.module, name.partition(".")[0], value)
         if value.ndim == 0 or len(value) != size:
             self._shared.add(name)
         return None if name in self._shared else 0
@@ -136,7 +140,7 @@ class SampleWiseForward:
     def _outputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
-                axis = output_axis(self._module, place)
+                axis = output_axis(self.module, place)
                 if leaf.ndim <= axis or leaf.shape[axis] != 1:
                     cause = "tokens in one row, or sent to experts by index, have no sample axis"
                     self._refuse(f"has an output of shape {tuple(leaf.shape)} for one sample: {cause}")
@@ -151,7 +155,7 @@ class SampleWiseForward:
                     return vmap(one, randomness="different")(dict(copies), cut)
                 except torch.OutOfMemoryError:
                     raise
-                except RuntimeError:  # torch cannot map it, or it fails by itself: then again below
+                except RuntimeError:  # torch cannot map it, or it fails on its own: then again below
                     self._loops = True
             size = len(next(iter(copies.values())))
             each = [
@@ -162,16 +166,16 @@ class SampleWiseForward:
     def _joined(self, leaf: Any, place: int) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        axis = output_axis(self._module, place)
+        axis = output_axis(self.module, place)
         return leaf.movedim(0, axis).flatten(axis, axis + 1)
 
     def _compare(self, call: _Call, axes: Sequence[int | None], size: int, args: Any, kwargs: Any) -> None:
-        """Raise unless a batch's output is that of its samples, one by one; looked at once for each set of inputs."""
+        """Raise an error unless a batch's output equals its samples' outputs; checked once for each set of inputs."""
         key = tuple(f"{name} {axis}" for (name, _), axis in zip(call.tensors, axes, strict=True))
         if key in self._compared:
             return
-        with _evaluated(self._module):
-            whole, _ = tree_flatten(self._forward(*args, **kwargs))
+        with _evaluated(self.module):
+            whole, _ = tree_flatten(self.module.forward(*args, **kwargs))
             copies = {name: value.expand(size, *value.shape) for value, name in self._parameters.items()}
             apart, _ = tree_flatten(self._apart(call, axes, copies))
         if len(whole) != len(apart) or any(map(_differ, whole, apart)):
@@ -180,18 +184,18 @@ class SampleWiseForward:
             self._refuse(f"{found}; it mixes samples, or the first batch has the size of another axis")
         self._compared.add(key)
 
-    def _buffers(self) -> list[tuple[int, int]]:
-        return [(id(value), value._version) for value in self._module.buffers()]
+    def _buffers(self) -> set[tuple[str, int, int]]:
+        return {(name, id(value), value._version) for name, value in self.module.named_buffers()}
 
     def _refuse(self, found: str) -> None:
-        raise TrainingStateError(f"{self._name} ({type(self._module).__name__}), run on one sample at a time, {found}")
+        raise TrainingStateError(f"{self.name} ({type(self.module).__name__}), run on one sample at a time, {found}")
 
 
 @contextmanager
 def checkpointing_by_name() -> Iterator[None]:
-    """Say what is wrong where gradient checkpointing runs a module again whose samples are run one by one.
+    """Explain the error if gradient checkpointing reruns a module that runs sample by sample.
 
-    And where a compiled backward pass gives its buffers away, while the first look still needs them.
+    Do the same if a compiled backward pass frees buffers that the first check still needs.
     """
     try:
         yield
@@ -251,7 +255,7 @@ class _Call:
                     refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and words alone")
 
     def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
-        """The arguments with other tensors in their places."""
+        """Return the arguments with other tensors in their places."""
         value, arguments = iter(values), {}
         for name, (leaves, spec) in self._flat.items():
             arguments[name] = tree_unflatten(
@@ -261,13 +265,13 @@ class _Call:
 
 
 def _cut(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """The samples first, each with the axis that was theirs: of length 1, or of several heads."""
+    """Return the samples first, each with the axis that was theirs: of length 1, or of several heads."""
     return value.unflatten(axis, (size, -1)).movedim(axis, 0)
 
 
 @contextmanager
 def _without_warning() -> Iterator[None]:
-    """Torch warns that it maps an operation by a loop, and cuDNN that a sample's copies of weights lie apart."""
+    """Suppress warnings that torch maps an operation by a loop, and that copies of weights are not contiguous."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of", category=UserWarning)
         warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
@@ -276,7 +280,7 @@ def _without_warning() -> Iterator[None]:
 
 @contextmanager
 def _evaluated(module: nn.Module) -> Iterator[None]:
-    """Dropout off, gradients on: without them torch's attention takes a path that cannot be mapped."""
+    """Switch dropout off and gradients on: without gradients torch's attention takes a path that cannot be mapped."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -21,12 +21,12 @@ _TAG = 2**62
 
 
 class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # type: ignore[misc]
-    """``NoisySumOptimizer`` where parameters are shards: every process adds noise to the rows that it alone keeps.
+    """``NoisySumOptimizer`` for sharded parameters: every process adds noise to the rows that only it has.
 
     Parameters
     ----------
     *arguments, **options
-        Those of ``DPOptimizerFastGradientClipping``.
+        As for ``DPOptimizerFastGradientClipping``.
 
     Raises
     ------
@@ -35,12 +35,12 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
 
     Formal guarantees
     -----------------
-    Those of ``NoisySumOptimizer`` for the sum over all processes: every entry is in one process' shard, and gets
-    N(0, σ²C²) there, once, from a stream that no other process has.
+    As for ``NoisySumOptimizer``, for the sum over all processes. Every entry is in one process' shard, and gets N(0,
+    σ²C²) there once, from a stream that no other process has.
 
     Examples
     --------
-    Made by :func:`make_private` for a model that is sharded.
+    Made by :meth:`ClippingPlan.privatize` for a model that is sharded.
 
     >>> issubclass(ShardedNoisySumOptimizer, DPOptimizerFastGradientClipping)
     True
@@ -53,15 +53,15 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         self._check_streams()
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Shape of the rows of this process."""
+        """Return the shape of the rows of this process."""
         return tuple(_shard(parameter).to_local().shape)
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
-        """Put the noisy sum where the optimizer looks for it: as a gradient that is sharded as the parameter is."""
+        """Put the noisy sum where the optimizer reads it: as a gradient with the parameter's sharding."""
         parameter.grad = like_shard(_shard(parameter), noisy.to(parameter.dtype))
 
     def _check_streams(self) -> None:
-        # Of 124 random bits each; equal ones are the same stream at the same place.
+        # 124 random bits each; equal ones mean the same stream at the same place.
         generator = self.generator
         if isinstance(generator, SecureRandom):
             tag = generator.integers(2, _TAG).tolist()
@@ -77,11 +77,11 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
 
 
 class ShardedStep(ClippedStep):
-    """A private step whose model's parameters are shards; made by :func:`make_private`.
+    """A private step whose model's parameters are shards; made by :meth:`ClippingPlan.privatize`.
 
-    All processes call :meth:`accumulate` equally often in a logical step, as the model's forward and backward passes
-    are everybody's work: one that has no sample left calls it inside :meth:`standing_in`, with any row. What one
-    process refuses leaves the others waiting until their launcher ends them, as everywhere with ``fully_shard``.
+    All processes must call :meth:`accumulate` equally often in a logical step, because the forward and backward passes
+    are collective. A process without a sample left calls it inside :meth:`standing_in`, with any row. If one process
+    raises an error, the others wait until their launcher ends them, as usual with ``fully_shard``.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ class ShardedStep(ClippedStep):
 
     Formal guarantees
     -----------------
-    Those of ``ClippedStep`` with ``distributed=True``, but that no sample is run alone: losses given as a function of
-    the batch are called once. Both looks at gradients in the first micro-batch are taken, in all processes.
+    As for ``ClippedStep`` with ``distributed=True``, except that no sample runs alone: losses given as a function of
+    the batch are called once. Both gradient checks of the first micro-batch run in all processes.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class ShardedStep(ClippedStep):
 
     @contextmanager
     def standing_in(self) -> Iterator[None]:
-        """Micro-batches inside take part in what all processes do, and add nothing, whatever their samples are.
+        """Take part in collective operations inside, and add nothing, whatever the samples are.
 
         Yields
         ------
@@ -192,8 +192,8 @@ class ShardedStep(ClippedStep):
         gathered_again(self.model)
         return super().close()
 
-    def _computed(self, losses: Any, batch: Any, size: int) -> torch.Tensor:
-        self._replay.possible = False
+    def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
+        self._isolation.possible = False
         try:
             return losses(batch)
         except BaseException:

@@ -1,7 +1,7 @@
-"""Models that torch's ``fully_shard`` (FSDP2) has spread over processes: what is taken, and where clipped sums go.
+"""Models sharded by torch's ``fully_shard`` (FSDP2): which are supported, and where clipped sums are stored.
 
-A layer's parameters are whole while it computes, so that a process' norms are of its own activations and output
-gradients. What stays of a parameter is a shard of rows: of the sum over samples too.
+A layer's parameters are whole while it computes, so a process computes norms from its activations and output
+gradients. Between uses each process keeps a shard of rows of the parameter, and of its sum over samples.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial, Shard
 
 from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.training.clipping._optimizer import CleanSum
 from dprmt.training.clipping._trainable_modules import is_followed, trainable_modules
 
 _ONE_GROUP = (
@@ -26,7 +27,7 @@ _FOLLOWED = "of layers that hooks can follow, where parameters are sharded: nobo
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether some parameter is a shard."""
+    """Return whether some parameter is a shard."""
     return any(isinstance(value, DTensor) for value in model.parameters())
 
 
@@ -62,7 +63,7 @@ class Shards:
         self._handles = [module.register_forward_hook(self._note) for module in modules]
 
     def move(self) -> None:
-        """Add what was summed in whole parameters to the shards' sums; all processes at once, in the same order."""
+        """Add sums of whole parameters to the shards' sums, in all processes in the same order."""
         for shard, whole in self._whole.items():
             total = getattr(whole, "summed_grad", None)
             if total is not None:
@@ -70,10 +71,12 @@ class Shards:
                 # Of a shard in float64 whose layer computes in float32, margins would be those of float64.
                 if shard.dtype == torch.float64 and total.dtype != torch.float64:
                     raise TrainingStateError("float64 parameters compute in another dtype: leave mp_policy out")
-                partial = DTensor.from_local(total, shard.device_mesh, [Partial()], run_check=False)
+                partial = DTensor.from_local(
+                    total.as_subclass(torch.Tensor), shard.device_mesh, [Partial()], run_check=False
+                )
                 own = partial.redistribute(placements=[Shard(0)]).to_local()
                 before = getattr(shard, "summed_grad", None)
-                shard.summed_grad = own if before is None else before.add_(own)
+                shard.summed_grad = own.as_subclass(CleanSum) if before is None else before.add_(own)
 
     def forget(self) -> None:
         """Free sums that were not moved."""
@@ -81,7 +84,7 @@ class Shards:
             whole.summed_grad = None
 
     def used(self) -> int:
-        """How many parameters were whole so far."""
+        """Count the parameters that were whole so far."""
         return len(self._whole)
 
     def remove(self) -> None:
@@ -98,7 +101,7 @@ class Shards:
 
 
 def like_shard(parameter: DTensor, local: torch.Tensor) -> DTensor:
-    """A process' rows as a tensor that is sharded as the parameter is."""
+    """Return a process' rows as a tensor that is sharded as the parameter is."""
     shape, stride = parameter.shape, parameter.stride()
     return DTensor.from_local(
         local, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride
@@ -113,12 +116,12 @@ def gathered_again(model: nn.Module) -> None:
 
 
 def in_all(value: bool) -> bool:
-    """Whether it holds in every process."""
+    """Return whether it holds in every process."""
     said = torch.tensor(float(value))
     torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MIN)
     return bool(said)
 
 
 def in_any(value: bool) -> bool:
-    """Whether it holds in some process."""
+    """Return whether it holds in some process."""
     return not in_all(not value)

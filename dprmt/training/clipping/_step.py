@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -13,10 +13,10 @@ import torch
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._isolation import Isolation
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySum
 from dprmt.training.clipping._policy import Contribution, Samples
 from dprmt.training.clipping._refusals import parameters_added
-from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, sample_names
@@ -26,9 +26,9 @@ from dprmt.training.subspaces import Subspaces
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
 Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
-_LEAST_SCALE = 128.0  # of a GradScaler, which halves and doubles 65536
+_LEAST_SCALE = 128.0  # smallest scale of a GradScaler, which halves and doubles 65536
 REPLAY = 0.02
-"""How often a sample of a later micro-batch is run alone, by default."""
+"""Default probability of an isolation check of a later micro-batch."""
 
 
 class StepLog:
@@ -96,7 +96,7 @@ class StepLog:
 
 
 def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
-    """By names that no unit has."""
+    """Name rows by numbers that no unit has."""
     names = {b"row" + name for name in sample_names([] if rows is None else rows)}
     if twice := known & names:
         raise ParameterError("samples that come twice", len(twice), "0: rows are of one unit, once in a logical step")
@@ -104,13 +104,32 @@ def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
 
 
 def _is_scaled(losses: torch.Tensor) -> bool:
-    """Whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
+    """Return whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
     factor = getattr(losses.grad_fn, "_saved_other", None)
     if losses.grad_fn is None or losses.grad_fn.name() != "MulBackward0" or not isinstance(factor, torch.Tensor):
         return False
     if factor.ndim or factor.dtype != torch.float32 or factor.requires_grad:
         return False
     return float(factor) >= _LEAST_SCALE and math.log2(float(factor)).is_integer()
+
+
+class _MaySpreadError(Exception):
+    """A gradient is not finite, and a neighbour's may be so because of it."""
+
+
+@contextmanager
+def _products_by_row() -> Iterator[None]:
+    """Switch off oneDNN, whose products in bfloat16 read past a row of odd length.
+
+    They multiply the next row's first number by zero. If that is NaN or infinite, the product is NaN, and the
+    neighbour of a dropped sample would be dropped too.
+    """
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 def _only_when(private: NoisySum, *_: Any) -> None:
@@ -180,10 +199,10 @@ class LogicalStep:
         self.optimizer.forget()
 
     def _draws(self) -> AbstractContextManager[None]:
-        """Secret draws of a forward and a backward pass.
+        """Seed the draws of a forward and a backward pass from a secret.
 
-        Given the key, what dropout draws is independent from sample to sample and of the data, so that it can be the
-        same for each remaining sample when one is left out and the others move up.
+        Given the key, dropout is independent across samples and of the data. So it can be the same for each remaining
+        sample when one is removed and the others move up.
         """
         self._draw_count += 1
         return draws_from(self._draw_key + self._draw_count.to_bytes(8, "little"), self._devices)
@@ -195,7 +214,7 @@ class LogicalStep:
 
 
 class ClippedStep(LogicalStep):
-    """A private step over hooks on a model's layers; made by :func:`make_private`.
+    """A private step over hooks on a model's layers; made by :meth:`ClippingPlan.privatize`.
 
     A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew no sample) and one of
     :meth:`step`. A backward pass outside of :meth:`accumulate` and a step of the optimizer outside of :meth:`step`
@@ -210,36 +229,36 @@ class ClippedStep(LogicalStep):
     replay : float
         Probability with which a sample of a later micro-batch is run alone; see :meth:`accumulate`.
     most_rows : int or None
-        How many rows a unit may have in a logical step.
+        Largest number of rows of a unit in a logical step.
 
     Attributes
     ----------
     model : Module
-        The model as it was given, with the hooks that the clipping needs. A copy of it has none.
+        Your model, with the hooks for clipping. A copy of it has no hooks.
     optimizer : Optimizer
-        The Opacus optimizer; its ``original_optimizer`` is the one that was given.
+        The Opacus optimizer; its ``original_optimizer`` is your optimizer.
 
     Formal guarantees
     -----------------
-    What :meth:`step` gives the wrapped optimizer is the noisy mean that :func:`make_private` describes, with its
-    guarantee and its limits. A sample counts once in a logical step, and no step number serves twice: both are
-    refused. Losses, norms and clip factors are private.
+    :meth:`step` gives the wrapped optimizer the noisy mean of :func:`plan_private`, with its guarantee and its limits.
+    A sample counts once in a logical step, and a step number can be used once; otherwise an error is raised. Losses,
+    norms and clip factors are private.
 
     Examples
     --------
-    Of the gradients 30 and ½ long, the first is cut to C = 1; the sum is divided by the expected batch size:
+    Two gradients have lengths 30 and ½. The first is cut to C = 1, and the sum is divided by the expected batch size:
 
-    >>> from dprmt.training.clipping._make_private import make_private
+    >>> from dprmt.training.clipping import plan_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
-    >>> step = make_private(
+    >>> plan = plan_private(
     ...     network,
-    ...     torch.optim.SGD(network.parameters(), lr=1.0),
     ...     norms="exact",
     ...     clipping_norm=1.0,
-    ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
     ... )
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5]])
     >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
     >>> step.step()
@@ -264,12 +283,12 @@ class ClippedStep(LogicalStep):
         super().__init__(capture.model, optimizer, StepLog())
         self._most_rows = most_rows
         self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
-        self._replay = Replay(capture, replay, float(optimizer.max_grad_norm))
+        self._isolation = Isolation(capture, replay, float(optimizer.max_grad_norm))
         self._capture, self._was_checked = capture, False
 
     @property
     def record(self) -> NormRecord:
-        """Record of how the norm of every trainable parameter is obtained: what the accountant is told."""
+        """Record of how the norm of every trainable parameter is obtained, for the accountant."""
         return self._capture.record
 
     @property
@@ -280,12 +299,12 @@ class ClippedStep(LogicalStep):
     @property
     def replays(self) -> int:
         """Micro-batches of which samples were run alone; 0 where every loss was given as a tensor."""
-        return self._replay.count
+        return self._isolation.count
 
     @property
     def replayable(self) -> bool:
         """True if all losses so far came as a function of the batch, which can be run again."""
-        return self._replay.possible
+        return self._isolation.possible
 
     def accumulate(
         self,
@@ -298,76 +317,80 @@ class ClippedStep(LogicalStep):
     ) -> torch.Tensor:
         """Add the clipped gradients of a micro-batch to the sum of the logical step.
 
+        Pass ``losses`` as a function of ``batch`` if you can, because a tensor allows no isolation check.
+
         Parameters
         ----------
         losses : callable, or Tensor of shape (B,)
-            From a batch to each sample's own loss: the call of :attr:`model` in training mode, and the loss. Or these
-            losses with their graph, which nobody can run again. Never their mean.
+            A function from a batch to each sample's loss, by :attr:`model` in training mode; or these losses, with
+            their graph. Never their mean.
         samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities in the data set, all different within a logical step.
+            Identities in the data set, all different within a logical step. Do not pass positions in the batch.
         step : int
             Number of the logical step, >= 0, the same for all its micro-batches, never used twice in a run.
         batch : Tensor, list, or mapping or tuple of these
-            What a callable takes: each with one row for each sample. Columns at the end that ``attention_mask``
-            leaves out are padding.
+            Argument of a callable ``losses``; every tensor has one row per sample. Columns at the end that
+            ``attention_mask`` excludes are padding.
         units : sequence of int or str, or tensor of integers, shape (B,), optional
-            Of every row, whose it is: all rows of one, in this one micro-batch, are then a sample, with the gradient of
-            their losses' sum (for a mean, divide the losses), one norm, and probes of its own; ``samples`` tell rows
-            apart. The model and the losses still take each row by itself. Needs ``rows_per_unit`` where ``tokens`` was
-            given.
+            Unit of each row. All rows of a unit, in this one micro-batch, form one sample: their losses are summed
+            (for a mean, divide them), and ``samples`` are identities of rows. Needs ``rows_per_unit`` if ``tokens``
+            was given.
 
         Returns
         -------
         Tensor, shape (B,)
-            The losses, without graph. **Private.**
+            The losses, detached. **Private.**
 
         Raises
         ------
         ParameterError
-            If an argument is out of its range; if a sample was in this logical step already or the step in an
-            earlier one, or another one is not finished; if T exceeds ``tokens``; in the first micro-batch, if a loss
-            depends on another sample, or a parameter gets a gradient that does not come through its own layer.
+            If an argument is out of its range, or a sample, step or number of tokens is not allowed. In the first
+            micro-batch also if a loss depends on another sample, or a parameter gets a gradient outside of its layer.
         TrainingStateError
-            If a layer's first axis is not the sample; if parameters or the optimizer's are not those that were made
-            private, or a buffer changes in a forward pass; of a callable, at the first micro-batch and at random later
-            ones, if a sample beside other rows, or alone without padding and dropout, has another loss, or gives a
-            trainable layer other inputs or output gradients; where rows are chosen or ordered
-            by what is in them, at every micro-batch, if another order of the samples gives other rows. The sum is as
-            before then, and the samples may come again with a forward pass of their own.
+            If samples influence each other, a layer's first axis is not the sample, a buffer changes, or parameters
+            were replaced. The sum is unchanged, so you can fix the model and pass the samples again.
 
         Notes
         -----
-        Two or three samples are looked at. Beside other rows, in a batch of at most 16 rows of the same size, a row's
-        loss, inputs and output gradients may differ by 1e-5 in float32 (1e-4 where its products are shortened, as TF32
-        does), 1e-9 in float64 and 1e-3 in 16 bits: others are copies of it, with scores a thousand times as large, or
-        NaN; it has the largest; and after all of this it is run once more, which shows a state. Alone, without dropout
-        and padding, losses and inputs may differ by 1e-4 (1e-2, 1e-7, 5 %), relative to a loss (or .1 if it is smaller)
-        or the norm of an input, and gradients by a tenth (half in 16 bits), which rounding may change that much where
-        it switches a unit off. What changes all B samples by less than that share, by the size of the batch alone, may
-        move the sum by the share times B·C: a look does not bound it. Nor does it show what first happens in a later
-        micro-batch that is not looked at, or beyond 16 rows, except where rows are chosen by index.
+        An isolation check compares two or three samples. With other rows in a batch of equal size, losses, inputs and
+        output gradients may differ by 1e-5 in float32, 1e-9 in float64 and 1e-3 in 16 bits. Alone, without dropout and
+        padding, losses and inputs may differ by 1e-4 (1e-7, 1e-2), and gradients by a tenth, because rounding can
+        switch units off. Smaller effects, other micro-batches and rows beyond the first 16 are not covered, except
+        where rows are chosen by index.
 
-        A look reads private data and decides one thing, whether the step goes on. That bit, and the name of the layer
-        in the message, depend on the samples looked at and are not covered by ε. For code that mixes no samples it is
-        always the same, up to rounding beyond the tolerance, and says nothing of anybody; for code that does, it says
-        that the code has to change. Nothing of a look reaches the sum, the probes, the noise or the coins.
+        The decision to stop and the layer named in the error depend on private data: see
+        ``docs/theory/isolation_checks.md``.
         """
         self._check_optimizer()
         number, current = check_count("step", step, low=0), self._log.current
         if current not in (None, number):
             raise ParameterError("step", number, f"{current} until step() has finished it")
-        with self._draws():
-            return self._accumulate(losses, samples, number, batch, units)
+        try:
+            with self._draws():
+                return self._accumulate(losses, samples, number, batch, units)
+        except _MaySpreadError:
+            self._draw_count -= 1  # the same dropout
+            with _products_by_row(), self._draws():
+                return self._accumulate(losses, samples, number, batch, units, again=True)
 
     def _accumulate(
-        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+        self,
+        losses: Losses,
+        samples: Identities,
+        number: int,
+        batch: Any,
+        units: Identities | None,
+        again: bool = False,
     ) -> torch.Tensor:
+        may_spread = False
         if not isinstance(losses, torch.Tensor) and callable(losses):
-            losses = self._computed(losses, batch, len(samples))
+            may_spread = not again and self._devices[0].type == "cpu"
+            losses = self._computed(losses, batch, len(samples), check=not again)
         elif batch is not None:
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+            fix = "pass a function of the batch as losses, or remove batch"
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
         else:
-            self._replay.possible = False
+            self._isolation.possible = False
         if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
@@ -390,7 +413,7 @@ class ClippedStep(LogicalStep):
             raise
         try:
             with checkpointing_by_name():
-                self._backward(losses, number, samples if whose is None else list(whose.names), whose)
+                self._backward(losses, number, samples if whose is None else list(whose.names), whose, may_spread)
             self._has_units = whose is not None
         except BaseException:
             if not self._capture.summing:
@@ -400,7 +423,9 @@ class ClippedStep(LogicalStep):
             self.discard()
         return losses.detach()
 
-    def _backward(self, losses: torch.Tensor, step: int, samples: Samples, units: UnitRows | None) -> None:
+    def _backward(
+        self, losses: torch.Tensor, step: int, samples: Samples, units: UnitRows | None, may_spread: bool
+    ) -> None:
         capture, several = self._capture, self._in_any(len(losses) > 1)
         if not self._was_checked and several:
             capture.check_apart(losses, always=self.is_spread)
@@ -410,6 +435,8 @@ class ClippedStep(LogicalStep):
         if squared is None:
             raise TrainingStateError("the losses reach no trainable layer")
         finite = torch.isfinite(squared)
+        if may_spread and not bool(finite.all()):
+            raise _MaySpreadError
         all_finite = several and self._in_all(bool(finite.all()))  # NaN shows nothing
         factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=capture.rounding)
         kept = self._kept(finite)
@@ -433,13 +460,22 @@ class ClippedStep(LogicalStep):
             raise
         return whose
 
-    def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int) -> torch.Tensor:
+    def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int, *, check: bool) -> torch.Tensor:
         try:
             with checkpointing_by_name():
-                self._replay.look(losses, batch, size)
-                for generator in self._replay.generators:  # of the model's own: their seed may be known
+                if check:
+                    self._isolation.check(losses, batch, size)
+                for generator in self._isolation.generators:  # of the model's own: their seed may be known
                     generator.set_state(secret_generator(generator.device).get_state())
                 return losses(batch)
+        except RuntimeError as error:
+            shared = self._capture.shared_modules()
+            self.discard()
+            if isinstance(error, TrainingStateError) or not shared:
+                raise
+            todo = "where the code around it does not take that, name a module around both in whole=[...]"
+            found = f"{shared[0]} is the same for all samples, and is given once for each of them"
+            raise TrainingStateError(f"the losses fail ({str(error)[:100]}); {found}: {todo}") from error
         except BaseException:
             self.discard()
             raise
@@ -462,7 +498,7 @@ class ClippedStep(LogicalStep):
         return self.model
 
     def _large_last(self, contributions: list[Contribution]) -> None:
-        """Large sums come when most of what is kept for others is gone: they are first in the list, taken from behind.
+        """Sort large sums first, and take them from the end, when most other memory is free.
 
         A layer's own contributions stay in their order.
         """
@@ -470,7 +506,7 @@ class ClippedStep(LogicalStep):
         order = sorted(range(len(contributions)), key=sizes.__getitem__, reverse=True)
         contributions[:] = [contributions[place] for place in order]
 
-    # What processes that share a model do together, see `ShardedStep`.
+    # Collective operations of processes that share a model, see `ShardedStep`.
 
     is_spread = False
 
@@ -487,4 +523,4 @@ class ClippedStep(LogicalStep):
         return value
 
     def _summed(self) -> None:
-        """After every contribution to the sums."""
+        """Return the sum after all contributions."""

@@ -1,9 +1,9 @@
 """One table that several layers use: input embeddings and the head of a language model, or encoder and decoder.
 
-Each layer measures its own part of the table's gradient. The gradient of a sample is the sum of these parts, so that
-its squared norm is the sum of theirs and of twice their inner products, which are formed here from what the layers
-keep for the sum: of an embedding a row for each token that a sample has, of a head the inputs and output gradients.
-With R a row for token v, and A and G of the head, ⟨R, GᵀA⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as a table is formed.
+Each layer measures its own part of the table's gradient. A sample's gradient is the sum of these parts. So its squared
+norm is the sum of their squared norms and of twice their inner products. These are formed from what the layers keep
+for the sum: rows by token for an embedding, inputs and output gradients for a head. With R a row for token v, and A
+and G of the head, ⟨R, GᵀA⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as a table is formed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PARTS = (EmbeddingRows, Factors, PerSampleGradients)
 
 
 def tied_tables(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
-    """Tables whose parts can be added: the weight of embeddings, and of at most one linear layer."""
+    """Return tables whose parts can be added: the weight of embeddings, and of at most one linear layer."""
     users = defaultdict(list)
     for module in modules:
         if embedding_scale(module) is not None or type(module) is nn.Linear:
@@ -37,9 +37,9 @@ def tied_tables(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
 def add_inner_products(
     squared: torch.Tensor, contributions: Sequence[Contribution], tied: Collection[nn.Parameter], *, rounding: float
 ) -> torch.Tensor:
-    """Squared norms over all layers, from those of each layer by itself.
+    """Compute squared norms over all layers from the single layers' norms.
 
-    ``rounding``: ρ of the norms. Where parts cancel, it is ρ of what they were: 2ρ of the sum of squares is added.
+    ``rounding``: ρ of the norms. If parts cancel, ρ applies to the parts, so 2ρ of the sum of squares is added.
     """
     found = torch.zeros_like(squared, dtype=torch.float64)
     for weight in tied:
@@ -70,7 +70,7 @@ def _inner_products(one: object, other: object, weight: nn.Parameter, size: int)
 
 
 def _matching(one: EmbeddingRows, other: EmbeddingRows) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places, in both, of rows of the same sample and token."""
+    """Find the places, in both, of rows of the same sample and token."""
     width = len(one.weight)
     keys = torch.cat([part.owners * width + part.tokens for part in (one, other)])
     ordered, order = keys.sort(stable=True)
@@ -79,7 +79,7 @@ def _matching(one: EmbeddingRows, other: EmbeddingRows) -> tuple[torch.Tensor, t
 
 
 def _with_factors(one: EmbeddingRows, rows: torch.Tensor, head: Factors) -> torch.Tensor:
-    """Σ_t G_tv ⟨R, A_t⟩ of each row, one sample's after the other."""
+    """Compute Σ_t G_tv ⟨R, A_t⟩ of each row, sample by sample."""
     a, g = token_factors(activations=head.activations, gradients=head.gradients)
     products = rows.new_zeros(len(rows))
     for sample in one.owners.unique().tolist():

@@ -16,19 +16,19 @@ from dprmt.training.norms import is_conv1d
 _MATRICES = (nn.Linear, RNNLinear)  # and the Conv1D of Transformers
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_NORMALIZATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS)  # of single samples
+_NORMALIZATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS)  # normalizations over single samples
 _FOLLOWED = (*_MATRICES, nn.Embedding, *_CONVOLUTIONS, *_NORMALIZATIONS)
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 _SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, nn.Module]:
-    """Modules by which the trainable parameters' gradients are formed, none inside another, by name.
+    """Map names to the modules in which the trainable parameters' gradients are formed, none inside another.
 
-    A layer of a type that hooks can follow stands for itself. Any other module with a parameter of its own stands for
-    all parameters in it: the smallest one that is called and inside of which they are used. So does one in ``whole``.
+    A layer that hooks can follow is such a module. For any other module with direct parameters, the smallest enclosing
+    module is used that is called and that contains all their uses. Modules in ``whole`` are such modules too.
 
-    Returns: in the model's order; where it is the model itself, it is called "model".
+    Modules are in the model's order; the model itself is named "model".
     """
     modules = dict(model.named_modules())
     taken = {_caller(modules, name) for name, module in modules.items() if _is_opaque(module)}.union(whole)
@@ -43,13 +43,15 @@ def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, 
 
 
 def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | None:
-    """Which of the trainable modules stands for the parameters of the one at a place."""
+    """Return the trainable module that covers the parameters of the module at a place."""
     around = (name or "model" for name in (place, *_ancestors(place)))
     return next((modules[name] for name in around if name in modules), None)
 
 
 def is_followed(module: nn.Module) -> bool:
-    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
+    """Return whether inputs and output gradients of the module, which has no parts, determine its per-sample
+    gradients.
+    """
     if type(module) is not nn.Embedding and embedding_scale(module) is not None:
         return "forward" not in vars(module)
     known = type(module) in _FOLLOWED or is_conv1d(module)
@@ -57,7 +59,7 @@ def is_followed(module: nn.Module) -> bool:
 
 
 def is_torch_layer(module: nn.Module) -> bool:
-    """Whether the forward pass is torch's own (or Transformers' Conv1D's), which nobody has replaced."""
+    """Return whether the forward pass is torch's (or Transformers' Conv1D's) and has not been replaced."""
     if "forward" in vars(module) or not (type(module) in _FOLLOWED or is_conv1d(module)):
         return False
     owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
@@ -65,7 +67,7 @@ def is_torch_layer(module: nn.Module) -> bool:
 
 
 def embedding_scale(module: nn.Module) -> float | None:
-    """By how much a table of embeddings multiplies the rows that it looks up; None where that is not all it does."""
+    """Find the factor by which an embedding multiplies its rows; None if it does anything else."""
     if type(module) is nn.Embedding:
         return 1.0
     scale = getattr(module, "embed_scale", None)
@@ -78,17 +80,17 @@ def embedding_scale(module: nn.Module) -> float | None:
 
 
 def is_matrix(module: nn.Module) -> bool:
-    """Whether the module's output is its input times its weight, and a bias."""
+    """Return whether the module's output is its input times its weight, and a bias."""
     return type(module) in _MATRICES or is_conv1d(module)
 
 
 def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
-    """Whether one of the trainable modules runs sample by sample: it must be, or it or the model is named."""
+    """Return whether one of the trainable modules runs sample by sample: it must be, or it or the model is named."""
     return not is_followed(module) or name in whole or "" in whole
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Whether there are trainable parameters that no layer inside has too."""
+    """Return whether there are trainable parameters that no layer inside has too."""
     if is_renaming(module):
         return False
     own = {parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad}
@@ -97,24 +99,24 @@ def has_parameters(module: nn.Module) -> bool:
 
 
 def is_renaming(module: nn.Module) -> bool:
-    """Whether the module holds its parts' parameters by other names, as Opacus' recurrent layers do."""
+    """Return whether the module holds its parts' parameters by other names, as Opacus' recurrent layers do."""
     return isinstance(module, RenameParamsMixin)
 
 
 def is_container(module: nn.Module) -> bool:
-    """Whether the module is never called."""
+    """Return whether the module is never called."""
     return isinstance(module, _CONTAINERS)
 
 
 def is_sequence_first(module: nn.Module) -> bool:
-    """Whether torch's layer of several parts has the sample as second axis, so that its parts do."""
+    """Return whether torch's layer of several parts has the sample as second axis, so that its parts do."""
     return isinstance(module, _SEQUENCE_LAYERS) and not module.self_attn.batch_first
 
 
 def _is_replayable(module: nn.Module) -> bool:
-    """Whether functorch can replay the module on one sample: a layer of somebody else's, with one input and no parts.
+    """Return whether functorch can replay the module on one sample: a custom layer with one input and no parts.
 
-    Torch's own layers that are not named above keep a state, take several inputs or have another first axis.
+    Torch's other layers keep a state, have several inputs or another first axis.
     """
     if type(module).__module__.startswith("torch.nn") or list(module.children()) or list(module.buffers()):
         return False
@@ -129,7 +131,9 @@ def _is_opaque(module: nn.Module) -> bool:
 
 
 def _caller(modules: dict[str, nn.Module], name: str) -> str:
-    """Of the module or those around it, the first that is called, or that uses its parts' parameters itself."""
+    """Find the innermost of the module and those around it that is called, or that uses its parts' parameters
+    directly.
+    """
     around = [name, *_ancestors(name)]
     users = [other for other in around if _uses_its_parts(modules[other])]
     return next(iter(users), None) or next((other for other in around if not is_container(modules[other])), name)

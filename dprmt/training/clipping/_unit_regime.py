@@ -16,24 +16,24 @@ from dprmt._validation import ParameterError, check_choice, check_count
 Regime = Literal["rows", "together", "alone"]
 REGIMES = ("auto", "together", "alone")
 TOKENS_ALONE = 256
-"""From so many tokens a unit on, one at a time is cheaper."""
+"""Tokens per unit from which one unit at a time is cheaper."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """Samples of several rows, such as all texts of a person, for :func:`make_private` and :func:`plan_private`.
+    """Samples of several rows, such as all texts of a person, for :func:`plan_private`.
 
     Parameters
     ----------
     rows_per_unit : int, optional
-        The most rows that a unit may have in a logical step, >= 1, known without looking at the data.
+        Largest number of rows of a unit in a logical step, >= 1, known without looking at the data.
     micro_batch_size : int, optional
-        How many rows a micro-batch holds, >= 1, to choose by.
+        Number of rows of a micro-batch, >= 1, on which the choice of the regime depends.
     regime : {"auto", "together", "alone"}
-        "alone": units are run one at a time, and each one's norm is that of its accumulated gradient: exact, whatever
-        ``norms`` asks for; any module; a unit may be cut by the borders of micro-batches. "together": side by side,
-        all rows of a unit in one micro-batch, norms of their concatenated tokens as ``norms`` says. By default the
-        cheaper one, by the numbers above and ``tokens`` alone; ``plan_private(…).reason`` says which and why.
+        "alone" runs units one at a time and computes the exact norm of each accumulated gradient. It works with any
+        module and ignores ``norms``, and a unit may continue in the next micro-batch. "together" runs units side by
+        side, all rows of a unit in one micro-batch, with norms of their concatenated tokens by ``norms``. The default
+        is the cheaper one by the numbers above and ``tokens``; ``plan_private(…).reason`` names it with the reason.
 
     Raises
     ------
@@ -62,20 +62,20 @@ class Units:
         if check_choice("regime", self.regime, REGIMES) != "together":
             return
         if rows is None:
-            raise ParameterError("rows_per_unit", None, "given with regime='together': a micro-batch holds all")
+            raise ParameterError("rows_per_unit", None, "given with regime='together'", "pass rows_per_unit")
         if size is not None and rows > size:
             raise ParameterError("micro_batch_size", size, f"at least rows_per_unit = {rows} with regime='together'")
 
 
 def check_units(units: object) -> Units:
-    """What was given, or an error."""
+    """Check the argument ``units``."""
     if not isinstance(units, Units):
         raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
     return units
 
 
 def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
-    """The regime and why, from public sizes alone; ``tokens``: T of a row."""
+    """Return the regime and why, from public sizes alone; ``tokens``: T of a row."""
     wanted, rows, size = units.regime, units.rows_per_unit, units.micro_batch_size
     if wanted == "alone":
         return "alone", "units are run one at a time, as asked for"

@@ -32,7 +32,7 @@ class UnitRows:
 
     @cached_property
     def rows(self) -> list[list[int]]:
-        """Of every unit."""
+        """Rows of every unit."""
         found: list[list[int]] = [[] for _ in self.names]
         for row, owner in enumerate(self.owners):
             found[owner].append(row)
@@ -44,14 +44,14 @@ class UnitRows:
         return max(Counter(self.owners).values())
 
     def joined(self, use: Use) -> Use:
-        """First inputs and output gradients with units in place of rows, rows of zeros where a unit has fewer."""
+        """Join inputs and output gradients by unit instead of row, with rows of zeros if a unit has fewer."""
         inputs, gradients = use
         tokens = gradients.flatten(1, -2) if gradients.ndim > 2 else gradients[:, None]
         shape = (*tokens.shape[:2], -1) if inputs[0].is_floating_point() else tokens.shape[:2]
         return [self._placed(inputs[0].reshape(shape))], self._placed(tokens)
 
     def summed(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Gradients that were formed of rows, (B, …), as those of units."""
+        """Sum gradients of rows, (B, …), to gradients of units."""
         dtype = torch.promote_types(gradients.dtype, torch.float32)
         total = torch.zeros((len(self.names), *gradients.shape[1:]), dtype=dtype, device=gradients.device)
         return total.index_add_(0, torch.tensor(self.owners, device=gradients.device), gradients.to(dtype))
@@ -69,7 +69,7 @@ class UnitRows:
 
 
 def unit_rows(units: Sequence[SampleId] | torch.Tensor, rows: int) -> UnitRows:
-    """The units that were named, one for each row.
+    """Return the units that were named, one for each row.
 
     Raises: ParameterError, unless there is an integer or a string for each.
     """

@@ -12,10 +12,10 @@ from typing import Any, SupportsIndex
 import torch
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
+from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.clipping._capture import buffer_versions
+from dprmt.training.clipping._isolation import tolerance_of
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
-from dprmt.training.clipping._replay_rows import BatchRows
-from dprmt.training.clipping._replay_seen import tolerance_of
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses, StepLog
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sum_of_squares
@@ -24,63 +24,63 @@ from dprmt.training.subspaces import Subspaces
 
 
 class UnitStep(LogicalStep):
-    """A ``PrivateStep`` over units, such as persons, each run alone; made by a plan with `Units`.
+    """A ``PrivateStep`` over units, such as people, each run alone; made by a plan with `Units`.
 
-    A unit's rows go through the model without any other's, in as many forward passes as are given; the sum of their
-    gradients is held, its norm taken of what is there, clipped, and added when the next unit begins or the logical step
-    ends. So a unit may be cut by the borders of micro-batches, as long as its rows come one after the other.
+    Each forward pass holds rows of one unit. The sum of the unit's gradients is held, its norm computed and clipped,
+    and the result added when the next unit begins or the logical step ends. So a unit may span micro-batches, as long
+    as its rows are consecutive.
 
     Parameters
     ----------
     model : Module
-        Any, without hooks.
+        Any model, without hooks.
     optimizer : NoisySumOptimizer or DistributedNoisySumOptimizer
         It noises the sums.
     record : NormRecord
         All norms are exact.
     most_rows : int or None
-        How many rows a unit may have in a logical step.
+        Largest number of rows of a unit in a logical step.
     projected : Subspaces or None
-        Of weights whose gradients are clipped in projected coordinates.
+        Subspaces of weights whose gradients are clipped in projected coordinates.
     replay : float
-        Probability with which a later unit is run again after another one.
+        Probability that a later unit runs again after another one.
 
     Attributes
     ----------
     model : Module
         The model to call.
     optimizer : Optimizer
-        The Opacus optimizer; its ``original_optimizer`` is the one that was given.
+        The Opacus optimizer; its ``original_optimizer`` is your optimizer.
     replayable : bool
-        Whether all losses so far came as a function of the batch, so that every unit was run alone.
+        Whether all losses so far came as a function of the batch, so that every unit ran alone.
 
     Formal guarantees
     -----------------
-    :meth:`step` gives the optimizer (Σ_u c_u g_u + σC·N(0, I))/L, g_u the sum of the gradients of unit u's losses as
-    accumulation in the parameters' dtype leaves it, c_u = min(1, (1-ρ)C/‖g_u‖), and a unit left out where ‖g_u‖ is not
-    finite: one unit, all its rows, changes the sum by at most C. Where losses are a function of the batch, no unit's
-    forward pass holds rows of another, and a forward pass that changes a buffer is refused; losses given as a tensor
-    are taken to be computed from rows of their unit alone. A unit counts once in a logical step, and no step number
-    serves twice. Losses, norms, clip factors and how many rows a unit has are private. Not covered is what
-    `make_private` names: rounding in the sum, torch's generator, units that are named wrongly.
+    Holds if: each forward pass holds rows of one unit. If losses are a function of the batch this is enforced, and a
+    forward pass that changes a buffer raises an error. Losses as a tensor are assumed to use rows of their unit alone.
+    Covers: :meth:`step` gives the optimizer (Σ_u c_u g_u + σC·N(0, I))/L with c_u = min(1, (1-ρ)C/‖g_u‖), where g_u is
+    the sum of unit u's gradients as accumulated in the parameters' dtype. A unit without a finite ‖g_u‖ is dropped. So
+    one unit, with all its rows, changes the sum by at most C. A unit counts once in a logical step, and each step
+    number is used once. Losses, norms, clip factors and the number of rows of a unit are private. Does not cover: the
+    limits of `plan_private`, such as rounding in the sum, torch's generator, and wrongly named units.
 
     Examples
     --------
-    Anna has two rows, of gradients 30 and ½, Ben one:
+    Anna has two rows with gradients 30 and ½, Ben has one:
 
     >>> from dprmt.training.clipping import Units
-    >>> from dprmt.training.clipping._make_private import make_private
+    >>> from dprmt.training.clipping import plan_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
-    >>> step = make_private(
+    >>> plan = plan_private(
     ...     network,
-    ...     torch.optim.SGD(network.parameters(), lr=1.0),
     ...     norms="exact",
     ...     clipping_norm=1.0,
-    ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
     ...     units=Units(8),
     ... )
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
     >>> losses = step.accumulate(
     ...     lambda batch: step.model(batch).flatten(),
@@ -136,34 +136,34 @@ class UnitStep(LogicalStep):
         batch: Any = None,
         units: Identities | None = None,
     ) -> torch.Tensor:
-        """Add gradients of some rows to those of their units.
+        """Add gradients of some rows to the gradients of their units.
 
         Parameters
         ----------
         losses : callable, or Tensor of shape (B,)
-            From a batch to each row's own loss; it is called for one unit's rows at a time. Or these losses with their
-            graph, of one unit alone. A unit's gradient is that of their sum: for a mean, divide them.
+            A function from a batch to each row's loss, called with one unit's rows at a time. Or these losses with
+            their graph, for a single unit. A unit's gradient is the gradient of their sum: for a mean, divide them.
         samples : sequence of int or str, or tensor of integers, shape (B,)
             Identities of the rows, all different within a logical step.
         step : int
             Number of the logical step, >= 0, never used twice in a run.
         batch : Tensor, list, or mapping or tuple of these
-            What a callable takes: each with one entry for each row.
+            Argument of a callable ``losses``; every tensor has one entry per row.
         units : sequence of int or str, or tensor of integers, shape (B,)
-            Whose rows they are. The last unit of a call may go on in the next call.
+            Unit of each row. The last unit of a call may continue in the next call.
 
         Returns
         -------
         Tensor, shape (B,)
-            The losses, without graph. **Private.**
+            The losses, detached. **Private.**
 
         Raises
         ------
         ParameterError
             If an argument is out of its range; if a unit was finished in this logical step or has more rows than
-            allowed. What was held of the unit that failed is dropped then, units before it stay in the sum.
+            allowed. The failed unit's gradients are dropped then, and earlier units stay in the sum.
         TrainingStateError
-            If a forward pass changes a buffer, or the optimizer got parameters since; the same holds.
+            If a forward pass changes a buffer, or the optimizer has new parameters; the failed unit is dropped.
         """
         if units is None:
             raise ParameterError("units", None, "given: this step was planned for units of several rows")
@@ -224,10 +224,11 @@ class UnitStep(LogicalStep):
             if not rows.owners:
                 return []
             apart, function = BatchRows(batch, len(rows.owners)), losses
-            self._look(function, [apart.reordered(own) for own in (rows.rows[0], rows.rows[-1])])
-            return [lambda own=own: self._run(function, apart.reordered(own)) for own in rows.rows]  # type: ignore[misc]
+            self._look(function, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
+            return [lambda own=own: self._run(function, apart.picked(own)) for own in rows.rows]  # type: ignore[misc]
         if batch is not None:
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+            fix = "pass a function of the batch as losses, or remove batch"
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
         if len(rows.names) > 1:
             allowed = "one at a time where losses are given as a tensor; or give a function of the batch"
             raise ParameterError("units", len(rows.names), allowed)
@@ -247,7 +248,7 @@ class UnitStep(LogicalStep):
         if changed := buffer_versions(self.model).items() ^ buffers.items():
             raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
         for one, two in zip(first, again, strict=True):
-            tolerance = tolerance_of({one.dtype}, one.device).same_size
+            tolerance = tolerance_of({one.dtype}, one.device).beside
             if one.shape != two.shape or float((one - two).norm()) > tolerance * max(0.1, float(one.norm())):
                 raise TrainingStateError("a loss or its gradient depends on other units: a state is kept")
         self.count += 1
@@ -285,7 +286,7 @@ class UnitStep(LogicalStep):
             raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
         if changed := buffer_versions(self.model).items() ^ self._buffers.items():
             raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
-        for parameter in self._trained:  # what somebody left there would be added to
+        for parameter in self._trained:  # a leftover gradient would be added to
             parameter.grad = self._held.get(parameter)
         losses.sum().backward()
         for parameter in self._trained:

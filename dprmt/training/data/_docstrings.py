@@ -31,7 +31,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "xml": ("xml",),
 }
 MASK = "module"
-LEAST_SAMPLES = 40  # per class
+LEAST_SAMPLES = 40  # least number of samples per class
 _LEAST_LETTERS = 20
 _NAMES = "|".join((*PACKAGES, "idle"))  # IDLE is how idlelib calls itself
 _NAMED = re.compile(rf"\w*(?:{_NAMES})\w*", re.IGNORECASE)
@@ -49,16 +49,15 @@ class Docstring(NamedTuple):
 
 @cache
 def docstrings() -> tuple[Docstring, ...]:
-    """Docstrings of the standard library that runs this program, without duplicates.
+    """Collect docstrings of the running standard library, without duplicates.
 
-    Sources are parsed, nothing is imported. Runs of white space become one space. Every word that contains the
-    name of one of the packages, in whatever case, is replaced by "module", in all texts alike, so that neither
-    the name nor the mask gives the package away. A text that then occurs twice in a package is kept once, and
-    one that occurs in two packages is left out. The split follows from a hash of the masked text: eight tenths
-    for training, one each for validation and test.
+    Sources are parsed, nothing is imported. Runs of white space become one space. Every word that contains the name of
+    a package is replaced by "module", in all texts, so that neither the name nor the mask reveals the package. A text
+    that then occurs twice in a package is kept once; a text that occurs in two packages is dropped. The split follows
+    from a hash of the masked text: eight tenths for training, one each for validation and test.
 
-    What comes out depends on the version of Python, and a little on who packaged it: a package that is not
-    installed, or has too few docstrings, is no class.
+    The result depends on the version of Python, and a little on its packager: a package that is not installed, or has
+    too few docstrings, is no class.
 
     Returns
     -------
@@ -86,12 +85,12 @@ def docstrings() -> tuple[Docstring, ...]:
 
 
 def python_version() -> str:
-    """Version of the Python whose docstrings these are, such as ``3.12.1``."""
+    """Return the version of the Python that has these docstrings, such as ``3.12.1``."""
     return ".".join(str(part) for part in sys.version_info[:3])
 
 
 def masked(text: str) -> str:
-    r"""The text on one line with every word that names one of the packages replaced.
+    r"""Return the text on one line with every word that names one of the packages replaced.
 
     Examples
     --------
@@ -102,13 +101,13 @@ def masked(text: str) -> str:
 
 
 def split_of(text: str) -> str:
-    """The split that a text belongs to: eight tenths for training, one each for validation and test."""
+    """Return the split that a text belongs to: eight tenths for training, one each for validation and test."""
     tenth = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10
     return {8: "validation", 9: "test"}.get(tenth, "train")
 
 
 def library_files(source: str) -> Iterator[Path]:
-    """Files of a package or module of the standard library, tests left out."""
+    """List the files of a package or module of the standard library, without tests."""
     path = Path(sysconfig.get_paths()["stdlib"]) / source
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []:
         if _TESTS.isdisjoint(file.relative_to(path.parent).parts):
@@ -116,7 +115,7 @@ def library_files(source: str) -> Iterator[Path]:
 
 
 def module_of(file: Path) -> str:
-    """A file's name in the library, such as ``asyncio/events``."""
+    """Return a file's name in the library, such as ``asyncio/events``."""
     return file.relative_to(sysconfig.get_paths()["stdlib"]).with_suffix("").as_posix()
 
 

@@ -37,7 +37,7 @@ def per_sample_losses(
         classification (one label, several labels, or regression), token classification, question answering, masked or
         causal language modelling, or sequence to sequence.
     batch : mapping of Tensor
-        What the model takes, labels included, on its device. Labels of -100 do not count.
+        Inputs and labels on the model's device. Labels of -100 do not count.
     label_smoothing : float
         In [0, 1): share of the label that all classes get, as in ``TrainingArguments.label_smoothing_factor``.
 
@@ -81,7 +81,7 @@ def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> t
     Parameters
     ----------
     model : Module
-        Of Transformers, with or without hooks.
+        A Transformers model, with or without hooks.
     batch : mapping of str to Tensor
         As `TaskData.collate` returns it. The model gets all of it except for labels and ``sample_id``, and nothing
         else: positions are those that the model computes.
@@ -153,7 +153,7 @@ def check_own_loss(
 
 
 def _without_padding(sample: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Which some of the models' own losses count."""
+    """Restrict to real tokens, for models whose loss counts only these."""
     mask, labels = sample.get("attention_mask"), sample.get("labels")
     if mask is None or mask.ndim != 2 or (labels is not None and labels.ndim == 2 and labels.shape != mask.shape):
         return dict(sample)
@@ -165,7 +165,7 @@ def _without_padding(sample: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
 
 @dataclass(frozen=True)
 class Head:
-    """What a model is for: ``targets``, the names of its labels, and the losses of a batch."""
+    """Head of a model: ``targets``, the names of its labels, and the losses of a batch."""
 
     name: str
     targets: tuple[str, ...]
@@ -178,7 +178,7 @@ def head_of(model: torch.nn.Module) -> Head:
     Returns
     -------
     Head
-        Of the outermost model of Transformers in it, or of a module whose class has an attribute ``head``.
+        Head of the outermost Transformers model in it, or of a module whose class has an attribute ``head``.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def head_of(model: torch.nn.Module) -> Head:
 
 
 def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
-    """The model inside of adapters and hooks, which do not pass on attributes."""
+    """Return the model inside of adapters and hooks, which do not pass on attributes."""
     if (found := _named_model(model)) is not None:
         return found
     allowed = "a model of Transformers; or give the loss of each sample as losses="
@@ -205,7 +205,7 @@ def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _named_model(model: torch.nn.Module) -> torch.nn.Module | None:
-    """The outermost model of Transformers, or module whose class names its head."""
+    """Return the outermost model of Transformers, or module whose class names its head."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) or isinstance(getattr(type(module), "head", None), str):
             return module
@@ -213,7 +213,7 @@ def _named_model(model: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def _check_whole_loss(network: torch.nn.Module) -> None:
-    """Experts' own loss counts how often a batch used each: no sample's."""
+    """Raise an error for an experts' loss, which counts how often a batch used each expert."""
     if getattr(network.config, "output_router_logits", False):
         kind = type(network).__name__
         raise ParameterError(
@@ -223,12 +223,12 @@ def _check_whole_loss(network: torch.nn.Module) -> None:
 
 def _output(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], **more: Any) -> Any:
     if "use_cache" in signature((_named_model(model) or model).forward).parameters:
-        more["use_cache"] = False  # of keys and values for a next token, which nobody asks for
+        more["use_cache"] = False  # no cache of keys and values is needed
     return model(**{key: value for key, value in batch.items() if key not in _NOT_INPUTS}, **more)
 
 
 def _whole_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
-    """Of one label, several labels or numbers for each sample."""
+    """Compute losses for one label, several labels or numbers per sample."""
     labels, config = batch["labels"], _transformers_model(model).config
     logits = _raised(model_logits(model, batch))
     kind = getattr(config, "problem_type", None)
@@ -264,17 +264,19 @@ def _next_token_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]
 
 
 def _decoded_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
-    """The decoder's inputs are the model's own shift of the labels, unless the batch has them."""
+    """Set the decoder's inputs by the model's shift of the labels, unless the batch has them."""
     labels, more = batch["labels"], {}
     if not any(name in batch for name in ("decoder_input_ids", "decoder_inputs_embeds")):
         shift = getattr(_transformers_model(model), "prepare_decoder_input_ids_from_labels", None)
-        # Without such a method the model shifts in its forward pass, and computes a loss that nobody uses.
+        # Without such a method the model shifts in its forward pass, and computes an unused loss.
         more = {"labels": labels} if shift is None else {"decoder_input_ids": shift(labels)}
     return _mean_over_tokens(_output(model, batch, **more).logits, labels, smoothing)
 
 
 def _span_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
-    """Of the first and the last token of an answer; padding is no candidate, or other samples' lengths would count."""
+    """Compute losses of the first and the last token of an answer; padding is no candidate, so other samples' lengths
+    do not count.
+    """
     output, mask = _output(model, batch), batch.get("attention_mask")
     total = torch.zeros((), device=output.start_logits.device)
     for name in ("start", "end"):
@@ -304,7 +306,7 @@ _HEADS = {
         Head("question answering", ("start_positions", "end_positions"), _span_losses),
     )
 }
-# Transformers' own tables of classes, by what they are for; a class in several is what the first says.
+# Transformers' tables of classes, by task; a class in several belongs to the first.
 _TABLES = {
     "SEQ_TO_SEQ_CAUSAL_LM": "sequence-to-sequence",
     "SPEECH_SEQ_2_SEQ": "sequence-to-sequence",
@@ -330,9 +332,9 @@ def _heads() -> dict[str, Head]:
 
 
 def _mean_over_tokens(logits: torch.Tensor, targets: torch.Tensor, smoothing: float) -> torch.Tensor:
-    """Over each sample's own labelled tokens.
+    """Average over each sample's labelled tokens.
 
-    Words are the last axis: over another one torch adds them up one by one, which costs 1e-4.
+    Tokens are the last axis, because torch adds one by one over other axes, which costs 1e-4.
     """
     losses = functional.cross_entropy(
         _raised(logits).flatten(0, 1),
@@ -349,7 +351,9 @@ def _raised(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _has_fixed_head(model: torch.nn.Module) -> bool:
-    """Whether the model can leave out logits of the prompt that all samples have, and no trained layer misses them."""
+    """Return whether the model can leave out logits of the prompt that all samples have, and no trained layer misses
+    them.
+    """
     for module in model.modules():
         if "logits_to_keep" in signature(module.forward).parameters:
             head = module.get_output_embeddings()

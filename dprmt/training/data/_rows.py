@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import datasets
 
 from dprmt._validation import ParameterError
-from dprmt.training.data._dart import as_references, as_text, read_dart_xml
-from dprmt.training.data._docstrings import Docstring, docstrings
-from dprmt.training.data._summaries import Summary, summaries
+from dprmt.training.data._docstrings import PACKAGES, Docstring, docstrings, library_files, module_of, split_of
 from dprmt.training.recipes import DataRecipe
 
 SPLITS = ("train", "validation", "test")
@@ -33,32 +34,32 @@ class Row(NamedTuple):
     inputs: tuple[str, ...]
     target: Any  # a label, or the target texts
     part: str  # the split or file it is from
-    unit: int | str | None = None  # whose it is, if the recipe says where that stands
+    unit: int | str | None = None  # owner of the row, if the recipe names a column
 
 
 class Rows(NamedTuple):
-    """The rows of every split, and the names of the labels if the source says them."""
+    """Rows of every split, and the names of the labels if the source has them."""
 
     splits: dict[str, list[Row]]
     label_names: tuple[str, ...] | None
 
 
 def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
-    r"""All rows as text.
+    r"""Read all rows as text.
 
     Parameters
     ----------
     data : DataRecipe
-        Where they are.
+        Location of the rows.
     task : {"classification", "generation"}
         Whether the target is a label or text.
     base_folder : Path or None
-        What relative file names are relative to; the current folder by default.
+        Folder of relative file names; the current folder by default.
 
     Returns
     -------
     Rows
-        Of every split, an absent one empty.
+        Rows of every split; a missing split is empty.
 
     Raises
     ------
@@ -126,7 +127,7 @@ def _rows_of(table: Any, data: DataRecipe, task: str, part: str, unit: str | Non
 
 
 def _units(column: str, values: Sequence[Any]) -> list[int | str]:
-    """Whose the rows are: a row of nobody could not be protected with anybody."""
+    """Read the owner of each row, and raise an error for a row without one."""
     holes = sum(value is None or value == "" or value != value for value in values)
     if holes:
         raise ParameterError("data.unit", column, f"a column without holes: {holes} of {len(values)} rows have none")
@@ -199,3 +200,113 @@ def _check_widths(path: Path, options: dict[str, Any]) -> None:
     if len(first) > len(header):
         wanted = f"rows of {len(header)} fields, as the header has (the first has {len(first)}; quote text with commas)"
         raise ParameterError("data file", str(path), wanted)
+
+
+_LEAST_LETTERS = 10
+_LONGEST = 600  # characters of source
+
+
+class Summary(NamedTuple):
+    """A function with its summary line, and the first module that has it."""
+
+    source: str
+    summary: str
+    split: str
+    module: str
+
+
+@cache
+def summaries() -> tuple[Summary, ...]:
+    """Collect functions of the standard library with their summary lines, without duplicates.
+
+    The packages are those used for classification of docstrings. Every function is included whose docstring's first
+    paragraph is one line. The source has no docstring, comments or decorators, and is cut after 600 characters.
+    Duplicates are kept once; a hash of the source determines the split.
+
+    Examples
+    --------
+    >>> samples = summaries()
+    >>> len(samples) > 1000, all(sample.source.startswith(("def ", "async def ")) for sample in samples)
+    (True, True)
+    >>> any(sample.summary in sample.source for sample in samples[:100])
+    False
+    """
+    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
+    for sources in PACKAGES.values():
+        for source in sources:
+            for file in library_files(source):
+                for text, summary in _functions_of(file):
+                    found.setdefault(text, summary)
+                    modules.setdefault(text, module_of(file))
+    return tuple(Summary(text, found[text], split_of(text), modules[text]) for text in sorted(found))
+
+
+def _functions_of(file: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            paragraph = (ast.get_docstring(node) or "").partition("\n\n")[0]
+            node.body, node.decorator_list = node.body[1:] or [ast.Pass()], []
+            text = ast.unparse(node)[:_LONGEST]
+            if sum(map(str.isalpha, paragraph)) >= _LEAST_LETTERS and paragraph.isprintable() and _is_text(text):
+                yield text, paragraph
+
+
+def _is_text(source: str) -> bool:
+    # A lone surrogate, possible in a string literal, is no text.
+    return all(line.isprintable() for line in source.split("\n"))
+
+
+def as_text(value: Any) -> str:
+    """Return a cell of a table as text; triples are written ``subject : relation : object | …``.
+
+    Examples
+    --------
+    >>> as_text([["Mars Hill College", "JOINED", "1973"], ["Mars Hill College", "LOCATION", "Mars Hill"]])
+    'Mars Hill College : JOINED : 1973 | Mars Hill College : LOCATION : Mars Hill'
+    """
+    if isinstance(value, (list, tuple)) and all(isinstance(triple, (list, tuple)) for triple in value):
+        return " | ".join(" : ".join(str(part).strip() for part in triple) for triple in value)
+    if isinstance(value, (str, int, float)):
+        return str(value).strip()
+    raise ParameterError("data.inputs", type(value).__name__, "columns of strings or of triples")
+
+
+def as_references(value: Any) -> list[str]:
+    """Return the target texts of a cell: one string, strings, or annotations with a ``text``.
+
+    Examples
+    --------
+    >>> as_references([{"source": "e2e", "text": "A pub. "}]), as_references({"text": ["A pub."]})
+    (['A pub.'], ['A pub.'])
+    """
+    if isinstance(value, dict):
+        value = value.get("text")
+    if isinstance(value, str):
+        return [value.strip()]
+    if isinstance(value, (list, tuple)):
+        texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in value]
+        strings = [text.strip() for text in texts if isinstance(text, str)]
+        if strings and len(strings) == len(texts):
+            return strings
+    raise ParameterError("data.target", type(value).__name__, "a column of strings, lists of strings or annotations")
+
+
+def read_dart_xml(path: Path) -> list[dict[str, Any]]:
+    """Return rows of DART's XML layout, in the shape of its JSON layout.
+
+    ``path``: A file of ``entry`` elements with ``modifiedtripleset/mtriple`` and ``lex``.
+    """
+    try:
+        entries = ElementTree.parse(path).getroot().iter("entry")
+        rows = [_row(entry) for entry in entries]
+    except ElementTree.ParseError as error:
+        raise ParameterError("data file", str(path), f"XML ({error})") from None
+    if not rows:
+        raise ParameterError("data file", str(path), "XML with entry elements")
+    return rows
+
+
+def _row(entry: ElementTree.Element) -> dict[str, Any]:
+    triples = [[part.strip() for part in (node.text or "").split(" | ")] for node in entry.iter("mtriple")]
+    return {"tripleset": triples, "annotations": [{"text": node.text or ""} for node in entry.iter("lex")]}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,6 @@ from torch.utils.data import Dataset
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.data._docstrings import python_version
 from dprmt.training.data._rows import SPLITS, Row, read_rows
-from dprmt.training.data._selection import kept_rows
 from dprmt.training.recipes import DataRecipe
 
 _ONE_ITEM = "one item of the training split"
@@ -93,7 +95,7 @@ class TaskData:
     summary: Mapping[str, Any]
 
     def collate(self, items: Sequence[Item], *, length: int | None = None) -> dict[str, torch.Tensor]:
-        """A batch of items, padded on the right.
+        """Return a batch of items, padded on the right.
 
         Parameters
         ----------
@@ -137,7 +139,7 @@ class TaskData:
         return batch | {"sample_id": torch.tensor([item["sample_id"] for item in items])}
 
     def describe(self) -> dict[str, Any]:
-        """The data, as plain values for a log.
+        """Return the data, as plain values for a log.
 
         Returns
         -------
@@ -154,14 +156,14 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     Parameters
     ----------
     data : DataRecipe
-        Where they are.
+        Location of the rows.
     tokenizer : PreTrainedTokenizerBase
-        Of the model; see `dprmt.training.models.load_tokenizer`.
+        Tokenizer of the model; see `dprmt.training.models.load_tokenizer`.
     task : {"classification", "generation"}
-        The task. For generation every pair of an input and one of its references is an item; what is learnt is
-        the reference and the end of text, after the input and a line break.
+        Kind of task. For generation every pair of an input and a reference is an item. The model learns the reference
+        and the end of text, after the input and a line break.
     base_folder : str or Path or None
-        What relative file names are relative to; the current folder by default.
+        Folder of relative file names; the current folder by default.
 
     Returns
     -------
@@ -176,16 +178,15 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
 
     Formal guarantees
     -----------------
-    The unit of privacy of a run on these data is one item of ``train``: one row of a table, and for generation
-    one pair of input and reference. Someone who contributed several items is protected as a group; with ``data.unit``
-    the unit is all items with one value of that column, and their number takes that of items. The number of
-    training items kept, from which the sampling rate and the expected batch size are computed, the names of the
-    labels and the describing numbers are treated as public: two neighbouring tables are compared under the numbers
-    of one of them.
+    Holds if: one item of ``train`` is one row of a table, and for generation one pair of input and reference. This
+    item is the unit of privacy. A person with several items is protected as a group. With ``data.unit`` the unit is
+    all items with one value of that column, and the number of units replaces the number of items. The number of
+    training items, which determines sampling rate and expected batch size, the names of the labels and the summary
+    numbers are public: two neighbouring tables are compared under the same numbers.
 
-    With ``data.fraction`` the choice of rows is each row's own, and the unit stays an item of the table. With
-    ``data.limit`` a row that leaves the table lets another in; the unit is then one item of the kept ones, present
-    or absent, and for an item of the table what is reported must be read as for a group of two.
+    With ``data.fraction`` each row is chosen independently, and the unit is still an item of the table. With
+    ``data.limit`` a removed row admits another. The unit is then one of the kept items, and an item of the table is
+    protected as a group of two.
 
     Examples
     --------
@@ -277,7 +278,7 @@ def _classification_items(
 
 
 def prompt_ids(text: str, tokenizer: Any) -> list[int]:
-    r"""Tokens of the prompt: the start of text if the tokenizer sets one, the input, and a line break.
+    r"""Tokenize the prompt: the start of text if the tokenizer sets one, the input, and a line break.
 
     Parameters
     ----------
@@ -315,3 +316,36 @@ def _generation_items(numbered: Sequence[tuple[int, Row]], tokenizer: Any, max_t
         labels = ([IGNORED] * len(kept) + target)[:max_tokens]
         items.append({"input_ids": ids, "labels": labels, "sample_id": sample})
     return items
+
+
+# Public: it only makes the choice unrelated to whatever order or hash the table itself was made with.
+_KEY = b"dprmt rows v1"
+_BYTES = 16
+
+
+def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int | None = None) -> list[int]:
+    """Return numbers of the rows that stay, in their order.
+
+    ``fraction``: in (0, 1]: a row stays if its digest, as a number in [0, 1), is below it.
+
+    Formal guarantees
+    -----------------
+    ``fraction`` alone: the rows kept of a table without one of its rows are those kept of the table, without that
+    row. ``limit``: they are those without that row and, if it was kept, with at most one other, so that a row removed
+    from the table is a row *replaced* among the kept ones. Both as multisets: rows with the same inputs and target
+    have the same digest, so under ``fraction`` all of them stay or none.
+    """
+    digests = [_digest(row) for row in rows]
+    numbers = list(range(len(rows)))
+    if fraction is not None:
+        below = ceil(fraction * 2 ** (8 * _BYTES))
+        numbers = [number for number in numbers if digests[number] < below]
+    if limit is not None:
+        numbers = sorted(sorted(numbers, key=lambda number: digests[number])[:limit])
+    return numbers
+
+
+def _digest(row: Row) -> int:
+    # The part, a file's name, is left out: a table that is split over other files keeps the same rows.
+    content = json.dumps([row.inputs, row.target], default=str).encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=_BYTES, key=_KEY).digest(), "big")

@@ -1,8 +1,8 @@
 """Denoising between noise and optimizer: the released gradient of a DP step, with its layers' noise shrunk away.
 
-A `DenoisingStep` replaces ``.grad`` of the parameters by what `dprmt.spectra.denoise_layers` makes of it, by a call of
-its own or attached to an Opacus optimizer. That is post-processing of released values and costs no privacy.
-`DenoisingEvaluation` compares with the clean gradient: that one is private, and says so.
+A `DenoisingStep` replaces ``.grad`` of the parameters by the result of `dprmt.spectra.denoise_layers`. You call it, or
+attach it to an Opacus optimizer. That is post-processing of released values and costs no privacy.
+`DenoisingEvaluation` compares with the clean gradient, which is private; its names start with ``private_``.
 """
 
 import dprmt.training._needs_train  # noqa: F401

@@ -27,7 +27,7 @@ class PrivateImprovement:
     private_cosine_noisy, private_cosine_denoised : float
         Cosine in [-1, 1] of the whole gradient with the clean clipped one, before and after denoising.
     private_layer_improvements : dict of float
-        Improvement in [-2, 2] of every layer by itself; 0 for those left alone.
+        Improvement in [-2, 2] of every single layer; 0 for layers that were not denoised.
     """
 
     private_cosine_noisy: float
@@ -36,12 +36,12 @@ class PrivateImprovement:
 
     @property
     def private_improvement(self) -> float:
-        """Improvement(t) in [-2, 2], over all layers at once."""
+        """Return Improvement(t) in [-2, 2], over all layers together."""
         return self.private_cosine_denoised - self.private_cosine_noisy
 
 
 def _released(parameter: torch.nn.Parameter) -> torch.Tensor:
-    # Of its shape is what is released: of a weight in a subspace that of DP-GRAPE's projected gradient.
+    # Tensor with the released gradient's shape: DP-GRAPE's projected gradient for a weight in a subspace.
     projected: torch.Tensor | None = getattr(parameter, "projected_grad", None)
     return parameter if projected is None else projected
 
@@ -49,7 +49,7 @@ def _released(parameter: torch.nn.Parameter) -> torch.Tensor:
 class DenoisingEvaluation:
     """Compare, at every step, with the clean clipped gradient that the optimizer still holds.
 
-    **Reads private data.** A `PrivateDataWarning` says so once, when it begins.
+    **Reads private data.** The first call warns with `PrivateDataWarning`.
 
     Parameters
     ----------
@@ -113,13 +113,13 @@ class DenoisingEvaluation:
         step.observe(self, self._compare)
 
     def private_clean_gradients(self) -> Gradients:
-        """The clean clipped gradients by parameter, over what the noisy ones were divided by.
+        """Return the clean clipped gradients by parameter, divided as the noisy ones were.
 
         Returns
         -------
         dict of Tensor
-            **Private.** Those of the last step, until ``zero_grad`` of the optimizer; of DP-GRAPE's weights in their
-            subspaces.
+            **Private.** Gradients of the last step, until ``zero_grad`` of the optimizer; for DP-GRAPE's weights in
+            their subspaces.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a denoiser does to the matrices of a gradient, by its name in a recipe."""
+"""Denoising methods for the matrices of a gradient, by their name in a recipe."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dprmt.training.denoising._options import Denoising, Method
 
 
 def nothing(options: Denoising) -> Method:
-    """No denoiser: nothing is decomposed, nothing reported."""
+    """Return no denoiser: nothing is decomposed or reported."""
     return lambda layers, sigma: (dict(layers), {})
 
 
 def shrinkage(options: Denoising) -> Method:
-    """Shrinkage above the gate, with the norm correction of Eq. 10 of arXiv:2510.01137v3 or without."""
+    """Shrink above the gate, with or without the norm correction of Eq. 10 of arXiv:2510.01137v3."""
     alarm = options.false_alarm
     kappa = options.kappa if alarm is None else partial(kappa_for, false_alarm=alarm)
     way: Literal["paper", "shrink"] = "paper" if options.keeps_norm else "shrink"

@@ -1,7 +1,7 @@
 r"""Denoising the momentum: signals that no single gradient shows.
 
-The optimizer keeps its own moments, of the noisy gradients, as if there were no denoiser. Only the step of a matrix
-that passes is taken again from where it began, with the denoised momentum ``D(m_t)`` in place of m_t:
+The optimizer keeps its own moments, of the noisy gradients, as if there were no denoiser. If a matrix passes the gate,
+its step is repeated from where it began, with the denoised momentum ``D(m_t)`` instead of m_t:
 
 | optimizer         | step of a denoised matrix                                                 |
 |-------------------|---------------------------------------------------------------------------|
@@ -13,8 +13,8 @@ with ``m̂' = D(m_t)/(1 - β₁^t)``. The noise of one entry of m_t has the vari
 w = 1 - β for Adam and 1 for SGD: exactly, whatever σ_t does. For constant σ there is a closed form,
 `dprmt.spectra.momentum_noise_scale`. A denoiser commutes with scaling, so that bias correction may come afterwards.
 
-In Adam's root, σ² is a lower bound: ``E g̃² >= σ²`` for every entry, but early, and at β₂ not near 1, v̂_t is not, and a
-numerator in which entries are no longer as noisy as their v̂_t over a small √v̂_t makes heavy-tailed steps.
+In Adam's root, σ² is a lower bound, since ``E g̃² >= σ²`` for every entry. Early, or for β₂ far from 1, v̂_t is not
+bounded: denoised numerators over a small √v̂_t then make heavy-tailed steps.
 """
 
 from __future__ import annotations

@@ -19,32 +19,33 @@ _AVERAGING = DistributedDPOptimizer.reduce_gradients, DistributedDPOptimizerFast
 
 
 def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
-    """Standard deviation of the noise in one entry of ``.grad`` as the inner optimizer sees it: σ_DP·C/L.
+    """Compute the standard deviation σ_DP·C/L of the noise in one entry of ``.grad``, as the inner optimizer sees it.
 
-    Read off the optimizer as it is now, so that it follows schedules of noise multiplier and clipping norm.
+    The present settings are read from the optimizer, so the value follows schedules of noise multiplier and clipping
+    norm.
 
     Parameters
     ----------
     dp_optimizer : opacus.optimizers.DPOptimizer
-        Or one for ghost clipping or for several processes.
+        Its variants for ghost clipping and for several processes work too.
 
     Returns
     -------
     float
-        Noise multiplier times clipping norm, over the *expected* batch size times the accumulated iterations for
-        ``loss_reduction="mean"``, over 1 for ``"sum"``; >= 0. Opacus' distributed optimizers average over the
-        processes, so their number divides as well; those of `dprmt.training.clipping` do not.
+        Noise multiplier times clipping norm, divided by the *expected* batch size times the accumulated iterations for
+        ``loss_reduction="mean"``, or by 1 for ``"sum"``. Opacus' distributed optimizers also divide by the number of
+        processes; the optimizers of `dprmt.training.clipping` do not.
 
     Raises
     ------
     ParameterError
-        If it is no such optimizer, or one in which the noise is not known where the gradient is: adaptive clipping
-        (whose noise in Opacus also depends on the realised batch size), sharded parameters, per-layer clipping
-        over several processes, or a way of reducing gradients that is not one of the above.
+        If it is another optimizer, or the noise at the gradient is unknown: adaptive clipping (whose noise in Opacus
+        depends on the realised batch size), sharded parameters, per-layer clipping over several processes, or an
+        unknown gradient reduction.
 
     Formal guarantees
     -----------------
-    Public: a function of the settings. The size of the batch that was drawn does not enter.
+    Public: a function of the settings. The size of the drawn batch is not used.
 
     References
     ----------
@@ -72,14 +73,14 @@ def _check(dp_optimizer: DPOptimizer) -> None:
 
 
 def noise_std_now(dp_optimizer: DPOptimizer) -> float:
-    """`gradient_noise_std` of an optimizer that was checked."""
+    """Compute `gradient_noise_std` of an optimizer that was checked."""
     std = check_real("noise_multiplier", dp_optimizer.noise_multiplier, low=0.0)
     std *= check_real("max_grad_norm", dp_optimizer.max_grad_norm, low=0.0)
     return std / released_sum_divisor(dp_optimizer)
 
 
 def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
-    """What the sum of clipped gradients and noise is divided by."""
+    """Return the divisor of the sum of clipped gradients and noise."""
     if dp_optimizer.loss_reduction == "sum":
         return 1.0
     divisor = check_real("expected_batch_size", dp_optimizer.expected_batch_size, low=0.0, low_open=True)

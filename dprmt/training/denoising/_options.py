@@ -1,4 +1,4 @@
-"""What a denoising step does, in words that fit into a recipe."""
+"""Options of a denoising step, as values that a recipe can hold."""
 
 from __future__ import annotations
 
@@ -26,35 +26,33 @@ Method: TypeAlias = Callable[
 class Denoising:
     """Options of a denoising step.
 
-    Every parameter with two axes is a matrix and is denoised: linear weights in either orientation (a ``Conv1D`` of
-    GPT-2 is the transpose of a ``Linear``, with the same singular values), LoRA factors, and embeddings as well: the
-    noise fills all rows of an embedding's gradient, however few of them the batch touched, and the theory asks
-    nothing of the clean matrix but its singular values. All others, biases, norms and convolution kernels, are left
-    alone.
+    Every parameter with two axes is a matrix and is denoised: linear weights in either orientation, LoRA factors and
+    embeddings. Embeddings are included because the noise fills all rows of their gradient, however few rows the batch
+    touched. Biases, normalization weights and convolution kernels are not changed.
 
     Parameters
     ----------
     method : {"none", "shrink", "paper"}
-        "paper" is Eq. 10; "shrink", the default, is Eq. 10 without its norm correction, which at tuned rates cost
-        accuracy in two of six settings and gained it in one; "none" leaves the gradient as it is: a step then reports
-        no layer, but the spectra it is asked for, and tells the optimizer the noise. Or another name registered in
+        "paper" is Eq. 10. "shrink", the default, is Eq. 10 without its norm correction, which at tuned rates cost
+        accuracy in two of six settings and gained it in one. "none" does not change the gradient: a step then reports
+        only the requested spectra, and passes the noise to the optimizer. Or another name registered in
         `dprmt.training.recipes.DENOISERS`.
     on : {"gradient", "momentum"}
-        What is denoised: every gradient before the optimizer takes it, or the optimizer's momentum, whose noise is
-        smaller (`dprmt.spectra.momentum_noise_scale`), before it moves a parameter. The second is for a step attached
-        to an optimizer with momentum: Adam, AdamW, DPAdamBC or SGD.
+        Denoise every gradient before the optimizer uses it, or the optimizer's momentum before it moves a parameter;
+        the momentum's noise is smaller (`dprmt.spectra.momentum_noise_scale`). "momentum" needs a step attached to an
+        optimizer with momentum: Adam, AdamW, DPAdamBC or SGD.
     kappa : float
         The gate κ >= 1 of "shrink" and "paper", in units of the bulk edge.
     false_alarm : float, optional
-        Probability in [1e-30, 1 - 1e-6] that a layer of pure noise passes the gate; the gate is then that
-        of `dprmt.spectra.kappa_for` for each shape, in place of ``kappa``.
+        Probability in [1e-30, 1 - 1e-6] that a layer of pure noise passes the gate. The gate is then
+        `dprmt.spectra.kappa_for` of each shape, instead of ``kappa``.
     norm_correction : bool, optional
-        Whether a denoised layer gets the norm of the noisy one. By default what the method says: True of
-        "paper", False of "shrink" and of other names, unless they say otherwise (`keeps_norm`).
+        Whether a denoised layer gets the norm of the noisy one. By default True for "paper", and False for "shrink"
+        and for other names unless they specify it (`keeps_norm`).
     loss : {"frobenius", "operator", "nuclear"}
-        The shrinker of "shrink" and "paper"; the paper's is Frobenius.
+        The loss that the shrinker of "shrink" and "paper" minimizes; Eq. 10 uses Frobenius.
     backend : {"auto", "gram", "lanczos", "svd"}
-        How "shrink" and "paper" find singular values.
+        Method by which "shrink" and "paper" compute singular values.
     exclude : sequence of str
         Names of parameters to leave alone, with the wildcards of `fnmatch`, such as ``"*embeddings*"``.
     spectra : sequence of str
@@ -105,7 +103,9 @@ class Denoising:
 
     @property
     def keeps_norm(self) -> bool:
-        """True if a denoised layer gets the norm of the noisy one: ``norm_correction``, or else as the method says."""
+        """True if a denoised layer gets the norm of the noisy one: ``norm_correction``, or else the default of the
+        method.
+        """
         return DENOISERS[self.method].keeps_norm if self.norm_correction is None else self.norm_correction
 
     def apply(
@@ -141,7 +141,7 @@ class Denoising:
         return self.denoiser()(gradients, sigma)
 
     def denoiser(self) -> Method:
-        """`apply` for the gradients of many steps: what does not change from step to step is looked at once.
+        """Prepare `apply` for the gradients of many steps, so that constant values are computed once.
 
         Returns
         -------
@@ -159,7 +159,7 @@ class Denoising:
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether the name is one of the patterns."""
+    """Return whether the name is one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

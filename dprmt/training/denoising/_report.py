@@ -1,4 +1,4 @@
-"""What a denoising step did, read off the released gradient."""
+"""Effect of a denoising step, read from the released gradient."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DenoisingReport:
     layers : dict of LayerReport
         By parameter: shape, top singular value over the bulk edge, number of spikes, whether it was replaced.
     spectra : dict of LayerSpectrum
-        Of the layers for which `Denoising.spectra` asks.
+        Spectra of the layers that `Denoising.spectra` selects.
 
     Formal guarantees
     -----------------
@@ -63,12 +63,12 @@ class DenoisingReport:
         return tuple(name for name, layer in self.layers.items() if layer.denoised)
 
     def edge(self, name: str) -> float:
-        """The bulk edge σ(√m + √n) of a matrix.
+        """Compute the bulk edge σ(√m + √n) of a matrix.
 
         Parameters
         ----------
         name : str
-            Of the parameter.
+            Name of the parameter.
 
         Returns
         -------
@@ -83,18 +83,18 @@ class DenoisingReport:
         return bulk_edge(self._matrix(name).shape, self.sigma)
 
     def top_singular_value(self, name: str) -> float:
-        """The largest singular value of the noisy matrix.
+        """Return the largest singular value of the noisy matrix.
 
         Parameters
         ----------
         name : str
-            Of the parameter.
+            Name of the parameter.
 
         Returns
         -------
         float
-            In the units of the gradient. Infinite without noise, where nothing is decomposed; of a large matrix
-            with nothing above the edge a lower bound, see `dprmt.spectra.LayerReport`.
+            In the units of the gradient. Infinite without noise, when nothing is decomposed. For a large matrix with
+            nothing above the edge it is a lower bound, see `dprmt.spectra.LayerReport`.
 
         Raises
         ------

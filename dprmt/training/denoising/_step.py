@@ -31,22 +31,21 @@ _ATTACHED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # inner o
 class DenoisingStep:
     """Replace the noisy gradient of some parameters by a denoised one.
 
-    By a call, after the noise was added and before the optimizer moves, or by itself once `attach` has tied it to an
-    Opacus optimizer. ``.grad`` is replaced, never written into. Parameters without a gradient are skipped.
+    Call it after the noise was added and before the optimizer moves, or use `attach` to tie it to an Opacus optimizer.
+    ``.grad`` is replaced, not modified. Parameters without a gradient are skipped.
 
     Parameters
     ----------
     named_parameters : mapping, or iterable of (str, Tensor)
         Such as ``model.named_parameters()``.
     sigma : float or callable
-        Standard deviation σ_DP·C/L >= 0 of the noise in one entry of ``.grad``, with L the *expected* batch size; or
-        a function without arguments that gives it, asked at every step.
+        Standard deviation σ_DP·C/L >= 0 of the noise in one entry of ``.grad``, with L the *expected* batch size. A
+        function without arguments is called at every step.
     options : Denoising, optional
-        The default is the paper's.
+        The default is ``Denoising()``.
     optimizer : torch.optim.Optimizer, optional
-        Whoever takes the gradient. A `dprmt.training.optimizers.DPAdamBC`, or `DPGrape`, is told the noise variance of
-        each of its parameters: 0 for a denoised layer, and σ² for all else, as derived in
-        `dprmt.training.optimizers._adambc`.
+        The optimizer that uses the gradient. A `dprmt.training.optimizers.DPAdamBC` or `DPGrape` receives the noise
+        variance of each parameter: 0 for a denoised layer, and σ² for all others.
 
     Raises
     ------
@@ -102,12 +101,12 @@ class DenoisingStep:
     def attach(
         cls, dp_optimizer: DPOptimizer, named_parameters: NamedParameters, options: Denoising | None = None
     ) -> DenoisingStep:
-        """A step that runs by itself whenever an Opacus optimizer hands a noised gradient to its inner optimizer.
+        """Attach a step that runs whenever an Opacus optimizer passes a noised gradient to its inner optimizer.
 
-        σ is `gradient_noise_std` at that moment. Works with ``DPOptimizer``, ``DPOptimizerFastGradientClipping`` (ghost
-        clipping) and their distributed versions, where every process denoises the same reduced gradient. Micro-batches
-        that Opacus skips do not reach it. Of a `dprmt.training.optimizers.DPGrape` the weights in subspaces are
-        denoised, in the subspace where their gradient was released.
+        σ is `gradient_noise_std` at that moment. Works with ``DPOptimizer``, ``DPOptimizerFastGradientClipping``
+        (ghost clipping) and their distributed versions, where every process denoises the same reduced gradient.
+        Micro-batches that Opacus skips are not denoised. For a `dprmt.training.optimizers.DPGrape`, projected weights
+        are denoised in the subspace in which their gradient was released.
 
         Parameters
         ----------
@@ -186,12 +185,12 @@ class DenoisingStep:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise in one entry of ``.grad``, as of now.
+        """Standard deviation of the noise in one entry of ``.grad`` at present.
 
         Raises
         ------
         ParameterError
-            If what was given, or what the DP optimizer says, is not a finite number >= 0.
+            If the given value, or the value of the DP optimizer, is not a finite number >= 0.
         """
         return check_real("sigma", self._sigma(), low=0.0)
 
@@ -247,7 +246,7 @@ class DenoisingStep:
         return denoised, DenoisingReport(reported, layers, spectra)
 
     def _denoise_momenta(self, momenta: MomentumSteps) -> None:
-        # After the optimizer's step, that of each momentum that was replaced is taken again.
+        # After the optimizer's step, the steps of replaced momenta are repeated.
         noisy, sigmas = momenta.after(self.sigma)
         denoised, self.last_report = self._denoised(noisy, sigmas, max(sigmas.values(), default=0.0))
         for name, momentum in denoised.items():

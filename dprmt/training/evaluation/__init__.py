@@ -1,4 +1,4 @@
-"""What a trained model is worth: accuracy and F1, or BLEU, NIST, ROUGE-L, METEOR and CIDEr of generated texts."""
+"""Evaluation of a trained model: accuracy and F1, or BLEU, NIST, ROUGE-L, METEOR and CIDEr of generated texts."""
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.evaluation._classification import evaluate_classification as evaluate_classification

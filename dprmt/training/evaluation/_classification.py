@@ -29,17 +29,18 @@ def evaluate_classification(
     Parameters
     ----------
     model : Module
-        A classifier, or the Opacus module around it. Its train mode is as before afterwards.
+        A classifier, or the Opacus module around it. Its train mode is restored.
     data : TaskData
-        Of a classification task.
+        Data of a classification task.
     split : {"validation", "test"}
-        What to measure on.
+        Split to measure on.
     metrics : sequence of {"accuracy", "f1"}
         F1 of label 1, GLUE's second metric of QQP, needs two classes.
     batch_size : int
-        Samples at once. Texts of similar length go together; the results do not depend on it, up to rounding.
+        Number of samples per forward pass. Texts of similar length share a batch. The results do not depend on the
+        batch size, up to rounding.
     limit : int or None
-        At most so many samples, the first ones.
+        Measure on this number of samples, the first ones.
 
     Returns
     -------
@@ -55,8 +56,8 @@ def evaluate_classification(
 
     Formal guarantees
     -----------------
-    None for the samples measured on: the results are exact functions of them. What they tell of the training
-    items is covered by the training's (ε, δ), as post-processing.
+    None for the measured samples: the results are exact functions of them. The (ε, δ) of training covers what the
+    results reveal about training items, as post-processing.
 
     Examples
     --------
@@ -112,7 +113,7 @@ def accuracy(predicted: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def f1_score(predicted: torch.Tensor, labels: torch.Tensor) -> float:
-    """F1 of label 1: ``2·hits/(predicted ones + true ones)``.
+    """Compute F1 of label 1: ``2·hits/(predicted ones + true ones)``.
 
     Examples
     --------

@@ -52,26 +52,26 @@ def evaluate_generation(
     Parameters
     ----------
     model : Module
-        A causal language model, or the Opacus module around it. Its train mode is as before afterwards.
+        A causal language model, or the Opacus module around it. Its train mode is restored.
     tokenizer : PreTrainedTokenizerBase
         The model's.
     data : TaskData
-        Of a generation task.
+        Data of a generation task.
     split : {"validation", "test"}
-        What to measure on.
+        Split to measure on.
     settings : EvaluationRecipe or None
-        Beam search, batch size, limit and metrics; by default those of appendix J.2 of arXiv:2510.01137v3 and all
-        metrics.
+        Beam search, batch size, limit and metrics. The default is the setting of appendix J.2 of arXiv:2510.01137v3,
+        with all metrics.
 
     Returns
     -------
     GenerationResult
-        Scores, what could not be scored and why, and the texts.
+        Scores, the reason for each score that is missing, and the texts.
 
     Raises
     ------
     ParameterError
-        If the split is empty or unknown, or a metric is none of text.
+        If the split is empty or unknown, or a metric is not for text.
 
     Formal guarantees
     -----------------
@@ -122,7 +122,7 @@ def evaluate_generation(
 def generate_texts(
     model: torch.nn.Module, tokenizer: Any, prompts: Sequence[Sequence[int]], settings: EvaluationRecipe
 ) -> list[str]:
-    """Texts that the model generates after each prompt.
+    """Generate a text after each prompt.
 
     Parameters
     ----------

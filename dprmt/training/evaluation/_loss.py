@@ -18,20 +18,20 @@ def generation_loss(
     batch_size: SupportsIndex = 64,
     limit: SupportsIndex | None = None,
 ) -> float:
-    r"""Mean over items of the cross-entropy per target token, in nats.
+    r"""Compute the mean cross-entropy per target token over items, in nats.
 
     Parameters
     ----------
     model : Module
-        A causal language model, or the Opacus module around it. Its train mode is as before afterwards.
+        A causal language model, or the Opacus module around it. Its train mode is restored.
     data : TaskData
-        Of a generation task.
+        Data of a generation task.
     split : {"validation", "test"}
-        What to measure on.
+        Split to measure on.
     batch_size : int
-        Items at once; the result does not depend on it, up to rounding.
+        Number of items per forward pass; the result does not depend on it, up to rounding.
     limit : int or None
-        At most so many items, the first ones.
+        Measure on this number of items, the first ones.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def generation_loss(
 
     Examples
     --------
-    A model that holds all tokens for equally likely:
+    In this example the model gives all tokens the same probability:
 
     >>> import tempfile
     >>> from pathlib import Path

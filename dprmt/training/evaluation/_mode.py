@@ -1,4 +1,4 @@
-"""What every measurement does: choose samples, go through them in evaluation mode, and back."""
+"""Shared steps of every measurement: choose samples, batch them in evaluation mode, and restore the mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Item = dict[str, Any]
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """No gradients and evaluation mode inside; every module's mode as before afterwards."""
+    """Switch to evaluation mode without gradients, and restore every module's mode afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -28,12 +28,14 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Where the model's first parameter is."""
+    """Return the device of the model's first parameter."""
     return next(model.parameters()).device
 
 
 def first_samples(data: TaskData, task: str, split: str, limit: SupportsIndex | None) -> list[Item]:
-    """The first samples of a split, all without a limit; refused if there is none, or the data are of another task."""
+    """Return the first samples of a split, all without a limit; refused if there is none, or the data are of another
+    task.
+    """
     check_choice("split", split, ("validation", "test"))
     if data.task != task:
         raise ParameterError("data.task", data.task, repr(task))
@@ -47,7 +49,7 @@ def first_samples(data: TaskData, task: str, split: str, limit: SupportsIndex | 
 def batches(
     model: torch.nn.Module, data: TaskData, samples: Sequence[Item], batch_size: SupportsIndex
 ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
-    """Positions of samples of similar length, and they as a batch on the model's device."""
+    """Group samples of similar length, and yield their positions and their batch on the model's device."""
     at_once, device = check_count("batch_size", batch_size), device_of(model)
     order = sorted(range(len(samples)), key=lambda position: len(samples[position]["input_ids"]))
     for start in range(0, len(order), at_once):

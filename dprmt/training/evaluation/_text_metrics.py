@@ -30,22 +30,21 @@ def text_metrics(
     hypotheses : sequence of str
         N >= 1 generated texts.
     references : sequence of sequences of str
-        At least one for each of them.
+        At least one reference for each text.
     metrics : sequence of {"bleu", "nist", "rouge_1", "rouge_l", "meteor", "cider", "exact_match"}
-        Which; all by default.
+        Metrics to compute; all by default.
 
     Returns
     -------
     scores : dict of float
-        ``bleu`` in [0, 100] (sacrebleu, corpus, 13a tokens, cased), ``nist`` >= 0 (nltk, corpus, up to 5 words;
-        of several references the best one for each text and length),
-        ``rouge_1`` and ``rouge_l`` in [0, 1] (rouge-score, mean of the best F1 over the references, no stemming),
-        ``exact_match`` in [0, 1] (share that is one of the references, except for case, punctuation, articles and
-        spaces, as SQuAD and HotpotQA count), ``meteor`` in [0, 1] (METEOR 1.5), ``cider`` in [0, 10] (CIDEr-D of
-        pycocoevalcap; close to 0 whatever the texts if there is one hypothesis). METEOR, CIDEr and NIST use
-        sacrebleu's 13a tokens in lower case.
+        ``bleu`` in [0, 100]: sacrebleu, corpus, 13a tokens, cased. ``nist`` >= 0: nltk, corpus, up to 5 words, the
+        best reference for each text and length. ``rouge_1`` and ``rouge_l`` in [0, 1]: rouge-score, mean of the best
+        F1 over the references, no stemming. ``exact_match`` in [0, 1]: share equal to a reference up to case,
+        punctuation, articles and spaces, as in SQuAD and HotpotQA. ``meteor`` in [0, 1]: METEOR 1.5. ``cider`` in [0,
+        10]: CIDEr-D of pycocoevalcap, close to 0 if there is one hypothesis. METEOR, CIDEr and NIST use sacrebleu's
+        13a tokens in lower case.
     skipped : dict of str
-        Reason by metric, for those that cannot be computed here.
+        Reason for each metric that cannot be computed here.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Checkpoints: tensors in safetensors, all else in JSON, replaced as a whole or not at all.
 
-Of a model that is spread over processes each of them writes its shards; the first writes all else.
+For a sharded model each process writes its shards, and the first writes all else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDERS = ("checkpoint", "checkpoint.previous")
 
 
 def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint beside the last one, then put it in its place; in all processes, if there are shards."""
+    """Write a checkpoint next to the last one, then replace it; in all processes, if there are shards."""
     tensors: dict[str, torch.Tensor] = {}
     shards: dict[str, torch.Tensor] = {}
     document = _encode(state, "state", tensors, shards)
@@ -44,7 +44,7 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(run: Path, device: torch.device | str = "cpu", *, lazily: bool = False) -> dict[str, Any] | None:
-    """The last whole checkpoint of a run; ``lazily``: with `SavedRows` in the place of tensors."""
+    """Return the last whole checkpoint of a run; ``lazily``: with `SavedRows` in the place of tensors."""
     damage = None
     for folder in (run / name for name in _FOLDERS):
         if folder.exists():
@@ -58,7 +58,7 @@ def load_checkpoint(run: Path, device: torch.device | str = "cpu", *, lazily: bo
 
 
 def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """The trained parameters in the last checkpoint of a run.
+    """Load the trained parameters in the last checkpoint of a run.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     Returns
     -------
     dict of Tensor
-        By name, on the CPU.
+        Tensors by name, on the CPU.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
     Formal guarantees
     -----------------
-    Private to what ``privacy.jsonl`` says at its end, as `dprmt.training.harness.train` guarantees.
+    The parameters have the ε of the last line of ``privacy.jsonl``, as `dprmt.training.harness.train` guarantees.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def _read(folder: Path, device: torch.device | str, lazily: bool) -> dict[str, A
 
 
 def _digest(tensors: Path, document: Any) -> str:
-    # Against a disk that errs and a hand that slips, not against whoever writes checkpoints on purpose.
+    # Protects against disk errors and accidents, not against a forged checkpoint.
     with tensors.open("rb") as file:
         digest = hashlib.file_digest(file, "blake2b")
     digest.update(json.dumps(document).encode())
@@ -175,7 +175,7 @@ class _Reader:
             self._tensors = load_file(self._file, device=str(device))
 
     def decode(self, value: Any) -> Any:
-        """What was encoded."""
+        """Decode an encoded value."""
         if not isinstance(value, dict):
             return value
         ((kind, content),) = value.items()

@@ -27,15 +27,15 @@ def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) ->
     Parameters
     ----------
     recipe : Recipe
-        What would be trained. Every ε is with its σ, or with the σ calibrated for its norm method (for exact norms if
-        that is ``"auto"``).
+        Recipe to measure. Every ε uses its σ, or the σ calibrated for its norm method (for exact norms if that is
+        ``"auto"``).
     device : str, optional
-        Where to measure: a GPU if there is one, by default.
+        Device to measure on; by default a GPU if there is one.
 
     Returns
     -------
     StepCosts
-        Of a step of one micro-batch.
+        Costs of a step of one micro-batch.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) ->
 
     Formal guarantees
     -----------------
-    Reads no text of the data: only how many there are, and the names of labels, which are taken to be public.
+    No text of the data is read: only their number, and the names of labels, which are public.
 
     Examples
     --------
@@ -60,7 +60,8 @@ def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) ->
         allowed = "one that moves whole weights: steps in subspaces are not measured"
         raise ParameterError("optimizer.name", recipe.optimizer.name, allowed)
     if recipe.data.unit is not None:
-        raise ParameterError("data.unit", recipe.data.unit, "left out: steps of units are not measured")
+        fix = "plan the recipe without data.unit"
+        raise ParameterError("data.unit", recipe.data.unit, "left out: steps of units are not measured", fix)
     return _measured(recipe, *load(recipe), place)
 
 
@@ -73,7 +74,8 @@ def with_norms(
     processes: int = 1,
     former: str | None = None,
 ) -> Recipe:
-    """The recipe with the method that ``"auto"`` stands for: the ``former`` one of a resumed run, or the recommended.
+    """Return the recipe with the method that ``"auto"`` stands for: the ``former`` one of a resumed run, or the
+    recommended.
 
     Where steps are not measured (units, subspaces, several processes, which could disagree) it is ``"ghost"``.
     """

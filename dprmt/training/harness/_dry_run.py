@@ -1,4 +1,4 @@
-"""What a run would do: shapes, trainable parameters, noise, ε per step. Nothing private is touched."""
+"""Preview of a run: shapes, trainable parameters, noise, ε per step. It reads nothing private."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, layer_norms, norms_sentence
 from dprmt.training.harness._private_score import wanted_releases
 from dprmt.training.harness._recipe_task import load, prepare_recipe, usable_device
-from dprmt.training.harness._run_folder import RunFolder
-from dprmt.training.harness._run_record import read_run
+from dprmt.training.harness._run_folder import RunFolder, read_run
 from dprmt.training.private_run._clip_only import named_relation
 from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism
 from dprmt.training.private_run._randomness import fresh_randomness
@@ -26,28 +25,28 @@ _CURVE = 5  # points of the ε curve that are reported
 
 @dataclass(frozen=True)
 class DryRun:
-    """A run that was not started.
+    """Preview of a run.
 
     Attributes
     ----------
     mechanism : dict
-        One step, as the accountant is told.
+        One step, as the accountant receives it.
     noise_std : float
-        σC/L, of one entry of the gradient that the optimizer gets.
+        Standard deviation σC/L of the noise in one entry of the optimizer's gradient.
     epsilon_after : dict of int to float
-        Upper bounds of ε after some numbers of steps, the last one included, which a released score comes with.
+        Upper bounds of ε after some numbers of steps, and after the last one, with a released score.
     samples, sample_rate
-        Size of the training set, and the probability of a sample to be in a batch.
+        Size of the training set, and the inclusion probability of a sample.
     trainable : dict of str to tuple of int
         Shapes of the trainable parameters.
     layers : list of dict
-        How each layer's norm is obtained.
+        Norm method of each layer.
     norms : str
-        The same in a sentence, which says so where all are exact though an estimate was asked for.
+        The same in a sentence, which mentions if all norms are exact although an estimate was requested.
     epsilon_of_exact_norms : float or None
-        What all steps would cost with the same noise and exact norms; None with ``privacy.clip_only``.
+        The ε of all steps with the same noise and exact norms; None with ``privacy.clip_only``.
     neighbours : str or None
-        Against which every ε is: "zero-out"; None with ``privacy.clip_only``.
+        Neighbouring relation of every ε: "zero-out"; None with ``privacy.clip_only``.
     """
 
     mechanism: dict[str, Any]
@@ -70,31 +69,31 @@ def dry_run(
     noise_seed: int | None = None,
     device: str | None = None,
 ) -> DryRun:
-    """Set a run up, on the CPU, and say what it would do.
+    """Set up a run on the CPU and preview it.
 
     Parameters
     ----------
     recipe : Recipe
-        What would be trained.
+        Recipe to preview.
     out, resume, noise_seed, device
-        Options of :func:`dprmt.training.harness.train`, which are checked as it does. A folder is made, and taken away
-        again; without ``out`` none is looked at.
+        Options of :func:`dprmt.training.harness.train`, which are checked in the same way. A folder is created and
+        removed again; without ``out`` no folder is used.
 
     Returns
     -------
     DryRun
-        What ``dprmt train --dry-run`` prints.
+        The output of ``dprmt train --dry-run``.
 
     Raises
     ------
     ParameterError
-        If the recipe or an option cannot be used, as :func:`dprmt.training.harness.train` does.
+        If the recipe or an option cannot be used, as for :func:`dprmt.training.harness.train`.
 
     Formal guarantees
     -----------------
-    Nothing is trained and no gradient of a sample computed: what comes out follows from the recipe, the model, and the
-    number of training items and the names of the labels, which are taken to be public; of ``norms.kind = "auto"`` also
-    from the time of steps on synthetic texts, on the device. It costs no privacy.
+    Nothing is trained and no sample's gradient is computed. The result follows from recipe, model, number of training
+    items and names of the labels, which are public. With ``norms.kind = "auto"`` it also depends on the time of steps
+    on synthetic texts. It costs no privacy.
 
     Examples
     --------
@@ -131,8 +130,8 @@ def dry_run(
         samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
-        layers=[layer_norms(layer) for layer in prepared.private.record.layers],
-        norms=norms_sentence(recipe.privacy.norms.kind, prepared.private.record, prepared.units),
+        layers=[layer_norms(layer) for layer in prepared.record.layers],
+        norms=norms_sentence(recipe.privacy.norms.kind, prepared.record, prepared.units),
         epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps, releases),
         neighbours=named_relation(mechanism),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.harness._sharding import local, sharded_parameters
+from dprmt.training.harness._shard_files import local, sharded_parameters
 
 
 class SilentParameterError(RuntimeError):
@@ -62,7 +62,7 @@ def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Te
 
 
 def snapshot(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of the trainable parameters."""
+    """Copy the trainable parameters."""
     return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
 
 

@@ -1,92 +1,84 @@
-"""The loop: draw, clip, charge, noise, denoise, move, look on."""
+"""The loop around a private run: rates, scores, checkpoints, and what is seen of the released gradients."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
+import fnmatch
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import ShardedStep
-from dprmt.training.harness._allocation import AllocatedBatches
+from dprmt.training.denoising import Denoising
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._observer import Observer, StepRecord, listeners
-from dprmt.training.harness._prepare import Prepared
+from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._private_score import charged_releases, release_score, wanted_releases
-from dprmt.training.harness._released import ReleasedGradients
-from dprmt.training.harness._sampling import poisson_batches
-from dprmt.training.harness._shard_files import check_shared, in_memory
-from dprmt.training.harness._sharding import like, optimizer_state_like
-from dprmt.training.private_run._clip_only import named_relation, no_privacy
-from dprmt.training.private_run._ledger import (
-    PrivacyLedger,
-    SpentEpsilon,
-    mechanism_digest,
-    spent_epsilon,
-    whole_epochs,
-)
-from dprmt.training.private_run._processes import from_first, in_first, most_in_any
-from dprmt.training.private_run._randomness import Randomness
+from dprmt.training.harness._shard_files import check_shared, in_memory, like, optimizer_state_like, squared_norm
+from dprmt.training.harness._task import Task
+from dprmt.training.private_run import PrivateBatch, PrivateRun
+from dprmt.training.private_run._clip_only import no_privacy
+from dprmt.training.private_run._ledger import SpentEpsilon, spent_epsilon
+from dprmt.training.private_run._processes import from_first, in_first, rank
+from dprmt.training.private_run._randomness import Randomness, fresh_randomness
+from dprmt.training.recipes import Settings
 
 _MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
 
 
 class Run:
-    """One start of a run: every private training of the package goes through :meth:`steps`.
+    """One start of a run; every private training of dprmt uses :meth:`steps`.
 
     Parameters
     ----------
     prepared : Prepared
         Model, task, settings and private step.
     randomness : Randomness
-        Of this start.
+        Randomness of this start.
     folder : Path or None
-        Where it is charged and kept. None forgets both with the process, for runs on public data whose parameters go
-        nowhere; no step is told ε then, which takes the accountant's time.
+        Folder for ledger and checkpoints. None keeps both in memory, for runs on public data whose parameters are not
+        published; then no step computes ε, which takes time.
     attempt : int
         Number of this start.
-    rank, processes : int
-        This process, and how many work together.
-    repeatable : bool
-        Whether the next start continues with the generators of noise and coins where the checkpoint leaves them, so
-        that a run in pieces is the run in one. Refused for a secret seed, whose state may not be written down.
 
     Attributes
     ----------
     done : int
-        Steps that the parameters have seen.
+        Number of steps that the parameters have seen.
     total : int
-        Steps of the whole run.
+        Number of steps of the whole run.
     released : ReleasedGradients
-        What is seen of the noisy gradients.
+        Statistics of the noisy gradients.
     scores : dict
-        The last ones that were taken.
+        The most recent scores.
     charged : int
-        Steps charged over all starts, at least ``done``.
+        Number of steps recorded over all starts, at least ``done``.
     stopped : bool
         Whether an observer ended it.
 
     Raises
     ------
     ParameterError
-        If the state that ``folder`` holds is that of another model.
+        If the state in ``folder`` belongs to another model.
 
     Formal guarantees
     -----------------
-    A logical step is charged in ``folder`` before its noise is added and its gradient used; the batches are those of a
-    Poisson sampler whose exact rate is the mechanism's, or of random allocation, of which every epoch that was begun is
-    charged as a whole (see `AllocatedBatches`); with a target ε no more steps are charged than it was computed
-    for. What is released is then covered by ``epsilon()``, which is as durable as the folder.
+    A logical step is recorded in ``folder`` before its noise is added and its gradient used. Batches come from a
+    Poisson sampler whose exact rate is the mechanism's, or from random allocation, where every epoch that was begun
+    counts as a whole (see `AllocatedBatches`). With a target ε, no more steps are recorded than it was computed for.
+    So ``epsilon()`` covers the releases, and is as durable as the folder.
 
     Examples
     --------
-    Made by `dprmt.training.harness.run_in_memory`, or for a folder by `dprmt.training.harness.train`; see there.
+    Use `dprmt.training.harness.run_in_memory`, or for a folder `dprmt.training.harness.train`; see there.
 
     >>> from dprmt.training.harness import run_in_memory
     >>> with run_in_memory(model, task, settings) as run:  # doctest: +SKIP
@@ -94,72 +86,92 @@ class Run:
     """
 
     def __init__(
-        self,
-        prepared: Prepared,
-        randomness: Randomness,
-        folder: Path | None = None,
-        *,
-        attempt: int = 1,
-        rank: int = 0,
-        processes: int = 1,
-        repeatable: bool = False,
+        self, prepared: Prepared, randomness: Randomness, folder: Path | None = None, *, attempt: int = 1
     ) -> None:
-        if repeatable and randomness.is_secret:
-            raise ParameterError("repeatable", True, "False without a noise seed")
-        self._generators = {"noise": prepared.noise_generator, "sampling": randomness.generator("sampling")}
-        self._repeatable = repeatable
-        self.prepared, self.randomness, self._folder = prepared, randomness, folder
-        self.attempt, self.rank, self.processes = attempt, rank, processes
-        settings, mechanism = prepared.settings, prepared.mechanism
-        self._ledger = None
-        if folder is not None:
-            digest = mechanism_digest(mechanism, settings.privacy.delta)
-            self._ledger = in_first(lambda: PrivacyLedger(folder, digest, named_relation(mechanism)))
-        self.charged = from_first(0 if self._ledger is None else self._ledger.charged)
-        self.total, self.stopped = settings.training.steps, False
+        self.prepared, self.randomness, self._folder, self.attempt = prepared, randomness, folder, attempt
+        self.processes = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        settings, wanted = prepared.settings, prepared.settings.training
+        self.total, self.stopped = wanted.steps, False
         self.observers: list[Observer] = []
-        self.released = ReleasedGradients(
-            prepared.parameters, settings.training.spectra_layers, settings.training.spectra_every
-        )
-        prepared.attach_telemetry()
-        prepared.attach_denoising(self.released)
+        self.released = ReleasedGradients(prepared.parameters, wanted.spectra_layers, wanted.spectra_every)
+        self.released.before(prepared.optimizer)
         self.scores: dict[str, Any] = {}
         self.weights: Path | None = None  # a file of them at the end, where no process has the whole model
         self._scored: int | None = None  # the step after which the scores were taken
-        self._draws: AllocatedBatches | None = None
-        self._saved_draws: dict[str, Any] | None = None
-        self.done = self._restore()
-        self._next = 0  # steps charged once the one under way is
-        self._spent = self._spending()
-        # With a target, σ was chosen for so many steps: a repeated step takes the place of a later one.
-        targeted = settings.privacy.target_epsilon is not None
-        self._most = whole_epochs(self.total, mechanism.steps_per_epoch) if targeted else math.inf
+        denoising, telemetry = settings.denoising, settings.telemetry
+        every = {} if telemetry.every is None else {"every": telemetry.every}
+        reading = {"window": telemetry.window, "displacement": telemetry.displacement, **every}
+        self.private = PrivateRun(
+            prepared.plan,
+            prepared.probes,
+            prepared.optimizer,
+            prepared.task.source(prepared.plan, wanted.micro_batch_size),
+            mechanism=prepared.mechanism,
+            steps=self.total,
+            delta=settings.privacy.delta,
+            most_charged=prepared.most_charged,
+            randomness=randomness,
+            ledger=folder,
+            attempt=attempt,
+            denoising=None if denoising.method == "none" else Denoising(**dataclasses.asdict(denoising)),
+            telemetry=reading if prepared.reads_telemetry else None,
+        )
+        if self.private.optimizer is not prepared.optimizer:  # the task's own plan has another one
+            self.released.before(self.private.optimizer)
+        self.released.after(self.private.optimizer)
+        if (step := self.private.denoising) is not None:
+            self.released.layers = lambda: step.last_report.layers if step.last_report is not None else {}
+        self._restore()
+        self._spend()
+
+    @property
+    def done(self) -> int:
+        """Steps that the parameters have seen."""
+        return self.private.steps_taken
+
+    @property
+    def noised(self) -> torch.optim.Optimizer:
+        """The optimizer that adds the noise, around the one that moves, for what is attached in between."""
+        return self.private._inner.optimizer
+
+    @property
+    def charged(self) -> int:
+        """Steps charged over all starts, at least ``done``."""
+        return self.private.steps_charged
+
+    @property
+    def _spent(self) -> SpentEpsilon:
+        delta = self.prepared.settings.privacy.delta
+        return spent_epsilon(self.prepared.mechanism, delta, self.total, self.private.releases)
 
     def epsilon(self) -> float:
-        """Upper bound of ε for all charged steps, exactly for their number."""
+        """Return an upper bound of ε for all charged steps, exactly for their number."""
         return self._spent.after(self.charged, exactly=True)
 
     def epsilon_after(self, steps: int) -> float:
-        """Upper bound of ε for a number of steps."""
+        """Return an upper bound of ε for a number of steps."""
         return self._spent.after(steps)
 
-    def _spending(self) -> SpentEpsilon:
+    def _spend(self) -> None:
         settings = self.prepared.settings
-        releases = from_first(in_first(lambda: charged_releases(self._folder, settings))) or ()
-        return spent_epsilon(self.prepared.mechanism, settings.privacy.delta, self.total, releases)
+        self.private.releases = from_first(in_first(lambda: charged_releases(self._folder, settings)) or ())
 
     def stop(self) -> None:
         """End the run before the next step is charged; for observers."""
         self.stopped = True
 
     def evaluate(self) -> dict[str, Any]:
-        """Scores after the steps that were done, taken once."""
+        """Compute the scores after the finished steps, once."""
         if self._scored != self.done:
+            training = self.prepared.model.training
             self.scores, self._scored = self.prepared.task.score(), self.done
+            self.prepared.model.train(training)
         return self.scores
 
     def release(self) -> dict[str, Any]:
-        """Scores after the last step, to be written down and shown: charged and with noise where that is wanted."""
+        """Compute the scores after the last step to be recorded and shown; with ``evaluation.private_noise`` they get
+        noise and count towards ε.
+        """
         scores, folder = self.evaluate(), self._folder
         releases, rows = wanted_releases(self.prepared.settings), self.prepared.task.scored_rows
         if not releases:
@@ -168,41 +180,42 @@ class Run:
         assert rows is not None  # as `prepare` has seen to
         generator = self.randomness.generator("score")
         found = in_first(lambda: release_score(folder, scores["accuracy"], rows, releases[0], generator))
-        self._spent = self._spending()
+        self._spend()
         return from_first(found) or {}
 
     def steps(self) -> Generator[StepRecord, None, None]:
-        """Iterator that does the steps that are left, each when it is asked for.
+        """Run the remaining steps, one for each item of the iterator.
 
         Yields
         ------
         StepRecord
             After the optimizer has moved and the observers have seen it.
         """
-        every = self.prepared.settings.training.checkpoint_every
+        every, batches = self.prepared.settings.training.checkpoint_every, None
         with self._watched():
-            batches = self._batches()
             for step in range(self.done + 1, self.total + 1):
                 for look in self._hear["before_step"]:
                     look(self, step)
-                if self.processes > 1:
-                    self.stopped = from_first(self.stopped)
-                if self.stopped:
+                if self._is_stopped():
                     break
-                # An epoch of random allocation that was given up after an interruption is charged with the next step.
-                self._next = 1 + (self.charged if self._draws is None else self._draws.charged)
-                if self._next > self._most:
+                if not self.private.steps_left:
                     self._say(f"ends at step {step - 1}: steps lost to interruptions used up the rest of the target ε")
                     break
+                batches = batches or iter(self.private)
                 record = self._one_step(step, next(batches))
                 if record is None:
                     break
-                for look in self._hear["after_step"]:
-                    look(self, record)
+                for listener in self._hear["after_step"]:
+                    listener(self, record)
                 if step % every == 0 or step == self.total:
                     self._checkpoint()
                 yield record
             self._checkpoint()
+
+    def _is_stopped(self) -> bool:
+        if self.processes > 1:
+            self.stopped = from_first(self.stopped)
+        return self.stopped
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -217,38 +230,24 @@ class Run:
                 self._say(f"{sentence[0].upper()}{sentence[1:]}.")
             yield
 
-    def _batches(self) -> Iterator[list[int]]:
-        mechanism, size, left = self.prepared.mechanism, self.prepared.task.size, self.total - self.done
-        if mechanism.steps_per_epoch is None:
-            return poisson_batches(size, mechanism.sample_rate, left, self._generators["sampling"])
-        self._draws = AllocatedBatches(
-            size, mechanism.steps_per_epoch, self.randomness, self.charged, self._saved_draws
-        )
-        return itertools.islice(self._draws, left)
-
-    def _one_step(self, step: int, batch: list[int]) -> StepRecord | None:
+    def _one_step(self, step: int, batch: PrivateBatch) -> StepRecord | None:
         started = time.perf_counter()
-        settings, private = self.prepared.settings, self.prepared.private
+        settings, private = self.prepared.settings, self.private
         rate = settings.optimizer.learning_rate
         rate *= learning_rate_factor(settings.optimizer.schedule, step, self.total)
-        for group in self.prepared.inner_optimizer.param_groups:
+        for group in private.optimizer.param_groups:
             group["lr"] = rate
-        charged = False
+        size = batch.size
         try:
-            loss = self._accumulate(step, batch)
+            loss = self._accumulate(batch)
             for look in self._hear["measured"]:
                 look(self, step)
-            if self.processes > 1:
-                self.stopped = from_first(self.stopped)
-            if self.stopped:
+            if self._is_stopped():
                 return None
-            epsilon, charged = self._charge(step), True
+            self.released.step = step
+            private.finish()
         finally:
-            if not charged:
-                private.optimizer.forget()  # the sum, which was neither charged nor used
-        self.released.step = step
-        private.step()
-        self.done = step
+            private.discard()  # of a step that was not taken
         every = settings.evaluation.every
         scored = every is not None and (step % every == 0 or step == self.total)
         scores = self.evaluate() if scored else None
@@ -256,91 +255,56 @@ class Run:
         return StepRecord(
             step=step,
             attempt=self.attempt,
-            epsilon=epsilon,
+            epsilon=from_first(math.nan if self._folder is None else self.epsilon_after(self.charged)),
             learning_rate=rate,
             noisy_gradient_norm=self.released.norm,
             denoising=self.released.denoising,
-            telemetry=self.prepared.telemetry.last if self.prepared.telemetry is not None else {},
+            telemetry=private.telemetry.last if private.telemetry is not None else {},
             seconds=time.perf_counter() - started,
             loss=loss,
-            batch_size=len(batch),
+            batch_size=size,
             evaluation=scores if exact else None,
             private_evaluation=None if exact else scores,
         )
 
-    def _accumulate(self, step: int, batch: Sequence[int]) -> float | None:
-        # The mean loss of the logical batch over all processes; None if Poisson sampling drew nobody.
-        task, private = self.prepared.task, self.prepared.private
+    def _accumulate(self, batch: PrivateBatch) -> float | None:
+        # The mean loss of the logical batch over all processes; None if it is empty.
         total = torch.zeros((), dtype=torch.float64)
-        share = batch[self.rank :: self.processes]  # of the same draw, so that one process and several do the same
-        pieces = task.pieces(share, self.prepared.settings.training.micro_batch_size)
-        # With a sharded model passes are all processes' work, and who has fewer pieces takes part with nobody's.
-        most = most_in_any(len(pieces)) if isinstance(private, ShardedStep) else len(pieces)
-        for piece in pieces:
-            total += task.accumulate(private, piece, step).double().sum().cpu()
-        for _ in range(most - len(pieces)):
-            with private.standing_in():  # type: ignore[attr-defined]
-                task.accumulate(private, [0], step)
+        for part in self.private.micro_batches(batch):
+            total += self.prepared.task.accumulate(self.private, part).double().sum().cpu()
         if self.processes > 1:
-            torch.distributed.all_reduce(total)
-        return float(total) / len(batch) if batch else None
-
-    def _charge(self, step: int) -> float:
-        # ε after the step.
-        epsilon = math.nan
-        if self._ledger is not None:
-            epsilon = self._spent.after(self._next)
-            self._ledger.charge(self.attempt, step, epsilon, self._next)
-        if self._draws is not None:
-            self._draws.was_charged()
-        self.charged = self._next
-        if self.processes > 1:
-            epsilon = from_first(epsilon)  # so none of them goes on before the charge is on the disk
-        return epsilon
+            dist.all_reduce(total)
+        return float(total) / batch.size if batch.size else None
 
     def _checkpoint(self) -> None:
         for look in self._hear["before_checkpoint"]:
             look(self)
-        is_sharded = self.prepared.settings.distributed.is_sharded
-        if self._folder is None or (self.rank and not is_sharded):
+        if self._folder is None or (rank() and not self.prepared.settings.distributed.is_sharded):
             return
-        state: dict[str, Any] = {
-            "step": self.done,
-            "parameters": {name: value.detach() for name, value in self.prepared.parameters.items()},
-            "optimizer": self.prepared.inner_optimizer.state_dict(),
-        }
-        if self.prepared.telemetry is not None:
-            state["telemetry"] = self.prepared.telemetry.state_dict()
-        if self._draws is not None and self.done < self.total:
-            state["allocation"] = self._draws.for_checkpoint()
-        if self._repeatable:
-            state["generators"] = {name: generator.get_state() for name, generator in self._generators.items()}
+        state = self.private.state_dict(secret=not self.randomness.is_secret)
+        if self.done == self.total:
+            state.pop("epoch", None)  # nobody goes on with its draws
         save_checkpoint(self._folder, state)
 
-    def _restore(self) -> int:
-        # Number of steps that the parameters have seen. All processes continue from the first one's checkpoint; where
-        # parameters are shards each reads its own rows, whoever wrote them.
+    def _restore(self) -> None:
+        # All processes continue from the first one's checkpoint; where parameters are shards each reads its own rows,
+        # whoever wrote them.
         folder, parameters = self._folder, self.prepared.parameters
+        if folder is None:
+            return
         lazily = self.prepared.settings.distributed.is_sharded
-        if folder is not None and lazily and self.processes > 1:
+        if lazily and self.processes > 1:
             check_shared(folder)
-        state = None if folder is None else from_first(in_first(lambda: load_checkpoint(folder, lazily=lazily)))
+        state = from_first(in_first(lambda: load_checkpoint(folder, lazily=lazily)))
         if state is None:
-            return 0
+            return
         saved = state["parameters"]
         if {name: value.shape for name, value in parameters.items()} != {n: v.shape for n, v in saved.items()}:
             raise ParameterError("resume", str(folder), "given for a run of the same model: its parameters differ")
-        with torch.no_grad():
-            for name, value in parameters.items():
-                value.copy_(like(saved[name], value))
-        inner = self.prepared.inner_optimizer
-        inner.load_state_dict(optimizer_state_like(state["optimizer"], inner))
-        if self.prepared.telemetry is not None and "telemetry" in state:
-            self.prepared.telemetry.load_state_dict(state["telemetry"])
-        self._saved_draws = in_memory(state.get("allocation"))
-        for name, generator_state in state.get("generators", {}).items() if self._repeatable else ():
-            self._generators[name].set_state(generator_state)
-        return int(state["step"])
+        own = {name: like(saved[name], value) for name, value in parameters.items()}
+        moments = optimizer_state_like(state["optimizer"], self.private.optimizer)
+        rest = {name: in_memory(value) for name, value in state.items() if name not in ("parameters", "optimizer")}
+        self.private.load_state_dict(rest | {"parameters": own, "optimizer": moments})
 
     def _say(self, text: str) -> None:
         for observer in self.observers:
@@ -350,3 +314,136 @@ class Run:
 def learning_rate_factor(schedule: str, step: int, steps: int) -> float:
     """Share of the peak learning rate at a step, by that alone: a resumed run continues it."""
     return 1.0 if schedule == "constant" else (steps - step + 1) / steps
+
+
+@contextmanager
+def run_in_memory(
+    model: torch.nn.Module,
+    task: Task,
+    settings: Settings,
+    *,
+    noise_seed: int | None = None,
+    randomness: Randomness | None = None,
+    tokens: int | None = None,
+    observers: Sequence[Observer] = (),
+) -> Iterator[Run]:
+    """Run the loop without a folder: steps are recorded in memory, and the run cannot be resumed.
+
+    Parameters
+    ----------
+    model, task, settings, noise_seed, tokens, observers
+        As for `train_task`.
+    randomness : Randomness, optional
+        Used instead of ``noise_seed``.
+
+    Yields
+    ------
+    Run
+        Iterate over its :meth:`Run.steps` to run the steps. At the end the model has no hooks.
+
+    Raises
+    ------
+    ParameterError
+        If the settings do not fit the model or the task.
+
+    Formal guarantees
+    -----------------
+    As for `Run`: ``epsilon()`` covers the parameters while this process lives. If parameters outlive a killed process,
+    there is no record of their steps.
+
+    Examples
+    --------
+    >>> from dprmt.training.harness import ItemTask
+    >>> def losses(model, labels):
+    ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
+    >>> settings = Settings(
+    ...     privacy={"noise_multiplier": 1.0, "delta": 1e-5},
+    ...     optimizer={"name": "adam", "learning_rate": 0.1},
+    ...     training={"batch_size": 10, "steps": 2},
+    ... )
+    >>> task = ItemTask([0, 1, 2] * 10, torch.tensor, losses)
+    >>> with run_in_memory(torch.nn.Linear(4, 3), task, settings) as run:
+    ...     steps = [record.step for record in run.steps()]
+    >>> steps, round(run.epsilon(), 1)
+    ([1, 2], 3.9)
+    """
+    drawn = fresh_randomness(noise_seed, 1, settings.privacy.secure) if randomness is None else randomness
+    run = Run(prepare(model, task, settings, drawn, tokens=tokens), drawn)
+    try:
+        run.observers = list(observers)
+        yield run
+    finally:
+        run.private.close()
+
+
+class ReleasedGradients:
+    """Reads noisy gradients as they pass; all it sees was released already, so that it costs no privacy.
+
+    Singular values of the matrices that ``patterns`` name are kept at steps that are multiples of ``every``.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, torch.nn.Parameter], patterns: Sequence[str], every: int | None
+    ) -> None:
+        self._parameters = dict(parameters)
+        self._chosen = [
+            name
+            for name, value in self._parameters.items()
+            if value.ndim == 2 and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        ]
+        self._every = every
+        self._kept: dict[str, np.ndarray] = {}
+        self.layers: Callable[[], Mapping[str, Any]] | None = None  # what the denoiser reports
+        self.norm = math.nan  # of the last noisy gradient over all trainable parameters, before denoising
+        self.step = 0
+        self.changed = False  # whether there are singular values that were not there when it was last set to False
+
+    def before(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the gradients of ``optimizer`` before any hook that is registered later."""
+        optimizer.register_step_pre_hook(partial(self.look, "noisy"))
+
+    def after(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the gradients of ``optimizer`` after all hooks that are registered already."""
+        if self._every is not None:
+            optimizer.register_step_pre_hook(partial(self.look, "denoised"))
+
+    def look(self, kind: str, *_: object) -> None:
+        """Take the gradients that are there for ``"noisy"`` or ``"denoised"`` ones."""
+        # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
+        released = {}
+        for name, value in self._parameters.items():
+            projected: torch.Tensor | None = getattr(value, "projected_grad", None)
+            gradient = value.grad if projected is None else projected
+            if gradient is not None:
+                released[name] = gradient
+        if kind == "noisy":
+            squares = [
+                squared_norm(value) if hasattr(value, "device_mesh") else value.double().square().sum()
+                for value in released.values()
+            ]
+            self.norm = math.sqrt(float(sum(squares))) if squares else math.nan
+        if self._every is not None and self.step % self._every == 0:
+            self._keep(kind, released)
+
+    def _keep(self, kind: str, released: Mapping[str, torch.Tensor]) -> None:
+        for name in self._chosen:
+            if name in released:
+                self.changed = True
+                values = torch.linalg.svdvals(released[name].detach().float())
+                self._kept[f"step{self.step:06d}/{kind}/{name}"] = values.cpu().numpy()
+
+    @property
+    def denoising(self) -> dict[str, int]:
+        """How many matrices the last step replaced, out of how many; empty without a denoiser."""
+        if self.layers is None:
+            return {}
+        layers = self.layers().values()
+        return {"denoised_layers": sum(layer.denoised for layer in layers), "matrices": len(layers)}
+
+    def spectra(self) -> dict[str, np.ndarray]:
+        """Return singular values in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``."""
+        return dict(self._kept)
+
+    def restore(self, spectra: Mapping[str, np.ndarray], last_step: int) -> None:
+        """Take over what an earlier start kept, up to the step from which the run continues."""
+        self._kept = {key: value for key, value in spectra.items() if int(key[4:10]) <= last_step}

@@ -1,4 +1,4 @@
-"""What a plan and a summary say of the norms that gradients were clipped by: asked for, done, and their price."""
+"""Sentence about the norm methods of a plan or summary: requested, used, and their cost."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from dprmt.training.recipes import NORMS
 
 
 def norms_sentence(asked: str, record: NormRecord, units: str | None = None) -> str:
-    """How many layers' norms were estimated; where none was though it had been asked for, that ε is that of exact ones.
+    """Count the layers with estimated norms; if there are none although they were requested, ε is the ε of exact
+    norms.
 
-    ``units``: how units of several rows are clipped, if there are any.
+    ``units``: regime of units of several rows, if there are any.
 
     Examples
     --------
@@ -49,14 +50,14 @@ def _kind(norms: Norms | None) -> str:
 
 
 def layer_norms(layer: LayerRecord) -> dict[str, object]:
-    """A layer's name and how its norm is obtained, for JSON."""
+    """Return a layer's name and how its norm is obtained, for JSON."""
     return {"layer": layer.layer, **({"kind": "unknown"} if layer.norms is None else layer.norms.as_dict())}
 
 
 def epsilon_of_exact_norms(
     mechanism: Mechanism, steps: int, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
 ) -> float | None:
-    """An upper bound of the ε of as many steps with the same noise and exact norms; None where there is no ε."""
+    """Return an upper bound of the ε of as many steps with the same noise and exact norms; None where there is no ε."""
     if isinstance(mechanism, ClippingOnly):
         return None
     return spent_epsilon(replace(mechanism, norms=ExactNorms()), delta, planned, releases).after(steps, exactly=True)

@@ -1,50 +1,27 @@
-"""What looks on while a run trains, and the files that are written so."""
+"""Observers of a training run, and the files that they write."""
 
 from __future__ import annotations
 
+import math
+import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dprmt._files import append_line
-from dprmt.training.harness._prepare import Prepared
-from dprmt.training.harness._released import ReleasedGradients
+from dprmt._validation import ParameterError
+from dprmt.statements import round_up
 from dprmt.training.harness._run_folder import METRICS, SPECTRA, save_spectra
-from dprmt.training.private_run._clip_only import said_of_every_step
+from dprmt.training.private_run._clip_only import named_relation, said_of_every_step
 
-
-class RunView(Protocol):
-    """What observers see of a `Run`."""
-
-    @property
-    def prepared(self) -> Prepared:
-        """Model, task, settings and private step."""
-
-    @property
-    def released(self) -> ReleasedGradients:
-        """What is seen of the noisy gradients."""
-
-    @property
-    def done(self) -> int:
-        """Steps that the parameters have seen."""
-
-    @property
-    def total(self) -> int:
-        """Steps of the whole run."""
-
-    @property
-    def charged(self) -> int:
-        """Steps charged over all starts."""
-
-    def epsilon_after(self, steps: int) -> float:
-        """Upper bound of ε for a number of steps."""
-
-    def stop(self) -> None:
-        """End the run before the next step is charged."""
+if TYPE_CHECKING:
+    from dprmt.training.harness._loop import Run
 
 
 @dataclass(frozen=True)
@@ -54,29 +31,29 @@ class StepRecord:
     Attributes
     ----------
     step : int
-        Its number, from 1.
+        Number of the step, from 1.
     attempt : int
         Number of the start of the run.
     epsilon : float
-        Upper bound of ε after it, for all steps ever charged; NaN where the run is not told it at every step.
+        Upper bound of ε after the step, for all recorded steps; NaN if the run does not compute it.
     learning_rate : float
-        Of the step.
+        Learning rate of the step.
     noisy_gradient_norm : float
         Over all trainable parameters, before denoising.
     denoising : dict
-        How many matrices were replaced, out of how many; empty without a denoiser.
+        Number of replaced matrices, and of all; empty without a denoiser.
     seconds : float
-        It took, which grows with the batch that was drawn. **Private.**
+        Duration, which grows with the drawn batch. **Private.**
     loss : float or None
-        Mean over the batch; None if Poisson sampling drew nobody. **Private.**
+        Mean over the batch; None if Poisson sampling drew no sample. **Private.**
     batch_size : int
-        As it was drawn. **Private.**
+        Size of the drawn batch. **Private.**
     evaluation : dict or None
-        Scores after the step, if they were taken.
+        Scores after the step, if they were computed.
     private_evaluation : dict or None
-        The same where ``evaluation.private_noise`` is given. **Private.**
+        The same scores if ``evaluation.private_noise`` is given. **Private.**
     telemetry : dict
-        What the run said of itself, see `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
+        Reading of `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
     """
 
     step: int
@@ -93,7 +70,7 @@ class StepRecord:
     telemetry: dict[str, Any] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
-        """The record as a line of ``metrics.jsonl``."""
+        """Return the record as a line of ``metrics.jsonl``."""
         entry: dict[str, Any] = {
             "step": self.step,
             "attempt": self.attempt,
@@ -122,30 +99,32 @@ class Observer:
     ...         self.private_losses.append(record.loss)
     """
 
-    def start(self, run: RunView) -> None:
-        """Called before the first step of this start; ``run.done`` steps were done by earlier ones."""
+    def start(self, run: Run) -> None:
+        """Handle the start, before the first step; ``run.done`` steps were done by earlier starts."""
 
-    def before_step(self, run: RunView, step: int) -> None:
-        """Called before a batch is drawn. ``run.stop()`` ends the run here."""
+    def before_step(self, run: Run, step: int) -> None:
+        """Handle the moment before a batch is drawn. Call ``run.stop()`` to end the run here."""
 
-    def measured(self, run: RunView, step: int) -> None:
-        """Called when the batch went through the model, before the step is charged. ``run.stop()`` ends the run."""
+    def measured(self, run: Run, step: int) -> None:
+        """Handle the moment after the batch went through the model, before the step is recorded. Call ``run.stop()``
+        to end the run.
+        """
 
-    def after_step(self, run: RunView, record: StepRecord) -> None:
-        """Called after the optimizer has moved."""
+    def after_step(self, run: Run, record: StepRecord) -> None:
+        """Handle the moment after the optimizer has moved."""
 
-    def before_checkpoint(self, run: RunView) -> None:
-        """Called before the state is written."""
+    def before_checkpoint(self, run: Run) -> None:
+        """Handle the moment before the state is written."""
 
-    def note(self, run: RunView, text: str) -> None:
-        """Called with a sentence about the run."""
+    def note(self, run: Run, text: str) -> None:
+        """Handle a sentence about the run."""
 
-    def end(self, run: RunView) -> None:
-        """Called after the last step of this start, whatever ended it, errors included."""
+    def end(self, run: Run) -> None:
+        """Handle the end of this start, also after an error."""
 
 
 def listeners(observers: Sequence[Observer], moment: str) -> list[Callable[..., None]]:
-    """What is to be called at a moment of the run, by the name of `Observer`'s method."""
+    """List the methods of observers to call at a moment of the run, by the name of `Observer`'s method."""
     methods = [getattr(observer, moment) for observer in observers]
     return [method for method in methods if getattr(method, "__func__", None) is not getattr(Observer, moment)]
 
@@ -157,10 +136,10 @@ class MetricsFile(Observer):
         self._path = folder / METRICS
         self._always: dict[str, Any] = {}
 
-    def start(self, run: RunView) -> None:
+    def start(self, run: Run) -> None:
         self._always = said_of_every_step(run.prepared.mechanism)
 
-    def after_step(self, run: RunView, record: StepRecord) -> None:
+    def after_step(self, run: Run, record: StepRecord) -> None:
         append_line(self._path, record.entry() | self._always)
 
 
@@ -170,7 +149,7 @@ class SpectraFile(Observer):
     def __init__(self, folder: Path) -> None:
         self._path = folder / SPECTRA
 
-    def start(self, run: RunView) -> None:
+    def start(self, run: Run) -> None:
         if not self._path.exists():
             return
         try:
@@ -182,7 +161,86 @@ class SpectraFile(Observer):
             return
         run.released.restore(kept, run.done)
 
-    def before_checkpoint(self, run: RunView) -> None:
+    def before_checkpoint(self, run: Run) -> None:
         if run.released.changed:
             save_spectra(self._path, run.released.spectra())
             run.released.changed = False
+
+
+class ProgressBar(Observer):
+    """A bar on stderr where a terminal is attached, a line every tenth of the run where none is."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[values]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not sys.stderr.isatty(),
+        )
+        self._advised = ""
+
+    def start(self, run: Run) -> None:
+        self._task = self._bar.add_task("training", total=run.total, completed=run.done, values="")
+        self._bar.start()
+        self.note(run, "Loss and times on this terminal are private: ε does not cover them.")
+
+    def after_step(self, run: Run, record: StepRecord) -> None:
+        shown = "none" if record.loss is None else f"{record.loss:.4f}"
+        relation = named_relation(run.prepared.mechanism)
+        privacy = "clip only, no privacy" if relation is None else f"ε ≤ {round_up(record.epsilon)} ({relation})"
+        values = f"{privacy}  noisy gradient {record.noisy_gradient_norm:.3g}  private: loss {shown}"
+        self._bar.update(self._task, completed=record.step, values=values)
+        if self._bar.disable and (record.step == run.total or record.step % max(1, run.total // 10) == 0):
+            self._console.print(f"step {record.step}/{run.total}  {values}", highlight=False)
+
+        advice = record.telemetry.get("advice")
+        if advice is not None and advice["rate"] != self._advised:
+            self._advised = advice["rate"]
+            self._console.print(f"step {record.step}: {advice['says']}", highlight=False, soft_wrap=True)
+
+    def note(self, run: Run, text: str) -> None:
+        self._console.print(text, highlight=False)
+
+    def end(self, run: Run) -> None:
+        self._bar.stop()
+
+
+class Events(Observer):
+    """Writes the numbers of ``metrics.jsonl`` as TensorBoard scalars, private ones under ``private/``."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError as error:
+            raise ParameterError("tensorboard", True, f"left out, or {error.name} installed") from None
+        self._make: Callable[..., Any] = SummaryWriter
+        self._folder = folder / "tensorboard"
+        self._writer: Any = None  # made with the first step: before, the folder may not be that of a run
+
+    def after_step(self, run: Run, record: StepRecord) -> None:
+        """Write one step."""
+        entry = record.entry()
+        self._writer = self._writer or self._make(str(self._folder))
+        for name, value in _scalars(entry):
+            if name not in ("step", "attempt") and math.isfinite(value):
+                self._writer.add_scalar(name, value, entry["step"])
+
+    def end(self, run: Run) -> None:
+        """Write all that is left."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _scalars(entry: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    found = []
+    for name, value in entry.items():
+        if isinstance(value, dict):
+            found += _scalars(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found.append((prefix + name, float(value)))
+    return found

@@ -1,91 +1,69 @@
-"""From a model, a task and settings to a run that can take its first step: plan, mechanism, σ, private model."""
+"""From a model, a task and settings to a run that can take its first step: plan, mechanism, σ, optimizer."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 import torch
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compose
-from dprmt.training.clipping import PrivateStep
-from dprmt.training.denoising import Denoising, DenoisingStep
-from dprmt.training.harness._allocation import epoch_length
+from dprmt.training.clipping import ClippingPlan
 from dprmt.training.harness._private_score import wanted_releases
-from dprmt.training.harness._released import ReleasedGradients
-from dprmt.training.harness._sampling import charged_sample_rate
-from dprmt.training.harness._sharding import check_spread, spread
-from dprmt.training.harness._task import Plan, Task
+from dprmt.training.harness._task import Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
+from dprmt.training.private_run._batches import poisson
 from dprmt.training.private_run._clip_only import ClippingOnly
 from dprmt.training.private_run._ledger import Mechanism, whole_epochs
-from dprmt.training.private_run._processes import rank
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
 from dprmt.training.subspaces import RankRule, Subspaces
-from dprmt.training.telemetry import Telemetry
 
 
 @dataclass
 class Prepared:
-    """A run before its first step."""
+    """A run before its first step; nothing is on the model or the optimizer yet."""
 
     model: torch.nn.Module
     task: Task
     settings: Settings
-    private: PrivateStep
-    mechanism: Mechanism  # one step, at the rate of the coins that are thrown
-    noise_generator: torch.Generator
-    units: str | None = None  # how units of several rows are clipped, and why
-    denoising: DenoisingStep | None = None
-    telemetry: Telemetry | None = None
-    inner_optimizer: torch.optim.Optimizer = field(init=False)  # the one inside Opacus' one
-    parameters: dict[str, torch.nn.Parameter] = field(init=False)  # the trainable ones
+    plan: ClippingPlan
+    probes: ProbeGenerator
+    mechanism: Mechanism  # one step, at the rate of the draws
+    optimizer: torch.optim.Optimizer
 
-    def __post_init__(self) -> None:
-        self.inner_optimizer = self.private.optimizer.original_optimizer
-        self.parameters = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+    @property
+    def record(self) -> NormRecord:
+        """How norms are obtained."""
+        return self.plan.record
 
-    def attach_telemetry(self) -> None:
-        """Read what is released, if that is wanted and there is noise; before a denoiser changes it."""
-        wanted, denoised = self.settings.telemetry, self.settings.denoising.method != "none"
-        if not wanted.on or self.settings.privacy.clip_only or self.settings.distributed.is_sharded:
-            return
-        if denoised and OPTIMIZERS[self.settings.optimizer.name].in_subspaces:
-            return  # the noisy gradient is gone when the optimizer's step begins
-        steps = self.settings.training.steps
-        self.telemetry = Telemetry.attach(
-            self.private.optimizer,
-            self.parameters,
-            every=wanted.every or max(1, steps // 50),
-            window=wanted.window,
-            horizon=steps,
-            untouched=not denoised,
-            displacement=wanted.displacement,
-        )
+    @property
+    def units(self) -> str | None:
+        """How units of several rows are clipped, and why, if there are any."""
+        return None if self.plan.regime == "rows" else self.plan.reason
 
-    def attach_denoising(self, released: ReleasedGradients) -> None:
-        """Put the denoiser between noise and optimizer, if there is one, and the observer before it."""
-        wanted, outer = self.settings.denoising, self.private.optimizer
-        if wanted.method == "none":
-            released.before(self.inner_optimizer)
-        else:
-            released.before(self.inner_optimizer)
-            step = DenoisingStep.attach(outer, self.parameters, Denoising(**dataclasses.asdict(wanted)))
-            self.denoising = step
-            released.layers = lambda: step.last_report.layers if step.last_report is not None else {}
-        released.after(self.inner_optimizer)
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The trainable ones."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
-    def close(self) -> None:
-        """Leave the model without hooks."""
-        for attached in (self.denoising, self.telemetry):
-            if attached is not None:
-                attached.detach()
-        close = getattr(self.private, "close", None)
-        if close is not None:
-            close()
+    @property
+    def most_charged(self) -> float:
+        """Steps that may be charged: with a target, σ was chosen for so many, and a repeated step is one of them."""
+        if self.settings.privacy.target_epsilon is None:
+            return math.inf
+        return whole_epochs(self.settings.training.steps, self.mechanism.steps_per_epoch)
+
+    @property
+    def reads_telemetry(self) -> bool:
+        """Whether what is released is read: if that is wanted, there is noise, and one process has all of it."""
+        settings = self.settings
+        denoised_before = settings.denoising.method != "none" and OPTIMIZERS[settings.optimizer.name].in_subspaces
+        alone = not settings.distributed.is_sharded and not denoised_before
+        return settings.telemetry.on and not settings.privacy.clip_only and alone
 
 
 def prepare(
@@ -98,7 +76,7 @@ def prepare(
     noise_multiplier: float | None = None,
     tokens: int | None = None,
 ) -> Prepared:
-    """Find the noise multiplier and make the steps private."""
+    """Plan the norms, find the noise multiplier and make the optimizer."""
     if wanted_releases(settings) and task.scored_rows is None:
         allowed = "left out: this task's score is no accuracy over a known number of rows"
         raise ParameterError("evaluation.private_noise", settings.evaluation.private_noise, allowed)
@@ -106,23 +84,15 @@ def prepare(
     check_spread(settings, processes, goes_on=noise_multiplier is not None)
     if settings.distributed.is_sharded and processes > 1:
         spread(model)
-    plan = _plan(model, task, settings, randomness, processes, tokens)
+    probes = ProbeGenerator(randomness.derive("probes"))
+    plan = _plan(model, task, settings, probes, processes, tokens)
     sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, batches)
-    mechanism = _mechanism(settings, plan.record, sigma, batches)
-    inner = _optimizer(model, settings, plan, sigma)
-    purpose = f"noise of process {rank()}" if settings.distributed.is_sharded else "noise"  # each noises other rows
-    noise = randomness.generator(purpose, next(model.parameters()).device)
-    private = plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise)
-    units = getattr(plan, "reason", None) if getattr(plan, "regime", "rows") != "rows" else None
-    return Prepared(model, task, settings, private, mechanism, noise, units)
-
-
-def _mechanism(settings: Settings, record: NormRecord, sigma: float, batches: Poisson | RandomAllocation) -> Mechanism:
-    return ClippingOnly(batches.rate) if settings.privacy.clip_only else record.mechanism(sigma, batches)
+    mechanism = ClippingOnly(batches) if settings.privacy.clip_only else plan.record.mechanism(sigma, batches)
+    return Prepared(model, task, settings, plan, probes, mechanism, _optimizer(model, settings, plan, sigma))
 
 
 def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poisson | RandomAllocation) -> float:
-    """The σ that was asked for, or the smallest that keeps the target ε."""
+    """Return the σ that was asked for, or the smallest that keeps the target ε."""
     privacy, steps = settings.privacy, settings.training.steps
     if privacy.clip_only:
         return 0.0
@@ -138,30 +108,64 @@ def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poiss
 
 
 def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
-    """How samples come into batches: what sampler and accountant are told."""
-    if settings.training.batch_size > size:
-        allowed = f"at most the size of the training set, {size}"
-        raise ParameterError("training.batch_size", settings.training.batch_size, allowed)
+    """Choose the sampling scheme, for sampler and accountant."""
+    batch_size = settings.training.batch_size
+    if batch_size > size:
+        raise ParameterError("training.batch_size", batch_size, f"at most the size of the training set, {size}")
     if settings.privacy.sampling == "allocation":
-        return RandomAllocation(epoch_length(settings.training.batch_size, size))
-    return Poisson(charged_sample_rate(settings.training.batch_size, size))
+        return RandomAllocation(max(1, round(size / batch_size)))
+    return poisson(batch_size, size)
+
+
+def check_spread(settings: Settings, processes: int, *, goes_on: bool = False) -> None:
+    """Raise unless all that is asked for can be done with shards.
+
+    ``goes_on``: a run that several processes may have begun, which one alone may continue.
+    """
+    if not settings.distributed.is_sharded:
+        return
+    if processes == 1 and not goes_on:
+        allowed = "'replicated' in one process: torchrun --nproc-per-node N -m dprmt train … starts several"
+        raise ParameterError("distributed.strategy", "fsdp", allowed)
+    absent = {
+        "denoising.method": (settings.denoising.method, "none"),
+        "training.spectra_every": (settings.training.spectra_every, None),
+    }
+    for name, (found, wanted) in absent.items():
+        if found != wanted:
+            allowed = f"{wanted!r} with distributed.strategy = 'fsdp': no process has a gradient"
+            raise ParameterError(name, found, allowed)
+
+
+def spread(model: torch.nn.Module) -> None:
+    """Shard every block of a list of blocks, and the model around them, unless they are sharded."""
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        return
+    for module in list(model.modules()):
+        if isinstance(module, torch.nn.ModuleList):
+            for block in module:
+                if list(block.children()):  # a layer by itself stays with what is around it
+                    fully_shard(block)
+    fully_shard(model)
 
 
 def _plan(
-    model: torch.nn.Module, task: Task, settings: Settings, randomness: Randomness, processes: int, tokens: int | None
-) -> Plan:
+    model: torch.nn.Module, task: Task, settings: Settings, probes: ProbeGenerator, processes: int, tokens: int | None
+) -> ClippingPlan:
     privacy, subspaces = settings.privacy, _subspaces(settings, model)
     projected = {} if subspaces is None else {"subspaces": subspaces}  # a task's own plan may not know them
+    units = {} if task.units is None else {"units": task.units}
     return task.clipping_plan(
         model,
         norms=privacy.norms,
         clipping_norm=privacy.clipping_norm,
         expected_batch_size=settings.training.batch_size,
         tokens=tokens,
-        probe_generator=ProbeGenerator(randomness.derive("probes")),
+        probe_generator=probes,
         distributed=processes > 1,
         replay=privacy.replay,
         **projected,
+        **units,
     )
 
 
@@ -183,7 +187,7 @@ def _rank(optimizer: OptimizerRecipe) -> int | RankRule:
     return optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n)
 
 
-def _optimizer(model: torch.nn.Module, settings: Settings, plan: Plan, sigma: float) -> torch.optim.Optimizer:
+def _optimizer(model: torch.nn.Module, settings: Settings, plan: ClippingPlan, sigma: float) -> torch.optim.Optimizer:
     optimizer, variance = settings.optimizer, plan.noise_variance(sigma)
     parameters = [value for value in model.parameters() if value.requires_grad]
     return make_optimizer(

@@ -1,4 +1,4 @@
-"""The privacy card of a run folder, from what the folder says of itself."""
+"""Privacy report of a run folder, from the folder's files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Release, compose, release_from_dict
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
 from dprmt.training.harness._private_score import SCORE
-from dprmt.training.harness._run_folder import CONFIG
-from dprmt.training.harness._run_record import NOT_REPLAYED, read_run
+from dprmt.training.harness._run_folder import CONFIG, read_run
 from dprmt.training.private_run._ledger import FILE, charged_steps, whole_epochs
 
 CARD = "privacy_card.json"
@@ -36,31 +35,33 @@ _NOT_COVERED = (
     "random states and the draws of an epoch that `checkpoint/` holds until the run is finished",
     "whoever reads the process' memory; timing; rounding of sums, and the law of noise in floating point",
 )
+_CHOSEN = "the choice of a run by any rule that reads what the runs released"
+_CHOSEN_BY_SCORES = "a choice by exact scores, which are about the data they are taken on"
 _KNOWN = "whoever knows the noise seed: towards them this run has no privacy"
 
 
 def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
-    """The privacy card of a run that ``train`` keeps in a folder, for all steps that were charged so far.
+    """Read the privacy report of a run folder, for all steps recorded so far.
 
     Parameters
     ----------
     folder : path
-        A run folder, of a finished run or another.
+        Folder of a finished or unfinished run.
 
     Returns
     -------
     PrivacyCard
-        With the digest of the ledger, ``sha256sum privacy.jsonl``.
+        Report with the digest of the ledger, ``sha256sum privacy.jsonl``.
 
     Raises
     ------
     ParameterError
-        If the folder holds no private run, or none that was charged a step.
+        If the folder has no private run, or the run has no recorded step.
 
     Formal guarantees
     -----------------
-    Those of :func:`dprmt.training.harness.train`, for as many steps as the ledger names, in every start; steps of
-    random allocation are counted by whole epochs.
+    As for :func:`dprmt.training.harness.train`, for the number of steps in the ledger over all starts; random
+    allocation counts whole epochs.
 
     Examples
     --------
@@ -103,6 +104,74 @@ def _scores(path: Path, record: dict[str, Any]) -> list[Release]:
 
 def _not_covered(record: dict[str, Any], *, scored: bool) -> tuple[str, ...]:
     known = () if record.get("noise_is_secret", True) else (_KNOWN,)
-    replayed = (f"samples that mix without a gradient: {NOT_REPLAYED}",) if record.get("replay") == NOT_REPLAYED else ()
     covered = tuple(_EXACT_SCORES if scored and line == SCORES else line for line in _NOT_COVERED)
-    return (*known, *covered, *replayed)
+    return (*known, *covered)
+
+
+def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
+    """Read the privacy report of all releases of a sweep, which covers choosing the best run.
+
+    Parameters
+    ----------
+    folder : path
+        The ``out`` folder of :func:`dprmt.training.harness.sweep`. All runs in it with a recorded step count,
+        including stopped runs and runs of earlier calls with other values.
+
+    Returns
+    -------
+    PrivacyCard
+        Report at the smallest δ of the runs. Its digest covers all ledgers, in the order of the folders' names.
+
+    Raises
+    ------
+    ParameterError
+        If no run has a recorded step, one has no privacy (``privacy.clip_only``), or their noise comes from a seed,
+        because releases with equal noise can be subtracted.
+
+    Formal guarantees
+    -----------------
+    The phases of all runs, and recorded scores, form one composition. So its ε covers choosing a run by its releases,
+    including scores of ``evaluation.private_noise``, by any rule. If the number of runs is drawn at random and only
+    the best is released, :func:`dprmt.accounting.private_selection` is cheaper. A choice by exact scores depends on
+    the validation data, which no ε here covers.
+
+    Examples
+    --------
+    >>> read_sweep_card("nowhere")
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: folder must be that of a sweep with a step that was charged, got 'nowhere'
+    """
+    runs = sorted(path.parent for path in Path(folder).glob(f"*/{FILE}") if charged_steps(path.parent))
+    if not runs:
+        raise ParameterError("folder", str(folder), "that of a sweep with a step that was charged")
+    for run in runs:
+        if not read_run(run).get("noise_is_secret", True):
+            allowed = "that of runs whose noise was drawn, not made of a seed: what shares its noise can be subtracted"
+            raise ParameterError("folder", str(run), allowed)
+    cards = [read_card(run) for run in runs]
+    released = [line for card in cards for line in card.released]
+    beside = [line for card in cards for line in card.not_covered if line not in (CHOICE, SCORES)]
+    if any(SCORES in card.not_covered for card in cards):
+        beside.insert(0, _CHOSEN_BY_SCORES)
+    digest = hashlib.sha256(b"".join((run / FILE).read_bytes() for run in runs)).hexdigest()
+    return privacy_card(
+        compose([phase for card in cards for phase in card.run.phases]),
+        min(card.delta for card in cards),
+        unit="; ".join(dict.fromkeys(card.unit for card in cards)),
+        released=(f"all {len(runs)} runs, of each:", *dict.fromkeys(released), _CHOSEN),
+        not_covered=tuple(dict.fromkeys(beside)),
+        ledger={"runs": len(runs), "charged": sum(card.ledger["charged"] for card in cards), "sha256": digest},
+    )
+
+
+def write_sweep_card(folder: Path) -> None:
+    """Write it, or take an earlier one away where none can be given."""
+    try:
+        card = read_sweep_card(folder)
+    except ParameterError:
+        for name in (CARD, FOR_READERS):
+            (folder / name).unlink(missing_ok=True)
+        return
+    write_whole(folder / CARD, strict_json(card.as_dict(), indent=1) + "\n", public=True)
+    write_whole(folder / FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"), public=True)

@@ -1,4 +1,4 @@
-"""The score of a run as a release of its own: charged, durably, before its noise is drawn, once in a folder."""
+"""The score of a run as a separate release, recorded before its noise is drawn, once per folder."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _DIGITS = 6
 
 
 def wanted_releases(settings: Settings) -> tuple[GaussianRelease, ...]:
-    """What will be released beside the steps, in units of what one validation row can change."""
+    """List the releases in addition to the steps, with noise in units of the effect of one validation row."""
     noise = settings.evaluation.private_noise
     return () if noise is None else (GaussianRelease(noise),)
 
 
 def charged_releases(folder: Path | None, settings: Settings) -> tuple[GaussianRelease, ...]:
-    """What a run folder has been charged for beside the steps."""
+    """List the releases that a run folder has recorded in addition to the steps."""
     return wanted_releases(settings) if folder is not None and (folder / SCORE).exists() else ()
 
 
 def read_score(folder: Path) -> dict[str, Any]:
-    """The score that was released; empty where none was, or where a crash came between charge and score."""
+    """Return the score that was released; empty where none was, or where a crash came between charge and score."""
     try:
         document = parse_json((folder / SCORE).read_bytes())
         return dict(document.get("score", {}))
@@ -39,13 +39,13 @@ def read_score(folder: Path) -> dict[str, Any]:
 def release_score(
     folder: Path, accuracy: float, rows: int, release: GaussianRelease, generator: torch.Generator | SecureRandom
 ) -> dict[str, Any]:
-    """The accuracy with noise, as it was released in this folder before, or now for the first time.
+    """Return the accuracy with noise: the value released in this folder before, or a new one.
 
     Formal guarantees
     -----------------
-    Of ``rows`` rows, a public number, the hits are counted; a row that is left without a prediction, or replaced,
-    changes the count by at most 1. It gets N(0, σ²) and is divided by ``rows``: a `GaussianRelease` of σ. The file that
-    says that it is charged is on the disk before the noise is drawn; what a crash takes after that is not drawn again.
+    The hits among ``rows`` rows, a public number, are counted. A row without a prediction, or a replaced row, changes
+    the count by at most 1. It gets N(0, σ²) and is divided by ``rows``: a `GaussianRelease` of σ. The record is on the
+    disk before the noise is drawn; a value lost in a crash after that is not drawn again.
     """
     if (folder / SCORE).exists():
         return read_score(folder)

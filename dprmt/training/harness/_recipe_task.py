@@ -7,20 +7,19 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import PrivateStep, Units
+from dprmt.training.clipping import Units
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._guard import check_gradients_arrive
 from dprmt.training.harness._prepare import Prepared, prepare
-from dprmt.training.harness._task import Plan, Task
-from dprmt.training.harness._units import UnitBatches, UnitTable, unit_table
+from dprmt.training.harness._task import Task
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
+from dprmt.training.private_run._owners import owners_of
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import EvaluationRecipe, Recipe
 
@@ -46,20 +45,21 @@ class RecipeTask(Task):
     def _length(self, position: int) -> int:
         return len(self.data.train[position]["input_ids"])
 
-    def collate(self, items: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """A micro-batch on the device of the model, ``sample_id`` included."""
-        return {name: value.to(self.device) for name, value in self.data.collate(items).items()}
-
-    def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
+    @property
+    def rows(self) -> Sequence[Any]:
         """See `Task`."""
-        inputs = self.collate([self.data.train[position] for position in positions])
-        samples = inputs.pop("sample_id")
-        private.model.train()  # scores leave it in evaluation mode
-        losses = partial(per_sample_losses, private.model)
-        return private.accumulate(losses, samples=samples, step=step, batch=inputs)
+        return self.data.train
+
+    def batch_of(self, rows: list[Any]) -> dict[str, torch.Tensor]:
+        """Return a batch on the device of the model."""
+        return {name: value.to(self.device) for name, value in self.data.collate(rows).items() if name != "sample_id"}
+
+    def losses_of(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """See `Task`."""
+        return per_sample_losses(model, batch)
 
     def digest(self) -> str:
-        """Of all items in their order, and whose they are."""
+        """Digest all items in order, with their owners."""
         digest = hashlib.blake2b(digest_size=16)
         for item, row in zip(self.data.train, self.data.train.rows, strict=True):
             whose = {} if row.unit is None else {"unit": row.unit}
@@ -67,7 +67,9 @@ class RecipeTask(Task):
         return digest.hexdigest()
 
     def score(self) -> dict[str, Any]:
-        """On the validation set. For generation, ``"skipped"`` says which metrics could not be computed, and why."""
+        """Score the validation set. For generation, ``"skipped"`` has the reason for each metric that could not be
+        computed.
+        """
         if not len(self.data.validation):
             return {}
         wanted, model = self.evaluation, self.loaded.model
@@ -80,42 +82,17 @@ class RecipeTask(Task):
         return {"loss": generation_loss(model, self.data, **sizes), **result.scores, **skipped}
 
 
-class RecipeUnitsTask(RecipeTask):
-    """The same where all rows of a unit are one sample."""
-
-    def __init__(self, table: UnitTable, recipe: Recipe, *data: Any) -> None:
-        super().__init__(*data)
-        wanted = Units(recipe.data.rows_per_unit, recipe.training.micro_batch_size, recipe.data.unit_regime)
-        self._batches = UnitBatches(table, wanted, self._length)
-        self.size, self.length_at = len(table.names), None
-
-    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
-        """See `Task`."""
-        return self._batches.plan(model, **options)
-
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`; positions are those of units."""
-        return self._batches.pieces(batch, largest)
-
-    def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
-        """See `Task`; positions are those of units."""
-        private.model.train()
-        found = []
-        for rows in self._batches.parts(positions, step):
-            inputs = self.collate([self.data.train[row] for row, _ in rows])
-            samples = inputs.pop("sample_id")
-            found.append(self._batches.accumulate(private, per_sample_losses, inputs, rows, samples, step))
-        return torch.cat(found)
-
-
 def recipe_task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> RecipeTask:
-    """Rows as samples, or units of several."""
-    if recipe.data.unit is None:
-        return RecipeTask(loaded, data, recipe.evaluation, device)
-    averages = recipe.data.unit_gradient == "mean"
-    units = [row.unit for row in data.train.rows if row.unit is not None]
-    table = unit_table(units, most=recipe.data.rows_per_unit, averages=averages, seed=recipe.training.seed)
-    return RecipeUnitsTask(table, recipe, loaded, data, recipe.evaluation, device)
+    """Return rows as samples, or units of several."""
+    task = RecipeTask(loaded, data, recipe.evaluation, device)
+    wanted = recipe.data
+    if wanted.unit is not None:
+        names = [row.unit for row in data.train.rows if row.unit is not None]
+        options = {"averages": wanted.unit_gradient == "mean", "seed": recipe.training.seed}
+        task.owners_of_rows = owners_of(names, most=wanted.rows_per_unit, **options)
+        task.units = Units(wanted.rows_per_unit, recipe.training.micro_batch_size, wanted.unit_regime)
+        task.size = len(task.owners_of_rows.names)
+    return task
 
 
 def prepare_recipe(
@@ -126,8 +103,8 @@ def prepare_recipe(
     randomness: Randomness,
     **options: Any,
 ) -> Prepared:
-    """A recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
-    loaded.model.to(device)
+    """Return a recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
+    loaded.model.to(device).train()
     check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
     return prepare(
         loaded.model,
@@ -139,15 +116,10 @@ def prepare_recipe(
     )
 
 
-def check_draws_kept(recipe: Recipe, *, repeatable: bool) -> None:
-    """Raise where a checkpoint does not hold all that a run draws, and it is to go on as if it had not stopped."""
-    lora = recipe.model.lora
-    if repeatable and lora is not None and lora.dropout:
-        raise ParameterError("repeatable", True, f"False with model.lora.dropout = {lora.dropout:g}")
-
-
 def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
-    """Model with tokenizer, and data, of a recipe; refused if the model cannot read texts as long as the recipe's."""
+    """Load model, tokenizer and data of a recipe; raise an error if the model cannot read texts as long as the
+    recipe's.
+    """
     tokenizer = load_tokenizer(recipe.model)
     data = load_data(recipe.data, tokenizer, recipe.model.task)
     labels = len(data.labels) if data.labels is not None else None
@@ -159,7 +131,7 @@ def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
 
 
 def usable_device(name: str | torch.device | None) -> torch.device:
-    """The device to train on; under ``torchrun``, this process' own GPU."""
+    """Return the device to train on; under ``torchrun``, this process' own GPU."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda":
@@ -174,7 +146,7 @@ def usable_device(name: str | torch.device | None) -> torch.device:
 
 
 def made_up_batch(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> dict[str, torch.Tensor]:
-    """A batch of random tokens: looking at it costs no privacy."""
+    """Return a batch of random tokens: looking at it costs no privacy."""
     generator = torch.Generator().manual_seed(0)
     shape = (samples, tokens)
     vocabulary = int(loaded.model.config.vocab_size)

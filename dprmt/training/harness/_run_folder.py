@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from peft import PeftModel
+from safetensors.torch import load_model as load_weights
+from safetensors.torch import save_model as save_weights
 
 from dprmt._files import (
     LEFTOVERS,
@@ -20,12 +24,14 @@ from dprmt._files import (
     write_whole,
 )
 from dprmt._validation import ParameterError
-from dprmt.training.recipes import Settings, recipe_from_dict
+from dprmt.training.models import LoadedModel, load_adapter, load_model, save_adapter
+from dprmt.training.private_run._clip_only import SENTENCE
+from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, Settings, load_recipe, recipe_from_dict
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
 WEIGHTS = ".model.part.safetensors"  # before they are in the model's folder
-_LOCK = "lock"
+_LOCK, _WEIGHTS = "lock", "model.safetensors"
 
 
 class RunFolder:
@@ -74,7 +80,7 @@ class RunFolder:
 
     def _unmake(self) -> None:
         for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # somebody else put something there
+            with contextlib.suppress(OSError):  # another file is in it
                 folder.rmdir()
 
     def write_config(self) -> None:
@@ -111,7 +117,7 @@ def _left_by_a_kill(file: Path) -> bool:
 
 
 def is_config_of(stored: bytes, config: str) -> bool:
-    """Whether a run folder's recipe is this one, whatever either leaves to defaults."""
+    """Return whether a run folder's recipe is this one, whatever either leaves to defaults."""
     return _written_out(stored) == _written_out(config.encode())
 
 
@@ -133,27 +139,27 @@ def save_spectra(path: Path, spectra: dict[str, np.ndarray]) -> None:
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """One entry per step of a run: that of the last start that did the step.
+    """Read one entry per step of a run, from the last start that did the step.
 
     Parameters
     ----------
     folder : path
-        A run folder.
+        Run folder.
 
     Returns
     -------
     list of dict
-        By step, none if nothing was written; keys as in ``docs/reference/run_folder.md``. Lines that were cut short are
-        left out.
+        Entries by step, none if nothing was written; the keys are in ``docs/reference/run_folder.md``. Lines that were
+        cut short are skipped.
 
     Formal guarantees
     -----------------
-    As for :func:`dprmt.training.harness.train`: what stands under ``"private"`` is private, the rest is covered by the
-    run's ε, except for scores, which are about the data that they were measured on.
+    As for :func:`dprmt.training.harness.train`: entries under ``"private"`` are private. The run's ε covers the rest,
+    except scores, which depend on the data that they were measured on.
 
     Examples
     --------
-    Step 2 was done again after an interruption:
+    Step 2 was repeated after an interruption:
 
     >>> import json, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -215,3 +221,108 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(summary, dict):
         raise ParameterError("folder", str(folder), f"the folder of a finished run, whose {SUMMARY} can be read")
     return summary
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Read ``run.json``; empty if there is none."""
+    file = path / RUN
+    try:
+        document: dict[str, Any] = parse_json(file.read_bytes()) if file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise ParameterError("resume", str(file), f"given for a run whose record can be read ({error})") from None
+    if file.exists() and not _is_record(document):
+        raise ParameterError("resume", str(file), "given for a run whose record can be read (it holds something else)")
+    return document
+
+
+def _is_record(document: Any) -> bool:
+    if not isinstance(document, dict) or not isinstance(document.get("private", {}), dict):
+        return False
+    starts, sigma = document.get("starts"), document.get("noise_multiplier")
+    if document.get("privacy") == SENTENCE:
+        return type(starts) is int and starts > 0 and sigma == 0
+    return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
+
+
+def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
+    """List the other installed packages that registered names of the recipe."""
+    asked = {
+        "privacy.norms.kind": NORMS.source(settings.privacy.norms.kind),
+        "optimizer.name": OPTIMIZERS.source(settings.optimizer.name),
+        "denoising.method": DENOISERS.source(settings.denoising.method),
+    }
+    found = {key: package for key, package in asked.items() if package is not None}
+    return {"other_packages": found} if found else {}
+
+
+def steps_seen(path: Path) -> int:
+    """Count the steps in metrics and summary: each of them was recorded."""
+    steps = len(read_lines(path / METRICS))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        steps = max(steps, int(parse_json((path / SUMMARY).read_bytes())["charged"]))
+    return steps
+
+
+def save_trained(loaded: LoadedModel, folder: Path, weights: Path | None = None) -> None:
+    """Write a model: its adapters with PEFT, or all its weights, and the tokenizer.
+
+    ``weights``: a file, which is moved, of a model that has only a part of each itself.
+    """
+    folder.mkdir(exist_ok=True)
+    if isinstance(loaded.model, PeftModel):
+        save_adapter(loaded.model, folder)
+    else:
+        if weights is None:
+            save_weights(loaded.model, str(folder / _WEIGHTS))
+        else:
+            weights.replace(folder / _WEIGHTS)
+        loaded.model.config.to_json_file(folder / "config.json")
+    loaded.tokenizer.save_pretrained(str(folder))
+
+
+def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
+    """Return the model that a finished run ended with.
+
+    Parameters
+    ----------
+    run : path
+        A run folder. The pretrained weights that its recipe names must still be there; the data need not.
+
+    Returns
+    -------
+    LoadedModel
+        In evaluation mode.
+
+    Raises
+    ------
+    ParameterError
+        If it is not the folder of a finished run.
+
+    Formal guarantees
+    -----------------
+    The weights are what :func:`dprmt.training.harness.train` released: private to the ε and δ of the run's summary.
+    Whatever is done with them costs no more.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dprmt.training.harness import train
+    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes(few)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = train(recipe, folder)
+    ...     load_trained(folder).model.training
+    False
+    """
+    path = Path(run)
+    if not (path / SUMMARY).exists():  # written after the model
+        raise ParameterError("run", str(run), "the folder of a finished run")
+    recipe = load_recipe(path / CONFIG)
+    labels = parse_json((path / RUN).read_bytes())["labels"]
+    loaded = load_model(recipe.model, labels=None if labels is None else len(labels), seed=recipe.training.seed)
+    if isinstance(loaded.model, PeftModel):
+        load_adapter(loaded.model, path / MODEL)
+    else:
+        load_weights(loaded.model, str(path / MODEL / _WEIGHTS))
+    loaded.model.eval()
+    return loaded

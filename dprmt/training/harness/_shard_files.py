@@ -1,4 +1,7 @@
-"""Shards on disk: every process writes the rows that it keeps, and any number of them read the rows that they need."""
+"""Shards, on disk too: every process writes the rows that it keeps, and any number of them read what they need.
+
+A model is spread over the processes of a ``torchrun`` by ``fully_shard`` (FSDP2).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from dprmt._files import sync
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 
 _DTYPES = {
     torch.float64: "F64",
@@ -35,16 +39,16 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class SavedRows:
-    """A tensor on disk, in files whose rows follow one another; nothing of it is read before it is asked for.
+    """A tensor on disk, in files with consecutive rows; it is read when used.
 
     Attributes
     ----------
     files : tuple of str
-        In the order of their rows.
+        Files in the order of their rows.
     name : str
-        Of the tensor in each file.
+        Name of the tensor in each file.
     shape : tuple of int
-        Of all rows together.
+        Shape of all rows together.
     """
 
     files: tuple[str, ...]
@@ -52,14 +56,14 @@ class SavedRows:
     shape: tuple[int, ...]
 
     def whole(self) -> torch.Tensor:
-        """All of it."""
+        """Return all of it."""
         if not self.shape:
             with safe_open(self.files[0], "pt") as file:
                 return file.get_tensor(self.name)
         return self.rows(0, self.shape[0])
 
     def rows(self, first: int, end: int) -> torch.Tensor:
-        """Rows from ``first`` to before ``end``."""
+        """Return rows from ``first`` to before ``end``."""
         pieces, start = [], 0
         for path in self.files:
             with safe_open(path, "pt") as file:
@@ -73,7 +77,7 @@ class SavedRows:
 
 
 def in_memory(value: Any) -> Any:
-    """Dicts and lists with tensors in the place of what is on disk."""
+    """Replace tensors on disk by tensors in memory, in dicts and lists."""
     if isinstance(value, SavedRows):
         return value.whole()
     if isinstance(value, Mapping):
@@ -84,9 +88,10 @@ def in_memory(value: Any) -> Any:
 
 
 def write_shards(folder: Path, shards: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Write this process' rows, in all processes at once: every file's name and digest, in the order of the rows.
+    """Write this process' rows, in all processes together, and return every file's name and digest, in the order of
+    the rows.
 
-    What cannot be written by one process is refused in all of them.
+    If one process cannot write, all raise an error.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     path, digest, problem = folder / f"shard-{rank:05}-of-{size:05}.safetensors", "", ""
@@ -105,9 +110,9 @@ def write_shards(folder: Path, shards: Mapping[str, torch.Tensor]) -> list[list[
 
 
 def write_whole_tensors(path: Path, state: Mapping[str, torch.Tensor]) -> None:
-    """Write shards and what is no shard as whole tensors, from the first process: one call in each of them.
+    """Write shards and other values as whole tensors from the first process; call it in each process.
 
-    No process has more than one of them whole at a time. What the first cannot write is refused in all of them.
+    No process has more than one whole tensor in memory. If the first process cannot write, all raise an error.
     """
     is_first, problem = dist.get_rank() == 0, ""
     with contextlib.ExitStack() as stack:
@@ -140,7 +145,7 @@ def _put(file: IO[bytes] | None, content: bytes | memoryview) -> None:
 
 
 def _header(state: Mapping[str, torch.Tensor]) -> bytes:
-    """Of a safetensors file with the tensors one after the other."""
+    """Build the header of a safetensors file with the tensors in order."""
     places: dict[str, Any] = {}
     end = 0
     for name, value in state.items():
@@ -176,6 +181,63 @@ def check_seen(folder: Path, written: list[list[str]]) -> None:
 
 
 def digest_of(path: Path) -> str:
-    """Of a file's content."""
+    """Digest a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def local(value: torch.Tensor) -> torch.Tensor:
+    """Return this process' part of a tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def squared_norm(value: torch.Tensor) -> torch.Tensor:
+    """Compute the squared norm of a tensor over all processes that have a part of it; call it in each of them."""
+    total = local(value).double().square().sum()
+    if isinstance(value, DTensor):
+        total = total.cpu()
+        dist.all_reduce(total)
+    return total
+
+
+def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Map sharded parameters by name, without any that an evaluation has gathered."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    return dict(model.named_parameters())
+
+
+def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tensor:
+    """Return this process' part of a saved tensor, if the parameter is a shard with its shape."""
+    if isinstance(parameter, DTensor) and tuple(value.shape) == tuple(parameter.shape):
+        first, end = own_rows(parameter)
+        own = value.rows(first, end) if isinstance(value, SavedRows) else value[first:end].clone()
+        own, shape = own.to(parameter.to_local().device), {"shape": parameter.shape, "stride": parameter.stride()}
+        return DTensor.from_local(own, parameter.device_mesh, parameter.placements, run_check=False, **shape)
+    return value.whole() if isinstance(value, SavedRows) else value
+
+
+def own_rows(parameter: DTensor) -> tuple[int, int]:
+    """Return the first row that this process keeps, and the one after its last: ``fully_shard`` cuts as
+    ``torch.chunk``.
+    """
+    rows, mesh = parameter.shape[0], parameter.device_mesh
+    most = -(-rows // mesh.size())
+    first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
+    if end - first != len(parameter.to_local()):
+        raise TrainingStateError(f"{len(parameter.to_local())} of {rows} rows are here: not a chunk of equal ones")
+    return first, end
+
+
+def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return a saved optimizer state whose tensors are cut as the parameters are."""
+    moved = [value for group in optimizer.param_groups for value in group["params"]]
+    own = {
+        key: {
+            name: like(value, moved[key]) if isinstance(value, torch.Tensor | SavedRows) else value
+            for name, value in row.items()
+        }
+        for key, row in state["state"].items()
+    }
+    return state | {"state": own}

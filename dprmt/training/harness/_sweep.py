@@ -15,8 +15,8 @@ from joblib import Parallel, delayed
 
 from dprmt._files import write_whole
 from dprmt._validation import ParameterError
+from dprmt.training.harness._privacy_card import write_sweep_card
 from dprmt.training.harness._run_folder import CONFIG, SUMMARY, is_config_of, read_summary
-from dprmt.training.harness._sweep_card import write_sweep_card
 from dprmt.training.harness._train import train
 from dprmt.training.recipes import Recipe
 
@@ -30,9 +30,9 @@ class SweepRun:
     Attributes
     ----------
     changes : dict
-        What was changed in the recipe, by dotted name.
+        Changed values of the recipe, by dotted name.
     folder : Path
-        Its run folder.
+        Run folder.
     summary : dict
         Its ``summary.json``: ε, steps, scores.
     """
@@ -52,42 +52,42 @@ def sweep(
 ) -> list[SweepRun]:
     """Train a recipe once for every combination of values.
 
-    Runs that are finished already are not repeated, those that were interrupted are continued: call it again after
-    any stop, also with more values.
+    Finished runs are not repeated, and interrupted ones are resumed: call it again after any stop, also with more
+    values.
 
     Parameters
     ----------
     recipe : Recipe
-        What to start from.
+        Recipe to start from.
     grid : mapping of str to sequence
         Values by dotted name, such as ``{"denoising.kappa": [1.01, 1.05], "training.seed": range(5)}``.
     out : path
-        A folder with one run folder per combination, and at the end the privacy card of all runs in it.
+        Folder with one run folder per combination, and at the end the privacy report of all runs in it.
     jobs : int, optional
-        As joblib's ``n_jobs``. Under ``joblib.parallel_config(backend="dask")``, or Ray's, the runs go to that
-        cluster; ``out`` must then be a folder that all its machines share, and workers have one thread each (initial
-        values come from torch's global generator).
+        Number of parallel jobs, as joblib's ``n_jobs``. Under ``joblib.parallel_config(backend="dask")``, or Ray's,
+        the runs use that cluster. All its machines must then share ``out``, and workers have one thread each, because
+        initial values come from torch's global generator.
     noise_seed : int, optional
-        As for :func:`dprmt.training.harness.train`, the same in all runs.
+        As for :func:`dprmt.training.harness.train`, the same for all runs.
 
     Returns
     -------
     list of SweepRun
-        In the order of the grid, the last name varying fastest.
+        Runs in the order of the grid, the last name varying fastest.
 
     Raises
     ------
     ParameterError
-        If a combination is no valid recipe, or ``out`` holds runs of another recipe; nothing is run then. If a run
+        If a combination is no valid recipe, or ``out`` holds runs of another recipe; then nothing is run. If a run
         cannot be started, as :func:`dprmt.training.harness.train`.
     KeyboardInterrupt
-        If a signal stopped a run. Calling it again continues.
+        If a signal stopped a run. Call it again to continue.
 
     Formal guarantees
     -----------------
-    Every run has its own ε. All runs together, and a choice among them by what they released, cost more than any one of
-    them: what the card in ``out`` says, see :func:`read_sweep_card`. With ``noise_seed`` runs share their noise, which
-    whoever sees two of them can subtract: they have no ε together, and there is no card.
+    Every run has a separate ε. All runs together, and a choice among them by their releases, have the larger ε of the
+    report in ``out``, see :func:`read_sweep_card`. With ``noise_seed`` runs share their noise, which an attacker who
+    sees two of them can subtract, so they have no ε together and no report.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def _one_run(recipe: Recipe, folder: Path, changes: dict[str, Any], noise_seed: 
         try:
             result = train(recipe, folder, resume=(folder / CONFIG).exists(), noise_seed=noise_seed)
         except ParameterError as error:
-            raise ParameterError(error.name, str(error.value), error.allowed) from None
+            raise ParameterError(error.name, str(error.value), error.allowed, error.fix) from None
         if not result.finished:
             raise KeyboardInterrupt
     if not (folder / _CHANGES).exists():

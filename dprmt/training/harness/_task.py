@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import PrivateStep, Units, plan_private
-from dprmt.training.harness._units import UnitBatches, check_owners, unit_table
-from dprmt.training.norms import NormRecord, SampleId
-from dprmt.training.subspaces import Subspaces
-
-
-class Plan(Protocol):
-    """How gradients will be clipped, before it is known how much noise they get."""
-
-    @property
-    def record(self) -> NormRecord:
-        """What the accountant is told."""
-
-    @property
-    def subspaces(self) -> Subspaces | None:
-        """Of weights whose gradients are clipped in projected coordinates, for `DPGrape`; None if there are none."""
-
-    def noise_variance(self, noise_multiplier: float) -> float:
-        """(σC/L)², of the noise in one entry of the gradient."""
-
-    def privatize(
-        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: torch.Generator
-    ) -> PrivateStep:
-        """The private step, with hooks on the model and noise before the optimizer."""
+from dprmt.training.clipping import ClippingPlan, Units, plan_private
+from dprmt.training.norms import SampleId
+from dprmt.training.private_run import MicroBatch, PrivateRun
+from dprmt.training.private_run._batches import Source
+from dprmt.training.private_run._owners import Owners, check_owners, owners_of
 
 
 class Task(ABC):
-    """A training set, as the loop sees it: numbers of samples, and what becomes of some of them.
+    """A training set, as the loop sees it: rows, how they become batches, and what their losses are.
 
     Attributes
     ----------
@@ -51,80 +28,119 @@ class Task(ABC):
     class_names : tuple of str or None
         Names of the classes, for the record of a run.
     length_at : callable or None
-        Of a position, for micro-batches of samples of similar length.
+        Function from a row's position to its length, for micro-batches of rows of similar length.
+    owners_of_rows : Owners or None
+        Owners of rows, if samples have several rows.
+    units : Units or None
+        How samples of several rows are clipped.
     unit : str
-        What a sample is, for the record of a run.
+        Meaning of a sample, for the record of a run.
     scored_rows : int or None
-        Of how many rows, a public number, the score's ``"accuracy"`` is a mean of zeros and ones: then
+        Public number of rows whose zeros and ones are averaged in the score's ``"accuracy"``; then
         ``evaluation.private_noise`` may release it.
 
     Examples
     --------
-    `ItemTask` is one. Another, on four points of a line:
+    `ItemTask` is a task. This task has four points of a line:
 
     >>> class Line(Task):
     ...     size, points = 4, torch.arange(4.0)[:, None]
     ...
-    ...     def accumulate(self, private, positions, step):
-    ...         x = self.points[list(positions)]
-    ...         losses = lambda x: (private.model(x) - 2 * x).square().sum(1)
-    ...         return private.accumulate(losses, samples=positions, step=step, batch=x)
-    >>> Line().pieces([0, 1, 3], 2)
-    [[0, 1], [3]]
+    ...     def losses_of(self, model, batch):
+    ...         x = self.points[batch]
+    ...         return (model(x) - 2 * x).square().sum(1)
+    >>> Line().batch_of([0, 3])
+    tensor([0, 3])
     """
 
     size: int
     class_names: tuple[str, ...] | None = None
     length_at: Callable[[int], int] | None = None
+    owners_of_rows: Owners | None = None
+    units: Units | None = None
     unit: str = "one sample of the training set"
     scored_rows: int | None = None
 
-    @abstractmethod
-    def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
-        """Send a micro-batch through ``private.model`` and add its clipped gradients to the sum of the step.
+    @property
+    def rows(self) -> Sequence[Any]:
+        """All rows; by default their positions."""
+        return range(self.size)
+
+    def batch_of(self, rows: list[Any]) -> Any:
+        """Make a batch of rows, on the model's device.
 
         Parameters
         ----------
-        private : PrivateStep
-            Of :meth:`clipping_plan`.
-        positions : sequence of int
-            Which samples, in [0, size).
-        step : int
-            Number of the logical step.
+        rows : list
+            Some of :attr:`rows`.
 
         Returns
         -------
-        Tensor, shape (B,)
-            Their losses, without graph. **Private.**
+        object
+            What :meth:`losses_of` takes; everything in it has one entry for each row.
         """
+        return torch.tensor(rows)
 
-    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
-        """Plan of how the gradients of these samples will be clipped.
+    @abstractmethod
+    def losses_of(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """Compute the losses of a batch.
 
         Parameters
         ----------
         model : Module
             What is trained.
-        **options
-            Those of `dprmt.training.clipping.plan_private`.
+        batch : object
+            From :meth:`batch_of`.
 
         Returns
         -------
-        Plan
-            By default that of `dprmt.training.clipping.plan_private`.
+        Tensor, shape (B,)
+            Each row's own loss, with its graph.
+        """
+
+    def accumulate(self, private: PrivateRun, part: MicroBatch) -> torch.Tensor:
+        """Add the clipped gradients of a micro-batch to the sum of the step; for tasks that look at it, too.
+
+        Parameters
+        ----------
+        private : PrivateRun
+            The run.
+        part : MicroBatch
+            Of :meth:`PrivateRun.micro_batches`.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses, without graph. **Private.**
+        """
+        losses = private.accumulate(lambda batch: self.losses_of(private.model, batch), part, return_losses=True)
+        assert losses is not None  # they were asked for
+        return losses
+
+    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> ClippingPlan:
+        """Plan how the gradients of these samples will be clipped.
+
+        Parameters
+        ----------
+        model : Module
+            Model to train.
+        **options
+            Options of `dprmt.training.clipping.plan_private`.
+
+        Returns
+        -------
+        ClippingPlan
+            By default the plan of `dprmt.training.clipping.plan_private`.
         """
         return plan_private(model, **options)
 
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """One process' share of a logical batch as micro-batches; in its order, except for samples of known length.
-
-        Returns
-        -------
-        list of sequence of int
-            Each of at most ``largest`` samples.
-        """
-        batch = batch if self.length_at is None else sorted(batch, key=self.length_at)
-        return [batch[start : start + largest] for start in range(0, len(batch), largest)]
+    def source(self, plan: ClippingPlan, micro_batch_size: int) -> Source:
+        """Return rows for a private run, in micro-batches of so many."""
+        owners = self.owners_of_rows
+        if owners is not None:
+            owners = replace(owners, alone=plan.regime == "alone")
+        loader = DataLoader(self.rows, collate_fn=self.batch_of)
+        return Source(loader, owners, micro_batch_size, self.length_at)
 
     def digest(self) -> str | None:
         """Digest of the training set, so that a run is not continued with another one.
@@ -137,60 +153,58 @@ class Task(ABC):
         return None
 
     def score(self) -> dict[str, Any]:
-        """Scores of the model as it is now, on data that is not trained on.
+        """Score the present model on data that is not trained on.
 
         Returns
         -------
         dict
-            JSON values; empty, as by default, if there is nothing to evaluate on.
+            JSON values; by default empty, if there is nothing to evaluate on.
         """
         return {}
 
 
 @dataclass
 class ItemTask(Task):
-    """Samples that are collated into batches, of which a function gives the losses.
+    """Samples that are collated into batches, with a function that returns the losses.
 
     Attributes
     ----------
     items : sequence
         The training set; one item is the unit of privacy, unless ``owners`` are given.
     collate : callable
-        From a list of items to the batch that ``losses`` takes.
+        Function from a list of items to the batch for ``losses``.
     losses : callable
-        From (model, batch) to each sample's own loss, shape (B,), with its graph. Right, of a text: the sum over its
-        own tokens by their number, as `dprmt.training.data.per_sample_losses` has it. Wrong, as other samples' lengths
-        decide: the mean over the padded length, or the sum over the batch's number of tokens
-        (``num_items_in_batch``). Wrong, too: a loss divided by the batch's largest one, a batch's mean taken from the
-        inputs. Everything in the batch has one row for each sample. Samples are run alone at random, and a loss
-        that differs is refused.
+        Function from (model, batch) to each sample's loss, shape (B,), with its graph. Right, for a text: the mean
+        over its tokens, as in `dprmt.training.data.per_sample_losses`. Wrong, because other samples' lengths count:
+        the mean over the padded length, or a division by the batch's number of tokens (``num_items_in_batch``). Also
+        wrong: a loss divided by the batch's largest loss, or inputs minus the batch's mean. Everything in the batch
+        must have one row per sample. Isolation checks run random samples alone, and raise an error if a loss differs.
     length : callable or None
-        Of an item: micro-batches are then formed of items of similar length.
+        Function from an item to its length, for micro-batches of items of similar length.
     owners : sequence of int or str, or tensor of integers, or None
-        Of every item, whose it is: then all items of one are the unit of privacy, drawn by one coin, their gradients
-        added and clipped together. ``size`` and the batch size count units, a micro-batch's size items.
+        Owner of every item. All items of an owner are then the unit of privacy: drawn, added and clipped together.
+        ``size`` and the batch size count units, and the micro-batch size counts items.
     units : Units or None
-        With owners: at most ``rows_per_unit`` items of each are used in a step, drawn anew for each step by the step's
-        number and ``seed``, all of them by default; how they are clipped.
+        With owners: at most ``rows_per_unit`` items of each are used in a step, by default all; and how they are
+        clipped. Items are drawn anew for each step from the step's number and ``seed``.
     averages : bool
-        Whether a unit's gradient is the mean over the items used, not their sum.
+        Whether a unit's gradient is the mean over the used items instead of their sum.
     seed : int
-        Of these draws, which nobody has to keep secret.
+        Seed of these draws, which may be public.
 
     Raises
     ------
     ParameterError
-        If there is not an owner for each item.
+        If an item has no owner.
 
     Examples
     --------
     >>> def losses(model, labels):
     ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
-    >>> task = ItemTask([0, 1, 2, 1], torch.tensor, losses)
-    >>> task.size, task.pieces([0, 2, 3], 2)
-    (4, [[0, 2], [3]])
+    >>> ItemTask([0, 1, 2, 1], torch.tensor, losses).size
+    4
 
-    Anna has three of them:
+    Anna has three items:
 
     >>> task = ItemTask([0, 1, 2, 1], torch.tensor, losses, owners=["anna", "ben", "anna", "anna"], units=Units(2))
     >>> task.size, task.unit
@@ -212,87 +226,30 @@ class ItemTask(Task):
 
     def __post_init__(self) -> None:
         length = self.length
-        self._named: tuple[int, Counter[str]] = (-1, Counter())
-        self._elsewhere: Counter[str] = Counter()
-        self._batches: UnitBatches | None = None
         if length is not None:
             self.length_at = lambda position: length(self.items[position])
         if self.owners is not None:
-            units = self.units or Units()
-            owners = check_owners("owners", self.owners, len(self.items))
-            table = unit_table(owners, most=units.rows_per_unit, averages=self.averages, seed=self.seed)
-            self._batches, self.length_at = UnitBatches(table, units, self.length_at), None
+            self.units = self.units or Units()
+            owners, most = check_owners("owners", self.owners, len(self.items)), self.units.rows_per_unit
+            self.owners_of_rows = owners_of(owners, most=most, averages=self.averages, seed=self.seed)
             self.unit = "all items that have one of the owners"
-            self.pieces = self._batches.pieces  # type: ignore[method-assign]
         elif self.units is not None or self.averages:
-            raise ParameterError("owners", None, "given with units or averages: whose the items are")
+            raise ParameterError("owners", None, "given with units or averages", "pass the owner of each item")
 
     @property
     def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed
         """Number of items, or of their owners."""
-        return len(self.items) if self._batches is None else len(self._batches.table.names)
+        return len(self.items) if self.owners_of_rows is None else len(self.owners_of_rows.names)
 
-    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
+    @property
+    def rows(self) -> Sequence[Any]:
         """See `Task`."""
-        return (
-            super().clipping_plan(model, **options) if self._batches is None else self._batches.plan(model, **options)
-        )
+        return self.items
 
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`; all processes must ask, as equal items in two of them need different names."""
-        if dist.is_available() and dist.is_initialized():
-            shares: list[Counter[str]] = [Counter()] * dist.get_world_size()
-            dist.all_gather_object(shares, Counter(_digest(self.items[position]) for position in batch))
-            self._elsewhere = sum(shares[: dist.get_rank()], Counter())
-        return super().pieces(batch, largest)
-
-    def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
+    def batch_of(self, rows: list[Any]) -> Any:
         """See `Task`."""
-        if self._batches is not None:
-            return torch.cat(list(self._of_units(self._batches, private, positions, step)))
-        items = [self.items[i] for i in positions]
-        names = self._names_of(items, step)
-        return private.accumulate(
-            partial(self.losses, private.model), samples=names, step=step, batch=self.collate(items)
-        )
+        return self.collate(rows)
 
-    def _names_of(self, items: Sequence[Any], step: int) -> list[SampleId]:
-        """Names by content: unlike positions they stay when another item is removed, and with them secret probes.
-
-        Equal items of a step are numbered, after those of the processes before this one.
-        """
-        if self._named[0] != step:
-            self._named = (step, self._elsewhere.copy())
-        names: list[SampleId] = []
-        seen = self._named[1]
-        for item in items:
-            digest = _digest(item)
-            names.append(f"{digest} {seen[digest]}")
-            seen[digest] += 1
-        return names
-
-    def _of_units(
-        self, batches: UnitBatches, private: PrivateStep, positions: Sequence[int], step: int
-    ) -> Iterator[torch.Tensor]:
-        for rows in batches.parts(positions, step):
-            places = [row for row, _ in rows]
-            batch = self.collate([self.items[place] for place in places])
-            yield batches.accumulate(private, self.losses, batch, rows, places, step)
-
-
-def _digest(item: Any) -> str:
-    return hashlib.blake2b(_content(item), digest_size=16).hexdigest()
-
-
-def _content(item: Any) -> bytes:
-    """Bytes that equal items share, in every process."""
-    if isinstance(item, torch.Tensor):
-        value = item.detach().cpu().contiguous()
-        return f"{value.dtype} {tuple(value.shape)} ".encode() + value.reshape(-1).view(torch.uint8).numpy().tobytes()
-    if isinstance(item, Mapping):
-        return b"".join(_content(part) for pair in sorted(item.items(), key=lambda pair: str(pair[0])) for part in pair)
-    if isinstance(item, (tuple, list)):
-        return f"{len(item)} ".encode() + b"".join(map(_content, item))
-    if isinstance(item, (str, int, float, bool, bytes, type(None))):
-        return f"{type(item).__name__} {item!r} ".encode()
-    return pickle.dumps(item, protocol=4)
+    def losses_of(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """See `Task`."""
+        return self.losses(model, batch)

@@ -3,43 +3,99 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
-from dprmt import __version__
+from dprmt import __version__, _html
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.statements import round_up
 from dprmt.training.harness._costs import with_norms
-from dprmt.training.harness._events import Events
 from dprmt.training.harness._guard import check_parameters_moved, snapshot
-from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, norms_sentence
-from dprmt.training.harness._observer import MetricsFile, Observer, SpectraFile
-from dprmt.training.harness._prepare import Prepared, prepare
+from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar, SpectraFile
+from dprmt.training.harness._prepare import Prepared, check_spread, prepare
 from dprmt.training.harness._privacy_card import write_card
 from dprmt.training.harness._private_score import charged_releases, wanted_releases
-from dprmt.training.harness._progress import ProgressBar
-from dprmt.training.harness._recipe_task import RecipeTask, check_draws_kept, load, prepare_recipe, usable_device
-from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, WEIGHTS, RunFolder
-from dprmt.training.harness._run_record import NOT_REPLAYED, other_packages, read_run, steps_seen
+from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
+from dprmt.training.harness._run_folder import (
+    MODEL,
+    RUN,
+    SUMMARY,
+    WEIGHTS,
+    RunFolder,
+    other_packages,
+    read_run,
+    save_trained,
+    steps_seen,
+)
 from dprmt.training.harness._shard_files import write_whole_tensors
-from dprmt.training.harness._sharding import check_spread
 from dprmt.training.harness._task import Task
-from dprmt.training.harness._trained import save_trained
-from dprmt.training.harness._training_result import TrainingResult
 from dprmt.training.private_run._clip_only import named_relation, no_privacy
-from dprmt.training.private_run._ledger import describe_mechanism
+from dprmt.training.private_run._ledger import charged_steps, describe_mechanism
 from dprmt.training.private_run._processes import from_first, in_first, process_group
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.recipes import Recipe, Settings
 
 _MOVED_AFTER = 10  # steps after which a parameter that has not moved since the first start stops the run
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Outcome of a call of :func:`train`.
+
+    Attributes
+    ----------
+    folder : Path
+        The run folder.
+    finished : bool
+        False if the run was interrupted; ``resume=True`` continues it.
+    steps : int
+        Steps that the parameters have seen.
+    charged : int
+        Steps that the accountant was charged, over all starts; at least ``steps``.
+    epsilon : float
+        Upper bound of ε for all charged steps; infinite with ``privacy.clip_only``.
+    evaluation : dict
+        Scores after the last step; empty if there is nothing to evaluate on. With ``evaluation.private_noise`` the
+        accuracy as it was released, empty where a crash took it.
+    norms : str
+        How norms were obtained: by what was asked for, or exactly where that costs less.
+    epsilon_of_exact_norms : float or None
+        What ``epsilon`` would be with the same noise and exact norms; None with ``privacy.clip_only``.
+    neighbours : str or None
+        Against which both are: "zero-out"; None with ``privacy.clip_only``.
+    """
+
+    folder: Path
+    finished: bool
+    steps: int
+    charged: int
+    epsilon: float
+    evaluation: dict[str, Any]
+    norms: str
+    epsilon_of_exact_norms: float | None
+    neighbours: str | None
+
+    def __str__(self) -> str:
+        state = "finished" if self.finished else "stopped"
+        spent = "no privacy" if self.neighbours is None else f"epsilon <= {round_up(self.epsilon)} ({self.neighbours})"
+        return f"{self.folder}: {state} after {self.steps} steps, {self.charged} charged; {spent}; norms: {self.norms}"
+
+    def _repr_html_(self) -> str:
+        rows = [[name.replace("_", " "), str(value)] for name, value in vars(self).items() if name != "evaluation"]
+        rows += [[name, f"{value}"] for name, value in self.evaluation.items()]
+        return _html.block(_html.table(["run", ""], rows))
 
 
 def train(
@@ -48,42 +104,37 @@ def train(
     *,
     resume: bool = False,
     noise_seed: int | None = None,
-    repeatable: bool = False,
     device: str | torch.device | None = None,
     show_progress: bool = False,
     tensorboard: bool = False,
 ) -> TrainingResult:
-    """Train as a recipe says, writing everything down in a run folder.
+    """Train a recipe and record everything in a run folder.
 
-    The folder holds ``config.toml`` (the recipe), ``run.json`` (mechanism, noise multiplier, starts),
-    ``privacy.jsonl`` (every charged step), ``metrics.jsonl``, ``spectra.npz``, ``checkpoint/``, and at the end
-    ``summary.json``, ``model/`` and the privacy card, see ``docs/reference/run_folder.md``. ``privacy.clip_only`` takes
-    all privacy away.
+    The folder has recipe, record, steps, metrics, spectra and checkpoint, and at the end summary, model and privacy
+    report. See ``docs/reference/run_folder.md``. ``privacy.clip_only`` switches privacy off.
 
     Parameters
     ----------
     recipe : Recipe
         From :func:`dprmt.training.recipes.load_recipe`.
     out : path
-        The run folder: new or empty, or that of a run to continue.
+        The run folder: new, empty, or of a run to continue.
     resume : bool
-        Continue the run in ``out`` from its last checkpoint.
+        Whether to continue the run in ``out`` from its last checkpoint.
     noise_seed : int, optional
-        Makes noise, Poisson coins and probes repeatable. For studies and tests: whoever knows it can remove the noise.
-    repeatable : bool
-        Whether, with a noise seed, noise and coins go on where the checkpoint leaves them: a run in pieces is that in
-        one. Lost steps are charged again, so give σ, not a target ε. Refused with LoRA's dropout.
+        Makes noise, sampling and probes repeatable; a run in pieces is then that in one, as long as no step was lost.
+        For studies and tests: if you know it, you can remove the noise.
     device : str, optional
-        A GPU if there is one, by default.
+        By default a GPU if there is one.
     show_progress : bool
         Whether to draw a progress bar.
     tensorboard : bool
-        Whether to write TensorBoard events into the folder too (needs the package ``tensorboard``).
+        Whether to write TensorBoard events too (needs the package ``tensorboard``).
 
     Returns
     -------
     TrainingResult
-        Also when a signal stopped the run.
+        Also if a signal stopped the run.
 
     Raises
     ------
@@ -92,32 +143,26 @@ def train(
     SilentParameterError
         If a trainable parameter gets no gradient, or does not move.
 
-    Formal guarantees
-    -----------------
-    The released parameters, after any number of starts and stops, are (ε, δ)-differentially private where one sample
-    of the training set, whose size is public, may be replaced by one without a gradient
-    (:class:`dprmt.accounting.ZeroOut`), for the ε that the result, ``privacy.jsonl``, ``summary.json`` and the card
-    state, if ``noise_seed`` is None:
+    Privacy
+    -------
+    Holds if: ``noise_seed`` is None, and the checkpoint of a run with random allocation stays as secret as the data
+    until the run is finished.
 
-    * every logical step is the mechanism that ``run.json`` names (its clipping is `dprmt.training.clipping`'s, with
-      that guarantee and its limits), sampled by Poisson sampling with the stated rate, which is the exact probability
-      of the coins that are thrown, or by random allocation. Then every epoch that was begun is charged as a whole, so
-      ε holds at each of its steps; a run that is resumed where its last checkpoint was made keeps the epoch's
-      draws, which that checkpoint therefore holds until the run is finished (keep it as secret as the data), and one
-      that lost steps gives the epoch up, charged, and draws anew;
-    * a step is charged, durably, before its noisy gradient is used. Steps that a crash threw away are charged as
-      well, and repeated with fresh noise;
-    * with a target ε no more steps are charged than it was computed for: a resumed run ends as many steps earlier as
-      were thrown away;
-    * the sums are divided by the expected batch size.
+    Covers: the released parameters after any number of starts and stops, for :class:`dprmt.accounting.ZeroOut`
+    neighbours and the ε that the result and the files state:
 
-    With ``evaluation.private_noise`` the accuracy after the last step is one release more, and ε, with its target, is
-    that of all together, for whoever has at most one item in the training set and at most one row among those that are
-    scored; how many are, is public. It is charged, durably, before its noise is drawn, once in a folder.
+    * batches come from Poisson sampling with the exact rate of ``run.json``, or from random allocation, and
+      `dprmt.training.clipping` clips, within its limits. Every epoch of random allocation that was begun counts as a
+      whole;
+    * a step is recorded durably before its noisy gradient is used, and steps lost in a crash count, too;
+    * with a target ε no more steps are recorded than it was computed for;
+    * sums are divided by the expected batch size.
 
-    Not covered, and marked ``"private"`` in ``metrics.jsonl``: the training loss and the realised batch size, and exact
-    scores beside a released one. Else scores on validation or test data are about those data. The size of the training
-    set is taken to be public.
+    With ``evaluation.private_noise`` the accuracy after the last step is a further release. The ε then holds for a
+    person with at most one item in the training set and one scored row.
+
+    Does not cover: entries marked ``"private"`` in ``metrics.jsonl``, and scores, which depend on validation or test
+    data. The size of the training set is public.
 
     Examples
     --------
@@ -135,7 +180,6 @@ def train(
     (True, 2, 6.7, ['accuracy', 'loss', 'samples'])
     """
     place = usable_device(device)
-    check_draws_kept(recipe, repeatable=repeatable)
 
     def make(randomness: Randomness, **options: Any) -> Prepared:
         loaded, data = load(recipe)
@@ -156,7 +200,6 @@ def train(
         noise_seed=noise_seed,
         show_progress=show_progress,
         observers=[Events(Path(out))] if tensorboard else [],
-        repeatable=repeatable,
     )
 
 
@@ -168,46 +211,43 @@ def train_task(
     *,
     resume: bool = False,
     noise_seed: int | None = None,
-    repeatable: bool = False,
     tokens: int | None = None,
     show_progress: bool = False,
     observers: Sequence[Observer] = (),
 ) -> TrainingResult:
-    """Train any model on any task, in place and in a run folder as `train` keeps it, except for ``model/``.
+    """Train any model on any task, in place, with a run folder as in `train` except for ``model/``.
 
     Parameters
     ----------
     model : Module
-        What is trained, on its device and in training mode; its layers must be those of
-        `dprmt.make_private`, or what the task's own private step takes.
+        Model to train, on its device and in training mode. Its layers must be supported by `dprmt.make_private`, or by
+        the task's private step.
     task : Task
         On what. Each loss is of one sample alone: of a text, the mean over its own tokens. Means over the batch's
-        tokens (``num_items_in_batch``) or over padding, and anything divided by a statistic of the batch, are refused;
-        where the task's own ``accumulate`` gives losses as a tensor nobody can tell, and ``run.json`` says so
-        (``replay``).
+        tokens (``num_items_in_batch``) or over padding, and anything divided by a statistic of the batch, are refused.
     settings : Settings
         How.
-    out, resume, noise_seed, repeatable, show_progress
+    out, resume, noise_seed, show_progress
         As for `train`.
     tokens : int, optional
         Length of the longest sample, if it is known without looking at the data.
     observers : sequence of Observer
-        Who looks on, in the first process, beside those that write the folder.
+        Observers in the first process, in addition to those that write the folder.
 
     Returns
     -------
     TrainingResult
-        Also when a signal or an observer stopped the run.
+        Also if a signal or an observer stopped the run.
 
     Raises
     ------
     ParameterError
-        As `train` does.
+        As for `train`.
 
     Formal guarantees
     -----------------
-    Those of `train`, with the task's samples in place of the recipe's; and as far as its own private step keeps them,
-    if it has one.
+    As for `train`, with the task's samples instead of the recipe's, and with the limits of its private step, if it has
+    one.
 
     Examples
     --------
@@ -235,7 +275,6 @@ def train_task(
         noise_seed=noise_seed,
         show_progress=show_progress,
         observers=observers,
-        repeatable=repeatable,
     )
 
 
@@ -249,14 +288,13 @@ def _in_folder(
     noise_seed: int | None,
     show_progress: bool,
     observers: Sequence[Observer],
-    repeatable: bool = False,
 ) -> TrainingResult:
-    with process_group() as (rank, processes):
+    with process_group() as (_, processes):
         folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
         try:
-            start = _FolderRun(Path(out), folder, rank, processes, repeatable)
+            start = _FolderRun(Path(out), folder, processes)
             settings = config if isinstance(config, Settings) else config.settings
-            check_spread(settings, processes, repeatable=repeatable, goes_on=resume)
+            check_spread(settings, processes, goes_on=resume)
             start.draw(noise_seed, config.privacy.secure)
             return start.to_the_end(make, finish, [*observers, *([ProgressBar()] if show_progress else [])])
         finally:
@@ -267,42 +305,33 @@ def _in_folder(
 class _FolderRun:
     """One start of a run in a folder: what was there before, the loop, and what is there afterwards."""
 
-    def __init__(self, path: Path, folder: RunFolder | None, rank: int, processes: int, repeatable: bool) -> None:
-        self._path, self._folder, self._repeatable = path, folder, repeatable
-        self._rank, self._processes = rank, processes
+    def __init__(self, path: Path, folder: RunFolder | None, processes: int) -> None:
+        self._path, self._folder, self._processes = path, folder, processes
         self._former: dict[str, Any] = from_first(in_first(lambda: read_run(path)) or {})
         self._attempt = int(self._former.get("starts", 0)) + 1
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
-        """The randomness of this start, the same in all processes."""
-        self._randomness = from_first(fresh_randomness(noise_seed, 1 if self._repeatable else self._attempt, secure))
+        """Draw the randomness of this start, the same in all processes."""
+        self._randomness = from_first(fresh_randomness(noise_seed, self._attempt, secure))
 
     def to_the_end(
         self, make: Callable[..., Prepared], finish: Callable[[Run], None], observers: Sequence[Observer]
     ) -> TrainingResult:
         sigma = self._former.get("noise_multiplier")
         prepared = make(self._randomness, processes=self._processes, noise_multiplier=sigma)
+        document = self._described(prepared)
+        if self._former:
+            self._check_same(document, prepared.settings)
+        before = snapshot(prepared.model)  # before a checkpoint is restored
+        run = Run(prepared, self._randomness, self._path, attempt=self._attempt)
         try:
-            document = self._described(prepared)
-            if self._former:
-                self._check_same(document, prepared.settings)
-            before = snapshot(prepared.model)  # before a checkpoint is restored
-            run = Run(
-                prepared,
-                self._randomness,
-                self._path,
-                attempt=self._attempt,
-                rank=self._rank,
-                processes=self._processes,
-                repeatable=self._repeatable,
-            )
             self._check_charged(run)
             if self._folder is not None:
                 self._folder.write_config()
                 write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
                 spectra = [] if prepared.settings.training.spectra_every is None else [SpectraFile(self._path)]
                 run.observers = [MetricsFile(self._path), *spectra, *observers]
-            self._go_through(run, before, document)
+            self._go_through(run, before)
             if not run.stopped:
                 if prepared.settings.distributed.is_sharded:
                     run.weights = self._path / WEIGHTS
@@ -317,22 +346,19 @@ class _FolderRun:
             spent = (run.epsilon(), scores, *_of_norms(run, self._path), named_relation(prepared.mechanism))
             return TrainingResult(self._path, not run.stopped, run.done, run.charged, *spent)
         finally:
-            prepared.close()
+            run.private.close()
             if self._folder is not None:
                 (self._path / WEIGHTS).unlink(missing_ok=True)
 
-    def _go_through(self, run: Run, before: dict[str, torch.Tensor], document: dict[str, Any]) -> None:
+    def _go_through(self, run: Run, before: dict[str, torch.Tensor]) -> None:
         # The first SIGINT or SIGTERM ends the run between two steps.
         looked_at = max(min(_MOVED_AFTER, run.total), run.done + 1)
         with Interrupts() as interrupts, closing(run.steps()) as steps:
             for record in steps:
                 if record.step == looked_at:
                     check_parameters_moved(run.prepared.model, before)
-                    self._say_unless_replayed(run.prepared, document)
                 if interrupts.asked and run.done < run.total:
                     run.stop()
-        if run.done:
-            self._say_unless_replayed(run.prepared, document)
 
     def _described(self, prepared: Prepared) -> dict[str, Any]:
         mechanism, task = prepared.mechanism, prepared.task
@@ -356,15 +382,8 @@ class _FolderRun:
             "private": {"data": task.digest()},
         } | {**no_privacy(mechanism), **other_packages(prepared.settings)}
 
-    def _say_unless_replayed(self, prepared: Prepared, document: dict[str, Any]) -> None:
-        # Whether losses are a function of the batch is the task's code, which runs first in the first step.
-        if not getattr(prepared.private, "replayable", False) and document["replay"] != NOT_REPLAYED:
-            document["replay"] = NOT_REPLAYED
-            if self._folder is not None:
-                write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
-
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
-        # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
+        # ε over all starts is computed for one mechanism, so every recorded step must have it.
         former = self._former
         for key in ("step", "samples", "labels", "score_release"):
             if former.get(key) != document[key]:
@@ -380,9 +399,9 @@ class _FolderRun:
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
         # Every line of the metrics was charged too, and the summary says how many were.
-        seen = max(run.done, from_first(steps_seen(self._path)))
-        if run.charged < seen or (run.charged and not self._former):
-            what = f"{run.charged} steps charged, {seen} done" if self._former else "no run.json"
+        charged, seen = from_first((charged_steps(self._path), max(run.charged, steps_seen(self._path))))
+        if charged < seen or (charged and not self._former):
+            what = f"{charged} steps charged, {seen} done" if self._former else "no run.json"
             raise TrainingStateError(f"{self._path} cannot go on: {what}, so that what was charged is unknown")
 
     def _finished(
@@ -400,7 +419,7 @@ class _FolderRun:
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],
-            "looks": getattr(run.prepared.private, "replays", 0),
+            "looks": run.private.records["isolation_checks"],
             "evaluation": scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
@@ -411,6 +430,35 @@ class _FolderRun:
 def _of_norms(run: Run, folder: Path) -> tuple[str, float | None]:
     prepared = run.prepared
     privacy = prepared.settings.privacy
-    norms = norms_sentence(privacy.norms.kind, prepared.private.record, prepared.units)
+    norms = norms_sentence(privacy.norms.kind, prepared.record, prepared.units)
     releases = charged_releases(folder, prepared.settings)
     return norms, epsilon_of_exact_norms(prepared.mechanism, run.charged, privacy.delta, run.total, releases)
+
+
+class Interrupts:
+    """While entered, the first SIGINT or SIGTERM only sets a flag; a second SIGINT interrupts immediately.
+
+    Outside the main thread, where Python delivers no signals, it does nothing.
+    """
+
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._former: dict[int, object] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._former = {number: signal.signal(number, self._note) for number in self._SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            if handler is not None:  # None: not set from Python
+                signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True

@@ -37,9 +37,9 @@ class PrivacyArguments:
         How per-sample norms are computed: ``"exact"``, ``"ghost"``, ``"hutchinson"`` or ``"hutch++"``; in Python also
         a value such as ``Hutchinson(32, secret=True)``.
     clipping_norm : float
-        C > 0, the largest norm of a sample's gradient in the sum. It takes the place of ``max_grad_norm``.
+        C > 0, the largest norm of a sample's gradient in the sum. It replaces ``max_grad_norm``.
     delta : float
-        δ in (0, 1), typically below one over the number of samples.
+        The δ of the guarantee, in (0, 1), typically below one over the number of samples.
     target_epsilon, noise_multiplier : float, optional
         Exactly one of them: the ε > 0 that the planned steps may cost, or σ > 0.
     batch_size : float, optional
@@ -48,19 +48,18 @@ class PrivacyArguments:
     sampling : {"poisson", "allocation"}
         As for `dprmt.make_private`.
     owners : str, optional
-        The column that says whose each row is. Then all rows of one owner are one sample, and ``batch_size`` counts
-        owners.
+        Column with the owner of each row. Then all rows of one owner are one sample, and ``batch_size`` counts owners.
     rows_per_owner : int, optional
-        The most rows that one owner may have, >= 1.
+        Largest number of rows of one owner, >= 1.
     max_tokens : int, optional
         The largest number of tokens in a row, known without looking at the data.
     one_by_one : bool
-        Whether every row runs alone, with a ``compute_loss`` of your own or a loss that has no definition per sample.
-        Norms are exact, and a step takes as many forward passes as rows.
+        Whether every row runs alone. Use it for a custom ``compute_loss``, or a loss that has no definition per
+        sample. Norms are then exact, and a step takes as many forward passes as rows.
     secure : bool
-        Sampling and noise from a cipher.
+        Whether a cipher draws sampling and noise.
     telemetry : bool
-        Whether to read what released gradients show of the run, into the logs.
+        Whether to log signal and progress, estimated from released gradients.
     public_evaluation : bool
         States that ``eval_dataset`` needs no protection. Early stopping, the best checkpoint and schedules that follow
         a score raise an error without it.
@@ -97,22 +96,23 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     """A `transformers.Trainer` whose steps are private.
 
     Batches come from Poisson sampling or random allocation, every sample's gradient is clipped, and a step is counted
-    before its noisy gradient is used. Optimizer, schedule, logs, evaluation and checkpoints are the Trainer's own.
+    before its noisy gradient is used. The Trainer still handles optimizer, schedule, logs, evaluation and checkpoints.
 
     Parameters
     ----------
     privacy : PrivacyArguments
         The options of the private run.
     losses : callable, optional
-        From the model and a collated batch to one loss for each sample, shape (B,). By default what the model's own
-        head computes, sample by sample: `dprmt.training.data.per_sample_losses`, with ``label_smoothing_factor``.
+        A function from the model and a collated batch to one loss per sample, shape (B,). By default
+        `dprmt.training.data.per_sample_losses`, the model's own loss sample by sample, with
+        ``label_smoothing_factor``.
     *args, **kwargs
         As for `transformers.Trainer`.
 
     Attributes
     ----------
     private : PrivateRun or None
-        The run: ``.epsilon()``, ``.statement()``, ``.mechanism``; None before :meth:`train`.
+        The run, with ``.epsilon()``, ``.statement()`` and ``.mechanism``; None before :meth:`train`.
 
     Raises
     ------
@@ -123,15 +123,14 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     Privacy
     -------
-    Holds if: the training set's rows (or its owners) are the samples, and checkpoints' file ``private_run.pt`` stays as
-    secret as they are: it holds the secret of sampling and noise, unless ``secure=True``.
-    Covers: the trained parameters after every step, and logs without ``show_losses``.
-    Does not cover: rows that share content, evaluation on private data, callbacks that write parameters, and what
-    `PrivateRun` leaves out.
+    Holds if: the training set's rows (or its owners) are the samples, and you keep ``private_run.pt`` in checkpoints
+    secret. This file has the secret of sampling and noise, unless ``secure=True``. Covers: the trained parameters
+    after every step, and logs without ``show_losses``. Does not cover: rows that share content, evaluation on private
+    data, callbacks that write parameters, and the exclusions of `PrivateRun`.
 
     See Also
     --------
-    dprmt.make_private : for a loop of your own.
+    dprmt.make_private : for a custom loop.
 
     Examples
     --------
@@ -153,7 +152,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         self._rows = options.per_device_train_batch_size * options.gradient_accumulation_steps
         options = copy.copy(
             options
-        )  # a logical batch is one batch for the Trainer, clipped here, and goes on by itself
+        )  # the Trainer sees a logical batch as one batch; clipping and accumulation happen here
         options.gradient_accumulation_steps, options.max_grad_norm, options.ignore_data_skip = 1, 0.0, True
         if len(given) > place:
             given[place] = options
@@ -163,7 +162,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         self._check()
 
     def _check(self) -> None:
-        """Raise by name where a private step would be bypassed, or would not be what the arguments say."""
+        """Raise an error by name if an argument would bypass or change private steps."""
         own = [name for name in _OVERRIDDEN if getattr(type(self), name) is not getattr(PrivateTrainer, name)]
         if own:
             what = f"{type(self).__name__}, with its own {', '.join(own)}"
@@ -255,7 +254,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         Returns
         -------
         Optimizer
-            Its groups and its state are those of the Trainer's optimizer; its ``step()`` does nothing.
+            Optimizer with the groups and state of the Trainer's optimizer; its ``step()`` does nothing.
         """
         if self.private is None:
             self.model.train()
@@ -305,7 +304,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         return list(self.train_dataset[name])
 
     def _loader(self) -> DataLoader[Any]:
-        """Of the training set without columns that the model does not take, as the Trainer's own loader has it."""
+        """Make the Trainer's loader of the training set without columns that the model does not use."""
         args, data, collate = self.args, self.train_dataset, self.data_collator
         if isinstance(data, datasets.Dataset):
             data = self._remove_unused_columns(data, description="training")
@@ -343,7 +342,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         Raises
         ------
         TrainingStateError
-            If the Trainer's steps and those of the private run differ.
+            If the Trainer's steps and the private run's steps differ.
         """
         private = self.private
         if private is None or private.steps_taken != self.state.global_step:
@@ -359,7 +358,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         return found.mean()
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], None]:
-        """Return the next logical batch, whose number of tokens nobody counts."""
+        """Return the next logical batch; its number of tokens is not counted."""
         batch = next(epoch_iterator, None)
         return ([] if batch is None else [batch]), None
 
@@ -384,7 +383,10 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
             logs |= {"epsilon": rounded, "delta": self.privacy.delta}
             if self.private.telemetry is not None:
                 logs |= _numbers(self.private.telemetry.last)
-        super().log(logs, *args, **kwargs)
+        if self.privacy.show_losses:
+            super().log(logs, *args, **kwargs)
+        else:  # without what a trainer in between adds of training rows, such as TRL's token accuracy
+            transformers.Trainer.log(self, logs, *args, **kwargs)
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
 
@@ -465,10 +467,12 @@ class _Batches:
 
 
 class _Moved(torch.optim.Optimizer):  # type: ignore[misc]
-    """What the Trainer's loop schedules, saves and steps: ``training_step`` has moved the optimizer inside already."""
+    """Optimizer that the Trainer's loop schedules, saves and steps; ``training_step`` has already moved the
+    parameters.
+    """
 
     def __init__(self, inside: torch.optim.Optimizer) -> None:
-        # No super().__init__(): groups, state and defaults are those of the optimizer inside.
+        # No super().__init__(): groups, state and defaults belong to the optimizer inside.
         self._inside = inside
 
     @property
@@ -500,7 +504,7 @@ class _Moved(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 def _numbers(reading: Mapping[str, Any]) -> dict[str, float]:
-    """Of a reading what a logger takes: no layers, no sentence, nothing infinite."""
+    """Select the values of a reading that a logger can store: no layers, sentences or infinite values."""
     found = {"signal": reading.get("signal", {}).get("*"), "rate_factor": reading.get("advice", {}).get("factor")}
     found["change"] = reading.get("change")
     ends = {f"telemetry_{name}_{end}": value for name, e in found.items() if e is not None for end, value in e.items()}

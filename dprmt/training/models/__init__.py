@@ -1,12 +1,14 @@
-"""Models for private training: pretrained or random weights, LoRA through PEFT, frozen as the recipe says."""
+"""Models for private training: pretrained or random weights, LoRA through PEFT, and frozen parameters as in the
+recipe.
+"""
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.models._adapter_files import load_adapter as load_adapter
 from dprmt.training.models._adapter_files import save_adapter as save_adapter
 from dprmt.training.models._load import LoadedModel as LoadedModel
+from dprmt.training.models._load import byte_tokenizer as byte_tokenizer
 from dprmt.training.models._load import load_model as load_model
-from dprmt.training.models._tokenizer import byte_tokenizer as byte_tokenizer
-from dprmt.training.models._tokenizer import load_tokenizer as load_tokenizer
+from dprmt.training.models._load import load_tokenizer as load_tokenizer
 from dprmt.training.models._trainable import whole_modules as whole_modules
 
 __all__ = [

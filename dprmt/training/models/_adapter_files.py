@@ -20,16 +20,16 @@ _BASE, _ENCODER, _CLASSIFIER = "base_model.model.", "encoder.", "classifier."
 def save_adapter(network: Any, folder: str | Path) -> None:
     """Write adapters and further trained modules with PEFT (``adapter_model.safetensors``, ``adapter_config.json``).
 
-    A classifier with mean pooling is a class of this package. Its adapters are written as those of the Transformers
-    encoder inside it, the linear layer as ``classifier.safetensors`` (``weight``, ``bias``) beside them, and
-    ``README.md`` shows how to put the two together without this package.
+    A classifier with mean pooling is a class of dprmt. For it, the adapters of the Transformers encoder inside are
+    written, with the linear layer in ``classifier.safetensors`` (``weight``, ``bias``). ``README.md`` shows how to
+    combine the two without dprmt.
 
     Parameters
     ----------
     network : PeftModel
-        The model, not the Opacus module around it.
+        The PEFT model, not an Opacus module around it.
     folder : str or Path
-        Created if need be.
+        Folder for the files, created if missing.
 
     Raises
     ------

@@ -13,16 +13,15 @@ _LAST: dict[tuple[str, int, int], Any] = {}
 
 @contextmanager
 def parsed_once(*, last: bool = False) -> Iterator[None]:
-    """While it is open, a GGUF file that was parsed for tokenizer or configuration is not parsed again.
+    """Parse a GGUF file once for tokenizer and configuration while the context is open.
 
-    Transformers parses the file anew for each of tokenizer, configuration and weights, and makes the same table of
-    names for every module.
+    Otherwise Transformers parses the file anew for each of tokenizer, configuration and weights.
 
-    ``last``: forget the file at the end, since what was parsed takes memory.
+    ``last``: free the parsed file at the end, because it takes memory.
     """
     try:
         import gguf
-    except ModuleNotFoundError:  # whoever needs it says so
+    except ModuleNotFoundError:  # code that needs it raises the error
         yield
         return
     before = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}

@@ -27,16 +27,16 @@ class MeanPooledClassifier(torch.nn.Module):  # type: ignore[misc]  # torch is s
         torch.nn.init.zeros_(self.classifier.bias)
 
     def get_input_embeddings(self) -> torch.nn.Module:
-        """The embedding of tokens."""
+        """Return the embedding of tokens."""
         return self.encoder.get_input_embeddings()
 
     def get_output_embeddings(self) -> None:
-        """There are none."""
+        """Return None: there are none."""
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: torch.Tensor
     ) -> SequenceClassifierOutput:
-        """Logits of shape (B, labels)."""
+        """Compute logits of shape (B, labels)."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **inputs).last_hidden_state
         weights = attention_mask.unsqueeze(-1).to(states)
         pooled = (states * weights).sum(dim=1) / weights.sum(dim=1)

@@ -25,7 +25,7 @@ _NEW = ("classifier", "score", "pooler", "bert.pooler")  # parts of a classifier
 
 
 def folder_or_hub_name(key: str, source: str) -> tuple[str, dict[str, Any]]:
-    """The first argument of ``from_pretrained``, and its further ones."""
+    """Return the first argument of ``from_pretrained``, and its further ones."""
     if source == "smollm2":
         return _gguf(key, source, _packaged_gguf(key, source))
     if source == "minilm":
@@ -62,7 +62,7 @@ def _gguf(key: str, source: str, file: Path) -> tuple[str, dict[str, Any]]:
 
 
 def base_model(model: ModelRecipe, tokenizer: Any, labels: int | None) -> torch.nn.Module:
-    """The model before adapters, in train mode, with every dropout at 0."""
+    """Return the model before adapters, in train mode, with every dropout at 0."""
     config = _config(model, tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
     if labels is not None:
@@ -135,7 +135,7 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with redirect_stderr(io.StringIO()):  # the bar of a GGUF file asks nobody
+        with redirect_stderr(io.StringIO()):  # the progress bar of a GGUF file cannot be switched off
             yield
     finally:
         logging.set_verbosity(verbosity)
@@ -169,7 +169,7 @@ def _revision(model: ModelRecipe) -> dict[str, Any]:
 
 @contextmanager
 def loading(key: str, source: str, wanted: str = "a model folder or hub name that loads") -> Iterator[None]:
-    """Say in one line what was wanted, and why it could not be loaded."""
+    """Turn a loading error into one line that names the source and the reason."""
     try:
         yield
     except _UNREADABLE as error:

@@ -25,15 +25,15 @@ _APART = {
 
 
 def whole_modules(network: torch.nn.Module) -> list[str]:
-    """Find the modules of a Transformers model whose samples have to run one by one, as it is trained now.
+    """Find the modules of a Transformers model whose samples must run one by one.
 
-    Give them to `make_private` as ``whole``. Most architectures have none; those that have share something between
-    samples inside, such as T5's relative positions, or order the axes differently, as Longformer does.
+    Pass them to `make_private` as ``whole``. Most architectures have none. Others share a value between samples, such
+    as T5's relative positions, or order the axes differently, as Longformer does.
 
     Parameters
     ----------
     network : Module
-        Of Transformers, adapters included, with ``requires_grad`` set as it will be trained.
+        A Transformers model with its adapters, and with ``requires_grad`` set as for training.
 
     Returns
     -------

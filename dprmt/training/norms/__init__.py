@@ -10,9 +10,9 @@ memory per sample:
 | :func:`hutchinson_squared_norms` | k(T + d + p) | times Σ λ_i χ²_i(k)/k                    |
 | :func:`hutchpp_squared_norms`    | k(T + d + p) | times h + (1-h) Σ λ_i χ²_i(k)/k          |
 
-:class:`HutchinsonEstimator` and :class:`HutchPlusPlusEstimator` add the probes of a training run; they are
-:class:`NormEstimator`, as anything with these methods, and their ``norms`` are the accountant's values.
-:func:`clip_factors` turns norms into clip factors, and :class:`NormRecord` tells the accountant what was done.
+:class:`HutchinsonEstimator` and :class:`HutchPlusPlusEstimator` add the probes of a training run. Each is a
+:class:`NormEstimator`, as is any object with its methods, and its ``norms`` are the accountant's value.
+:func:`clip_factors` turns norms into clip factors. :class:`NormRecord` passes the norm methods to the accountant.
 """
 
 import dprmt.training._needs_train  # noqa: F401

@@ -10,54 +10,49 @@ import torch
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.training.norms._layer_gradient import layer_gradient, sum_of_squares
 
-FACTOR_ROUNDING = 2.0**-50  # of the square root, the products and the quotient, in float64
-SUM_ROUNDING = 2.0**-30  # of sums of up to 4e6 squares in float64, in any order
+FACTOR_ROUNDING = 2.0**-50  # relative rounding of square root, products and quotient, in float64
+SUM_ROUNDING = 2.0**-30  # relative rounding of sums of up to 4e6 squares in float64, in any order
 DEFAULT_ROUNDING = 2.0**-13
 _DEVIATIONS = 8.0
 _LEAST_FACTOR = 2.0**-126  # the smallest normal number of float32
 UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
-"""Of products of float32, TF32 and bfloat16, by what torch calls their precision."""
+"""Unit roundoff of products of float32, TF32 and bfloat16, by torch's name of their precision."""
 
 
 def clip_factors(
     squared_norms: torch.Tensor, clipping_norm: float, *, rounding: float = DEFAULT_ROUNDING
 ) -> torch.Tensor:
-    """min(1, (1 - ρ) C/√n̂) for every sample.
+    """Compute the clip factor min(1, (1 - ρ) C/√n̂) of every sample.
 
     Parameters
     ----------
     squared_norms : Tensor, shape (B,)
         n̂ over all layers: the sum of the layers' estimates, float64.
     clipping_norm : float
-        C > 0. It should exceed 1e-15: products of float32 numbers below 1e-38 are lost.
+        Clipping norm C > 0. It should exceed 1e-15: products of float32 numbers below 1e-38 are lost.
     rounding : float
-        ρ in [0, 1), a bound on the relative error of √n̂ by which it may be too small, see
-        :func:`rounding_margin`. The default, 2⁻¹³, costs as much utility as 0.012% more noise, and is the
-        margin for inner products of up to 65,000 terms in float32.
+        ρ in [0, 1), a bound on the relative error by which √n̂ may be too small, see :func:`rounding_margin`. The
+        default, 2⁻¹³, costs as much utility as 0.012% more noise. It suffices for inner products of up to 65,000 terms
+        in float32.
 
     Returns
     -------
     Tensor, shape (B,)
-        float64, on the device of the norms. 1 where n̂ = 0. 0 where it would be below 2⁻¹²⁶, as float32 rounds such
-        numbers coarsely, and where n̂ is infinite or NaN; such a sample's gradient must be left out of the sum by other
-        means too, since 0·∞ is NaN.
+        The factors in float64, on the device of the norms. A factor is 1 where n̂ = 0. It is 0 where n̂ is infinite or
+        NaN, and where it would be below 2⁻¹²⁶, because float32 rounds such numbers coarsely. Leave such a sample's
+        gradient out of the sum, since 0·∞ is NaN.
 
     Raises
     ------
     ParameterError
         If a norm is negative, or an argument is out of its range.
 
-    Formal guarantees
-    -----------------
-    Let n be a sample's exact squared norm, n̂ the exact estimate with the probes drawn (the law of X = n̂/n is
-    the accountant's), and ñ the computed one. If √ñ >= (1 - ρ)√n̂, then factor·√n <= C·Z with Z = X^{-1/2}, the
-    accountant's sensitivity. *Proof.* The factor is at most (1-ρ)C/√ñ <= C/√n̂, so factor·√n <= C√(n/n̂).
-    This includes the factors that are 1: they need √ñ <= (1-ρ)C, hence √n̂ <= C. ∎ The roundings of the
-    factor itself are covered by a further 1 - 2⁻⁵⁰.
-
-    Not covered: rounding in the forward and the two backward passes, so that the gradient that is summed is
-    not quite the one whose norm was estimated. It is relative to the model's dtype, and matters for
-    bfloat16 unless the sum is formed from the same factors A and G ("book-keeping").
+    Privacy
+    -------
+    Holds if: the computed norm ñ satisfies √ñ >= (1 - ρ)√n̂, with n̂ the exact estimate for the drawn probes. Covers:
+    factor·√n <= C·Z with Z = (n̂/n)^{-1/2}, the accountant's sensitivity, rounding of the factor included. Does not
+    cover: rounding in the forward and backward passes, relative to the model's dtype. It matters for bfloat16 unless
+    the sum is formed from the same factors A and G ("book-keeping"). Proof: (1-ρ)C/√ñ <= C/√n̂.
 
     Examples
     --------
@@ -99,7 +94,7 @@ def cancellation_allowance(
     bias : bool
         Whether the layer has a bias, one more activation that is always 1.
     dtype : torch.dtype, optional
-        In which norm or sum are formed, float32 or float64: by default that of the factors, float32 at least.
+        Dtype of the norm or sum, float32 or float64. By default the dtype of the factors, at least float32.
 
     Returns
     -------
@@ -114,12 +109,12 @@ def cancellation_allowance(
 
     Privacy
     -------
-    Holds if: the allowance is part of n̂ in :func:`clip_factors`, and the sum is formed from the same A and G.
-    Covers: tokens whose products a_t g_tᵀ are long and cancel in AᵀG. Whatever the order of additions, no partial sum
-    of a sample's clipped products is longer than C √(T/(√2 ρ)), so in passing they cannot wipe out others' products.
-    The factor of a sample with norm n is lowered by a share of at most ρ Σ_t ‖a_t‖²‖g_t‖²/(√2 n²).
-    Does not cover: gradients that were formed, whose norms are of what is summed; they need no allowance.
-    Proof: ``docs/theory/randomized_clipping.md``, (R1) to (R3).
+    Holds if: the allowance is part of n̂ in :func:`clip_factors`, and the sum is formed from the same A and G. Covers:
+    tokens whose products a_t g_tᵀ are long and cancel in AᵀG. Partial sums of a sample's clipped products are at most
+    C √(T/(√2 ρ)) long in any order of additions, so they cannot absorb the products of others. The factor of a sample
+    with norm n decreases by a share of at most ρ Σ_t ‖a_t‖²‖g_t‖²/(√2 n²). Does not cover: formed gradients, which
+    need no allowance because the norm is of what is summed. Proof: ``docs/theory/randomized_clipping.md``, (R1) to
+    (R3).
 
     Examples
     --------
@@ -151,27 +146,27 @@ def rounding_margin(
     model: Literal["statistical", "worst"] = "statistical",
     precision: str | None = None,
 ) -> float:
-    """The most by which rounding may lower √n̂, relatively: the ρ of :func:`clip_factors`.
+    """Bound the relative amount by which rounding may lower √n̂: the ρ of :func:`clip_factors`.
 
     Parameters
     ----------
     terms : int
-        m, the longest chain of additions in one entry of Aᵀ(GP): T + p or T + d, whichever was the probes'
-        side; for Hutch++ twice the sum T + d + p. The largest over layers.
+        m, the longest chain of additions in one entry of Aᵀ(GP): T + p or T + d, depending on the side of the probes;
+        for Hutch++ twice the sum T + d + p. Pass the largest over all layers.
     dtype : torch.dtype
-        Of the products: float32 (half precision inputs too) or float64.
+        Dtype of the products: float32 (for half precision inputs too) or float64.
     condition : float
-        κ >= 1, how much cancels; see below for what it is in either model.
+        κ >= 1, the amount of cancellation; see below for its meaning in either model.
     model : {"statistical", "worst"}
-        See below.
+        Model of rounding errors, see below.
     precision : {"highest", "high", "medium"}, optional
-        Of products of float32: "high" allows TF32's unit roundoff, "medium" bfloat16's. By default what
-        ``torch.get_float32_matmul_precision()`` says now.
+        Precision of float32 products: "high" allows the unit roundoff of TF32, "medium" of bfloat16. The default is
+        the present value of ``torch.get_float32_matmul_precision()``.
 
     Returns
     -------
     float
-        ρ, at most 1; :func:`clip_factors` refuses 1.
+        ρ, at most 1; :func:`clip_factors` rejects 1.
 
     Raises
     ------
@@ -180,19 +175,18 @@ def rounding_margin(
 
     Notes
     -----
-    Let u be the unit roundoff. Each entry of the computed Y = Aᵀ(GP) is off by at most γ (|A|ᵀ|G||P|), where
-    γ = (m+2)u/(1 - (m+2)u) covers any order of summation; one of the two extra roundings is that of P to
-    dtype (Higham 2002, Accuracy and Stability, sections 3.1 and 3.5). Summing squares in float64 adds less than
-    2⁻³⁰, which is included.
+    Let u be the unit roundoff and γ = (m+2)u/(1 - (m+2)u). Each entry of the computed Y = Aᵀ(GP) has an error of at
+    most γ (|A|ᵀ|G||P|), in any order of summation (Higham 2002, sections 3.1 and 3.5). Summing squares in float64 adds
+    less than 2⁻³⁰, which is included.
 
-    "worst": |√ñ - √n̂| <= γκ √n̂ with κ = ‖|A|ᵀ|G||P|‖_F / ‖Aᵀ(GP)‖_F over all layers. A theorem for Hutchinson;
-    in float64 negligible for κ < 1e6, in float32 useful for short sums only: κ of random data grows like √(Tp).
+    "worst": |√ñ - √n̂| <= γκ √n̂ with κ = ‖|A|ᵀ|G||P|‖_F / ‖Aᵀ(GP)‖_F over all layers. This is a theorem for
+    Hutchinson. It is negligible in float64 for κ < 1e6. In float32 it is useful for short sums only, because κ of
+    random data grows like √(Tp).
 
-    "statistical": ρ = 8 √(m+2) u κ, with κ the largest norm of a partial sum of Y over √n̂. If roundings were
-    independent with mean 0, the error would have mean square at most (m+2) u² κ² n̂ (each of the chain's
-    roundings contributes at most u² times the square of a partial sum); 8 is the number of standard deviations
-    allowed. A model, not a theorem (Higham & Mary 2019, SIAM J. Sci. Comput. 41, A2815). Measured with κ = 1 on
-    gaussian data: errors below a tenth of the margin.
+    "statistical": ρ = 8 √(m+2) u κ, with κ the largest norm of a partial sum of Y over √n̂. Independent roundings with
+    mean 0 give a mean square error of at most (m+2) u² κ² n̂, and 8 is the number of standard deviations allowed. This
+    is a model, not a theorem (Higham & Mary 2019, SIAM J. Sci. Comput. 41, A2815). We measured errors below a tenth of
+    the margin, with κ = 1 on Gaussian data.
 
     Examples
     --------

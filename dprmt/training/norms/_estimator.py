@@ -1,4 +1,4 @@
-"""What clipping and the accountant ask of an estimator of squared per-sample gradient norms."""
+"""Interface that clipping and the accountant need from an estimator of squared per-sample gradient norms."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dprmt.training.norms._record import LayerRecord
 class NormEstimator(Protocol):
     """Estimates ‖M_i‖²_F of per-sample gradients M_i = A_iᵀG_i; any object with these four members is one.
 
-    `dprmt.make_private` takes one as ``norms``, and gives it the factors of every layer whose norm it
-    wants to estimate. The matrices need not be those of a linear layer: a projected weight's are as well products of
-    two factors.
+    `dprmt.make_private` takes one as ``norms``, and gives it the factors of every layer whose norm it wants to
+    estimate. The matrices need not belong to a linear layer: a projected weight's gradient is a product of two factors
+    too.
 
     Formal guarantees
     -----------------
-    The accountant believes :attr:`norms`. An estimator whose law is none of those that `dprmt.accounting` knows has
-    None there: then there is no ε, and ``NormRecord.mechanism`` says so with an error.
+    The accountant relies on :attr:`norms` without checking it. If `dprmt.accounting` has no law for your estimator,
+    return None. Then there is no ε, and ``NormRecord.mechanism`` raises an error.
 
     Examples
     --------
@@ -36,16 +36,16 @@ class NormEstimator(Protocol):
 
     @property
     def norms(self) -> Norms | None:
-        """The law of the estimates: a value such as ``Hutchinson(32, secret=False)``; None if nobody knows it.
+        """Law of the estimates, for example ``Hutchinson(32, secret=False)``; None if it is unknown.
 
-        With ``secret=True`` samples have randomness of their own, and :meth:`squared_norms` is given their identities.
+        With ``secret=True`` samples have separate randomness, and :meth:`squared_norms` receives their identities.
         """
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
         """True if a layer of this shape is to be estimated rather than its exact norm taken; by the shape alone."""
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
-        """The longest chain of additions at T tokens: what ``rounding_margin`` asks for."""
+        """Return the longest chain of additions at T tokens: what ``rounding_margin`` asks for."""
 
     def squared_norms(
         self,
@@ -57,7 +57,7 @@ class NormEstimator(Protocol):
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         bias: bool = False,
     ) -> torch.Tensor:
-        """Estimates of shape (B,), float64, from factors of shapes (B, T, d) and (B, T, p).
+        """Return estimates of shape (B,), float64, from factors of shapes (B, T, d) and (B, T, p).
 
         ``layer`` and ``step`` name what randomness is for, ``samples`` are identities in the data set.
         """
@@ -65,10 +65,10 @@ class NormEstimator(Protocol):
 
 @runtime_checkable
 class EmbeddingNormEstimator(NormEstimator, Protocol):
-    """One that estimates whole norms, and those of embedding tables too, and so may estimate every parameter.
+    """An estimator of whole norms, with embedding tables, so that it may estimate every parameter.
 
-    Where it says ``norms=Hutchinson(…)``, the largest ranks of the layers' gradients are claimed, which their shapes
-    tell; a finite rank of all is, if ``everything`` is estimated.
+    If its ``norms`` are ``Hutchinson(…)``, the largest ranks of the layers' gradients are claimed from their shapes. A
+    finite total rank is claimed if ``everything`` is estimated.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class EmbeddingNormEstimator(NormEstimator, Protocol):
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         padding_idx: int | None = None,
     ) -> torch.Tensor:
-        """Estimates of shape (B,), float64, from tokens (B, T) and gradients of what was looked up (B, T, p)."""
+        """Return estimates of shape (B,), float64, from tokens (B, T) and gradients of what was looked up (B, T, p)."""
 
 
 def layer_record(

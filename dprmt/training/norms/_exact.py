@@ -17,7 +17,7 @@ from dprmt.training.norms._layer_gradient import (
 )
 
 MEMORY_BUDGET = 64 << 20
-"""Bytes for what is formed of one layer to take its norms, by default."""
+"""Default number of bytes for a block of one layer's gradients."""
 CACHED_BYTES = 4 << 20
 """Bytes of a product that a CPU's cache still holds when its squares are added."""
 _ROWS = 128  # from which on a product of a row block is as fast as a whole one
@@ -30,7 +30,7 @@ def exact_squared_norms(
     bias: bool = False,
     memory_budget: SupportsIndex = MEMORY_BUDGET,
 ) -> torch.Tensor:
-    """‖AᵀG‖²_F for every sample of a linear-like layer, from blocks of rows of AᵀG: in the memory of a block.
+    """Compute ‖AᵀG‖²_F for every sample of a linear-like layer, from blocks of rows of AᵀG.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ def exact_squared_norms(
     bias : bool
         Whether the layer has a bias, whose squared norm ‖Σ_t g_t‖² is then included.
     memory_budget : int
-        Bytes, >= 1, that a block of AᵀG may take; at least a row of one sample is formed. On a CPU it is made smaller,
-        4 MiB where that holds 128 rows. Beside it, factors of 16 bits have copies of the samples at hand.
+        Bytes >= 1 for a block of AᵀG; at least one row of one sample is formed. On a CPU the block is smaller: 4 MiB
+        if that holds 128 rows. Factors of 16 bits also need copies in float32 of the samples in the block.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def exact_squared_norms(
 
 
 def _block(rows: int, row: int, wanted: int, most: int) -> tuple[int, int]:
-    """How many samples, and rows of so many bytes of each, are formed at once: whole samples where they fit."""
+    """Return how many samples, and how many rows of each, fit into a block; whole samples where they fit."""
     fitting = max(wanted // row, min(_ROWS, most // row), 1)
     if fitting < rows:
         return 1, fitting
@@ -118,7 +118,7 @@ def embedding_rows(
     Returns
     -------
     owners, words : Tensor of int64, shape (R,)
-        Whose row it is, and of which token; R is at most B·T.
+        Sample and token of each row; R is at most B·T.
     rows : Tensor, shape (R, p)
         Sums of the gradients at the sample's positions that hold the token, in at least float32.
 

@@ -8,11 +8,11 @@ import torch
 
 from dprmt.training.norms._layer_gradient import full_precision, layer_gradient
 
-_NOTHING = -4096  # an exponent below those of all products of two float64 numbers
+_EXPONENT_OF_ZERO = -4096  # exponent below all products of two float64 numbers
 _LARGE = (
     2.0**24
 )  # sum of rows' lengths up to which Gram matrices do not overflow, and what underflows is next to nothing
-_ROWS = 128  # of Gram matrices at once: they are symmetric, and what is left of a block was in an earlier one
+_ROWS = 128  # rows of a block of Gram matrices, which are symmetric
 
 
 def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False) -> torch.Tensor:
@@ -43,11 +43,10 @@ def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, b
 
     Notes
     -----
-    Where lengths of rows add up to more than 2²⁴, rows are scaled by powers of two first, so that products neither
-    underflow nor overflow, however long one row and short the other is; else what may underflow is added. With u the
-    unit roundoff, an entry of AAᵀ∘GGᵀ is off by at most (d+p+3)u‖a_t‖‖a_s‖‖g_t‖‖g_s‖. As in the "statistical" model of
-    :func:`rounding_margin` with independent errors, the sum over all t and s, every pair counted twice, is off by
-    8√2 √(d+p+3) u Σ_t ‖a_t‖²‖g_t‖² at eight standard deviations: what :func:`cancellation_allowance` adds.
+    If row lengths add up to more than 2²⁴, rows are first scaled by powers of two, so that products neither underflow
+    nor overflow. Otherwise the amount that may underflow is added. With u the unit roundoff, an entry of AAᵀ∘GGᵀ has
+    an error of at most (d+p+3)u‖a_t‖‖a_s‖‖g_t‖‖g_s‖. Under the "statistical" model of :func:`rounding_margin`, eight
+    standard deviations of the sum are 8√2 √(d+p+3) u Σ_t ‖a_t‖²‖g_t‖², which :func:`cancellation_allowance` adds.
 
     References
     ----------
@@ -73,7 +72,8 @@ def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, b
 
 
 def gram_entries(tokens: int) -> int:
-    """Number of entries of a Gram matrix that are formed: all T² up to 128 tokens, hardly more than half of many.
+    """Return the number of entries of a Gram matrix that are formed: all T² up to 128 tokens, hardly more than half of
+    many.
 
     Parameters
     ----------
@@ -94,28 +94,29 @@ def gram_entries(tokens: int) -> int:
 
 
 def _scaled(a: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Factors by powers of two: no entry above 1, and every sample's largest product of two rows' entries above ¼.
+    """Return factors by powers of two: no entry above 1, and every sample's largest product of two rows' entries above
+    ¼.
 
     Returns: both, and for each sample the exponent e, float64, with AᵀG = 2ᵉ times the product of what is returned.
     """
     exponents = [torch.frexp(torch.linalg.vector_norm(factor, math.inf, 2, keepdim=True)) for factor in (a, g)]
     (in_a, of_a), (in_g, of_g) = exponents
     counts = (in_a != 0) & (in_g != 0)
-    products = torch.where(counts, of_a + of_g, _NOTHING)
+    products = torch.where(counts, of_a + of_g, _EXPONENT_OF_ZERO)
     largest = products.amax(1, keepdim=True) if a.shape[1] else products.new_zeros(len(a), 1, 1)
-    g = _times_power(g, torch.where(counts, of_a - largest, _NOTHING))
+    g = _times_power(g, torch.where(counts, of_a - largest, _EXPONENT_OF_ZERO))
     return _times_power(a, -of_a), g, largest.flatten().double()
 
 
 def _times_power(values: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
-    """2ᵉ times the values, in two steps, as 2ᵉ alone may be beyond the dtype's range where the result is not."""
+    """Multiply by 2ᵉ in two steps, because 2ᵉ alone may exceed the dtype's range when the result does not."""
     half = exponents // 2
     first, second = (torch.exp2(part.double()).to(values.dtype) for part in (half, exponents - half))
     return (values * first).mul_(second)
 
 
 def _products(left: torch.Tensor, right: torch.Tensor, bias: float) -> torch.Tensor:
-    """⟨AAᵀ + bias, GGᵀ⟩, from the diagonal's blocks and twice what is right of them."""
+    """Compute ⟨AAᵀ + bias, GGᵀ⟩ from the diagonal's blocks and twice the blocks to their right."""
     total = left.new_zeros(len(left), dtype=torch.float64)
     for first in range(0, left.shape[1], _ROWS):
         rows = slice(first, first + _ROWS)

@@ -95,7 +95,7 @@ class HutchinsonEstimator:
     probes : int
         k >= 2.
     secret : bool
-        True: every sample has secret probes of its own. False: one matrix per layer and step, which may be known.
+        True: every sample has separate secret probes. False: one matrix per layer and step, which may be public.
     everything : bool
         By default layers with min(d, p) <= k, embeddings, normalizations and lone biases are exact, which costs less,
         and no finite rank is claimed. True estimates all of them.
@@ -104,10 +104,10 @@ class HutchinsonEstimator:
 
     Formal guarantees
     -----------------
-    The estimate of layer l for sample i is ‖M_{li} P‖²_F with M_{li} the gradient of the layer's weight (and bias), P
-    from the generator, its guarantee included. Hence ‖M_{li}‖² times the X of ``docs/theory/randomized_clipping.md``,
-    §1, up to rounding (see :func:`rounding_margin`): what :attr:`norms`, a `dprmt.accounting.Hutchinson`, asks of
-    training code. Where probes are secret the caller releases neither norms nor clip factors.
+    The estimate of layer l for sample i is ‖M_{li} P‖²_F, with M_{li} the gradient of the layer's weight (and bias)
+    and P from the generator, under its conditions. Up to rounding (see :func:`rounding_margin`) it equals ‖M_{li}‖²
+    times the X of ``docs/theory/randomized_clipping.md``, §1, as :attr:`norms` requires. If probes are secret, you
+    must not release norms or clip factors.
 
     Raises
     ------
@@ -153,7 +153,7 @@ class HutchinsonEstimator:
         return min(in_features, out_features) > self.probes
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
-        """The longest chain of additions, see :func:`rounding_margin`.
+        """Return the longest chain of additions, see :func:`rounding_margin`.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class HutchinsonEstimator:
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         bias: bool = False,
     ) -> torch.Tensor:
-        """Estimates for one layer and one micro-batch.
+        """Return estimates for one layer and one micro-batch.
 
         Parameters
         ----------
@@ -215,7 +215,8 @@ class HutchinsonEstimator:
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         padding_idx: int | None = None,
     ) -> torch.Tensor:
-        """Estimates for an embedding table: ‖(AᵀG)P‖²_F with A the tokens' indicators, from the rows that are summed.
+        """Return estimates for an embedding table: ‖(AᵀG)P‖²_F with A the tokens' indicators, from the rows that are
+        summed.
 
         Parameters
         ----------

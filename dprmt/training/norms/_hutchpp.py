@@ -33,11 +33,11 @@ def hutchpp_squared_norms(
 ) -> torch.Tensor:
     """Estimate ‖M‖²_F, M = AᵀG, by ‖MQ‖²_F + ‖M(I - QQᵀ)P‖²_F for every sample, with O((s + k)(T + d + p)) memory.
 
-    Q is an orthonormal basis of the columns of MᵀMS, S the sketch: 3s + k columns are multiplied by M or Mᵀ in all
-    (MS, Mᵀ(MS), MQ, MP'; P' = P - Q(QᵀP)). In one pass it is one of MᵀS, S on the other side: 2s + k columns. As
-    ‖M‖² = ‖MQ‖² + ‖M(I - QQᵀ)‖² for every Q with orthonormal columns, the estimate given S is the true value times
-    X = h + (1-h) Σ_i λ_i χ²_i(k)/k, h the head's share and λ the tail's normalised squared singular values. It is
-    exact if the rank of M is at most the width of S.
+    Q is an orthonormal basis of the columns of MᵀMS, with S the sketch. This takes 3s + k products with M or Mᵀ: MS,
+    Mᵀ(MS), MQ, and MP' with P' = P - Q(QᵀP). With ``power_iteration=False`` Q is a basis of MᵀS, with S on the other
+    side: 2s + k products. Given S, the estimate is ‖M‖² times X = h + (1-h) Σ_i λ_i χ²_i(k)/k, with h the head's share
+    and λ the tail's normalised squared singular values. The estimate is exact if the rank of M is at most the width of
+    S.
 
     Parameters
     ----------
@@ -46,11 +46,12 @@ def hutchpp_squared_norms(
     gradients : Tensor, shape (B, p) or (B, T, p)
         Gradients G of each sample's own loss with respect to the layer's outputs.
     sketch : Tensor, shape (r, s) or (B, r, s)
-        S, Gaussian of any scale; only its column space matters. In one pass r is the other one of d and p.
+        S, Gaussian of any scale, because only its column space matters. Without power iteration r is the other of d
+        and p.
     probes : Tensor, shape (r, k) or (B, r, k)
         P, of independent N(0, 1/k) entries, *independent of the sketch*.
     side : {"gradients", "activations"}
-        "activations" exchanges A and G; r is p or d, plus one on the activations' side if there is a bias.
+        "activations" exchanges A and G. r is p or d, plus one on the activations' side if there is a bias.
     bias : bool
         Whether the layer has a bias, then treated as the weight of one more activation that is always 1.
     power_iteration : bool
@@ -68,8 +69,8 @@ def hutchpp_squared_norms(
 
     References
     ----------
-    Meyer, Musco, Musco & Woodruff (2021), arXiv:2010.09649, Algorithm 1; arXiv:2605.24879 (DP-SGD-RC); the
-    law: ``docs/theory/randomized_clipping.md``, §9.
+    Meyer, Musco, Musco & Woodruff (2021), arXiv:2010.09649, Algorithm 1. DP-SGD-RC: arXiv:2605.24879. The law:
+    ``docs/theory/randomized_clipping.md``, §9.
 
     Examples
     --------
@@ -107,7 +108,7 @@ def _check_independence(sketch: torch.Tensor, probes: torch.Tensor) -> None:
 
 
 def _head_basis(layer: LayerGradient, sketch: torch.Tensor, power_iteration: bool) -> torch.Tensor:
-    """Q, shape (B, n, min(s, n)): orthonormal columns whatever the rank of MᵀMS or MᵀS."""
+    """Return Q of shape (B, n, min(s, n)), with orthonormal columns whatever the rank of MᵀMS or MᵀS."""
     with _no_coarser_products():
         # The second product is of the order of M², and would underflow.
         image = _scaled(layer.times(sketch)) if power_iteration else sketch
@@ -117,7 +118,7 @@ def _head_basis(layer: LayerGradient, sketch: torch.Tensor, power_iteration: boo
 
 @contextmanager
 def _no_coarser_products() -> Iterator[None]:
-    """Neither TF32 nor bfloat16 in products of float32: what the accountant allows for Q is float32's rounding (H5)."""
+    """Disable TF32 and bfloat16 in float32 products, because the allowance for Q is float32's rounding (H5)."""
     allowed = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -127,7 +128,7 @@ def _no_coarser_products() -> Iterator[None]:
 
 
 def _scaled(image: torch.Tensor) -> torch.Tensor:
-    """Each sample's matrix over its largest entry: the same column space at a safe scale."""
+    """Return each sample's matrix over its largest entry: the same column space at a safe scale."""
     largest = image.abs().amax((1, 2), keepdim=True)
     return image / torch.where(largest > 0, largest, 1.0)
 
@@ -139,23 +140,24 @@ class HutchPlusPlusEstimator:
     Parameters
     ----------
     probes : int
-        k >= 2, the probes of the tail: what the accountant is told.
+        k >= 2, the number of probes of the tail, as in `dprmt.accounting.HutchPlusPlus`.
     sketch : int, optional
-        s >= 1, width of the sketch. By default 0.36 k with a power iteration and 0.45 k without, at least 3: about the
-        split of s and k that `dprmt.accounting.choose_probes` finds best for as many products. Below 3 the accountant
-        charges k probes of Hutchinson's.
+        s >= 1, width of the sketch. By default 0.36 k with a power iteration and 0.45 k without, at least 3, close to
+        the best split found by `dprmt.accounting.choose_probes`. With a sketch below 3 the accountant uses the law of
+        k Hutchinson probes.
     power_iteration : bool
-        Whether the head is a basis of MᵀMS (3s + k columns multiplied by M or Mᵀ) rather than of MᵀS (2s + k).
+        Whether the head is a basis of MᵀMS (3s + k products) instead of MᵀS (2s + k).
     secret : bool
-        True: every sample has a secret sketch and secret probes of its own. False: one of each per layer and step.
+        True: every sample has a separate secret sketch and separate secret probes. False: one sketch and one probe
+        matrix per layer and step.
     generator : ProbeGenerator
         The source of both; a new secret by default.
 
     Formal guarantees
     -----------------
     As for :class:`HutchinsonEstimator`, with X = h + (1-h) Σ_i λ_i χ²_i(k)/k given the sketch, which is independent of
-    the probes: covered by :attr:`norms` with k = ``probes``, s = ``sketch``, the power iteration as it is, and *no*
-    finite rank, as part of the norm is exact.
+    the probes. :attr:`norms` covers it with k = ``probes``, s = ``sketch`` and the same power iteration. It claims
+    *no* finite rank, because part of the norm is exact.
 
     Raises
     ------
@@ -211,7 +213,7 @@ class HutchPlusPlusEstimator:
         return min(in_features, out_features) > self.width + self.probes
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
-        """The longest chain of additions, see :func:`rounding_margin`.
+        """Return the longest chain of additions, see :func:`rounding_margin`.
 
         Parameters
         ----------
@@ -221,7 +223,7 @@ class HutchPlusPlusEstimator:
         Returns
         -------
         int
-            Twice that of `HutchinsonEstimator`: the head's basis is a product of products.
+            Twice the value of `HutchinsonEstimator`, because the head's basis is a product of products.
         """
         return 2 * (tokens + in_features + out_features + 1)
 
@@ -235,7 +237,8 @@ class HutchPlusPlusEstimator:
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         bias: bool = False,
     ) -> torch.Tensor:
-        """Estimates for one layer and one micro-batch. Arguments as in :meth:`HutchinsonEstimator.squared_norms`.
+        """Return estimates for one layer and one micro-batch. Arguments as in
+        :meth:`HutchinsonEstimator.squared_norms`.
 
         Returns
         -------

@@ -12,7 +12,7 @@ from torch import nn
 from dprmt._validation import ParameterError, check_count
 
 Side = Literal["gradients", "activations"]
-_BLOCK = {"cpu": 1 << 15}  # entries whose squares are added at once: what the caches hold, elsewhere 32 MiB
+_BLOCK = {"cpu": 1 << 15}  # entries squared together: as many as caches hold, elsewhere 32 MiB
 _LARGEST_BLOCK = 1 << 22
 
 
@@ -33,11 +33,11 @@ class LayerGradient:
     columns: int
 
     def transposed(self) -> LayerGradient:
-        """The layer with Mᵀ in place of M: the same singular values."""
+        """Return the layer with Mᵀ instead of M: the same singular values."""
         return LayerGradient(self.right, self.left, self.columns, self.rows)
 
     def times(self, matrix: torch.Tensor) -> torch.Tensor:
-        """M @ matrix as Lᵀ(R @ matrix): memory O(k(T + m)) per sample."""
+        """Compute M @ matrix as Lᵀ(R @ matrix), with memory O(k(T + m)) per sample."""
         matrix, stored = matrix.to(self.left.dtype), self.right.shape[-1]
         with full_precision(self.left.device):
             product = self.right @ matrix[..., :stored, :]
@@ -55,7 +55,7 @@ def layer_gradient(
     Returns
     -------
     LayerGradient
-        M = AᵀG for ``side="gradients"``, GᵀA for ``"activations"``; for None that of the `cheaper_side`.
+        M = AᵀG for ``side="gradients"``, GᵀA for ``"activations"``, and the `cheaper_side` for None.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def check_same_tokens(activations: torch.Tensor, gradients: torch.Tensor) -> Non
 
 
 def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:
-    """The side on which fewer random numbers are needed; products cost the same on both.
+    """Return the side on which fewer random numbers are needed; products cost the same on both.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bia
     Returns
     -------
     {"gradients", "activations"}
-        What to multiply by the probes, by the layer's shape alone.
+        The factor to multiply by the probes, chosen by the layer's shape alone.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bia
 
 
 def token_factors(**factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Factors with all axes between the first and the last taken as tokens, in one dtype.
+    """Return factors with all axes between the first and the last taken as tokens, in one dtype.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def token_factors(**factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def check_factors(**factors: torch.Tensor) -> torch.dtype:
-    """The widest of the factors' dtypes, float32 at least; raises as `token_factors` does."""
+    """Return the widest of the factors' dtypes, float32 at least; raises as `token_factors` does."""
     dtype = torch.float32
     for name, value in factors.items():
         if not isinstance(value, torch.Tensor):
@@ -160,7 +160,7 @@ def check_factors(**factors: torch.Tensor) -> torch.dtype:
 
 
 def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
-    """Σ v² over all but the first axis, in float64, where no square of a float32 under- or overflows.
+    """Return Σ v² over all but the first axis, in float64, where no square of a float32 under- or overflows.
 
     Blocks of 2¹⁵ entries are squared at a time (2²² on a device), so that no copy of the values is made.
 
@@ -187,7 +187,7 @@ def _squared_lengths(rows: torch.Tensor) -> torch.Tensor:
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """Autocasting switched off: under it a product of float32 factors would be rounded to bfloat16.
+    """Switch autocasting off, since it would round a product of float32 factors to bfloat16.
 
     Returns
     -------
@@ -204,12 +204,12 @@ def full_precision(device: torch.device) -> torch.autocast:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Tell the Conv1D of Transformers, a linear layer whose weight is (in, out) and its gradient AᵀG, by its name.
+    """Recognize by name the Conv1D of Transformers, a linear layer with weight (in, out) and gradient AᵀG.
 
     Parameters
     ----------
     module : Module
-        Any.
+        Any module.
 
     Returns
     -------

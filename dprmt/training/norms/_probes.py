@@ -7,12 +7,12 @@ whose key is
 
 the four written so that different quadruples are different strings (each part carries its type and length).
 
-**Independence.** Keyed BLAKE2b is a pseudorandom function: to anyone without the seed the keys of different
-quadruples are independent and uniform. So probes of different layers, steps, samples and purposes (Hutch++'s
-sketch and tail) are independent streams, unless two keys collide: N quadruples do so with probability at most
-N²/2¹²⁹, that is 1e-15 for a run of 1e12. (``torch.Generator.manual_seed`` keeps 32 bits of its seed on the
-CPU: a run of 1e5 matrices would repeat some. It is not used here.) A stream is a function of its quadruple
-alone: not of the order of calls, the position of a sample in a batch, or the size of a micro-batch.
+**Independence.** Keyed BLAKE2b is a pseudorandom function: to anyone without the seed the keys of different quadruples
+are independent and uniform. So probes of different layers, steps, samples and purposes (sketch and tail of Hutch++)
+are independent streams unless two keys collide. N quadruples collide with probability at most N²/2¹²⁹, or 1e-15 for a
+run of 1e12. ``torch.Generator.manual_seed`` is not used, because it keeps 32 bits of its seed on the CPU: a run of 1e5
+matrices would repeat some. A stream depends only on its quadruple, not on the order of calls, the position in a batch,
+or the size of a micro-batch.
 
 The normals are drawn in float64 and rounded to the wanted dtype, at most 2⁻²⁴ relative for float32; the
 rounding margin of `dprmt.training.norms.rounding_margin` counts this. They are drawn on the CPU and copied,
@@ -45,25 +45,24 @@ class ProbeGenerator:
     Parameters
     ----------
     seed : bytes or int, optional
-        The secret: at most 64 bytes, at least 16, or an integer in [0, 2²⁵⁶). None, the default, draws
-        32 bytes from the operating system (`secrets`). Processes that share a logical batch need the same
-        seed where probes are shared. A seed that somebody knows is for tests: see below.
+        The secret: at most 64 bytes, at least 16, or an integer in [0, 2²⁵⁶). None, the default, draws 32 bytes from
+        the operating system (`secrets`). Processes that share a logical batch need the same seed where probes are
+        shared. Use a known seed for tests only: see below.
 
     Formal guarantees
     -----------------
-    With a secret seed, and up to the pseudorandomness of BLAKE2b and Philox and a collision of probability
-    N²/2¹²⁹ for N matrices, all matrices of different (purpose, step, layer, sample) are independent with
-    independent N(0, 1/k) entries, which is what the accountant asks
-    (``dprmt.accounting.Hutchinson``). It is for the caller to
+    With a secret seed, matrices of different (purpose, step, layer, sample) are independent with independent N(0, 1/k)
+    entries, as ``dprmt.accounting.Hutchinson`` requires. This holds up to the pseudorandomness of BLAKE2b and Philox,
+    and a collision of probability N²/2¹²⁹ for N matrices. You must
 
-    * number logical steps so that no number comes twice in a run with one seed, and pass the same number for
-      all micro-batches of a logical step;
-    * give every layer (every parameter matrix) its own name;
-    * for secret probes, name samples by their identity in the data set, never by position in a batch.
+    * number logical steps so that no number repeats in a run with one seed, and pass the same number for all
+      micro-batches of a logical step;
+    * give every layer (every parameter matrix) a different name;
+    * for secret probes, name samples by their identity in the data set, never by their position in a batch.
 
-    The seed appears in neither ``repr`` nor pickles (pickling is refused). With a public seed, the
-    guarantee of public probes holds only for data and a training run chosen without looking at the probes, and that of
-    secret ones does not hold.
+    The seed appears neither in ``repr`` nor in pickles, because pickling raises an error. With a public seed, the
+    guarantee of public probes holds only if data and training run were chosen without looking at the probes. The
+    guarantee of secret probes does not hold.
 
     Raises
     ------
@@ -93,6 +92,16 @@ class ProbeGenerator:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a ProbeGenerator holds a secret seed and cannot be pickled or copied")
 
+    def restart(self, seed: bytes) -> None:
+        """Draw from another secret from now on.
+
+        Parameters
+        ----------
+        seed : bytes
+            The secret, 16 to 64 bytes.
+        """
+        self.__seed = _seed_bytes(seed)
+
     def shared(
         self,
         *,
@@ -104,7 +113,7 @@ class ProbeGenerator:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> torch.Tensor:
-        """The one matrix that all samples of a logical step share.
+        """Return the one matrix that all samples of a logical step share.
 
         Parameters
         ----------
@@ -117,7 +126,7 @@ class ProbeGenerator:
         purpose : str
             "probes", or "sketch" for Hutch++'s.
         dtype, device
-            Of the result; dtype float32 or float64.
+            Dtype (float32 or float64) and device of the result.
 
         Returns
         -------
@@ -144,7 +153,7 @@ class ProbeGenerator:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> torch.Tensor:
-        """A matrix for every sample, by the samples' identities.
+        """Return a matrix for every sample, by the samples' identities.
 
         Parameters
         ----------
@@ -198,7 +207,7 @@ def draw_probes(
     factor: torch.Tensor,
     **request: Any,
 ) -> torch.Tensor:
-    """The matrix, or if secret the samples' matrices, that a micro-batch's factor (B, T, ·) is multiplied by."""
+    """Return the matrix, or if secret the samples' matrices, that a micro-batch's factor (B, T, ·) is multiplied by."""
     request |= {"dtype": factor.dtype, "device": factor.device}
     if not secret:
         return generator.shared(**request)
@@ -208,7 +217,7 @@ def draw_probes(
 
 
 def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
-    """Identities as byte strings that differ whenever the identities do.
+    """Return identities as byte strings that differ whenever the identities do.
 
     Returns
     -------
@@ -245,7 +254,7 @@ def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
 
 
 def _message(*parts: str) -> bytes:
-    """Parts with their lengths, so that different ones are different strings."""
+    """Return parts with their lengths, so that different ones are different strings."""
     return b"".join(len(text).to_bytes(8, "little") + text for text in map(str.encode, parts))
 
 

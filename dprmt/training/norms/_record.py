@@ -1,4 +1,4 @@
-"""What was done to obtain the norms, in the words of the accountant."""
+"""Record of the norm methods used, in the accountant's terms."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class LayerRecord:
     Parameters
     ----------
     layer : str
-        Its name, by which its probes are drawn.
+        Name of the layer, by which its probes are drawn.
     norms : Norms or None
-        Its norm's law: ``ExactNorms()``, ghost norms too; ``Hutchinson(…)``, whose ``rank`` is the largest that a
-        sample's gradient of this layer can have; ``HutchPlusPlus(…)``. None for estimators whose law nobody has
-        written down: there is no ε for them.
+        Law of its norm: ``ExactNorms()`` (ghost norms too), ``Hutchinson(…)`` or ``HutchPlusPlus(…)``. The ``rank`` of
+        ``Hutchinson`` is the largest that a sample's gradient of this layer can have. None for estimators of unknown
+        law: there is no ε for them.
 
     Raises
     ------
@@ -54,7 +54,7 @@ class LayerRecord:
 
 @dataclass(frozen=True)
 class NormRecord:
-    """Record of how the norms of all trainable parameters are obtained: what the accountant is told.
+    """Record of how the norms of all trainable parameters are obtained, for the accountant.
 
     Parameters
     ----------
@@ -63,12 +63,11 @@ class NormRecord:
 
     Formal guarantees
     -----------------
-    :attr:`norms` claims no more than was done: of layers with different k the smallest, for the tight analysis and for
-    the envelope of every rank (``docs/theory/randomized_clipping.md``, T3 and E5); a finite rank only if every
-    parameter's norm is estimated by Hutchinson with the same k, for which alone that envelope is proved (E2), and every
-    layer's rank is bounded; a sketch only if every estimated layer has one, and then the smallest; a power iteration
-    only if all have it; secret probes only if all are. A layer whose law is unknown has no mechanism. The record is as
-    true as what it was given: that the layers are all the trainable parameters is for the caller to check.
+    :attr:`norms` claims no more than was done. If layers differ in k or in the sketch, the smallest counts
+    (``docs/theory/randomized_clipping.md``, T3 and E5). A finite rank needs that every parameter is estimated by
+    Hutchinson with the same k and a bounded rank (E2). A sketch, a power iteration or secret probes are claimed only
+    if every estimated layer has them. A layer whose law is unknown has no mechanism. The record is as true as its
+    input: you must check that the layers are all the trainable parameters.
 
     Raises
     ------
@@ -142,7 +141,7 @@ class NormRecord:
         )
 
     def mechanism(self, noise_multiplier: float, sampling: Poisson | RandomAllocation | SupportsFloat) -> DPSGD:
-        """The mechanism that the accountant is to compose.
+        """Return the mechanism that the accountant is to compose.
 
         Parameters
         ----------

@@ -2,37 +2,36 @@ r"""DP-AdamBC: Adam whose second moment estimate is freed of the variance that t
 
 The noise part of the second moment
 -----------------------------------
-Let the gradients be ``g̃_s = g_s + z_s`` with independent noise of mean 0 and variance Φ_s per entry. Then
-``v_t = Σ_s w_s g̃_s²`` with the weights ``w_s = (1 - β₂)β₂^{t-s}`` has the expectation ``Σ_s w_s(E g_s² + Φ_s)``,
-and ``v̂_t = v_t/(1 - β₂^t)`` that of Adam on clean gradients plus
+Let the gradients be ``g̃_s = g_s + z_s`` with independent noise of mean 0 and variance Φ_s per entry. Then ``v_t = Σ_s
+w_s g̃_s²`` with weights ``w_s = (1 - β₂)β₂^{t-s}`` has the expectation ``Σ_s w_s(E g_s² + Φ_s)``. So ``v̂_t = v_t/(1 -
+β₂^t)`` has the expectation for clean gradients plus
 
     ``Φ̂_t = φ_t/(1 - β₂^t),  φ_t = β₂φ_{t-1} + (1 - β₂)Φ_t,  φ_0 = 0``.
 
-So this is what has to be subtracted if Φ changes: not the latest Φ_t, but the average of all Φ_s with the
-weights of v̂. If they are all the same, Φ̂_t is this same Φ and what results is Algorithm 2 as printed.
+If Φ changes, subtract this average of all Φ_s with the weights of v̂, not the latest Φ_t. For constant Φ, Φ̂_t is Φ,
+and the result is Algorithm 2 as printed.
 
 A denoised layer
 ----------------
-`dprmt.spectra.denoise` (Eq. 10 of arXiv:2510.01137v3) either leaves the layer ``Y = X + Δ`` as it is, with Φ per
-entry, or replaces it by ``cŶ`` with Ŷ the shrunk matrix and ``c = ‖Y‖/‖Ŷ‖``. What is subtracted then is 0:
+`dprmt.spectra.denoise` (Eq. 10 of arXiv:2510.01137v3) either does not change the layer ``Y = X + Δ``, with Φ per
+entry, or replaces it by ``cŶ`` with Ŷ the shrunk matrix and ``c = ‖Y‖/‖Ŷ‖``. In the second case 0 is subtracted, for
+two reasons:
 
-- Ŷ has less energy than the signal, not more. The Frobenius shrinker is ``η_i = λ_i⟨u_i,ũ_i⟩⟨v_i,ṽ_i⟩`` in the
-  limit of large matrices (Eq. 9 with Eqs. 4-6), so that ``⟨X, Ŷ⟩ = ‖Ŷ‖²`` and hence ``‖Ŷ - X‖² = ‖X‖² - ‖Ŷ‖²``:
-  the error is matched by lost signal. The excess ``(E‖Ŷ‖² - ‖X‖²)/(mn)``, which for Y is Φ, is at most 0 for Ŷ, and
-  with it the Φ >= 0 for which ``E Ŷ² - Φ`` comes closest, in mean square over the entries, to ``X²``.
-- The factor c multiplies m̂ and √v̂ alike and cancels from the update as far as it is steady and the floor is not
-  active. It does put the noise energy back: ``E‖cŶ‖² = E‖Y‖² = ‖X‖² + mnΦ``. But this sits where the estimated
-  signal is, in proportion to Ŷ². Subtracting Φ from every entry would push most of the layer to the floor, where
-  steps are as long as they can be.
+- Ŷ has less energy than the signal, not more. For large matrices the Frobenius shrinker satisfies ``‖Ŷ - X‖² = ‖X‖² -
+  ‖Ŷ‖²`` (Eqs. 4-6 and 9): the error is matched by lost signal. So the excess ``(E‖Ŷ‖² - ‖X‖²)/(mn)``, which is Φ for
+  Y, is at most 0 for Ŷ.
+- The factor c multiplies both m̂ and √v̂, and cancels from the update while it is steady and the floor is not active.
+  It does add the noise energy, ``E‖cŶ‖² = E‖Y‖² = ‖X‖² + mnΦ``, but in proportion to Ŷ², where the estimated signal
+  is. Subtracting Φ from every entry would push most of the layer to the floor, where steps are longest.
 
-This is a statement about sums over the entries. Entries in which the signal is near 0 keep a share of the estimation
-error, of the order of ``rank·(1/m + 1/n)·c²Φ``, uncorrected, others lose some. For a signal near the detection
-threshold, where c is large, this is of the order of Φ: such layers are then scaled more as in DP-Adam.
+This holds for sums over the entries. Entries with almost no signal keep an uncorrected share of the estimation error,
+of the order of ``rank·(1/m + 1/n)·c²Φ``, and others lose some. For a signal near the detection threshold, where c is
+large, this is of the order of Φ, and such layers are scaled more as in DP-Adam.
 
 References
 ----------
-Algorithm 2 (appendix A) of the heavy-tail class imbalance paper on DP-AdamBC; Tang et al., arXiv:2312.14334;
-Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101 for the weight decay.
+Algorithm 2 (appendix A) of the heavy-tail class imbalance article on DP-AdamBC. Tang et al., arXiv:2312.14334. Kingma
+and Ba, arXiv:1412.6980. Loshchilov and Hutter, arXiv:1711.05101 for the weight decay.
 """
 
 from __future__ import annotations
@@ -56,32 +55,29 @@ class DPAdamBC(NoiseAwareOptimizer):
     - ``m̂_t = m_t/(1 - β₁^t)``, ``v̂_t = v_t/(1 - β₂^t)``,
     - ``θ_t = (1 - ηλ)θ_{t-1} - η m̂_t/√max(v̂_t - Φ̂_t, γ')``.
 
-    There is no ε, and the floor γ' is inside the root. Φ̂_t is the average of the noise variances so far with the
-    weights that v̂_t gives to their steps; it is Φ if this never changes. The derivation is at the head of this
-    module.
+    Φ̂_t is the average of the noise variances so far with the weights of v̂_t, derived at the head of this module.
+    There is no ε.
 
     Parameters
     ----------
     params : iterable of tensors, of (name, tensor) pairs or of dicts
-        What to optimize, of real floating dtype; dicts are parameter groups and may override every option below.
+        Tensors of real floating dtype to optimize. Dicts are parameter groups and may override every option below.
     lr : float
         Learning rate η >= 0.
     betas : pair of float
         β₁, β₂ in [0, 1).
     noise_variance : float, optional
-        Φ = (σC/L)² >= 0, the variance of the noise in one entry of ``p.grad``: noise multiplier σ, clipping norm C,
-        and L what the sum of clipped gradients was divided by. `dprmt.make_private` sets it. Under Poisson sampling L
-        is the expected batch size (times the accumulated iterations, for an Opacus optimizer with
-        ``loss_reduction="mean"``; 1 for ``"sum"``). A schedule sets ``group["noise_variance"]`` before each step, as
-        schedulers do with "lr".
+        Variance Φ = (σC/L)² >= 0 of the noise in one entry of ``p.grad``, with L the divisor of the clipped sum.
+        `dprmt.make_private` sets it. Under Poisson sampling L is the expected batch size, for Opacus times the
+        accumulated iterations; with ``loss_reduction="sum"`` it is 1. A schedule sets ``group["noise_variance"]``
+        before each step, as schedulers set "lr".
     floor : float
-        γ' > 0, in the units of the squared gradient, like Φ: no entry moves by more than η|m̂|/√γ'. Values
-        beyond the normal numbers of the dtype of the moments act as the nearest of these.
+        Floor γ' > 0 of the second moment, in the units of Φ: no entry moves by more than η|m̂|/√γ'.
     weight_decay : float
         λ >= 0, decoupled as in AdamW.
     foreach : bool, optional
-        Whether to update all parameters of a kind together. None: if all are on CUDA devices. The result is
-        the same; it takes a temporary of the size of all parameters rather than of the largest one.
+        Whether to update all parameters of a kind together. None: only if all are on CUDA devices. This needs
+        temporary memory for all parameters instead of the largest one.
 
     Raises
     ------
@@ -91,19 +87,18 @@ class DPAdamBC(NoiseAwareOptimizer):
 
     Formal guarantees
     -----------------
-    If the gradients are the output of a differentially private mechanism, the parameters are as private: they are a
-    function of the gradients and of the options. This needs options that do not depend on the private data in
-    other ways; the size of a Poisson sampled batch does, the expected one does not.
+    The parameters are as private as the gradients, because they are a function of the gradients and of the options.
+    The options must not depend on the private data, as the size of a Poisson batch does.
 
     Notes
     -----
-    State per parameter: "step", "exp_avg" (m), "exp_avg_sq" (v), the latter in float32 for parameters of lower
-    precision, also after `load_state_dict`, since v̂ - Φ is a small difference of large numbers; and
-    "noise_average" (φ), a float. Parameters without a gradient are skipped, sparse gradients refused.
+    State per parameter: "step", "exp_avg" (m), "exp_avg_sq" (v) and "noise_average" (φ, a float). v is in float32 for
+    parameters of lower precision, also after `load_state_dict`, since v̂ - Φ is a small difference of large numbers.
+    Parameters without a gradient are skipped; sparse gradients raise an error.
 
     References
     ----------
-    Algorithm 2, line 12 (appendix A), of the heavy-tail class imbalance paper on DP-AdamBC.
+    Algorithm 2, line 12 (appendix A), of the heavy-tail class imbalance article on DP-AdamBC.
 
     Examples
     --------
@@ -173,7 +168,7 @@ class DPAdamBC(NoiseAwareOptimizer):
         Returns
         -------
         float or tensor or None
-            What the closure returned.
+            The return value of the closure.
 
         Raises
         ------
@@ -197,25 +192,25 @@ class DPAdamBC(NoiseAwareOptimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` gave: steps taken from here are those that the saved optimizer would take.
+        """Load a result of `state_dict`, to continue the saved optimizer.
 
         Parameters
         ----------
         state_dict : dict
-            Of an optimizer of this class with as many parameters in each group.
+            State of an optimizer of this class with as many parameters in each group.
 
         Raises
         ------
         ParameterError
-            If it is that of another optimizer, or holds options outside their range.
+            If it belongs to another optimizer, or holds options outside their range.
         """
         saved: dict[str, Any] = {}
 
-        def look(_: Any, given: dict[str, Any]) -> None:
+        def check_state(_: Any, given: dict[str, Any]) -> None:
             self._check_saved(given)
             saved.update(given)
 
-        hook = self.register_load_state_dict_pre_hook(look)  # the last one, so that it sees what is loaded
+        hook = self.register_load_state_dict_pre_hook(check_state)  # the last one, so that it sees what is loaded
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -337,6 +332,6 @@ def adambc(
     floor: float | None,
     **_: Any,
 ) -> DPAdamBC:
-    """By its word in a recipe."""
+    """Make the optimizer that recipes call "adambc"."""
     variance, least = required(noise_variance=noise_variance, floor=floor, by="adambc")
     return DPAdamBC(params, lr, betas, noise_variance=variance, floor=least, weight_decay=weight_decay)

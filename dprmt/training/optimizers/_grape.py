@@ -9,21 +9,21 @@ What becomes of the moments when the subspace changes
 -----------------------------------------------------
 V may stay: given G, the entries of a column of PᵀG all have mean square ``‖g‖²/r``, in the old coordinates and in the
 new ones (Gaussian and Stiefel). M may not: P_new is independent of M, so that in the new coordinates M points nowhere
-in particular. Keeping it adds ``β₁^s P_new M_old`` to what M would be s steps after a change if it were set to 0 there:
-of mean 0, so that no alignment is won, and of energy (m/r)‖M_old‖² on average. Setting M to 0 hence leaves the mean of
-M as it is and lowers its variance. But it also sets back its length: s steps after a change M is the share 1 - β₁^s of
-what it would be. Restarting the correction by 1 - β₁^t would make the first step of every subspace as long as a sign
-step. Instead all steps of a subspace that began with M = 0 are divided by the mean share over its F steps,
+in particular. Keeping it adds ``β₁^s P_new M_old`` to the M that starts from 0, s steps after a change. This has mean
+0, so it does not improve alignment, and energy (m/r)‖M_old‖² on average. Setting M to 0 hence keeps the mean of M and
+lowers its variance. But it also shortens M: s steps after a change it has the share 1 - β₁^s of its length. Restarting
+the correction by 1 - β₁^t would make the first step of every subspace as long as a sign step. Instead all steps of a
+subspace that began with M = 0 are divided by the mean share over its F steps,
 
     ``c = (1/F) Σ_s (1 - β₁^s) = 1 - β₁(1 - β₁^F)/(F(1 - β₁))``,
 
-so that a small constant gradient moves the weights as far in F steps as if there were no changes: without it the
-effective learning rate were 0.41 of the nominal one at F = 10 and β₁ = 0.9, and 0.1 at F = 1. So ``at_refresh`` is
-"reset-first" by default; "keep" is the plain reading of the published algorithm, and "reset" starts Adam anew.
+so that a small constant gradient moves the weights in F steps as far as without changes. Without it the effective
+learning rate is 0.41 of the nominal one at F = 10 and β₁ = 0.9, and 0.1 at F = 1. So ``at_refresh`` is "reset-first"
+by default; "keep" is the plain reading of the published algorithm, and "reset" starts Adam anew.
 
 References
 ----------
-arXiv:2506.15588 (DP-GRAPE), section 3; Kingma and Ba, arXiv:1412.6980; Zhao et al., arXiv:2403.03507 (GaLore).
+DP-GRAPE: arXiv:2506.15588, section 3. Kingma and Ba, arXiv:1412.6980. GaLore: Zhao et al., arXiv:2403.03507.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ AtRefresh = Literal["reset-first", "keep", "reset"]
 class DPGrape(NoiseAwareOptimizer):
     """Adam whose moments live in the projected space (DP-GRAPE, arXiv:2506.15588).
 
-    The gradient of a weight of ``subspaces`` is taken from ``p.projected_grad`` (r × n), where
-    ``make_private`` has it put. If there is none, ``p.grad`` is projected: privatise, then project. Other
-    parameters are optimized as they are. At the end of a step the subspaces count it.
+    The gradient of a weight of ``subspaces`` is read from ``p.projected_grad`` (r × n), which ``make_private`` sets.
+    If there is none, ``p.grad`` is projected after it was privatized. Other parameters are optimized without
+    projection. Each step advances the subspaces' counter.
 
     Parameters
     ----------
     params : iterable of tensors or of dicts
-        What to optimize; dicts are parameter groups and may override the options from ``lr`` to ``floor``.
+        Tensors to optimize; dicts are parameter groups and may override the options from ``lr`` to ``floor``.
     lr : float
-        η >= 0.
+        Learning rate η >= 0.
     subspaces : Subspaces
-        Of the projected weights among them.
+        Subspaces of the projected weights among them.
     betas : pair of float
         β₁, β₂ in [0, 1).
     eps : float
@@ -70,12 +70,12 @@ class DPGrape(NoiseAwareOptimizer):
     floor : float
         γ' > 0, the least V̂ - Φ̂, for "adambc".
     at_refresh : {"reset-first", "keep", "reset"}
-        What becomes of the moments when the subspace changes: see the head of this module.
+        Treatment of the moments when the subspace changes: see the head of this module.
 
     Formal guarantees
     -----------------
-    As for any optimizer: a function of private gradients, of projectors that are independent of the data or a function
-    of private gradients, and of options. So the parameters are as private as the gradients.
+    The parameters are as private as the gradients: they are a function of private gradients, of options, and of
+    projectors that are independent of the data or computed from private gradients.
 
     Raises
     ------
@@ -165,7 +165,7 @@ class DPGrape(NoiseAwareOptimizer):
         Returns
         -------
         float or tensor or None
-            What the closure returned.
+            The return value of the closure.
 
         Raises
         ------
@@ -197,17 +197,17 @@ class DPGrape(NoiseAwareOptimizer):
         return {**super().state_dict(), "subspaces": self.subspaces.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave: steps taken from here are those that the saved optimizer would take.
+        """Load a result of :meth:`state_dict`, to continue the saved optimizer.
 
         Parameters
         ----------
         state_dict : dict
-            Of an optimizer of this class with as many parameters in each group and the same subspaces.
+            State of an optimizer of this class with as many parameters in each group and the same subspaces.
 
         Raises
         ------
         ParameterError
-            If it is of another optimizer or of other subspaces.
+            If it belongs to another optimizer or to other subspaces.
         """
         if "subspaces" not in state_dict:
             raise ParameterError("state_dict", sorted(state_dict), "the state of a DPGrape, with 'subspaces'")
@@ -303,7 +303,7 @@ def grape(
     subspaces: Subspaces | None,
     **_: Any,
 ) -> DPGrape:
-    """By its word in a recipe."""
+    """Make the optimizer that recipes call "grape"."""
     variance, projectors = required(noise_variance=noise_variance, subspaces=subspaces, by="grape")
     return DPGrape(
         params, lr, subspaces=projectors, betas=betas, eps=eps, weight_decay=weight_decay, noise_variance=variance

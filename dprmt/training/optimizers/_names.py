@@ -25,7 +25,7 @@ def make_optimizer(
     floor: float | None = None,
     subspaces: Subspaces | None = None,
 ) -> torch.optim.Optimizer:
-    """An optimizer for noisy gradients by its name in a recipe.
+    """Make an optimizer for noisy gradients by its name in a recipe.
 
     | name    | class                   | in the paper on DP-AdamBC                          |
     |---------|-------------------------|----------------------------------------------------|
@@ -39,8 +39,8 @@ def make_optimizer(
     Parameters
     ----------
     name : {"gd", "gdm", "adam", "adamw", "adambc", "grape"}
-        Which one; or another word that stands in `dprmt.training.recipes.OPTIMIZERS`, whose function is given all these
-        options by keyword.
+        Name of the optimizer. Names registered in `dprmt.training.recipes.OPTIMIZERS` work too; their function
+        receives all these options by keyword.
     params : iterable
         Tensors or parameter groups, as for any torch optimizer.
     lr : float
@@ -54,30 +54,30 @@ def make_optimizer(
     weight_decay : float
         λ >= 0. Decoupled for "adamw", "adambc" and "grape", added to the noisy gradient for the others, as torch does.
     noise_variance : float, optional
-        Φ = (σC/L)² of one entry of the gradient; required by "adambc" and "grape", not read by the others.
+        Variance Φ = (σC/L)² of the noise in one entry of the gradient; required by "adambc" and "grape", ignored by
+        the others.
     floor : float, optional
-        γ' > 0; required by "adambc", not read by the others.
+        Floor γ' > 0; required by "adambc", ignored by the others.
     subspaces : Subspaces, optional
-        Of the projected weights; required by "grape", not read by the others.
+        Subspaces of the projected weights; required by "grape", ignored by the others.
 
     Returns
     -------
     torch.optim.Optimizer
-        Of the class in the table.
+        An instance of the class in the table.
 
     Raises
     ------
     ParameterError
-        If the name is unknown, a number is out of its range, or an option lacks that the optimizer requires.
+        If the name is unknown, a number is out of its range, or a required option is missing.
 
     Formal guarantees
     -----------------
-    The optimizer post-processes the gradients it is given: the parameters are as private as these, as long as the
-    options do not depend on the private data in other ways.
+    The parameters are as private as the gradients, as long as the options do not depend on the private data.
 
     References
     ----------
-    Algorithms 1 and 2 (appendix A) of the heavy-tail class imbalance paper on DP-AdamBC.
+    Algorithms 1 and 2 (appendix A) of the heavy-tail class imbalance article on DP-AdamBC.
 
     Examples
     --------

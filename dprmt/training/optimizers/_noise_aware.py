@@ -1,4 +1,4 @@
-"""What optimizers share that know their gradients' noise: announcements for one step, moments with their dtype."""
+"""Shared base of optimizers that use the gradients' noise variance: values for one step, and typed moments."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
         super().add_param_group({**param_group, **checked({**self.defaults, **param_group})})
 
     def set_noise_variance(self, values: Mapping[Any, float]) -> None:
-        """Give single parameters another noise variance for the next step, and for that one only.
+        """Set the noise variance of single parameters for the next step only.
 
-        This is for what happens to a layer between noise and optimizer. For the denoiser: 0 for a layer it
-        replaced and nothing for one it left alone, as derived at the head of `dprmt.training.optimizers._adambc`.
+        Use it if a layer changes between noise and optimizer. A denoiser passes 0 for a replaced layer and omits the
+        others, as derived at the head of `dprmt.training.optimizers._adambc`.
 
         Parameters
         ----------
         values : mapping of parameter to float
-            Φ_t >= 0 by parameter, in place of ``group["noise_variance"]``. It enters the average Φ̂ like that.
+            Φ_t >= 0 by parameter, instead of ``group["noise_variance"]``. The average Φ̂ includes it.
 
         Raises
         ------
@@ -109,12 +109,12 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
 
 
 def checked(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in a group, as plain floats, or a ParameterError."""
+    """Return the options in a group, as plain floats, or a ParameterError."""
     return {name: check(group[name]) for name, check in _CHECKS.items() if name in group}
 
 
 def checked_betas(betas: Any) -> tuple[float, float]:
-    """β₁ and β₂ as floats in [0, 1), or a ParameterError."""
+    """Check that β₁ and β₂ are in [0, 1) and return them as floats."""
     try:
         β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
     except (TypeError, ValueError):
@@ -142,7 +142,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def required(*, by: str, **options: Any) -> tuple[Any, ...]:
-    """Options without which an optimizer cannot be made, or a ParameterError."""
+    """Return options without which an optimizer cannot be made, or a ParameterError."""
     for name, value in options.items():
         if value is None:
             raise ParameterError(name, None, f"given for {by!r}")

@@ -9,20 +9,20 @@ from dprmt.training.optimizers._grape import DPGrape
 
 
 def preconditioner(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:
-    """P of the last step ``-ηPm̂`` of one parameter: ``1/(√v̂ + ε)``, or ``1/√max(v̂ - Φ̂, γ')`` of DP-AdamBC.
+    """Compute P of the last step ``-ηPm̂`` of a parameter: ``1/(√v̂ + ε)``, or ``1/√max(v̂ - Φ̂, γ')`` for DP-AdamBC.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        One of `make_optimizer`, or Opacus' around it.
+        An optimizer of `make_optimizer`, or Opacus' wrapper of it.
     parameter : Tensor
-        Of one of its groups.
+        A parameter in one of its groups.
 
     Returns
     -------
     Tensor or None
-        Positive, of the shape of the gradient that the moments were taken of: that in the subspace, for a weight that
-        DP-GRAPE projects. A new tensor. None if the parameter has no second moment, as in gradient descent.
+        A new positive tensor with the shape of the gradient; for a weight that DP-GRAPE projects, of the gradient in
+        the subspace. None if the parameter has no second moment, as in gradient descent.
 
     Formal guarantees
     -----------------

@@ -12,23 +12,23 @@ from dprmt.training.optimizers._noise_aware import checked_betas
 
 
 def gd(params: Iterable[Any], *, lr: float, weight_decay: float, **_: Any) -> torch.optim.Optimizer:
-    """DP-GD."""
+    """Make DP-GD."""
     return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay)
 
 
 def gdm(params: Iterable[Any], *, lr: float, momentum: float, weight_decay: float, **_: Any) -> torch.optim.Optimizer:
-    """DP-GDM: momentum without dampening."""
+    """Make DP-GDM: momentum without dampening."""
     μ = check_real("momentum", momentum, low=0.0, high=1.0, high_open=True)
     return torch.optim.SGD(params, lr=lr, momentum=μ, weight_decay=weight_decay)
 
 
 def adam(params: Iterable[Any], **options: Any) -> torch.optim.Optimizer:
-    """DP-Adam."""
+    """Make DP-Adam."""
     return torch.optim.Adam(params, **_of_adam(**options))
 
 
 def adamw(params: Iterable[Any], **options: Any) -> torch.optim.Optimizer:
-    """DP-Adam with decoupled weight decay."""
+    """Make DP-Adam with decoupled weight decay."""
     return torch.optim.AdamW(params, **_of_adam(**options))
 
 

@@ -5,18 +5,17 @@
     for batch in private:                          # or private.epoch(), once for each epoch
         private.step(losses_of, batch)             # losses_of(rows) -> one loss for each row, shape (B,)
 
-A framework whose loop must stay its own calls the same parts itself::
+If a framework's loop must not change, call the parts yourself::
 
     for batch in private:                          # a PrivateBatch; len(private) == private.steps
-        for part in private.micro_batches(batch):  # a MicroBatch; none for an empty batch; part.rows is collated
+        for part in private.micro_batches(batch):  # a MicroBatch with collated part.rows
             private.accumulate(losses_of, part)    # clips and adds; raises before anything is released
         private.finish()                           # charges, noises, moves the optimizer that was given
 
-Collation happens for each micro-batch, in the loader's workers. ``private.model`` and ``private.optimizer`` are the
-objects that were given; a scheduler takes ``private.optimizer``. ``steps_taken`` and ``steps_charged`` count;
-``epsilon()``, ``mechanism``, ``noise_multiplier``, ``statement()`` and ``records`` say what it costs;
-``state_dict()`` and ``load_state_dict()`` go on exactly. An error in :meth:`PrivateRun.accumulate` leaves the batch to
-be given again; a new iteration yields a batch again whose step was not finished.
+Collation happens for each micro-batch, in the loader's workers. ``private.model`` and ``private.optimizer`` are your
+objects; pass ``private.optimizer`` to a scheduler. ``epsilon()``, ``statement()`` and ``records`` report the privacy
+cost. ``state_dict()`` and ``load_state_dict()`` continue a run exactly. After an error in
+:meth:`PrivateRun.accumulate` you can pass the batch again, and a new iteration repeats an unfinished batch.
 """
 
 import dprmt.training._needs_train  # noqa: F401

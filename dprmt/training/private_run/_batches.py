@@ -5,19 +5,23 @@ Every row travels with its position in the data set, from the draw through worke
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.accounting import Poisson, RandomAllocation
+from dprmt.accounting import Poisson, RandomAllocation, Sampling
 from dprmt.training.norms import SampleId
-from dprmt.training.private_run._owners import Owners
+from dprmt.training.private_run._owners import Owners, Part
+from dprmt.training.private_run._processes import rank
 from dprmt.training.private_run._randomness import Randomness
-from dprmt.training.randomness import SecureRandom, allocation
+from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
 _RESOLUTION = 2.0**24  # values of one float32 of torch.rand, which a sample is drawn by
 _REPLACED = (SequentialSampler, RandomSampler, DistributedSampler)
@@ -36,7 +40,7 @@ _KEPT = (
 
 
 def poisson(batch_size: float, samples: int) -> Poisson:
-    """Poisson sampling at the smallest rate, at least the nominal one, that ``torch.rand`` can draw exactly."""
+    """Make Poisson sampling at the smallest rate, at least the nominal one, that ``torch.rand`` can draw exactly."""
     return Poisson(min(1.0, math.ceil(batch_size / samples * _RESOLUTION) / _RESOLUTION))
 
 
@@ -47,12 +51,30 @@ class Draws:
     generator that the secret seeds; the same number always gives the same batch.
     """
 
-    def __init__(self, samples: int, sampling: Poisson | RandomAllocation, randomness: Randomness) -> None:
+    def __init__(self, samples: int, sampling: Sampling, randomness: Randomness) -> None:
+        assert isinstance(sampling, Poisson | RandomAllocation)  # what a private run offers, without a largest size
+        assert getattr(sampling, "at_most", None) is None
         self._samples, self._sampling, self.randomness = samples, sampling, randomness
         self._epoch: tuple[int, list[list[int]]] | None = None
+        self._secrets: dict[int, bytes] = {}  # of epochs that another start of the run began
+
+    def epoch_under_way(self, charged: int) -> bytes | None:
+        """Return the secret of the allocation that this many recorded steps have begun, where it may be kept."""
+        per_epoch = None if isinstance(self._sampling, Poisson) else self._sampling.steps_per_epoch
+        if per_epoch is None or not charged % per_epoch or self.randomness.secure:
+            return None
+        return self._secret(charged // per_epoch)
+
+    def go_on(self, charged: int, secret: bytes) -> None:
+        """Finish the epoch that another start of the run began."""
+        assert isinstance(self._sampling, RandomAllocation)
+        self._secrets[charged // self._sampling.steps_per_epoch] = secret
+
+    def _secret(self, epoch: int) -> bytes:
+        return self._secrets.get(epoch) or self.randomness.derive(f"allocation of epoch {epoch}")
 
     def at(self, charged: int) -> list[int]:
-        """The batch of the step that comes after so many charged ones."""
+        """Return the batch of the step that comes after so many charged ones."""
         if isinstance(self._sampling, Poisson):
             generator = self.randomness.generator(f"Poisson sampling after {charged} steps")
             if isinstance(generator, SecureRandom):
@@ -61,7 +83,8 @@ class Draws:
             return drawn.nonzero().ravel().tolist()
         epoch, step = divmod(charged, self._sampling.steps_per_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
-            generator = self.randomness.generator(f"allocation of epoch {epoch}")
+            secret = self._secret(epoch)
+            generator = SecureRandom(secret) if self.randomness.secure else secret_generator("cpu", secret)
             self._epoch = epoch, allocation(self._samples, self._sampling.steps_per_epoch, generator)
         return self._epoch[1][step]
 
@@ -79,13 +102,26 @@ class MicroBatch:
         self,
         number: int,
         rows: Any,
-        positions: list[int],
+        names: Sequence[SampleId],
         owners: list[SampleId] | None = None,
+        weights: list[float] | None = None,
         stands_in: bool = False,
     ) -> None:
-        self.rows, self._number, self._positions, self._owners = rows, number, positions, owners
-        self._stands_in = stands_in
+        self.rows, self._number, self._names, self._owners = rows, number, names, owners
+        self._weights, self._stands_in = weights, stands_in
         self._is_added = False
+
+    def _weighted(self, losses_of: Callable[[Any], torch.Tensor]) -> tuple[Any, Callable[[Any], torch.Tensor]]:
+        """Return rows for the private step, and their losses, each times its row's weight where rows have some."""
+        if self._weights is None:
+            return self.rows, losses_of
+        both = {"rows": self.rows, "weights": torch.tensor(self._weights)}
+
+        def weighted(both: dict[str, Any]) -> torch.Tensor:
+            found = losses_of(both["rows"])
+            return found * both["weights"].to(found)
+
+        return both, weighted
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TrainingStateError(
@@ -103,11 +139,23 @@ class PrivateBatch:
     ----------
     step : int
         Steps taken before it.
+    size : int
+        Samples in it, over all processes. **Private.**
     """
 
-    def __init__(self, step: int, parts: Sequence[Part], load: Callable[[], Any], stand_ins: int, row: Any) -> None:
-        self.step, self._parts, self._load = step, list(parts), load
+    def __init__(
+        self,
+        step: int,
+        size: int,
+        parts: Sequence[Part],
+        load: Callable[[], Any],
+        stand_ins: int,
+        row: Callable[[], Any],
+        seen: Counter[str] | None,
+    ) -> None:
+        self.step, self.size, self._parts, self._load = step, size, list(parts), load
         self._stand_ins, self._row = stand_ins, row
+        self._seen = seen  # contents named so far, where rows are named by content
         self._current: MicroBatch | None = None
         self._count, self._is_finished = 0, False
 
@@ -138,53 +186,90 @@ class PrivateBatch:
             self._stand_ins -= 1
             return MicroBatch(self._count, self._row(), [0], stands_in=True)
         part = self._parts.pop(0)
-        positions, rows = self._load()
-        if positions != [place for place, _ in part]:
+        positions, rows, contents = self._load()
+        if positions != part.positions:
             raise TrainingStateError(
                 "the data loader gave other rows than were drawn.\nFix: a DataLoader that keeps the order of batches."
             )
-        owners = [owner for _, owner in part if owner is not None] or None
-        return MicroBatch(self._count, rows, positions, owners)
+        names = positions if self._seen is None else [self._named(content) for content in contents]
+        return MicroBatch(self._count, rows, names, part.owners, part.weights)
+
+    def _named(self, content: str) -> str:
+        # By content: unlike its position a row's name stays, and with it secret probes, when another row is removed.
+        assert self._seen is not None
+        self._seen[content] += 1
+        return f"{content} {self._seen[content]}"
 
 
-Part = list[tuple[int, SampleId | None]]
-"""Positions of a micro-batch, and whose they are."""
+def _digest(row: Any) -> str:
+    return hashlib.blake2b(content_of(row), digest_size=16).hexdigest()
+
+
+def content_of(row: Any) -> bytes:
+    """Serialize a row to bytes that equal rows share."""
+    if isinstance(row, torch.Tensor):
+        value = row.detach().cpu().contiguous()
+        return f"{value.dtype} {tuple(value.shape)} ".encode() + value.reshape(-1).view(torch.uint8).numpy().tobytes()
+    if isinstance(row, Mapping):
+        pairs = sorted(row.items(), key=lambda pair: str(pair[0]))
+        return b"".join(content_of(part) for pair in pairs for part in pair)
+    if isinstance(row, (tuple, list)):
+        return f"{len(row)} ".encode() + b"".join(map(content_of, row))
+    if isinstance(row, (str, int, float, bool, bytes, type(None))):
+        return f"{type(row).__name__} {row!r} ".encode()
+    return pickle.dumps(row, protocol=4)
 
 
 class Source:
     """Data set and loader of a run, and how its logical batches are cut.
 
-    ``samples``: how many there are to draw, owners if rows have some.
+    ``samples``: how many there are to draw, owners if rows have some. ``length``: of the row at a position; micro-
+    batches then hold rows of similar length.
     """
 
-    def __init__(self, data: Any, owners: Owners | None, micro_batch_size: int | None) -> None:
+    def __init__(
+        self,
+        data: Any,
+        owners: Owners | None,
+        micro_batch_size: int | None,
+        length: Callable[[int], int] | None = None,
+    ) -> None:
         self._loader = data if isinstance(data, DataLoader) else DataLoader(data)
         self.dataset = self._loader.dataset
-        self._owners, self._micro = owners, micro_batch_size
+        self._owners, self._micro, self._length = owners, micro_batch_size, length
         self.samples = len(self.dataset) if owners is None else len(owners.names)
 
-    def parts(self, drawn: Sequence[int]) -> list[Part]:
-        """Micro-batches of the samples drawn."""
+    def parts(self, drawn: Sequence[int], number: int) -> list[Part]:
+        """Split the samples drawn for a step into micro-batches."""
+        if self._owners is not None:
+            return list(self._owners.parts(drawn, self._micro, number, self._length))
         size = self._micro or max(1, len(drawn))
-        if self._owners is None:
-            return [[(place, None) for place in drawn[at : at + size]] for at in range(0, len(drawn), size)]
-        size = self._micro or max(1, sum(len(self._owners.items[owner]) for owner in drawn))
-        return [list(zip(places, names, strict=True)) for places, names in self._owners.parts(drawn, size)]
+        drawn = drawn if self._length is None else sorted(drawn, key=self._length)
+        return [Part(list(drawn[at : at + size])) for at in range(0, len(drawn), size)]
 
-    def loaded(self, plans: Iterator[list[Part]]) -> Iterator[Any]:
-        """Pairs of positions and collated rows, of all parts in their order."""
-        positions = ([place for place, _ in part] for parts in plans for part in parts)
+    def loaded(self, plans: Iterator[list[Part]], by_content: bool) -> Iterator[Any]:
+        """Load positions, collated rows and their contents of all parts, in order."""
+        positions = (part.positions for parts in plans for part in parts)
         options = {name: getattr(self._loader, name) for name in _KEPT if getattr(self._loader, name, None) is not None}
-        collate = _Collated(self._loader.collate_fn)
+        collate = _Collated(self._loader.collate_fn, by_content)
         return iter(DataLoader(_Numbered(self.dataset), batch_sampler=positions, collate_fn=collate, **options))
 
+    def seen_before(self, parts: list[Part], processes: int) -> Counter[str]:
+        """Return contents of the rows of earlier processes: equal rows get names in their order."""
+        if processes == 1:
+            return Counter()
+        own = Counter(_digest(self.dataset[place]) for part in parts for place in part.positions)
+        shares: list[Counter[str]] = [Counter()] * processes
+        torch.distributed.all_gather_object(shares, own)
+        return sum(shares[: rank()], Counter())
+
     def first_row(self) -> Any:
-        """Any row, for a process that has none left."""
+        """Load any row, for a process that has none left."""
         return self._loader.collate_fn([self.dataset[0]])
 
 
 def checked_data(data: Any) -> Any:
-    """What was given, if rows can be drawn from it."""
+    """Check that rows can be drawn from the data."""
     dataset = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise ParameterError("dataset_or_loader", type(dataset).__name__, "a data set with a length and numbered rows")
@@ -224,10 +309,12 @@ class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
 
 
 class _Collated:
-    """A collate function that keeps the positions."""
+    """A collate function that keeps the positions, and digests of contents where those are asked for."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
+    def __init__(self, collate: Callable[[list[Any]], Any], by_content: bool) -> None:
+        self._collate, self._by_content = collate, by_content
 
-    def __call__(self, rows: list[tuple[int, Any]]) -> tuple[list[int], Any]:
-        return [position for position, _ in rows], self._collate([row for _, row in rows])
+    def __call__(self, numbered: list[tuple[int, Any]]) -> tuple[list[int], Any, list[str]]:
+        rows = [row for _, row in numbered]
+        read = rows if self._by_content else ()
+        return [position for position, _ in numbered], self._collate(rows), list(map(_digest, read))

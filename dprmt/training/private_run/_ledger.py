@@ -18,7 +18,7 @@ from dprmt.training.private_run._clip_only import SENTENCE, ClippingOnly
 Mechanism: TypeAlias = DPSGD | ClippingOnly
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
-_BLOCK, _WORTH_A_BLOCK = 64, 32  # numbers of steps asked at once, and the shortest run that is asked so
+_BLOCK, _FEWEST_STEPS = 64, 32  # numbers of steps per curve, and the shortest run for which curves pay
 _DIGITS = 3  # binary ones that numbers of steps are rounded up to then
 
 
@@ -27,9 +27,9 @@ class PrivacyLedger:
 
     Formal guarantees
     -----------------
-    :meth:`charge` returns only after the line is on the disk (fsync of the file, and of its folder when it is new).
-    Whoever uses a noisy gradient after it returned can be stopped at any instant: the file then names at least as
-    many steps as gradients were used. A line that was cut short by a crash counts as a step.
+    :meth:`charge` returns only after the line is on the disk (fsync of the file, and of its folder when it is new). So
+    you can be stopped at any instant after it returned: the file then names at least as many steps as noisy gradients
+    were used. A line that was cut short by a crash counts as a step.
     """
 
     def __init__(self, folder: Path, mechanism: str, relation: str | None = None) -> None:
@@ -51,7 +51,7 @@ class PrivacyLedger:
 
 
 def charged_steps(folder: Path) -> int:
-    """Number of steps charged in a run folder, over all its starts."""
+    """Return the number of steps charged in a run folder, over all its starts."""
     # A line that was cut short counts, and so do lines that are gone but that a later line has counted.
     path, count = folder / FILE, 0
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
@@ -69,19 +69,19 @@ def _stated(line: bytes) -> int:
 
 
 def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
-    """The least number of steps, not below ``steps``, that can be charged: (R1'') of random_allocation.md."""
+    """Return the least number of steps, not below ``steps``, that can be charged: (R1'') of random_allocation.md."""
     return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
 
 
 class SpentEpsilon:
     """Upper bounds of ε after any number of steps, each computed once.
 
-    Where an answer takes longer than half a second, the bound for a number of steps up to a quarter larger is given
-    (1, 2, …, 8, 10, 12, 14, 16, 20, …, never past the planned number): ε grows with the number of steps, so this errs
-    to the safe side. Random allocation is charged in whole epochs, whatever step of an epoch was the last.
+    If a bound takes longer than half a second, it is computed for up to a quarter more steps (1, 2, …, 8, 10, 12, 14,
+    16, 20, …, at most the planned number). This is safe, because ε grows with the number of steps. Random allocation
+    counts whole epochs, including a partial last one.
 
-    Of a run that is long enough, bounds come in blocks of 64 numbers of steps, from one curve: each is an upper bound,
-    and takes a thirtieth of the time. The last one is always solved for alone. ``releases``: what else was released.
+    For a long run, bounds are computed in blocks of 64 numbers of steps from one curve: each is an upper bound, and
+    takes a thirtieth of the time. The last one is always computed separately. ``releases``: other releases.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SpentEpsilon:
         self._slow = False
 
     def after(self, steps: int, *, exactly: bool = False) -> float:
-        """The bound; infinite where no noise is added."""
+        """Return the bound; infinite where no noise is added."""
         if isinstance(self._mechanism, ClippingOnly):
             return math.inf
         if steps == 0 and not self._releases:
@@ -117,7 +117,7 @@ class SpentEpsilon:
         return self._known[steps]
 
     def _in_blocks(self, steps: int) -> bool:
-        if self._releases or self._mechanism.steps_per_epoch is not None or not steps < self._planned >= _WORTH_A_BLOCK:
+        if self._releases or self._mechanism.steps_per_epoch is not None or not steps < self._planned >= _FEWEST_STEPS:
             return False
         self.after(self._planned, exactly=True)  # asked for at the end anyway; how long it takes decides
         return not self._slow
@@ -136,18 +136,18 @@ class SpentEpsilon:
 def spent_epsilon(
     mechanism: Mechanism, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
 ) -> SpentEpsilon:
-    """The same for all runs with the same mechanism: those of a sweep ask the same questions."""
+    """Share the bounds of all runs with the same mechanism, such as the runs of a sweep."""
     return SpentEpsilon(mechanism, delta, planned, releases)
 
 
 def mechanism_digest(mechanism: Mechanism, delta: float) -> str:
-    """A few letters that differ where the mechanism or δ does."""
+    """Return a few letters that differ where the mechanism or δ does."""
     document = json.dumps({**describe_mechanism(mechanism), "delta": delta}, sort_keys=True)
     return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()
 
 
 def describe_mechanism(mechanism: Mechanism) -> dict[str, Any]:
-    """The mechanism as a document, for the run's record."""
+    """Return the mechanism as a document, for the run's record."""
     if isinstance(mechanism, ClippingOnly):
         return {"mechanism": f"none ({SENTENCE})", "sample_rate": mechanism.sample_rate}
     document = mechanism.as_dict()

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting import ExactNorms, Poisson, RandomAllocation, calibrate
-from dprmt.training.clipping import ClippingPlan, Units, plan_private
+from dprmt.training.clipping import Units, plan_private
 from dprmt.training.clipping._norms import NormsWanted
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
@@ -27,7 +27,7 @@ from dprmt.training.private_run._processes import from_first, rank
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.private_run._run import PrivateRun, check_free
 
-_ISOLATION_CHECKS = 0.02  # of later micro-batches
+_ISOLATION_CHECKS = 0.02  # probability of a check of a later micro-batch
 _OPACUS = {
     "max_grad_norm": "clipping_norm=...",
     "target_delta": "delta=...",
@@ -41,7 +41,7 @@ _OPACUS = {
     "secure_mode": "secure=True",
     "distributed": "nothing: the process group is found",
 }
-"""Options of Opacus' engine, and of earlier versions, by what stands for them."""
+"""Options of Opacus' engine, and of earlier versions, with the names to use here."""
 
 
 def make_private(
@@ -71,93 +71,76 @@ def make_private(
     progress: bool = False,
     **others: Never,
 ) -> PrivateRun:
-    """Make a training run private: its batches, its gradients, its optimizer and its ε in one object.
+    """Make a training run private: batches, gradients, optimizer and ε in one object.
 
-    Iterate over the result instead of over your data loader, and give each batch to
-    :meth:`PrivateRun.step` together with a function from rows to their losses.
+    Iterate over the result instead of over your data loader. Pass each batch to :meth:`PrivateRun.step`.
 
     Parameters
     ----------
     model : Module
-        The model to train, on its device. Its layers must keep samples apart: batch normalization raises an error.
+        Model to train, on its device.
     optimizer : torch.optim.Optimizer
-        Any optimizer of all trainable parameters. A `dprmt.training.optimizers.DPGrape` brings its subspaces; a
-        `DPAdamBC` is given its noise variance.
+        Any optimizer of all trainable parameters.
     dataset_or_loader : Dataset or DataLoader
-        A data set with a length. A loader's data set, ``collate_fn``, workers and pinning are kept; its sampler is
-        replaced, and must be torch's sequential, random or distributed one.
+        Data with a length; the sampler of a loader is replaced.
     norms : str, Norms or NormEstimator
-        How per-sample norms are computed. ``"exact"`` forms per-sample gradients; ``"ghost"`` obtains the same norms
-        without most of them; ``Hutchinson(probes, secret=...)`` and ``HutchPlusPlus(probes, sketch, secret=...)``
-        estimate them; ``"hutchinson"`` and ``"hutch++"`` stand for values of these that are printed.
+        Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory. ``Hutchinson(probes, secret=...)`` and
+        ``HutchPlusPlus(...)`` estimate norms.
     clipping_norm : float
-        C > 0, the largest norm of a sample's gradient in the sum (Opacus' ``max_grad_norm``).
+        Largest norm C > 0 of a sample's gradient in the sum (Opacus' ``max_grad_norm``).
     batch_size : float, optional
-        L in (0, n], the *expected* logical batch size over all processes. By default the loader's. Owners, where
-        there are some.
+        *Expected* logical batch size over all processes; by default the loader's.
     steps, epochs : int, float
-        Exactly one of them: the number of steps, or of epochs of n/L steps.
-    target_epsilon : float, optional
-        > 0: σ is the smallest for which the planned steps cost no more at ``delta``. Exactly one of this and
-        ``noise_multiplier``.
+        Exactly one of them: the length of the run.
+    target_epsilon, noise_multiplier : float, optional
+        Exactly one of them: the ε > 0 that the planned steps may cost, or σ > 0.
     delta : float, optional
-        In (0, 1). Required with ``target_epsilon`` and with ``ledger``.
-    noise_multiplier : float, optional
-        σ > 0.
+        δ in (0, 1). Required with a target and with ``ledger``.
     micro_batch_size : int, optional
-        How many rows are clipped together, >= 1. By default all of a logical batch.
+        Rows clipped together, >= 1; by default all.
     sampling : {"poisson", "allocation"}
-        Every sample enters every batch independently with probability L/n, or is in exactly one of the n/L batches
-        of each epoch (random allocation).
+        Independent sampling, or one random batch of each epoch.
     owners : str, or sequence of int or str, optional
-        Whose each row is, or the column that says so: then all rows of one owner are one sample.
+        Owner of each row, or its column; all rows of one owner are one sample.
     units : Units, optional
-        How samples of several rows are clipped, and how many rows one may have. Without ``owners`` every row is
-        its own unit: ``Units(1, regime="alone")`` runs each row alone, for losses that call the model several times.
+        How samples of several rows are clipped.
     tokens : int, optional
-        The largest number of tokens in a row, known without looking at the data.
+        Largest number of tokens in a row, known without looking at the data.
     whole : iterable of str
-        Names of modules to run sample by sample, as for `dprmt.training.clipping.plan_private`.
+        Names of modules to run sample by sample.
     isolation_checks : float
-        In [0, 1]: how often rows of a later micro-batch are run alone and compared; the first one always is.
+        Probability in [0, 1] that a later micro-batch is checked; the first one always is.
     denoising : Denoising, optional
-        Denoise released gradients before the optimizer moves.
+        Denoiser of released gradients.
     telemetry : bool or mapping
-        Whether to read what released gradients show of the run, or the options of
-        `dprmt.training.telemetry.Telemetry`.
+        Whether to estimate signal and progress, or options for it.
     secure : bool
-        Sampling and noise from a cipher. :meth:`PrivateRun.state_dict` then holds no secret, and a loaded run draws
-        anew.
+        Whether a cipher draws sampling and noise.
     ledger : path, optional
-        A folder in which every step is recorded, durably, before its gradient is used. Steps that an interrupted
-        process took after its last saved state are then counted.
+        Folder that records every step before its gradient is used.
     progress : bool
         Whether to show a bar with ε; it needs tqdm.
     **others
-        None: names of Opacus' options raise an error that tells the name here.
+        None: Opacus' names raise an error with the right name.
 
     Returns
     -------
     PrivateRun
-        Iterable, of length ``steps``; with ``.step``, ``.epsilon``, ``.mechanism``, ``.state_dict`` and more.
+        Iterable of length ``steps``.
 
     Raises
     ------
     ParameterError
-        If an argument is out of its range, two conflict, or the model or optimizer cannot be made private; nothing
-        was changed then.
+        If an argument is invalid, two conflict, or model or optimizer cannot be made private.
 
     Privacy
     -------
-    Holds if: see :class:`PrivateRun`.
-    Covers: the trained parameters after every step, and everything computed from them and from public numbers.
-    Does not cover: losses, evaluation on training rows, several runs on the same rows. Proof:
-    ``docs/theory/randomized_clipping.md`` for estimated norms.
+    Holds if: see :class:`PrivateRun`. Covers: the trained parameters after every step. Does not cover: losses,
+    evaluation on training rows, several runs on the same rows. Proof: ``docs/theory/randomized_clipping.md``.
 
     See Also
     --------
-    PrivateRun : for what the result can do.
-    dprmt.accounting.calibrate : for σ without a model.
+    PrivateRun : for its methods and its guarantee.
 
     Examples
     --------
@@ -189,25 +172,21 @@ def make_private(
     σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     distributed = several and torch.distributed.get_world_size() > 1
-    names = tuple(whole)
-
-    def planned(secret: bytes) -> ClippingPlan:
-        return plan_private(
-            model,
-            norms=norms,
-            clipping_norm=clipping_norm,
-            expected_batch_size=size,
-            tokens=tokens,
-            probe_generator=ProbeGenerator(secret),
-            subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
-            distributed=distributed,
-            whole=names,
-            replay=isolation_checks,
-            units=units,
-        )
-
     randomness = Randomness(from_first(secrets.token_bytes(32)), True, bool(secure))
-    plan = planned(randomness.derive("probes"))
+    probes = ProbeGenerator(randomness.derive("probes"))
+    plan = plan_private(
+        model,
+        norms=norms,
+        clipping_norm=clipping_norm,
+        expected_batch_size=size,
+        tokens=tokens,
+        probe_generator=probes,
+        subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
+        distributed=distributed,
+        whole=whole,
+        replay=isolation_checks,
+        units=units,
+    )
     if groups is not None:
         groups = replace(groups, alone=plan.regime == "alone")
     mechanism = plan.record.mechanism(1.0 if σ is None else σ, scheme)
@@ -220,7 +199,8 @@ def make_private(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     return PrivateRun(
-        planned,
+        plan,
+        probes,
         optimizer,
         Source(data, groups, micro),
         mechanism=mechanism,
@@ -255,7 +235,7 @@ def _steps(
     steps: SupportsIndex | None, epochs: float | None, scheme: Poisson | RandomAllocation, per_epoch: float
 ) -> int:
     if (steps is None) == (epochs is None):
-        raise ParameterError("steps, epochs", (steps, epochs), "given, exactly one of them")
+        raise ParameterError("steps, epochs", (steps, epochs), "one number", "pass exactly one of steps and epochs")
     if steps is not None:
         return check_count("steps", steps)
     length = scheme.steps_per_epoch if isinstance(scheme, RandomAllocation) else per_epoch
@@ -267,11 +247,12 @@ def _privacy(
 ) -> tuple[float | None, float | None, float | None]:
     if (noise_multiplier is None) == (target is None):
         both = (noise_multiplier, target)
-        raise ParameterError("noise_multiplier, target_epsilon", both, "given, exactly one of them")
+        fix = "pass exactly one of them, for example target_epsilon=3.0"
+        raise ParameterError("noise_multiplier, target_epsilon", both, "one noise level", fix)
     if delta is not None:
         delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
     elif target is not None or ledger is not None:
-        raise ParameterError("delta", None, "given with target_epsilon and with ledger")
+        raise ParameterError("delta", None, "given with target_epsilon and with ledger", "pass delta")
     if noise_multiplier is not None:
         noise_multiplier = check_real("noise_multiplier", noise_multiplier, low=0.0, low_open=True)
     if target is not None:

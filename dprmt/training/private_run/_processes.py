@@ -32,19 +32,19 @@ def process_group() -> Iterator[tuple[int, int]]:
 
 
 def rank() -> int:
-    """Number of this process."""
+    """Return the number of this process."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def most_in_any(count: int) -> int:
-    """The largest of all processes' counts."""
+    """Return the largest of all processes' counts."""
     most = torch.tensor(count)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     return int(most)
 
 
 def from_first(value: _Value) -> _Value:
-    """The first process' value, in all processes."""
+    """Return the first process' value, in all processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return value
     box = [value]
@@ -53,13 +53,13 @@ def from_first(value: _Value) -> _Value:
 
 
 def in_first(work: Callable[[], _Value]) -> _Value | None:
-    """Work of the first process, None elsewhere; what it refuses is refused in all processes, so that all end."""
+    """Work in the first process, None elsewhere; an error there is raised in all processes, so that all end."""
     value, problem, state = None, None, None
     if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
         try:
             value = work()
         except ParameterError as error:
-            problem = error.name, error.value, error.allowed
+            problem = error.name, error.value, error.allowed, error.fix
         except TrainingStateError as error:
             state = str(error)
     problem, state = from_first((problem, state))

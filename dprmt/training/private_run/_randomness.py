@@ -1,10 +1,10 @@
-"""Randomness of a run: one secret per start, from which noise, Poisson coins and probes are derived."""
+"""Randomness of a run: one secret per start, from which noise, Poisson sampling and probes are derived."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,10 +20,10 @@ class Randomness:
 
     Formal guarantees
     -----------------
-    Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as
-    :func:`dprmt.training.randomness.secret_generator` says. The Mersenne Twister is no cryptographic generator.
-    Released gradients show sums of rounded normals and data, not its words; still, a guarantee against an adversary
-    who attacks the generator, or floating-point noise, needs ``secure``, and is then that of ``SecureRandom``.
+    Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as a
+    stream of :func:`dprmt.training.randomness.secret_generator`. The Mersenne Twister is not a cryptographic
+    generator. Released gradients show sums of rounded normals and data, not its raw output. For an attacker on the
+    generator or on floating-point noise, use ``secure``, which has the guarantee of ``SecureRandom``.
     """
 
     secret: bytes
@@ -31,29 +31,34 @@ class Randomness:
     secure: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.secret) != _SECRET_BYTES:  # so that secret and purpose are told apart
+        if len(self.secret) != _SECRET_BYTES:  # a fixed length separates secret and purpose
             raise ParameterError("secret", "<hidden>", f"{_SECRET_BYTES} bytes")
 
     def __repr__(self) -> str:
         return f"Randomness(is_secret={self.is_secret})"
 
     def derive(self, purpose: str) -> bytes:
-        """32 bytes for one purpose: nobody asks for one purpose twice."""
+        """Derive 32 bytes for one purpose; each purpose is used once."""
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
+    def anew(self, number: int) -> Randomness:
+        """Make other randomness: a fresh secret, or for a known seed the one that follows from it and the number."""
+        secret = secrets.token_bytes(_SECRET_BYTES) if self.is_secret else self.derive(f"anew {number}")
+        return replace(self, secret=secret)
+
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
-        """A generator for one purpose."""
+        """Return a generator for one purpose."""
         if self.secure:
             return SecureRandom(self.derive(purpose))
         return secret_generator(device, self.derive(purpose))
 
 
 def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False) -> Randomness:
-    """Randomness of one start of a run."""
+    """Make the randomness of one start of a run."""
     if noise_seed is None:
         drawn = Randomness(secrets.token_bytes(_SECRET_BYTES), True, secure)
         if secure:
-            drawn.generator("noise")  # says now if the package is missing
+            drawn.generator("noise")  # raises an error now if the package is missing
         return drawn
     if secure:
         raise ParameterError("noise_seed", noise_seed, "None with privacy.secure: a known seed protects nobody")

@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
+import os
 import secrets
 import struct
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
+from torch.utils._pytree import tree_map
 
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
-from dprmt.accounting import DPSGD, FixedOrder, FixedSize, PrivacyBounds, compose
+from dprmt.accounting import DPSGD, GaussianRelease, PrivacyBounds, compose
 from dprmt.statements import round_up
 from dprmt.training.clipping import ClippingPlan, ShardedStep, UnitStep
 from dprmt.training.denoising import Denoising, DenoisingStep
-from dprmt.training.private_run._batches import Draws, MicroBatch, Part, PrivateBatch, Source
-from dprmt.training.private_run._guards import Guard
-from dprmt.training.private_run._ledger import PrivacyLedger, mechanism_digest, spent_epsilon, whole_epochs
+from dprmt.training.norms import ProbeGenerator
+from dprmt.training.private_run._batches import Draws, MicroBatch, PrivateBatch, Source
+from dprmt.training.private_run._clip_only import ClippingOnly, named_relation
+from dprmt.training.private_run._ledger import (
+    Mechanism,
+    PrivacyLedger,
+    SpentEpsilon,
+    describe_mechanism,
+    mechanism_digest,
+    spent_epsilon,
+    whole_epochs,
+)
+from dprmt.training.private_run._owners import Part
 from dprmt.training.private_run._processes import from_first, in_first, most_in_any, rank
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import secret_generator
 from dprmt.training.telemetry import Telemetry
 
 Losses: TypeAlias = Callable[[Any], torch.Tensor]
-Planned: TypeAlias = Callable[[bytes], ClippingPlan]  # from the secret of the probes
 _FORMAT = 1  # of state_dict
 _STATE_KEYS = {"format", "run", "steps_taken", "charged", "attempts", "parameters", "optimizer", "description"}
 
 
-_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # of runs that are not closed
+_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models of open runs
 
 
 def check_free(model: torch.nn.Module) -> None:
@@ -110,65 +123,67 @@ class PrivateRun:
 
     def __init__(
         self,
-        plan: Planned,
+        plan: ClippingPlan,
+        probes: ProbeGenerator,
         optimizer: torch.optim.Optimizer,
         source: Source,
         *,
-        mechanism: DPSGD,
+        mechanism: Mechanism,
         steps: int,
         delta: float | None,
         most_charged: float,
         randomness: Randomness,
         ledger: Path | None = None,
+        attempt: int = 1,
         denoising: Denoising | None = None,
         telemetry: Mapping[str, Any] | None = None,
         progress: bool = False,
     ) -> None:
-        self.optimizer, self.steps, self.mechanism, self._delta = optimizer, steps, mechanism, delta
-        self._planned, self._source, self._most, self._progress = plan, source, most_charged, progress
-        self._denoising, self._telemetry = denoising, telemetry
+        self.steps, self._delta = steps, delta
+        self.mechanism = cast(DPSGD, mechanism)
+        self._adds_noise = not isinstance(mechanism, ClippingOnly)
+        self._plan, self._probes, self._source = plan, probes, source
+        self._most, self._progress = most_charged, progress
         self._name = from_first(secrets.token_hex(8))
-        self.steps_taken = self._attempts = self._checks = self._losses_returned = self._loads = 0
+        self.steps_taken = self._attempts = self._losses_returned = self._iteration = 0
+        self._loads = attempt - 1
+        self.releases: tuple[GaussianRelease, ...] = ()  # charged beside the steps
         self._batch: PrivateBatch | None = None
-        self._iteration = 0
-        self._begin(randomness)
+        self.model, σ = plan.model, self.noise_multiplier
+        self._trained = {name: value for name, value in plan.model.named_parameters() if value.requires_grad}
+        for group in optimizer.param_groups:
+            if "noise_variance" in group:  # of DPAdamBC and DPGrape
+                group["noise_variance"] = plan.noise_variance(σ)
+        self._draw_from(randomness)
+        device = next(iter(self._trained.values())).device
+        self._noise = randomness.generator(f"noise of process {rank()}", device)
+        self._inner = plan.privatize(optimizer, noise_multiplier=σ, noise_generator=self._noise)
+        self.optimizer = self._inner.optimizer.original_optimizer
+        self.telemetry = self.denoising = None
+        if telemetry is not None:
+            options = {"every": max(1, steps // 50), "horizon": steps, "untouched": denoising is None, **telemetry}
+            self.telemetry = Telemetry.attach(self._inner.optimizer, self._trained, **options)
+        if denoising is not None:
+            self.denoising = DenoisingStep.attach(self._inner.optimizer, self._trained, denoising)
         self._guard = Guard(self.model)
         _MODELS.add(self.model)
         self._ledger: PrivacyLedger | None = None
         if ledger is not None:
             digest = mechanism_digest(mechanism, self._checked_delta(None))
-            self._ledger = in_first(lambda: PrivacyLedger(ledger, digest, mechanism.neighbours.kind))
+            self._ledger = in_first(lambda: PrivacyLedger(ledger, digest, named_relation(mechanism)))
         self.steps_charged = from_first(0 if self._ledger is None else self._ledger.charged)
-        if self.steps_charged:
-            self._end()
-            self._begin_anew()
+        self._epoch_is_lost = True  # if one is under way: its draws are not known here
 
-    def _begin(self, randomness: Randomness) -> None:
-        """Make the model private with draws, noise and probes of one secret."""
-        scheme = self.mechanism.sampling
-        assert not isinstance(scheme, FixedOrder | FixedSize)  # make_private offers none
-        self._draws = Draws(self._source.samples, scheme, randomness)
-        self._plan = plan = self._planned(randomness.derive("probes"))
-        self.model, σ = plan.model, self.noise_multiplier
-        self._trained = {name: value for name, value in plan.model.named_parameters() if value.requires_grad}
-        for group in self.optimizer.param_groups:
-            if "noise_variance" in group:  # of DPAdamBC and DPGrape
-                group["noise_variance"] = plan.noise_variance(σ)
-        device = next(iter(self._trained.values())).device
-        self._noise = randomness.generator(f"noise of process {rank()}", device)
-        self._inner = plan.privatize(self.optimizer, noise_multiplier=σ, noise_generator=self._noise)
-        self.telemetry = self.denoising = None
-        if self._telemetry is not None:
-            defaults = {"every": max(1, self.steps // 50), "horizon": self.steps, "untouched": self._denoising is None}
-            self.telemetry = Telemetry.attach(self._inner.optimizer, self._trained, **{**defaults, **self._telemetry})
-        if self._denoising is not None:
-            self.denoising = DenoisingStep.attach(self._inner.optimizer, self._trained, self._denoising)
+    def _draw_from(self, randomness: Randomness) -> None:
+        """Take batches, noise and probes from a secret."""
+        self._draws = Draws(self._source.samples, self.mechanism.sampling, randomness)
+        self._probes.restart(randomness.derive("probes"))
+        self._is_shared = self._loads > 0  # whether another run may have the secret, too
 
     def _end(self) -> None:
         for attached in (self.denoising, self.telemetry):
             if attached is not None:
                 attached.detach()
-        self._checks += self._inner.replays
         self._inner.close()
 
     @property
@@ -212,26 +227,18 @@ class PrivateRun:
         return Epoch(self)
 
     def _batches(self, end: int) -> Iterator[PrivateBatch]:
-        self._abandon()
+        self.discard()
         self._iteration += 1
+        self.steps_charged, self._epoch_is_lost = self._charged_before_next(), False
         iteration, first, ahead = self._iteration, self.steps_charged, self.steps_charged - self.steps_taken
-        if first + (end - self.steps_taken) > self._most:
-            end = max(self.steps_taken, int(self._most) - ahead)
-            if end == self.steps_taken < self.steps:
-                raise TrainingStateError(
-                    f"{self.steps_charged} steps are charged: another one would exceed the target ε.\n"
-                    "Fix: stop here; the steps that were lost to interruptions count."
-                )
-        drawn: dict[int, list[Part]] = {}
-
-        def plan(number: int) -> list[Part]:
-            # The loader asks ahead of the loop, or the loop ahead of the loader.
-            if number not in drawn:
-                positions = self._draws.at(number)
-                drawn[number] = self._source.parts(positions[rank() :: self._processes])
-            return drawn[number]
-
-        rows = self._source.loaded(plan(number) for number in range(first, end + ahead))
+        end = min(end, self.steps_taken + self.steps_left)
+        if end == self.steps_taken < self.steps:
+            raise TrainingStateError(
+                f"{self.steps_charged} steps are charged: another one would exceed the target ε.\n"
+                "Fix: stop here; the steps that were lost to interruptions count."
+            )
+        plans, planned = itertools.tee(map(self._drawn, range(first, end + ahead)))  # for the loop, and for the loader
+        rows = self._source.loaded((parts for parts, _ in planned), self._names_rows)
         for step in self._shown(range(self.steps_taken, end)):
             if iteration != self._iteration:
                 raise TrainingStateError("another iteration over this run has begun.\nFix: iterate in one place.")
@@ -240,16 +247,34 @@ class PrivateRun:
                     f"the batch of step {self.steps_taken} was left out: a step without noise has no ε.\n"
                     "Fix: private.step(losses_of, batch) for every batch; for an empty one it adds noise alone."
                 )
-            parts = plan(step + ahead)
+            parts, size = next(plans)
             most = most_in_any(len(parts)) if isinstance(self._inner, ShardedStep) else len(parts)
-            stand_ins = most - len(parts)
-            self._batch = PrivateBatch(step, parts, rows.__next__, stand_ins, self._source.first_row)
-            del drawn[step + ahead]
+            seen = self._source.seen_before(parts, self._processes) if self._names_rows else None
+            row = self._source.first_row
+            self._batch = PrivateBatch(step, size, parts, rows.__next__, most - len(parts), row, seen)
             yield self._batch
         if iteration == self._iteration and self.steps_taken != end:
             raise TrainingStateError(
                 f"the batch of step {self.steps_taken} was left out.\nFix: private.step(losses_of, batch)."
             )
+
+    def _drawn(self, number: int) -> tuple[list[Part], int]:
+        """Yield micro-batches of this process for the step after the recorded ones, and its size."""
+        positions = self._draws.at(number)
+        return self._source.parts(positions[rank() :: self._processes], number), len(positions)
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that may still be taken: fewer than planned where interruptions used up the target ε."""
+        return max(0, int(min(self.steps - self.steps_taken, self._most - self._charged_before_next())))
+
+    def _charged_before_next(self) -> int:
+        """Count recorded steps, including all steps of an unfinished epoch of random allocation."""
+        return self._counted() if self._epoch_is_lost else self.steps_charged
+
+    @property
+    def _names_rows(self) -> bool:
+        return bool(self._inner.record.estimated)  # by name: probes of their own
 
     @property
     def _processes(self) -> int:
@@ -266,8 +291,7 @@ class PrivateRun:
                 yield step
                 bar.update()
                 if self._delta is not None:
-                    spent = spent_epsilon(self.mechanism, self._delta, self.steps).after(self.steps_charged)
-                    bar.set_postfix_str(f"ε ≤ {round_up(spent, 3)}")
+                    bar.set_postfix_str(f"ε ≤ {round_up(self._spent.after(self.steps_charged), 3)}")
 
     # -------------------------------------------------------------------------------------------------------- steps
 
@@ -367,14 +391,15 @@ class PrivateRun:
             self._inner.discard()  # forward passes between steps, which nothing is trained on
         self._inner.draw_from(self._key("dropout", str(self._attempts), str(part._number), str(rank())))
         named = {} if part._owners is None else {"units": part._owners}
+        batch, losses_of = part._weighted(losses_of)
         inside = self._inner.standing_in() if part._stands_in else nullcontext()  # type: ignore[union-attr]
         try:
             with inside:
                 losses = self._inner.accumulate(
-                    losses_of, batch=part.rows, samples=part._positions, step=self._attempts, **named
+                    losses_of, batch=batch, samples=part._names, step=self._attempts, **named
                 )
         except RuntimeError as error:
-            if "does not require grad" not in str(error):
+            if not any(words in str(error) for words in ("does not require grad", "a backward pass outside")):
                 raise
             raise TrainingStateError(
                 "losses_of computes gradients itself, as a gradient penalty does; it may only return losses.\n"
@@ -414,17 +439,20 @@ class PrivateRun:
         self.steps_taken += 1
         self._inner.step()
 
+    @property
+    def _spent(self) -> SpentEpsilon:
+        return spent_epsilon(self.mechanism, self._checked_delta(None), self.steps, self.releases)
+
     def _charge(self) -> None:
         charged = self.steps_charged + 1
-        if self._ledger is not None and self._delta is not None:
-            spent = spent_epsilon(self.mechanism, self._delta, self.steps).after(charged)
-            self._ledger.charge(self._loads + 1, self.steps_taken + 1, spent, charged)
+        if self._ledger is not None:
+            self._ledger.charge(self._loads + 1, self.steps_taken + 1, self._spent.after(charged), charged)
         if self._processes > 1:
             charged = from_first(charged)  # no process goes on before the charge is on the disk
         self.steps_charged = charged
 
-    def _abandon(self) -> None:
-        """Forget a batch whose step was not finished: nothing of it was charged or released."""
+    def discard(self) -> None:
+        """Forget a batch whose step was not finished, after an error: nothing of it was charged or released."""
         if self._batch is not None:
             self._guard.forget()
             self._inner.abandon()
@@ -438,9 +466,12 @@ class PrivateRun:
         # Two sums never get the same noise, or their difference would be released without any: not after two runs went
         # on from one checkpoint with other losses, parameters, rates or numbers of rows. The sums themselves enter the
         # key. Under a secret key the noise of different sums is independent, and the same sum gets the same noise.
-        digest = hashlib.blake2b(digest_size=16)
+        # A secret that no other run has is asked for every step once, in each process that has it.
+        is_secret = self._draws.randomness.is_secret
+        is_shared = self._is_shared and is_secret
+        digest = hashlib.blake2b(b"" if is_shared or not is_secret else str(os.getpid()).encode(), digest_size=16)
         with torch.no_grad():
-            for value in self._trained.values():
+            for value in self._trained.values() if is_shared else ():
                 for each in (value, getattr(value, "summed_grad", None)):
                     if each is None:
                         continue
@@ -459,7 +490,7 @@ class PrivateRun:
         Parameters
         ----------
         delta : float, optional
-            In (0, 1); by default that of ``make_private``.
+            The δ of the guarantee, in (0, 1); by default the δ of ``make_private``.
 
         Returns
         -------
@@ -472,6 +503,8 @@ class PrivateRun:
             If there is no δ, or it is out of its range.
         """
         δ = self._checked_delta(delta)
+        if not self._adds_noise:
+            return PrivacyBounds(math.inf, math.inf, math.inf)
         if not self.steps_charged:
             return PrivacyBounds(0.0, 0.0, 0.0)
         return self.mechanism.epsilon(steps=self._counted(), delta=δ)
@@ -505,7 +538,7 @@ class PrivateRun:
         """
         from dprmt.statements import privacy_card
 
-        if not self.steps_charged:
+        if not self.steps_charged or not self._adds_noise:
             raise TrainingStateError("no step was charged: there is nothing to state.\nFix: train first.")
         said = privacy_card(compose([(self.mechanism, self._counted())]), self._checked_delta(delta)).statement()
         if self._losses_returned:
@@ -514,10 +547,10 @@ class PrivateRun:
 
     @property
     def records(self) -> dict[str, Any]:
-        """What the run did, as a document of strings and numbers."""
+        """Records of the run, as a document of strings and numbers."""
         return {
             "version": __version__,
-            "mechanism": self.mechanism.as_dict(),
+            "mechanism": describe_mechanism(self.mechanism),
             "steps": self.steps,
             "steps_taken": self.steps_taken,
             "steps_charged": self._counted(),
@@ -525,7 +558,7 @@ class PrivateRun:
             "batch_size": self._plan.expected_batch_size,
             "samples": self._source.samples,
             "layers": {layer.layer: repr(layer.norms) for layer in self._inner.record.layers},
-            "isolation_checks": self._checks + self._inner.replays,
+            "isolation_checks": self._inner.replays,
             "losses_returned": self._losses_returned,
             "loads": self._loads,
             "secure": self._draws.randomness.secure,
@@ -533,14 +566,21 @@ class PrivateRun:
 
     # ------------------------------------------------------------------------------------------------- going on, end
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, secret: bool = True) -> dict[str, Any]:
         """Return what another run needs to go on exactly; for ``torch.save``.
+
+        Parameters
+        ----------
+        secret : bool
+            Whether the secret of sampling, noise and probes is in it, of which another run makes the same batches and
+            noise. Without, batches and noise to come are new ones; an epoch of random allocation is finished with its
+            own draws, which the state then holds.
 
         Returns
         -------
         dict
-            Trained parameters, optimizer, counts, and the secret of sampling, noise and probes: keep it as secret as
-            the training data. With ``secure=True`` it holds no secret.
+            Trained parameters, optimizer, counts, and secrets: keep it as secret as the training data. With
+            ``secure=True`` it holds no secret, and an epoch under way is charged whole and drawn anew.
 
         Raises
         ------
@@ -551,7 +591,7 @@ class PrivateRun:
             raise TrainingStateError(
                 "a step is under way: its sum has no noise yet.\nFix: save before private.step(...) or after it."
             )
-        randomness = self._draws.randomness
+        randomness, self._is_shared = self._draws.randomness, self._is_shared or secret
         state: dict[str, Any] = {
             "format": _FORMAT,
             "run": self._name,
@@ -562,31 +602,33 @@ class PrivateRun:
             "loads": self._loads,
             "description": self._description(),
             "parameters": {name: value.detach().clone() for name, value in self._trained.items()},
-            "optimizer": deepcopy(self.optimizer.state_dict()),
+            "optimizer": tree_map(_copied, self.optimizer.state_dict()),
         }
-        if not randomness.secure:
+        if secret and not randomness.secure:
             state["secret"] = torch.tensor(list(randomness.secret), dtype=torch.uint8)
+        elif (epoch := self._draws.epoch_under_way(self.steps_charged)) is not None:
+            state["epoch"] = torch.tensor(list(epoch), dtype=torch.uint8)
         if self.telemetry is not None:
             state["telemetry"] = self.telemetry.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called: the same batches, the same noise, the same charges.
+        """Continue from :meth:`state_dict`, with the same batches, noise and recorded steps.
 
-        Where this object, or its ``ledger``, has charged steps after the state was saved, they stay charged, and
-        batches and noise of the steps to come are new ones.
+        If this object or its ``ledger`` has recorded steps after the state was saved, they stay recorded, and the
+        remaining steps get new batches and noise.
 
         Parameters
         ----------
         state : mapping
-            Of a run with the same model, data set size and mechanism.
+            State of a run with the same model, data set size and mechanism.
 
         Raises
         ------
         ParameterError
-            If it is not.
+            If the state does not match.
         TrainingStateError
-            If this object has charged steps of another run.
+            If this object has recorded steps of another run.
         """
         if not isinstance(state, Mapping) or not state.keys() >= _STATE_KEYS or state["format"] != _FORMAT:
             raise ParameterError("state", type(state).__name__, "what private.state_dict() gave")
@@ -598,9 +640,9 @@ class PrivateRun:
             raise TrainingStateError(
                 "this run has taken steps of its own.\nFix: load the state into a run that make_private has just made."
             )
-        self._abandon()
+        self.discard()
         self._iteration += 1
-        self._end()
+        used = self._attempts > 0
         with torch.no_grad():
             for name, value in self._trained.items():
                 value.copy_(state["parameters"][name])
@@ -608,30 +650,29 @@ class PrivateRun:
         self._name, self.steps_taken = state["run"], int(state["steps_taken"])
         self._attempts = max(self._attempts, int(state["attempts"]))
         self._losses_returned = max(self._losses_returned, int(state["losses_returned"]))
-        self._loads = max(self._loads, int(state["loads"])) + 1
+        self._loads = max(self._loads, int(state["loads"]) + 1)
         charged = int(state["charged"])
-        if "secret" in state and self.steps_charged <= charged:
-            self.steps_charged = charged
-            self._begin(Randomness(bytes(state["secret"].tolist()), True))
-        else:
-            self.steps_charged = max(self.steps_charged, charged)
-            self._begin_anew()
+        randomness = self._draws.randomness
+        keeps = self.steps_charged <= charged and not randomness.secure
+        self._epoch_is_lost = not keeps or not {"secret", "epoch"} & state.keys()
+        if keeps and "secret" in state:
+            self._draw_from(replace(randomness, secret=bytes(state["secret"].tolist())))
+        elif used:  # batches and noise of the steps that are charged already do not come again
+            self._draw_from(from_first(randomness.anew(self._loads)))
+        if keeps and "epoch" in state:
+            self._draws.go_on(charged, bytes(state["epoch"].tolist()))
+        self.steps_charged = max(self.steps_charged, charged)
         if self.telemetry is not None and "telemetry" in state:
             self.telemetry.load_state_dict(state["telemetry"])
 
     def _description(self) -> dict[str, Any]:
         return {
-            "mechanism": self.mechanism.as_dict(),
+            "mechanism": describe_mechanism(self.mechanism),
             "clipping_norm": self._plan.clipping_norm,
             "batch_size": self._plan.expected_batch_size,
             "samples": self._source.samples,
             "parameters": {name: list(value.shape) for name, value in self._trained.items()},
         }
-
-    def _begin_anew(self) -> None:
-        """Leave the draws and the noise of steps that are charged already: those to come get others."""
-        self._begin(Randomness(from_first(secrets.token_bytes(32)), True, self._draws.randomness.secure))
-        self.steps_charged = self._counted()  # an epoch of random allocation that was given up is charged whole
 
     def close(self) -> torch.nn.Module:
         """Take all hooks off the model and the optimizer.
@@ -641,7 +682,7 @@ class PrivateRun:
         Module
             The model, with its trained weights.
         """
-        self._abandon()
+        self.discard()
         self._iteration += 1
         self._end()
         _MODELS.discard(self.model)
@@ -664,4 +705,74 @@ class Epoch:
         return run._batches(min(run.steps, end))
 
 
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
 _ONCE = "for batch in private: private.step(losses_of, batch), once for every batch"
+
+
+_LOOP = "private.step(losses_of, batch), or private.accumulate(losses_of, part) and private.finish(), and nothing else"
+
+
+class Guard:
+    """Checks that the model is the planned one, in training mode, and that nothing else touches its gradients.
+
+    Between two calls of a private step one parameter, the smallest, holds a gradient of ones. ``zero_grad``, clipping,
+    unscaling and a backward pass all replace it or write into it.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        trained = [value for value in model.parameters() if value.requires_grad]
+        # Of a shard, ``fully_shard`` leaves the whole in the model after an evaluation.
+        self._model, self._is_spread = model, any(hasattr(value, "device_mesh") for value in trained)
+        self._planned = self._facts()
+        self._watched = min(trained, key=lambda value: value.numel())
+        self._ones: Any = None
+        self._version = 0
+
+    def begin(self) -> None:
+        """Raise unless the next batch may be computed by this model."""
+        if not self._model.training:
+            raise TrainingStateError(
+                "the model is in evaluation mode: dropout and other layers do not train.\n"
+                "Fix: model.train() after every evaluation."
+            )
+        now = self._facts()
+        if now != self._planned:
+            name = min(now.items() ^ self._planned.items())[0]
+            raise TrainingStateError(
+                f"the model has changed since make_private: parameter {name!r}.\n"
+                "Fix: add, replace, freeze and move parameters first, then call make_private."
+            )
+
+    def watch(self) -> None:
+        """Leave gradients of ones, until the private step goes on."""
+        with torch.no_grad():
+            self._ones = torch.ones_like(self._watched)
+        self._watched.grad = self._ones
+        self._version = self._ones._version
+
+    def release(self) -> None:
+        """Take them away, and raise if something changed them."""
+        ones, self._ones = self._ones, None
+        if ones is None:
+            return
+        found, self._watched.grad = self._watched.grad, None
+        if found is not ones or ones._version != self._version or not bool((ones == 1).all()):
+            raise TrainingStateError(
+                "gradients were changed in the middle of a private step: by zero_grad(), clip_grad_norm_(), a "
+                f"GradScaler or loss.backward().\nFix: {_LOOP}."
+            )
+
+    def forget(self) -> None:
+        """Take them away unseen."""
+        if self._ones is not None:
+            self._ones = self._watched.grad = None
+
+    def _facts(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            name: (0 if self._is_spread else id(value), tuple(value.shape), str(value.dtype), str(value.device))
+            for name, value in self._model.named_parameters()
+            if value.requires_grad
+        }

@@ -1,4 +1,4 @@
-"""Noise and coins that an adversary who attacks the generator, or the floating-point numbers, does not see through."""
+"""Noise and Poisson sampling that resist attacks on the generator and on floating-point numbers."""
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.randomness._allocation import allocation as allocation

@@ -8,25 +8,24 @@ from dprmt.training.randomness._secure import SecureRandom
 
 
 def allocation(samples: int, steps: int, generator: torch.Generator | SecureRandom) -> list[list[int]]:
-    """Random allocation: positions of each step's samples in one epoch.
+    """Assign each sample to one random step of an epoch.
 
     Parameters
     ----------
     samples, steps : int
-        n and t, >= 1.
+        Numbers n and t, >= 1.
     generator : torch.Generator or SecureRandom
-        Whose state nobody can guess, such as that of `secret_generator`.
+        A generator whose state no one can guess, such as `secret_generator`.
 
     Returns
     -------
     list of list of int
-        t lists, increasing, that hold every position once between them; some may be empty.
+        t increasing lists that hold every position once in total; some may be empty.
 
     Formal guarantees
     -----------------
-    Steps of different samples are independent and exactly uniform on {0, …, t - 1}, up to the generator: numbers of as
-    many bits as t - 1 has are drawn again until they are below t. Nothing is cut out of a permutation, so the sizes of
-    batches are as random as independence makes them.
+    Steps of different samples are independent and exactly uniform on {0, …, t - 1}, up to the generator, because
+    numbers not below t are drawn again. No permutation is cut, so batch sizes vary as independence implies.
 
     Examples
     --------

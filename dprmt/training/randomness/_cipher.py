@@ -9,7 +9,7 @@ from dprmt._validation import ParameterError, how_to_install
 KEY_BYTES = 32
 ROOM = 15  # bytes that a buffer must have beyond what is written to it
 _NONCE_BYTES = 12
-_ZEROS = memoryview(bytes(1 << 17))  # few enough to stay in a cache beside what is made of them
+_ZEROS = memoryview(bytes(1 << 17))  # few enough to stay in a cache with the results
 _PART = 2**36 - 32  # bytes under a nonce, at most: 32 bits count its blocks, from 2
 
 
@@ -28,7 +28,7 @@ class CipherStream:
         self.__start()
 
     def read(self, count: int) -> bytes:
-        """The next bytes of the stream."""
+        """Return the next bytes of the stream."""
         parts = [min(_PART, count - first) for first in range(0, count, _PART)]
         return b"".join([self.__with(part).update(bytes(part)) for part in parts])
 
@@ -40,7 +40,7 @@ class CipherStream:
             self.__with(part).update_into(_ZEROS[:part], buffer[first : first + part + ROOM])
 
     def __with(self, count: int) -> Any:
-        """An encryptor that has so many bytes left."""
+        """Return an encryptor that has so many bytes left."""
         if self.__left < count:
             self.__start()
         self.__left -= count

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-_WORDS = 624  # of the Mersenne Twister's state
+_WORDS = 624  # words of the Mersenne Twister's state
 _HEADER = 24  # bytes of torch's CPU state before these words: seed, words left, whether seeded, next word
 
 
 def secret_generator(device: torch.device | str, secret: bytes | None = None) -> torch.Generator:
-    """A generator whose stream is a function of a secret, with as much of it as torch's generators can hold.
+    """Make a generator whose stream is a function of a secret, with as much of it as torch's generators can hold.
 
     ``torch.Generator.manual_seed`` keeps 32 bits of its seed on the CPU, few enough to try them all against a released
     gradient. Here the Mersenne Twister gets all 19,937 bits of its state from SHAKE-256 of the secret. Elsewhere
@@ -25,14 +25,14 @@ def secret_generator(device: torch.device | str, secret: bytes | None = None) ->
     Parameters
     ----------
     device : device
-        Of the generator.
+        Device of the generator.
     secret : bytes, optional
         By default 32 new bytes from the operating system.
 
     Returns
     -------
     torch.Generator
-        The Mersenne Twister is no cryptographic generator: 624 of its words, seen exactly, predict the rest.
+        The Mersenne Twister is not cryptographic: 624 exact outputs predict the rest.
 
     Examples
     --------
@@ -57,12 +57,12 @@ def draws_from(secret: bytes, devices: Iterable[torch.device]) -> Iterator[None]
     secret : bytes
         At least 32, never used twice.
     devices : iterable of device
-        Of the model; the CPU is always among them.
+        Devices of the model; the CPU is always included.
 
     Yields
     ------
     None
-        For a forward and a backward pass: their dropout then does not depend on any seed that is known.
+        Run a forward and a backward pass inside: dropout then does not depend on a known seed.
     """
     cuda = sorted({device for device in devices if device.type == "cuda"}, key=str)
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  (a model may draw from it)

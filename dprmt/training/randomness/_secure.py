@@ -1,4 +1,4 @@
-"""Gaussian noise and Poisson coins from a cryptographic stream."""
+"""Gaussian noise and Poisson sampling from a cryptographic stream."""
 
 from __future__ import annotations
 
@@ -16,40 +16,39 @@ from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.training.randomness._cipher import KEY_BYTES, ROOM, CipherStream
 
 _SUMMANDS = 4  # 2n normals with n = 2: the work of the attack is 2^(53(2n - 1))
-_PIECE = 1 << 14  # entries of noise made at once: half a MiB of every intermediate, which the caches hold
-_LEAST = torch.tensor(2.0**-128, dtype=torch.float64, device="cpu")  # of a squared uniform number
+_PIECE = 1 << 14  # entries of noise per block: half a MiB of every intermediate, which caches hold
+_LEAST = torch.tensor(2.0**-128, dtype=torch.float64, device="cpu")  # least squared uniform number
 
 
 class SecureRandom:
-    """Noise and coins for a deployment whose adversary attacks the random numbers themselves.
+    """Gaussian noise and Poisson sampling that resist attacks on the random numbers.
 
     Parameters
     ----------
     key : bytes, optional
-        32 secret bytes. By default new ones from the operating system, which is what a run should use: a key given
-        twice gives the same noise twice, and the difference of two releases then shows the data.
+        32 secret bytes. By default new bytes from the operating system, as a run should use. A key used twice gives
+        the same noise twice, so that the difference of two releases shows the data.
 
-    Formal guarantees
-    -----------------
-    *The stream* is AES-256 in counter mode, that inside GCM of the library `cryptography`. To whoever has not the key,
-    and cannot tell AES from a random permutation, N blocks of it are uniform up to an advantage of N²/2¹²⁹.
+    Privacy
+    -------
+    Holds if: the key is secret and used once. The stream is AES-256 in counter mode, as in GCM of the library
+    `cryptography`. To an attacker without the key who cannot distinguish AES from a random permutation, N blocks are
+    uniform up to an advantage of N²/2¹²⁹.
 
-    *The noise* of every entry is half the sum of four normals (Holohan and Braghin 2021, arXiv:2107.10138, section
-    5.1; Opacus does the same), each by Box and Muller's transform of two 64-bit words, rounded to the 53 bits of
-    float64, and no two of the four from the same pair of words. A single normal in floating point is one of at most
-    2⁵³ values, and which ones tells the sum before the noise (Mironov 2012; Jin et al. 2021, arXiv:2112.05307); to
-    search the values of a sum of four takes 2¹⁵⁹ steps. Nothing is rejected: how long an entry takes does not depend on
-    its value, up to the hardware's arithmetic. Of N(0, 1), what lies beyond 18.8, with probability below 10⁻⁷⁷, does
-    not occur.
+    Covers: attacks on floating-point noise. A single normal takes at most 2⁵³ values, which can reveal the sum before
+    the noise (Mironov 2012; Jin et al. 2021, arXiv:2112.05307). Here each entry is half the sum of four normals
+    (Holohan and Braghin 2021, arXiv:2107.10138, section 5.1), so that a search takes 2¹⁵⁹ steps. Each normal is Box
+    and Muller's transform of a separate pair of 64-bit words, rounded to the 53 bits of float64. Nothing is rejected,
+    so the time does not depend on the value, up to the hardware's arithmetic. Values beyond 18.8 standard deviations,
+    of probability below 10⁻⁷⁷, do not occur.
 
-    *The coins* compare 64-bit integers with ⌊q·2⁶⁴⌋: a sample is taken with exactly this probability over 2⁶⁴, never
-    more than q. Numbers below a bound are uniform: words are drawn again until they are below.
+    Covers: sampling. 64-bit integers are compared with ⌊q·2⁶⁴⌋, so the inclusion probability is this number over 2⁶⁴,
+    never more than q. Numbers below a bound are exactly uniform.
 
-    Not covered: memory that somebody reads, other side channels, and the difference between sums of discrete numbers
-    and the normal law, which has no proof here; a discrete mechanism would.
+    Does not cover: an attacker who reads memory, other side channels, and the difference between sums of discrete
+    numbers and the normal law. A discrete mechanism would close the last gap.
 
-    The key and the state of the stream are in neither ``repr`` nor pickles nor copies: all three are refused, so that
-    no checkpoint can hold them.
+    Key and state appear neither in ``repr`` nor in pickles nor in copies, so no checkpoint can hold them.
 
     Raises
     ------
@@ -81,21 +80,21 @@ class SecureRandom:
         raise TypeError("a SecureRandom holds a secret and cannot be pickled or copied")
 
     def normal(self, shape: Sequence[int], *, std: float = 1.0, device: torch.device | str = "cpu") -> torch.Tensor:
-        """Independent entries of N(0, std²), made on the CPU.
+        """Draw independent entries of N(0, std²) on the CPU.
 
         Parameters
         ----------
         shape : sequence of int
-            Of the result.
+            Shape of the result.
         std : float
-            >= 0.
+            Standard deviation >= 0.
         device : device
-            Of the result.
+            Device of the result.
 
         Returns
         -------
         Tensor
-            float64: whoever adds it to a sum should do so in float64 and round afterwards.
+            float64; add it to a sum in float64 and round afterwards.
 
         Raises
         ------
@@ -145,7 +144,7 @@ class SecureRandom:
         return total
 
     def poisson_sample(self, size: int, rate: float) -> list[int]:
-        """The numbers below ``size`` whose coins, each with probability ``rate``, fall on heads.
+        """Draw each number below ``size`` independently with probability ``rate``.
 
         Parameters
         ----------
@@ -172,7 +171,7 @@ class SecureRandom:
         return np.flatnonzero(words < np.uint64(heads)).tolist()
 
     def integers(self, count: int, below: int) -> torch.Tensor:
-        """Independent numbers, exactly uniform on {0, …, below - 1}: what is drawn above is drawn again.
+        """Return independent numbers, exactly uniform on {0, …, below - 1}: what is drawn above is drawn again.
 
         Parameters
         ----------
@@ -200,7 +199,7 @@ class SecureRandom:
         return torch.from_numpy(np.concatenate(accepted))
 
     def _in_pieces(self, result: torch.Tensor, work: Callable[[_Workspace, torch.Tensor], None]) -> None:
-        """Words are drawn in order, and turned into entries by as many threads as torch has."""
+        """Draw words in order, and convert them to entries on as many threads as torch has."""
         pieces = result.split(_PIECE) if len(result) else ()
         several = max(1, min(torch.get_num_threads(), len(pieces)))
         spaces = [_Workspace(min(_PIECE, len(result))) for _ in range(several)]
@@ -239,10 +238,11 @@ class _Workspace:
         total.copy_(noise.add_(total))
 
     def put_sums(self, out: torch.Tensor, scale: float) -> None:
-        """Box and Muller's transform of pairs of words, and the summands' sums times ``scale`` over their deviation.
+        """Apply Box and Muller's transform to pairs of words, and write the summands' sums times ``scale`` over their
+        deviation.
 
-        A word w is a number of [-2⁶³, 2⁶³). The radius is √(-log u²) with u² = (w/2⁶³)² + 2⁻¹²⁸, of which the last term
-        is below all roundings unless w is almost 0, where it keeps the radius finite; the angle is πw/2⁶³. Each
+        A word w is a number of [-2⁶³, 2⁶³). The radius is √(-log u²) with u² = (w/2⁶³)² + 2⁻¹²⁸, and the angle is
+        πw/2⁶³. The last term keeps the radius finite for w near 0, and is otherwise below all roundings. Each
         operation takes the same steps for all numbers.
         """
         # Entries i and i + half share their pairs, so that the four numbers of one entry are of four pairs.
@@ -260,6 +260,6 @@ class _Workspace:
 
 
 def _put_sum(numbers: np.ndarray, radii: np.ndarray, out: np.ndarray) -> None:
-    """Of four products."""
+    """Write the sum of four products."""
     present = len(out)
     np.einsum("ij,ij->j", numbers[:, :present], radii[:, :present], out=out)

@@ -3,9 +3,6 @@
 `load_recipe` reads a file or one of the `builtin_recipes`; torch is not needed for it.
 """
 
-from dprmt.training.recipes._distributed import DistributedRecipe as DistributedRecipe
-from dprmt.training.recipes._evaluation import EvaluationRecipe as EvaluationRecipe
-from dprmt.training.recipes._norms import NormsRecipe as NormsRecipe
 from dprmt.training.recipes._recipe import Recipe as Recipe
 from dprmt.training.recipes._recipe import Settings as Settings
 from dprmt.training.recipes._recipe import builtin_recipes as builtin_recipes
@@ -14,12 +11,15 @@ from dprmt.training.recipes._recipe import load_recipe as load_recipe
 from dprmt.training.recipes._recipe import recipe_from_dict as recipe_from_dict
 from dprmt.training.recipes._sections import DataRecipe as DataRecipe
 from dprmt.training.recipes._sections import DenoisingRecipe as DenoisingRecipe
+from dprmt.training.recipes._sections import DistributedRecipe as DistributedRecipe
+from dprmt.training.recipes._sections import EvaluationRecipe as EvaluationRecipe
 from dprmt.training.recipes._sections import LoraRecipe as LoraRecipe
 from dprmt.training.recipes._sections import ModelRecipe as ModelRecipe
+from dprmt.training.recipes._sections import NormsRecipe as NormsRecipe
 from dprmt.training.recipes._sections import OptimizerRecipe as OptimizerRecipe
 from dprmt.training.recipes._sections import PrivacyRecipe as PrivacyRecipe
+from dprmt.training.recipes._sections import TelemetryRecipe as TelemetryRecipe
 from dprmt.training.recipes._sections import TrainingRecipe as TrainingRecipe
-from dprmt.training.recipes._telemetry import TelemetryRecipe as TelemetryRecipe
 from dprmt.training.recipes._words import DENOISERS as DENOISERS
 from dprmt.training.recipes._words import NORMS as NORMS
 from dprmt.training.recipes._words import OPTIMIZERS as OPTIMIZERS

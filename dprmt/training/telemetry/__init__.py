@@ -1,7 +1,7 @@
-"""What a private run says of itself while it trains, from what it releases anyway: no privacy is spent on it.
+"""Telemetry: statistics of a private run from released values, at no privacy cost.
 
-`Telemetry` hooks into an optimizer and reads signal, slopes, best rate, change of the objective and what was learnt,
-with intervals. The mathematics is in `dprmt.spectra`, the proofs in ``docs/theory/telemetry.md``.
+`Telemetry` hooks into an optimizer and estimates signal, slopes, best rate, change of the objective and spikes of the
+displacement, with intervals. `dprmt.spectra` has the formulas, and ``docs/theory/telemetry.md`` the proofs.
 """
 
 import dprmt.training._needs_train  # noqa: F401

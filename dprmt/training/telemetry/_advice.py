@@ -7,14 +7,14 @@ from typing import Any
 
 from dprmt.spectra import Estimate, displacement_factor
 
-FAILURE = 0.05  # chance that a reading of a run says anything false
-EARLIEST = 20  # steps: before, what is best so far says little of the run
+FAILURE = 0.05  # probability that any statement of a reading is false
+EARLIEST = 20  # first step with advice: earlier the best factor means little
 _NOTICED = 1.1  # factors nearer to 1 gain less than one part in a hundred of the decrease
-_WIDEST = 2.0  # of an interval around "about right", on either side
+_WIDEST = 2.0  # widest interval around "about right", as a factor on either side
 
 
 def advice(slope: float, deviation: float, change: Estimate, failure: float) -> dict[str, Any]:
-    """What is to be said of the rate; ``failure`` is that of the slope's interval."""
+    """Advise on the learning rate; ``failure`` belongs to the slope's interval."""
     half = -NormalDist().inv_cdf(failure / 2) * deviation
     factor = displacement_factor(Estimate(slope, slope - half, slope + half), change)
     value, low, high = float(factor.value), float(factor.low), float(factor.high)

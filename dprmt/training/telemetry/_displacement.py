@@ -18,7 +18,7 @@ _SHORTEST, _LONGEST = 2, 4096  # shorter sides of the matrices whose spectra are
 class Displacement:
     """``x_t - x_0`` of parameters. x_0 lies in a mapped file, not in memory.
 
-    ``confined``: names of parameters whose noise is confined to a subspace, so that their spectra say nothing.
+    ``confined``: names of parameters whose noise is confined to a subspace, so that their spectra mean nothing.
     """
 
     def __init__(self, parameters: Mapping[str, torch.Tensor], confined: Set[str] = frozenset()) -> None:
@@ -28,11 +28,11 @@ class Displacement:
         self.noise: DisplacementNoise | None = DisplacementNoise()
 
     def begin(self) -> None:
-        """Let slopes be those of the way from here."""
+        """Start slopes of the displacement from the present parameters."""
         self._begin = {name: _outside_memory(p.detach()) for name, p in self._parameters.items()}
 
     def along(self, noisy: Mapping[str, torch.Tensor], sigma: float) -> tuple[float, float]:
-        """The slope of the objective along the way since `begin`, and its standard deviation (T2); 0 before."""
+        """Return the slope of the objective along the way since `begin`, and its standard deviation (T2); 0 before."""
         inner = squared = 0.0
         for name, start in self._begin.items():
             way = self._since(start, name)
@@ -41,7 +41,7 @@ class Displacement:
         return inner, sigma * math.sqrt(squared)
 
     def spectra(self) -> dict[str, dict[str, float]]:
-        """Spikes of every matrix, their share, and the largest singular value over the edge of the noise."""
+        """Return spikes of every matrix, their share, and the largest singular value over the edge of the noise."""
         sigma = None if self.noise is None else self.noise.sigma
         found = {}
         for name, p in self._parameters.items():
@@ -60,7 +60,7 @@ class Displacement:
             self.noise.add(step[0], sigma, momentum=step[1])
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints: what x_0 cannot give again."""
+        """Return the state for checkpoints that x_0 cannot restore."""
         return {"noise": None if self.noise is None else self.noise.state, "begin": dict(self._begin)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -82,7 +82,7 @@ def _outside_memory(values: torch.Tensor) -> torch.Tensor:
     try:
         os.posix_fallocate(handle, 0, max(values.numel(), 1) * values.element_size())
         kept = torch.from_file(path, shared=True, size=values.numel(), dtype=values.dtype).view(values.shape)
-    except (OSError, RuntimeError, AttributeError):  # no room, or no such call on this system
+    except (OSError, RuntimeError, AttributeError):  # no space, or no such call on this system
         return values.clone()
     finally:
         os.close(handle)

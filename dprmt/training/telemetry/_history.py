@@ -38,11 +38,10 @@ _CROSS = ROWS.index("link")
 
 
 class History:
-    """What the last steps were like, layer by layer, and the whole run so far.
+    """Statistics of the last steps by layer, and of the whole run so far.
 
-    ``sizes``: entries of each layer, until the first gradient says how many of them it has; ``window``: steps of a
-    reading; ``horizon``: steps that the run will have, about;
-    ``memory``: β of the optimizer's momentum.
+    ``sizes``: number of entries of each layer, until the first gradient has its own. ``window``: steps of a reading.
+    ``horizon``: approximate number of steps of the run. ``memory``: β of the optimizer's momentum.
     """
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], window: int, horizon: int, memory: float) -> None:
@@ -82,7 +81,7 @@ class History:
         return self.steps == _WARM_UP and self._sums is None
 
     def signal_share(self, by_layer: bool) -> dict[str, Estimate]:
-        """‖g‖²/(‖g‖² + ds²) over the window."""
+        """Estimate ‖g‖²/(‖g‖² + ds²) over the window."""
         S, n = np.sum(list(self.energies), axis=0), len(self.energies)
         S, d = np.append(S, S.sum()), np.array([*self.sizes, sum(self.sizes)], dtype=np.float64)
         found = signal_energy_over_steps(S, d, n)
@@ -92,7 +91,7 @@ class History:
         return {names[i]: Estimate(float(value[i]), float(low[i]), float(high[i])) for i in places}
 
     def rate(self) -> dict[str, Estimate]:
-        """The factor by which updates of the window were too short, and the curvature they met, over ‖U‖²."""
+        """Return the factor by which updates of the window were too short, and the curvature they met, over ‖U‖²."""
         if len(self.records) < 2:
             return {}
         window = list(self.records)
@@ -105,7 +104,7 @@ class History:
         return found
 
     def change(self, failure: float = 0.05) -> Estimate | None:
-        """Change of the objective since the curve began: a band for all times at once."""
+        """Bound the change of the objective since the curve began, by a band that holds at all times simultaneously."""
         if self._sums is None or self._first is None:
             return None
         expected = _scaled(self._first, max(self.horizon - _WARM_UP, 1), self._memory)
@@ -116,7 +115,7 @@ class History:
         return math.nan if not self.zs else math.fsum(self.zs) / math.sqrt(len(self.zs))
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints."""
+        """Return the state for checkpoints."""
         return {
             "sizes": _tensor(self.sizes),
             "energies": _tensor(list(self.energies)),
@@ -184,7 +183,7 @@ def _whole(rows: NDArray[np.float64]) -> UpdateProducts:
 
 
 def _scaled(rows: NDArray[np.float64], steps: int, memory: float) -> UpdateProducts:
-    """What so many steps like this one would add up to, if their updates were noise with momentum, or as long as it."""
+    """Sum this many steps like the present one, for updates that are noise with momentum or of the present length."""
     one = _whole(rows)
     variance = steps * max(float(one.variance_before), float(one.squared_response) / (1 - memory**2))
     return UpdateProducts(

@@ -1,7 +1,7 @@
-"""What an optimizer just did, from its state: the update of a parameter, and its response to the gradient.
+"""Read the last update of a parameter, and its response to the gradient, from an optimizer's state.
 
-The response is ``D = -∂U/∂g̃``, entry by entry, of (T4) in ``docs/theory/telemetry.md``. Only optimizers whose every
-entry moves by its own entry of the gradient have one, and of these the ones below are known.
+The response is ``D = -∂U/∂g̃``, entry by entry, of (T4) in ``docs/theory/telemetry.md``. It exists only for optimizers
+whose every entry moves by the same entry of the gradient; the ones below are supported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.telemetry._vectors import Vector, joined, vector
 
-_TINY = 1e-30  # beside a root of 0, where the gradient was 0 too
+_TINY = 1e-30  # added to a root of 0, where the gradient was 0 too
 
 
 def has_known_response(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `last_update` knows this optimizer with these options."""
+    """Return whether `last_update` knows this optimizer with these options."""
     if type(optimizer) not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, DPAdamBC):
         return False
     refused = ("amsgrad", "maximize", "dampening")
@@ -28,13 +28,13 @@ def has_known_response(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def memory_of(optimizer: torch.optim.Optimizer) -> float:
-    """β of the optimizer's momentum: what neighbouring updates share of their noise."""
+    """Return β of the optimizer's momentum: what neighbouring updates share of their noise."""
     group = optimizer.param_groups[0]
     return float(group.get("momentum", group.get("betas", (0.0,))[0]))
 
 
 def white_noise_step(group: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Rate and momentum, where the displacement's noise is white and known: gradient descent without decay."""
+    """Return rate and momentum if the displacement's noise is white and known: gradient descent without decay."""
     if "momentum" not in group or group.get("nesterov") or group.get("weight_decay"):
         return None
     return float(group["lr"]), float(group["momentum"])
@@ -43,7 +43,7 @@ def white_noise_step(group: Mapping[str, Any]) -> tuple[float, float] | None:
 def last_update(
     optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], group: Mapping[str, Any], gradient: Vector
 ) -> tuple[Vector, Vector | float]:
-    """The update that the optimizer has just made of this gradient, as a new vector, and its response.
+    """Return the update that the optimizer has just made of this gradient, as a new vector, and its response.
 
     Parameters of one group are one vector, in their order; the response is one number for all entries, or one an entry.
     """

@@ -1,4 +1,4 @@
-"""The hook: what a run says of itself, from what it releases anyway."""
+"""The telemetry hook: statistics of a run from its released gradients."""
 
 from __future__ import annotations
 
@@ -22,81 +22,70 @@ from dprmt.training.telemetry._history import ROWS, History
 from dprmt.training.telemetry._optimizers import has_known_response, last_update, memory_of, white_noise_step
 from dprmt.training.telemetry._vectors import Pack, Vector, dot, joined, largest, numbers, packs, total, vector
 
-_POWERS = np.array([[0], [0], [2], [2], [0], [4], [2], [2], [0]])  # of s, in each of `ROWS`
+_POWERS = np.array([[0], [0], [2], [2], [0], [4], [2], [2], [0]])  # powers of s in each of `ROWS`
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 
 
 class Telemetry:
-    """Statistics of every noisy gradient that an optimizer takes, and of parameters' moves: post-processing alone.
+    """Estimate signal and progress of a run from its noisy gradients, by hooks around the optimizer's step.
 
-    By a hook before the optimizer's step and one after it, which change nothing. :attr:`last` then holds a
-    reading: at every step ``z``, at every ``every``-th step all of it. What the keys mean is in :attr:`last`.
+    :attr:`last` then has a reading: ``z`` at every step, and all keys at every ``every``-th step.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Whose ``.grad`` is the noisy gradient when its step begins; for an Opacus optimizer see `attach`.
+        Optimizer whose ``.grad`` is the noisy gradient when its step begins.
     named_parameters : mapping, or iterable of (str, Tensor)
-        Names for all parameters of the optimizer; others are ignored.
+        Names for all parameters of the optimizer.
     sigma : float or callable
         Standard deviation σ_DP·C/L > 0 of the noise in one entry of ``.grad``, with L the *expected* batch size; or a
-        function without arguments that gives it, asked at every step. Steps without noise are not looked at.
+        function that returns it.
     every : int
         Steps between full readings, >= 1.
     window : int
-        Steps that a full reading looks back, >= 2; at least ``every`` is sensible.
+        Steps covered by a full reading, >= 2, typically at least ``every``.
     horizon : int
-        About how many steps the run will have, >= 1: it decides when the band around the objective is narrowest.
+        Approximate number of steps of the run, >= 1.
     untouched : bool
-        Whether the optimizer takes the gradient as it was released. False where something in between changes it, such
-        as a denoiser: then only energies, slopes and displacements are read.
+        Whether the optimizer uses the gradient as it was released. With False, for example under a denoiser, only
+        energies, slopes and displacements are read.
     displacement : bool
-        Whether the displacement from where the parameters are now is looked at, at full readings.
+        Whether full readings include the displacement from the present parameters.
 
     Attributes
     ----------
     last : dict
-        Of the last step; empty before the first. By key:
+        Reading of the last step; empty before the first.
 
-        ``z``
-            Slope along the last update, in units of its noise (T2): above 0 where the objective still falls along it.
-        ``z_window``
-            The same over the window, standard normal where the objective neither falls nor rises.
+        ``z``, ``z_window``
+            Slope along the last update, and over the window, in units of its noise (T2). Above 0 the objective still
+            falls.
         ``signal``
-            Share of the signal in the squared norm of the released gradient, over the window, by parameter and ``"*"``
-            for all, each with ``value``, ``low`` and ``high`` (T1).
+            Share of the signal in the squared norm over the window, by parameter and ``"*"`` for all, with ``value``,
+            ``low`` and ``high`` (T1).
         ``rate_factor``, ``best_rate``
-            By which factor the window's updates were too short, each for itself, and that times the learning rate (T3).
+            Factor by which each of the window's updates was too short, and its product with the learning rate (T3).
         ``curvature``
             ``UᵀHU/‖U‖²`` along the window's updates (T3).
         ``change``
-            Of the objective since the third step, or of the clipped gradients' work along the updates (T4).
+            Change of the objective since the third step; with clipping, the work of clipped gradients (T4).
         ``z_displacement``
-            Slope from here back to where ``change`` begins: above 0 where the objective still falls along all that was
-            done (T2).
+            Slope from here back to the start of ``change`` (T2).
         ``advice``
-            What ``change`` and ``z_displacement`` say of the rate (T6): ``rate`` is "too low", "about right", "too
-            high" or "unknown"; ``factor``, by which all that was done should have been longer, with ``low`` and
-            ``high``, which hold at all readings at once; and ``says``, a sentence. From step 20 on. The rate is off
-            by another factor than the way is, in the same direction.
+            Advice from step 20 on (T6): ``rate`` is "too low", "about right", "too high" or "unknown". ``factor`` is
+            how much longer the whole displacement should have been, with ``low`` and ``high``. ``says`` is a sentence.
         ``displacement``
-            Of every matrix: ``spikes``, their ``share`` of its squared norm, ``top_over_edge`` (T5).
+            ``spikes`` of every matrix, their ``share`` of its squared norm, and ``top_over_edge`` (T5).
 
     Raises
     ------
     ParameterError
         If a parameter of the optimizer has no name or comes twice, or a number is out of range.
 
-    Formal guarantees
-    -----------------
-    Post-processing: a function of the released gradients, of parameters that are functions of them, and of public
-    numbers; the (ε, δ) of the run covers it. It reads ``.grad`` (``projected_grad`` of DP-GRAPE), the parameters and
-    the optimizer's state when the optimizer's step begins and ends, and nothing else of a parameter. The intervals, at
-    95 % each, are those of `dprmt.spectra`; ``change`` holds at all steps at once.
-
-    References
-    ----------
-    ``docs/theory/telemetry.md``.
+    Privacy
+    -------
+    Covers: all readings, because they are functions of released gradients, parameters and public numbers. Intervals
+    are at 95 % each; ``change`` holds at all steps together. Proof: ``docs/theory/telemetry.md``.
 
     Examples
     --------
@@ -154,22 +143,22 @@ class Telemetry:
 
     @classmethod
     def attach(cls, dp_optimizer: DPOptimizer, named_parameters: NamedParameters, **options: Any) -> Telemetry:
-        """Telemetry of an Opacus optimizer, or of ``make_private(...).optimizer``.
+        """Attach telemetry to an Opacus optimizer, or to ``make_private(...).optimizer``.
 
         Parameters
         ----------
         dp_optimizer : opacus.optimizers.DPOptimizer
-            As ``PrivacyEngine.make_private`` returns it. σ is read off it at every step.
+            As ``PrivacyEngine.make_private`` returns it. σ is read from it at every step.
         named_parameters : mapping, or iterable of (str, Tensor)
             As for the class.
         **options
-            As for the class, by name. Attach it before a denoiser, so that it sees what was released, and say
+            As for the class, by name. Attach it before a denoiser, so that it reads the released gradient, and pass
             ``untouched=False``.
 
         Returns
         -------
         Telemetry
-            Undone by `detach`.
+            Remove it with `detach`.
 
         Raises
         ------
@@ -216,17 +205,17 @@ class Telemetry:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a checkpoint was made.
+        """Continue from a checkpoint.
 
         Parameters
         ----------
         state : mapping
-            What `state_dict` gave, of telemetry of the same parameters.
+            A result of `state_dict`, for telemetry of the same parameters.
 
         Raises
         ------
         ParameterError
-            If it is that of other parameters.
+            If it belongs to other parameters.
         """
         if not state["updates"].keys() <= self._groups.keys():
             raise ParameterError("state", sorted(state["updates"]), f"of the parameters {sorted(self._groups)}")
@@ -363,7 +352,7 @@ class Telemetry:
             self.last["displacement"] = self._displacement.spectra()
 
     def _advise(self) -> None:
-        # Half of what may fail for the change, at all steps at once, half for the slopes of all readings.
+        # Half of the failure probability for the change, at all steps together, half for the slopes.
         if "z_displacement" not in self.last or self._step < EARLIEST:
             return
         readings = max(1, self._history.horizon // self._every)

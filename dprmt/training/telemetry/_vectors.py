@@ -31,14 +31,14 @@ class Pack:
         self._spans = [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
 
     def split(self, whole: Vector) -> dict[str, Vector]:
-        """Views of a vector, by the names of the parameters."""
+        """Split a vector into views by the names of the parameters."""
         if len(self.names) == 1:
             return {self.names[0]: whole}
         return {name: whole[span] for name, span in zip(self.names, self._spans, strict=True)}
 
 
 def packs(groups: Mapping[str, tuple[torch.Tensor, Callable[[], Mapping[str, Any]]]]) -> list[Pack]:
-    """Packs of named parameters, each with a function that gives its group."""
+    """Group named parameters into packs, each with a function that returns its group."""
     found: dict[Any, dict[str, torch.Tensor]] = {}
     for name, (p, group) in groups.items():
         found.setdefault((id(group()), p.dtype) if _is_small(p) else name, {})[name] = p
@@ -46,20 +46,20 @@ def packs(groups: Mapping[str, tuple[torch.Tensor, Callable[[], Mapping[str, Any
 
 
 def vector(values: torch.Tensor) -> Vector:
-    """A view of a tensor, or a copy if its entries do not lie in a row."""
+    """Return a view of a tensor, or a copy if its entries do not lie in a row."""
     values = values.detach()
     return values.numpy().ravel() if _is_small(values) else values.reshape(-1)
 
 
 def joined(vectors: Sequence[Vector]) -> Vector:
-    """One vector of several; of a single one, itself."""
+    """Return one vector of several; of a single one, itself."""
     if len(vectors) == 1:
         return vectors[0]
     return np.concatenate(vectors) if isinstance(vectors[0], np.ndarray) else torch.cat(tuple(vectors))
 
 
 def dot(first: Vector, second: Vector) -> Any:
-    """Inner product, in single precision or better."""
+    """Return inner product, in single precision or better."""
     if isinstance(first, np.ndarray):
         return float(first @ second)
     if first.dtype.itemsize < 4 or first.dtype != second.dtype:
@@ -79,7 +79,7 @@ def _ones(size: int, kind: str) -> NDArray[Any]:
 
 
 def largest(values: Vector) -> Any:
-    """Largest entry in size."""
+    """Return the largest entry in size."""
     if isinstance(values, np.ndarray):
         return max(float(values.max()), -float(values.min()))
     low, high = values.aminmax()
@@ -87,7 +87,7 @@ def largest(values: Vector) -> Any:
 
 
 def numbers(values: Sequence[Any]) -> NDArray[np.float64]:
-    """Numbers, those of tensors read off their device together."""
+    """Convert to numbers, reading tensors from their device together."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     if not tensors:
         return np.array(values, dtype=np.float64)

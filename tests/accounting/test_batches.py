@@ -1,0 +1,261 @@
+"""Several releases of one batch, batches of a largest size, cyclic Poisson sampling: against literal mixtures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dprmt import ParameterError
+from dprmt.accounting import (
+    DPSGD,
+    AddRemove,
+    CyclicPoisson,
+    FixedSize,
+    GaussianRelease,
+    Group,
+    Hutchinson,
+    LaplaceRelease,
+    Neighbours,
+    Poisson,
+    RandomAllocation,
+    ReplaceOne,
+    ZeroOut,
+    calibrate,
+    compose,
+    sampling_from_dict,
+)
+from dprmt.accounting.pairs import StepPair
+from dprmt.cli import main
+from dprmt.statements import mechanism_from_dict
+
+GRID = np.linspace(-11.0, 13.0, 24_001)
+RATE, STEPS, DELTA = 2000 / 67349, 400, 1e-5
+
+
+def law(means_and_weights: list[tuple[float, float]]) -> np.ndarray:
+    parts = [weight * np.exp(-((GRID - mean) ** 2) / 2) for mean, weight in means_and_weights]
+    return np.sum(parts, axis=0) * (GRID[1] - GRID[0]) / math.sqrt(2 * math.pi)
+
+
+def hockey_stick(p: np.ndarray, q: np.ndarray, alpha: float) -> float:
+    return float(np.maximum(p - alpha * q, 0.0).sum())
+
+
+def of_pair(pair: StepPair, alpha: float, exchanged: bool = False) -> float:
+    """H_α of a pair, or of the exchanged one, from its cells."""
+    sign = -1.0 if exchanged else 1.0
+    nodes = np.sort(sign * np.array([math.log(alpha), math.log(alpha) + 60.0]))
+    cells = pair.cells(nodes).mirrored() if exchanged else pair.cells(nodes)
+    return float(cells.p[0] + cells.p_above - alpha * (cells.q[0] + cells.q_above)) + pair.slack
+
+
+@pytest.mark.parametrize("alpha", [0.8, 1.0, 1.3, 3.0])
+def test_a_sum_and_a_count_of_one_batch_are_one_vector(alpha: float) -> None:
+    """Quadrature in two axes: the sample moves the sum by 1/σ and the count by 1/σ₁, or neither."""
+    axis = np.linspace(-9.0, 11.0, 601)
+    x, y = np.meshgrid(axis, axis)
+
+    def density(first: float, second: float) -> np.ndarray:
+        return np.exp(-((x - first) ** 2 + (y - second) ** 2) / 2) * (axis[1] - axis[0]) ** 2 / (2 * math.pi)
+
+    p, q = 0.7 * density(0.0, 0.0) + 0.3 * density(1 / 0.8, 1 / 1.5), density(0.0, 0.0)
+    above, below = DPSGD(0.8, 0.3, beside=[GaussianRelease(1.5)]).step().pairs(0, 0.0)
+    for exchanged, wanted in ((False, hockey_stick(p, q, alpha)), (True, hockey_stick(q, p, alpha))):
+        assert of_pair(above, alpha, exchanged) == pytest.approx(wanted, abs=2e-5)
+        assert of_pair(below, alpha, exchanged) == pytest.approx(wanted, abs=2e-5)
+
+
+def test_one_batch_for_two_releases_costs_more_than_two_batches() -> None:
+    separate = compose([(DPSGD(1.0, 0.01), 1000), (DPSGD(2.0, 0.01), 1000)]).epsilon(1e-5)
+    shared = DPSGD(1.0, 0.01, beside=[GaussianRelease(2.0)]).epsilon(steps=1000, delta=1e-5)
+    assert separate.lower <= 1.948 <= separate.upper * 1.001
+    assert shared.lower <= 2.3515 <= shared.upper
+
+
+@pytest.mark.parametrize(
+    ("sampling", "neighbours"),
+    [
+        (0.05, Group(2)),
+        (FixedSize(5, 100), ReplaceOne()),
+        (RandomAllocation(20), ZeroOut()),
+        (CyclicPoisson(0.01, 5), AddRemove()),
+        (Poisson(0.05, 9, 100), ReplaceOne()),
+    ],
+)
+def test_a_joint_shift_is_less_noise_for_every_sampling(sampling: object, neighbours: Neighbours) -> None:
+    joint = DPSGD(1.2, sampling, neighbours=neighbours, beside=[GaussianRelease(1.6)])  # type: ignore[arg-type]
+    alone = DPSGD(1.2 * 1.6 / 2.0, sampling, neighbours=neighbours)  # type: ignore[arg-type]
+    found, wanted = (one.epsilon(steps=20, delta=1e-5) for one in (joint, alone))
+    assert found.lower == pytest.approx(wanted.lower, rel=1e-4)  # meshes depend on the last bits
+    assert found.upper == pytest.approx(wanted.upper, rel=1e-4)
+
+
+def literal(own: float | None, others: np.ndarray, rate: float, most: int, sigma: float) -> np.ndarray:
+    """The law of a truncated batch's sum: all draws, and all ways to keep at most so many of a draw."""
+    gradients = ([] if own is None else [own]) + [*others]
+    found: dict[float, float] = {}
+    for drawn in itertools.product([False, True], repeat=len(gradients)):
+        chosen = [gradient for gradient, is_in in zip(gradients, drawn, strict=True) if is_in]
+        weight = rate ** len(chosen) * (1 - rate) ** (len(gradients) - len(chosen))
+        kept = [*itertools.combinations(chosen, min(most, len(chosen)))]
+        for batch in kept:
+            found[sum(batch) / sigma] = found.get(sum(batch) / sigma, 0.0) + weight / len(kept)
+    return law([*found.items()])
+
+
+@pytest.mark.parametrize(("most", "rate"), [(1, 0.3), (2, 0.5), (3, 0.4)])
+@pytest.mark.parametrize("neighbours", [ZeroOut(), AddRemove(), ReplaceOne()])
+def test_literal_truncated_batches_of_four_samples(most: int, rate: float, neighbours: Neighbours) -> None:
+    """(B2) in both directions; others opposite to the sample, like it, drawn, and without a gradient: attained."""
+    sigma = 0.9
+    above, below = DPSGD(sigma, Poisson(rate, most, 4), neighbours=neighbours).step().pairs(0, 0.0)
+    changed = {"zero-out": 0.0, "add-remove": None, "replace-one": -1.0}[neighbours.kind]
+    draws = np.random.default_rng(5).uniform(-1.0, 1.0, (4, 3))
+    for others in (*draws, np.full(3, -1.0), np.full(3, 1.0), np.zeros(3)):
+        p, q = literal(1.0, others, rate, most, sigma), literal(changed, others, rate, most, sigma)
+        for alpha in (0.6, 0.95, 1.0, 1.2, 2.5, 8.0):
+            for exchanged, value in ((False, hockey_stick(p, q, alpha)), (True, hockey_stick(q, p, alpha))):
+                assert value <= of_pair(above, alpha, exchanged) + 1e-8
+                if not others.any():
+                    assert value == pytest.approx(of_pair(below, alpha, exchanged), rel=1e-6, abs=1e-8)
+
+
+def test_a_batch_that_cannot_overflow_is_poisson_sampling() -> None:
+    roomy, plain = DPSGD(1.0, Poisson(RATE, 67349, 67349)), DPSGD(1.0, RATE)
+    assert roomy.epsilon(steps=STEPS, delta=DELTA).upper == plain.epsilon(steps=STEPS, delta=DELTA).upper
+
+
+def test_the_crowding_of_a_batch_is_that_of_binomial_laws() -> None:
+    """Against sums of the binomial law at 40 digits, also where w is far below rounding."""
+    mpmath = pytest.importorskip("mpmath")
+    n, q = 300, 0.1
+    with mpmath.workdps(40):
+        masses = [mpmath.binomial(n - 1, k) * mpmath.mpf(q) ** k * (1 - mpmath.mpf(q)) ** (n - 1 - k) for k in range(n)]
+        for most in (25, 40, 80):
+            full, rate, least = DPSGD(1.0, Poisson(q, most, n)).step().crowding  # type: ignore[union-attr]
+            w = mpmath.fsum(masses[most:])
+            share = mpmath.fsum(mass * q * most / (k + 1) for k, mass in enumerate(masses) if k >= most)
+            assert full == pytest.approx(float(w), rel=1e-11)
+            assert rate == pytest.approx(float(share / w), rel=1e-11)
+            assert least == pytest.approx(float(q * (1 - w) + share), rel=1e-13)
+
+
+def test_truncated_batches_cost_no_more_than_another_package_says() -> None:
+    """Its pair is that of a replacement where the batch is full."""
+    events = pytest.importorskip("dp_accounting")
+    from dp_accounting.pld import PLDAccountant
+
+    for most in (2200,):
+        peer = PLDAccountant(value_discretization_interval=5e-3)
+        event = events.dp_event.TruncatedSubsampledGaussianDpEvent(67349, RATE, most, 1.0)
+        claimed = peer.compose(event, STEPS).get_epsilon(DELTA)
+        ours = DPSGD(1.0, Poisson(RATE, most, 67349), neighbours=AddRemove()).epsilon(steps=STEPS, delta=DELTA)
+        assert DPSGD(1.0, RATE).epsilon(steps=STEPS, delta=DELTA).lower * 0.99 < ours.lower <= claimed
+        assert ours.upper <= claimed
+    assert ours.upper < 1.002 * ours.lower  # B is 4.5 standard deviations above the mean
+
+
+@pytest.mark.slow
+def test_truncation_is_nearly_free_at_the_size_of_a_language_model() -> None:
+    """B 1 % above the expected batch of half a million: the ends differ by less than 2 %."""
+    most, samples = 517_989, int(13e12 / 1024)
+    rate = (most - 6.5 * math.sqrt(most)) / samples
+    for neighbours in (ZeroOut(), AddRemove()):
+        bounds = DPSGD(0.614, Poisson(rate, most, samples), neighbours=neighbours).epsilon(steps=100_000, delta=1.1e-10)
+        assert bounds.lower < bounds.upper < 1.02 * bounds.lower
+
+
+def test_cyclic_sampling_is_fewer_steps_at_a_larger_rate() -> None:
+    for bands, value in ((4, 8.413), (8, 12.025)):
+        bounds = DPSGD(1.0, CyclicPoisson(RATE, bands)).epsilon(steps=STEPS, delta=DELTA)
+        assert bounds.lower <= value <= bounds.upper * 1.0001
+    cyclic, plain = DPSGD(1.0, CyclicPoisson(RATE, 3)), DPSGD(1.0, 3 * RATE)
+    curve = cyclic.epsilon(steps=[1, 3, 4, 7], delta=DELTA)
+    for steps, upper in zip((1, 1, 2, 3), curve.upper, strict=True):
+        assert upper == pytest.approx(plain.epsilon(steps=steps, delta=DELTA).upper, rel=2e-3)
+
+
+def test_correlated_noise_hides_a_sample_as_well_as_the_pairs_say() -> None:
+    """Literal rows of CX + Z, two bands, four steps, gradients that follow earlier rows: δ by Monte Carlo."""
+    rate, c, epsilon = 0.4, np.array([0.8, 0.6]), 0.7
+    z = np.random.default_rng(11).standard_normal((400_000, 4))  # Q: the sample is not in its group
+    second = np.sign(z[:, 0] + 1e-300)  # the sample's gradient at its second turn
+    ratio = np.zeros(len(z))
+    for first_in, second_in in itertools.product([0.0, 1.0], repeat=2):
+        mean = np.concatenate([np.outer(np.full(len(z), first_in), c), np.outer(second_in * second, c)], axis=1)
+        weight = (rate if first_in else 1 - rate) * (rate if second_in else 1 - rate)
+        ratio += weight * np.exp((z * mean).sum(axis=1) - (mean**2).sum(axis=1) / 2)
+    gains = np.maximum(ratio - math.exp(epsilon), 0.0)
+    bounds = DPSGD(1.0, CyclicPoisson(rate / 2, 2)).run(steps=4).delta_by_direction(epsilon)["remove"]
+    error = 4 * gains.std() / math.sqrt(len(z))
+    assert bounds.lower - error <= gains.mean() <= bounds.upper + error
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        DPSGD(1.0, Poisson(0.1, 3, 10), beside=[GaussianRelease(2.0), GaussianRelease(3.0)]),
+        DPSGD(1.0, CyclicPoisson(0.1, 3), Hutchinson(32, secret=False)),
+    ],
+)
+def test_values_come_back_from_their_records(mechanism: DPSGD) -> None:
+    record = json.loads(json.dumps(mechanism.as_dict()))
+    assert mechanism_from_dict(record) == mechanism
+    assert sampling_from_dict(record["sampling"]) == mechanism.sampling
+    assert DPSGD(1.0, 0.1).as_dict()["sampling"] == {"kind": "poisson", "rate": 0.1}
+    assert "beside" not in DPSGD(1.0, 0.1).as_dict()
+    if isinstance(mechanism.sampling, Poisson):
+        sufficient = calibrate(mechanism, steps=10, target_epsilon=3.0, delta=1e-5)
+        assert sufficient.beside == mechanism.beside
+        assert sufficient.epsilon(steps=10, delta=1e-5).upper <= 3.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DPSGD(1.0, 0.1, beside=[LaplaceRelease(1.0)]), "beside must be a sequence of GaussianRelease"),  # type: ignore[list-item]
+        (
+            lambda: DPSGD(1.0, 0.1, Hutchinson(8, secret=True), beside=[GaussianRelease(1.0)]),
+            "norms must be ExactNorms",
+        ),
+        (lambda: Poisson(0.1, at_most=3), "given together"),
+        (lambda: Poisson(0.1, 11, 10), r"at_most must be an integer in \[1, 10\]"),
+        (lambda: DPSGD(1.0, Poisson(0.1, 3, 10), Hutchinson(8, secret=True)), "norms must be ExactNorms"),
+        (lambda: DPSGD(1.0, Poisson(0.1, 3, 10), neighbours=Group(2)), "of one sample"),
+        (lambda: DPSGD(1.0, CyclicPoisson(0.1, 3), neighbours=Group(2)), "of one sample"),
+        (lambda: CyclicPoisson(0.5, 3), r"rate must be a finite number in \[1e-09, 0.333333"),
+    ],
+)
+def test_what_has_no_analysis_raises_an_error(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        make()
+
+
+RUN = "epsilon --noise-multiplier 2 --steps 4 --delta 1e-5 --sample-rate .05"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--at-most 30 --samples 400", "of which at most 30 are kept"),
+        ("--sampling cyclic-poisson --bands 4", "one of 4 groups of samples in turn, at rate 0.2"),
+        ("--beside gaussian:2+gaussian:3", "released of the same batches, in units of what one sample adds"),
+    ],
+)
+def test_the_command_its_statement_and_the_verifier_know_it(
+    words: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: object
+) -> None:
+    assert main([*f"{RUN} {words}".split(), "--statement"]) == 0
+    assert says in capsys.readouterr().out
+    if "--at-most" in words:
+        return  # verify/tests has it on a small grid
+    assert main([*f"{RUN} {words}".split(), "--json"]) == 0
+    file = tmp_path / "statement.json"  # type: ignore[operator]
+    file.write_text(capsys.readouterr().out)
+    assert main(["verify", str(file)]) == 0
+    assert capsys.readouterr().out.count("proved:") >= 6
