@@ -144,7 +144,7 @@ ALSO = Option(
 BESIDE = Option(
     "--beside",
     lambda name, text: _releases(name, text.split("+")),
-    "noisy sums of the same batch, gaussian:σ in units of what one sample adds; several: gaussian:2+gaussian:3",
+    "noisy sums of the same batches, as gaussian:2+gaussian:3",
     metavar="RELEASES",
 )
 OF_A_PHASE = (*grouped("noise and batches", NOISE, *SAMPLING, BESIDE), *NORMS, *NEIGHBOURS)

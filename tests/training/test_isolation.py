@@ -210,15 +210,25 @@ def test_padding_that_nothing_says_is_met_when_the_width_changes(widths: tuple[i
 
 
 def go_on(model: nn.Module, x: Any, losses: Any = None, **options: Any) -> ClippedStep:
-    """Three micro-batches, each looked at."""
+    """Three micro-batches, each looked at; the same losses, but divided by their largest, are refused."""
     step: ClippedStep = private(model, replay=1.0, **options)
     function = (lambda x: step.model(x).flatten(1).square().sum(1)) if losses is None else losses
-    size = len(x)
+    refuses_mixing(step, function, x, len(x))
     for number in range(3):
-        step.accumulate(function, batch=x, samples=range(size), step=number)
+        step.accumulate(function, batch=x, samples=range(len(x)), step=number)
         step.step()
     assert step.replays == 3
     return step
+
+
+def refuses_mixing(step: Any, function: Callable[[Any], torch.Tensor], batch: Any, size: int) -> None:
+    def mixed(batch: Any) -> torch.Tensor:
+        found = function(batch)
+        return found / found.detach().max()
+
+    with pytest.raises(TrainingStateError, match="a loss depends on other samples"):
+        step.accumulate(mixed, batch=batch, samples=range(size), step=0)
+    assert step.replays == 0
 
 
 class Checkpointed(nn.Module):

@@ -160,7 +160,7 @@ class AllocationEpoch:
         return self.step.is_exact
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         # The same for many lengths of a run: powers of two.
         return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
 

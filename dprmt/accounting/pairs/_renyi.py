@@ -20,7 +20,8 @@ _LEAST = 1e-250  # of masses that are resolved
 
 @dataclass(frozen=True)
 class RenyiStep:
-    """What has divergences of at most ``rho`` α, plus for each (orders, values, count) of ``curves`` count times these.
+    """A step with divergences of at most ``rho`` α, plus for each (orders, values, count) of ``curves`` count times
+    these.
 
     Divergences grow with the order: between two orders the value of the larger one holds.
     """
@@ -42,7 +43,7 @@ class RenyiStep:
         return pair_of_curve(_LOSSES, log_deltas(orders, total))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """A pair that dominates all such mechanisms, and one of equal laws."""
+        """Return a pair that dominates all such mechanisms, and one of equal laws."""
         del bins, tail
         return self._pair, NOTHING
 
@@ -55,7 +56,7 @@ def log_deltas(orders: Array, divergences: Array) -> Array:
 
 
 def pair_of_curve(losses: Array, log_delta: Array) -> AtomicPair:
-    """The pair of the largest convex curve below such δ at losses >= 0, the same in both directions."""
+    """Return the pair of the largest convex curve below such δ at losses >= 0, the same in both directions."""
     last = min(int(np.searchsorted(-log_delta, -np.log(_LEAST))), losses.size - 1)  # what δ is there counts as infinite
     losses, delta = losses[: last + 1], np.exp(log_delta[: last + 1]) * (1.0 + _ROUNDING)
     s = np.exp(losses)
@@ -83,7 +84,7 @@ def _slope(s: Array, delta: Array, low: int, high: int) -> float:
 
 
 def renyi_as_one(schedule: Schedule) -> Schedule:
-    """The schedule with all steps of known divergences as one: divergences add up."""
+    """Return the schedule with all steps of known divergences as one: divergences add up."""
     found = [(step, count) for step, count in schedule if isinstance(step, RenyiStep)]
     if sum(count for _, count in found) < 2:
         return schedule

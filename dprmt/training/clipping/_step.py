@@ -28,7 +28,7 @@ Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
 _LEAST_SCALE = 128.0  # smallest scale of a GradScaler, which halves and doubles 65536
 REPLAY = 0.02
-"""How often a sample of a later micro-batch is run alone, by default."""
+"""Default probability of an isolation check of a later micro-batch."""
 
 
 class StepLog:

@@ -109,31 +109,31 @@ def _not_covered(record: dict[str, Any], *, scored: bool) -> tuple[str, ...]:
 
 
 def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
-    """The privacy card of everything that the runs in a sweep's folder released, and so of the best one.
+    """Read the privacy report of all releases of a sweep, which covers choosing the best run.
 
     Parameters
     ----------
     folder : path
-        As :func:`dprmt.training.harness.sweep` was given it. All runs in it count that were charged a step, also those
-        that were stopped and those of an earlier call with other values.
+        The ``out`` folder of :func:`dprmt.training.harness.sweep`. All runs in it with a recorded step count,
+        including stopped runs and runs of earlier calls with other values.
 
     Returns
     -------
     PrivacyCard
-        At the smallest δ of the runs. Its ledger's digest is of all ledgers, in the order of the folders' names.
+        Report at the smallest δ of the runs. Its digest covers all ledgers, in the order of the folders' names.
 
     Raises
     ------
     ParameterError
-        If no run was charged a step, one of them has no privacy (``privacy.clip_only``), or their noise was made of a
-        seed: what runs with the same noise release can be subtracted.
+        If no run has a recorded step, one has no privacy (``privacy.clip_only``), or their noise comes from a seed,
+        because releases with equal noise can be subtracted.
 
     Formal guarantees
     -----------------
-    The phases of all runs, and the scores that were charged, in one composition: whoever chooses one by what they
-    released, scores of ``evaluation.private_noise`` among it, spends no more, whatever the rule. Where the number of
-    runs is drawn at random and the best alone is shown, :func:`dprmt.accounting.private_selection` is cheaper. A choice
-    by exact scores is about the validation data, which no ε of these covers.
+    The phases of all runs, and recorded scores, form one composition. So its ε covers choosing a run by its releases,
+    including scores of ``evaluation.private_noise``, by any rule. If the number of runs is drawn at random and only
+    the best is released, :func:`dprmt.accounting.private_selection` is cheaper. A choice by exact scores depends on
+    the validation data, which no ε here covers.
 
     Examples
     --------

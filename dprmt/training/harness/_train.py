@@ -311,7 +311,7 @@ class _FolderRun:
         self._attempt = int(self._former.get("starts", 0)) + 1
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
-        """The randomness of this start, the same in all processes."""
+        """Draw the randomness of this start, the same in all processes."""
         self._randomness = from_first(fresh_randomness(noise_seed, self._attempt, secure))
 
     def to_the_end(
@@ -436,7 +436,7 @@ def _of_norms(run: Run, folder: Path) -> tuple[str, float | None]:
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM only raises a flag; a second SIGINT interrupts at once.
+    """While entered, the first SIGINT or SIGTERM only sets a flag; a second SIGINT interrupts immediately.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """

@@ -42,7 +42,7 @@ class Randomness:
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
     def anew(self, number: int) -> Randomness:
-        """Other randomness: a fresh secret, or of a known seed what follows from it and the number."""
+        """Make other randomness: a fresh secret, or for a known seed the one that follows from it and the number."""
         secret = secrets.token_bytes(_SECRET_BYTES) if self.is_secret else self.derive(f"anew {number}")
         return replace(self, secret=secret)
 

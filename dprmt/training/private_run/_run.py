@@ -259,7 +259,7 @@ class PrivateRun:
             )
 
     def _drawn(self, number: int) -> tuple[list[Part], int]:
-        """Micro-batches of this process, of the step that comes after so many charged ones, and its size."""
+        """Yield micro-batches of this process for the step after the recorded ones, and its size."""
         positions = self._draws.at(number)
         return self._source.parts(positions[rank() :: self._processes], number), len(positions)
 
@@ -269,7 +269,7 @@ class PrivateRun:
         return max(0, int(min(self.steps - self.steps_taken, self._most - self._charged_before_next())))
 
     def _charged_before_next(self) -> int:
-        """Steps charged, with those of an epoch of random allocation that was given up: it is charged whole."""
+        """Count recorded steps, including all steps of an unfinished epoch of random allocation."""
         return self._counted() if self._epoch_is_lost else self.steps_charged
 
     @property
@@ -399,7 +399,7 @@ class PrivateRun:
                     losses_of, batch=batch, samples=part._names, step=self._attempts, **named
                 )
         except RuntimeError as error:
-            if "does not require grad" not in str(error):
+            if not any(words in str(error) for words in ("does not require grad", "a backward pass outside")):
                 raise
             raise TrainingStateError(
                 "losses_of computes gradients itself, as a gradient penalty does; it may only return losses.\n"
