@@ -29,16 +29,17 @@ implies at most k. This covers repeated values and unlucky start vectors. Withou
 the full eigendecomposition is used. The proof leaves open only values within rounding of the threshold, which are
 shrunk to almost nothing.
 
-**Products alone.** Where even forming YYᵀ takes longest, and most memory, it is not formed. What a Lanczos run finds is
-deflated, ``B = (1 - UUᵀ) YYᵀ (1 - UUᵀ)``, and a run from a *fresh* Gaussian block G (r × p) shows that nothing was
-missed, except with probability 1e-12. Let ``V_0 = G/‖G‖, …, V_k`` have Frobenius norms of at most 1 and
-``B V_j = Σ_i T_ij V_i + [j = k-1] β V_k + E_j`` with T tridiagonal, entries >= 0 and ``‖E_j‖ <= ρ``. Let τ be above all
-eigenvalues of T and ``z = (τ - T)⁻¹ e_0``. If ``‖G‖ (β z_{k-1} + ρ Σ_j z_j) < δ``, all eigenvalues of B are below τ,
-except with probability ``P(χ²_p <= δ²) <= (δ²/2)^{p/2}/Γ(p/2 + 1)``: for the top eigenvector x, of eigenvalue λ >= τ,
-the recurrence times xᵀ gives ``y_0 = β y_k w_{k-1} + Σ_j E_jᵀx w_j`` for ``y_j = V_jᵀx`` and ``w = (λ - T)⁻¹ e_0``,
-where ``0 <= w <= z``; so ``‖Gᵀx‖ = ‖G‖‖y_0‖ < δ``, but x does not depend on G. The seed is fixed, so that runs repeat:
-the probability is over it, for matrices that were not made with knowledge of it. (Kuczyński & Woźniakowski 1992 and
-Hochstenbach 2013 have p = 1, whose δ would be below the rounding of float32.) Without proof YYᵀ is formed after all.
+**Products alone.** Where even forming YYᵀ takes longest, and most memory, it is not formed. The pairs found by a
+Lanczos run are deflated, ``B = (1 - UUᵀ) YYᵀ (1 - UUᵀ)``. A run from a *fresh* Gaussian block G (r × p) then shows
+that nothing was missed, except with probability 1e-12. Let ``V_0 = G/‖G‖, …, V_k`` have Frobenius norms of at most 1
+and ``B V_j = Σ_i T_ij V_i + [j = k-1] β V_k + E_j`` with T tridiagonal, entries >= 0 and ``‖E_j‖ <= ρ``. Let τ be
+above all eigenvalues of T and ``z = (τ - T)⁻¹ e_0``. If ``‖G‖ (β z_{k-1} + ρ Σ_j z_j) < δ``, all eigenvalues of B are
+below τ, except with probability ``P(χ²_p <= δ²) <= (δ²/2)^{p/2}/Γ(p/2 + 1)``. For the top eigenvector x, of eigenvalue
+λ >= τ, the recurrence times xᵀ gives ``y_0 = β y_k w_{k-1} + Σ_j E_jᵀx w_j`` with ``y_j = V_jᵀx`` and ``w = (λ - T)⁻¹
+e_0``, where ``0 <= w <= z``. So ``‖Gᵀx‖ = ‖G‖‖y_0‖ < δ``, but x does not depend on G. The seed is fixed, so that runs
+repeat: the probability is over it, for matrices that were not made with knowledge of it. (Kuczyński & Woźniakowski
+1992 and Hochstenbach 2013 have p = 1, whose δ would be below the rounding of float32.) Without proof YYᵀ is formed
+after all.
 
 Randomized SVD is not used: with two power iterations it underestimates a top value next to the gate by 5 to 9 %
 (256×1024 and 768×3072, 6 to 16 columns).
@@ -79,11 +80,11 @@ class LeadingSpectrum(NamedTuple):
     """Singular values in decreasing order: at least the top one, and all above the edge."""
 
     values: Array
-    """Of float64, shape (batch, q), with zeros where a matrix has fewer values above the edge than another one."""
+    """Singular values in float64, shape (batch, q), with zeros if a matrix has fewer values above the edge."""
     vectors: Array
     """Singular vectors of the shorter side, shape (batch, r, q), in the dtype of the data."""
     others: Array | None = None
-    """Those of the longer side as rows, shape (batch, q, c), where the method has them anyway."""
+    """Singular vectors of the longer side as rows, shape (batch, q, c), if the method has them."""
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
@@ -344,7 +345,8 @@ def _search(
 
 
 def leading_pairs(y: Array, threshold: float, residual: float, limit: float = math.inf) -> tuple[Array, Array] | None:
-    """Eigenpairs of YYᵀ above a threshold from products with Y, with a proof that fails with probability 1e-12 at most.
+    """Compute eigenpairs of YYᵀ above a threshold from products with Y; the proof fails with probability at most
+    1e-12.
 
     ``y``: shape (r, c), r <= c. ``limit``: of eigenvalues; where one is larger, those found come back unproven.
     Returns: eigenvalues in increasing order and orthonormal eigenvectors, in float64: all above the threshold, and
@@ -380,40 +382,44 @@ def leading_pairs(y: Array, threshold: float, residual: float, limit: float = ma
             xp.linalg.qr(xp.concatenate([U, seen[1][:, above]], -1))[0],
         )
         top = max([threshold, *values.tolist()])
-        complete = (
-            None if top > limit else _nothing_above(apply, gaussian(rng, U, _WIDTH, len(y)), threshold, rounding * top)
-        )
-        if complete is not False:
-            order = xp.argsort(values)
-            found = (values[order], U[:, order]) if len(values) else seen
-            return found if complete or top > limit else None
+        order = xp.argsort(values)
+        if top > limit:
+            return values[order], U[:, order]
+        last = _nothing_above(apply, gaussian(rng, U, _WIDTH, len(y)), threshold, rounding * top)
+        if last is not False:
+            return last if last is None or not len(values) else (values[order], U[:, order])
     return None
 
 
-def _nothing_above(apply: Callable[[Array], Array], block: Array, threshold: float, rounding: float) -> bool | None:
-    # Whether a run from a Gaussian block proves all eigenvalues to be below the threshold; None if it is too short.
+def _nothing_above(
+    apply: Callable[[Array], Array], block: Array, threshold: float, rounding: float
+) -> tuple[Array, Array] | Literal[False] | None:
+    # The top Ritz pair, if a run from a Gaussian block proves all eigenvalues to be below the threshold; False if one
+    # is seen that is not, None if the run is too short.
     norm = float(array_namespace(block).linalg.norm(block))
     run = KrylovBasis(lambda rows: apply(rows.reshape(block.shape)).reshape(-1), block.reshape(-1), _BLOCK_STEPS)
     δ = math.sqrt(2 * (math.gamma(_WIDTH / 2 + 1) * _FAILURE) ** (2 / _WIDTH))
+    xp, like = array_namespace(block), {"dtype": block.dtype, "device": block.device}
     for k in range(1, _BLOCK_STEPS + 1):
         run.step()
-        if k % 4 and k < _BLOCK_STEPS:
+        if k % 2:
             continue
-        xp, Q, images = array_namespace(block), run.basis[:k], run.images[:k]
+        Q, images = run.basis[:k], run.images[:k]
         full = xp.clip(Q @ images.T, 0.0, None)
         beside = (full.diagonal(1) + full.diagonal(-1)) / 2
         T = xp.diag(full.diagonal()) + xp.diag(beside, 1) + xp.diag(beside, -1)
-        errors = images - T @ Q
-        errors[-1] -= run.next
         if float(xp.linalg.eigvalsh(T)[-1]) >= threshold:
             return False
-        z = xp.linalg.solve(
-            threshold * xp.eye(k, dtype=T.dtype, device=block.device) - T,
-            xp.eye(k, dtype=T.dtype, device=block.device)[0],
-        )
-        ρ = rounding + float(xp.linalg.norm(errors, 2, -1).max())
-        if norm * (float(xp.linalg.norm(run.next)) * float(z[-1]) + ρ * float(z.sum())) < δ:
-            return True
+        z = xp.linalg.solve(threshold * xp.eye(k, **like) - T, xp.eye(k, **like)[0])
+        missed = norm * (float(xp.linalg.norm(run.next)) * float(z[-1]) + rounding * float(z.sum()))
+        if missed < δ:
+            errors = images - T @ Q
+            errors[-1] -= run.next
+            if missed + norm * float(xp.linalg.norm(errors, 2, -1).max()) * float(z.sum()) < δ:
+                weights = xp.linalg.eigh(T)[1][:, -1]
+                basis = xp.linalg.qr((weights @ Q).reshape(block.shape).T)[0]
+                θ, S = ritz_pairs(basis, apply(basis.T).T)
+                return θ[-1:], basis @ S[:, -1:]
     return None
 
 
@@ -467,7 +473,7 @@ def _proven(
     U = basis @ S
     errors = xp.linalg.norm(images @ S - U * θ, 2, 0)
     wanted, accurate = errors[1:], max(residual * threshold, rounding * float(θ[-1]))
-    if not spikes:  # the top value is for information only
+    if not spikes and matrix is not None:  # the top value is for information only
         wanted, accurate = errors, _TOP_RESIDUAL * float(θ[0])
     settled = settled or float(θ[0] + errors[0]) < threshold  # else the costly part of the proof would hardly succeed
     if not (settled and bool((wanted <= accurate).all())):

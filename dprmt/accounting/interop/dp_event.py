@@ -35,16 +35,16 @@ def from_dp_event(event: events.DpEvent, neighbours: Neighbours = _REMOVED) -> C
     Parameters
     ----------
     event : dp_accounting.DpEvent
-        Of Gaussian, Laplace and zCDP mechanisms, sampled by Poisson sampling (truncated, too) or without replacement,
+        Gaussian, Laplace and zCDP mechanisms, sampled by Poisson sampling (truncated, too) or without replacement,
         composed in any depth. Several Gaussians under one ``PoissonSampledDpEvent`` share a batch.
     neighbours : AddRemove, ZeroOut or ReplaceOne
-        Whose privacy; dp-accounting leaves that to the accountant. Sampling without replacement needs ``ReplaceOne()``,
-        and its noise multiplier is there in units of what a replacement changes, twice the clipping norm.
+        Neighbouring relation, which an event does not contain. Sampling without replacement needs ``ReplaceOne()``,
+        and its noise multiplier is there in units of the change by a replacement, twice the clipping norm.
 
     Returns
     -------
     Composition
-        Of :class:`dprmt.DPSGD` and releases.
+        A composition of :class:`dprmt.DPSGD` and releases.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def _mechanism(event: Any, neighbours: Neighbours) -> Any:
 
 
 def _shared(event: Any, unit: float, sampling: Any, neighbours: Neighbours) -> DPSGD:
-    """One batch for all mechanisms of an event, which are Gaussian."""
+    """Return one batch for all mechanisms of an event, which are Gaussian."""
     phases = list(_phases(event, neighbours, 1))
     if not phases or not all(isinstance(one, GaussianRelease) for one, _ in phases):
         raise ParameterError("event", type(event).__name__, "Gaussian mechanisms alone where they share a batch")

@@ -51,7 +51,7 @@ class GaussianDPRelease(Release):
         self._keep(mu=check_real("mu", self.mu, low=1e-6, high=1e3))
 
     def step(self) -> Step:
-        """See :meth:`Release.step`."""
+        """Return one step; see :meth:`Release.step`."""
         return ReleaseStep(PublicPair(np.array([self.mu]), np.ones(1), 1.0), NOTHING)
 
 
@@ -84,7 +84,7 @@ class ZCDPRelease(Release):
         self._keep(rho=check_real("rho", self.rho, low=1e-12, high=1e4))
 
     def step(self) -> Step:
-        """See :meth:`Release.step`."""
+        """Return one step; see :meth:`Release.step`."""
         return RenyiStep(rho=self.rho)
 
 
@@ -130,7 +130,7 @@ class RenyiRelease(Release):
         return tuple(check_real(name, one, low=low, low_open=is_open, high=1e6) for one in numbers)
 
     def step(self) -> Step:
-        """See :meth:`Release.step`."""
+        """Return one step; see :meth:`Release.step`."""
         return RenyiStep(curves=((self.orders, self.values, 1),))
 
 
@@ -138,7 +138,7 @@ _KINDS = (GaussianRelease, LaplaceRelease, ApproximateRelease, GaussianDPRelease
 
 
 def release_from_dict(record: Mapping[str, Any]) -> Release:
-    """The value that ``as_dict`` described.
+    """Return the value that ``as_dict`` described.
 
     Parameters
     ----------

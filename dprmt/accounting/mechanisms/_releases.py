@@ -37,9 +37,9 @@ class Release(Value):
     """
 
     neighbours: ClassVar[None] = None
-    """Its numbers are in units of what neighbours can change, whoever they are."""
+    """None, because its numbers are in units of the change between any neighbours."""
     sampling: ClassVar[Poisson] = Poisson(1.0)
-    """Everybody is in it, as in a step without sampling."""
+    """Every sample is in it, as in a step without sampling."""
     has_pairs: ClassVar[bool] = True
 
     @property
@@ -266,7 +266,7 @@ class Disclosure:
         return _down(1 - self.high)
 
     def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
-        """The answer where nothing else is released."""
+        """Return the answer where nothing else is released."""
         if question.epsilon is not None:
             low, high = _down(self.low), _up(self.high)
         else:
@@ -276,7 +276,7 @@ class Disclosure:
     def joined(
         self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
     ) -> PrivacyBounds:
-        """The answer from that for the rest, whose losses end at ``loss``."""
+        """Return the answer from that for the rest, whose losses end at ``loss``."""
         if question.epsilon is not None:
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)

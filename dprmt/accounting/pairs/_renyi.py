@@ -15,12 +15,13 @@ NOTHING = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1e-3)
 _ORDERS = 1.0 + np.geomspace(1e-4, 1e5, 400)
 _LOSSES = np.concatenate([np.linspace(0.0, 0.1, 101), np.geomspace(0.1, 700.0, 2000)[1:]])
 _ROUNDING = 1e-11
-_LEAST = 1e-300
+_LEAST = 1e-250  # of masses that are resolved
 
 
 @dataclass(frozen=True)
 class RenyiStep:
-    """What has divergences of at most ``rho`` α, plus for each (orders, values, count) of ``curves`` count times these.
+    """A step with divergences of at most ``rho`` α, plus for each (orders, values, count) of ``curves`` count times
+    these.
 
     Divergences grow with the order: between two orders the value of the larger one holds.
     """
@@ -42,7 +43,7 @@ class RenyiStep:
         return pair_of_curve(_LOSSES, log_deltas(orders, total))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """A pair that dominates all such mechanisms, and one of equal laws."""
+        """Return a pair that dominates all such mechanisms, and one of equal laws."""
         del bins, tail
         return self._pair, NOTHING
 
@@ -55,8 +56,10 @@ def log_deltas(orders: Array, divergences: Array) -> Array:
 
 
 def pair_of_curve(losses: Array, log_delta: Array) -> AtomicPair:
-    """The pair of the largest convex curve below such δ at losses >= 0, the same in both directions."""
-    s, delta = np.exp(losses), np.exp(np.maximum(log_delta, np.log(_LEAST))) * (1.0 + _ROUNDING)
+    """Return the pair of the largest convex curve below such δ at losses >= 0, the same in both directions."""
+    last = min(int(np.searchsorted(-log_delta, -np.log(_LEAST))), losses.size - 1)  # what δ is there counts as infinite
+    losses, delta = losses[: last + 1], np.exp(log_delta[: last + 1]) * (1.0 + _ROUNDING)
+    s = np.exp(losses)
     # The curve of the exchanged pair is the same, so that at s = 1 a chord between s and 1/s may be lower.
     delta[0] = min(float(np.min((2.0 * delta + s - 1.0) / (s + 1.0))), 1.0)
     kept = [0]
@@ -67,8 +70,10 @@ def pair_of_curve(losses: Array, log_delta: Array) -> AtomicPair:
     s, delta, losses = s[kept], delta[kept], losses[kept]
     slopes = np.append(np.diff(delta) / np.diff(s), 0.0)
     above = np.maximum(np.diff(slopes), 0.0) * s[1:] * (1.0 + _ROUNDING)
+    infinite = float(delta[-1] + above[above < _LEAST].sum())
+    above[above < _LEAST] = 0.0
     below = above * np.exp(-losses[1:])
-    infinite = float(delta[-1])
+    below[below < _LEAST] = 0.0  # and lies at 0, with the rest
     rest = max(1.0 - infinite - float(above.sum() + below.sum()), 0.0)
     masses = np.concatenate([below[::-1], [rest], above])
     return AtomicPair(np.concatenate([-losses[:0:-1], [0.0], losses[1:]]), masses, infinite, reach=1e-3)
@@ -79,7 +84,7 @@ def _slope(s: Array, delta: Array, low: int, high: int) -> float:
 
 
 def renyi_as_one(schedule: Schedule) -> Schedule:
-    """The schedule with all steps of known divergences as one: divergences add up."""
+    """Return the schedule with all steps of known divergences as one: divergences add up."""
     found = [(step, count) for step, count in schedule if isinstance(step, RenyiStep)]
     if sum(count for _, count in found) < 2:
         return schedule
