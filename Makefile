@@ -57,7 +57,7 @@ test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu
 
 gpu: $(VENV)/.dev  ## all that waits for a GPU: those tests, the law of the noise, games, whole steps
-	$(BIN)/python -m benchmarks.gpu
+	$(BIN)/python -m benchmarks gpu
 
 bench: $(VENV)/.dev  ## speed and memory, as ratios within one run
 	$(BIN)/python -m benchmarks

@@ -51,13 +51,13 @@ _NAMES = {
     "training.data": ("per_sample_losses",),
     "training.private_run": ("PrivateRun", "make_private"),
 }
-"""Names that people meet first, by the subpackage that defines them."""
+"""Names for newcomers, by the subpackage that defines them."""
 
 _PACKAGES = (
     *("numpy", "scipy", "matplotlib", "rich", "safetensors", "torch", "opacus", "transformers", "peft", "datasets"),
     *("tomli-w", "cryptography", "joblib", "prv-accountant", "dp-accounting"),
 )
-"""What a result may depend on."""
+"""Packages that a result may depend on."""
 
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 __getattr__, _listed = _on_demand(__name__, _SUBPACKAGES, **_HOMES)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 LEFTOVERS = ".*.part*"
-"""Pattern of the names of files that a process which was killed was about to put in place."""
+"""Pattern of file names that a killed process left behind."""
 
 
 @contextlib.contextmanager

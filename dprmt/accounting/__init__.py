@@ -20,6 +20,7 @@ from dprmt.accounting.mechanisms import Composition as Composition
 from dprmt.accounting.mechanisms import CyclicPoisson as CyclicPoisson
 from dprmt.accounting.mechanisms import FixedOrder as FixedOrder
 from dprmt.accounting.mechanisms import FixedSize as FixedSize
+from dprmt.accounting.mechanisms import GaussianDPRelease as GaussianDPRelease
 from dprmt.accounting.mechanisms import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms import LaplaceRelease as LaplaceRelease
 from dprmt.accounting.mechanisms import Parallel as Parallel
@@ -28,7 +29,9 @@ from dprmt.accounting.mechanisms import PrivateSelection as PrivateSelection
 from dprmt.accounting.mechanisms import ProbeChoice as ProbeChoice
 from dprmt.accounting.mechanisms import RandomAllocation as RandomAllocation
 from dprmt.accounting.mechanisms import Release as Release
+from dprmt.accounting.mechanisms import RenyiRelease as RenyiRelease
 from dprmt.accounting.mechanisms import Sampling as Sampling
+from dprmt.accounting.mechanisms import ZCDPRelease as ZCDPRelease
 from dprmt.accounting.mechanisms import calibrate as calibrate
 from dprmt.accounting.mechanisms import choose_probes as choose_probes
 from dprmt.accounting.mechanisms import clt_mu as clt_mu
@@ -59,6 +62,7 @@ __all__ = [
     "ExactNorms",
     "FixedOrder",
     "FixedSize",
+    "GaussianDPRelease",
     "GaussianRelease",
     "Group",
     "HutchPlusPlus",
@@ -75,9 +79,11 @@ __all__ = [
     "ProbeChoice",
     "RandomAllocation",
     "Release",
+    "RenyiRelease",
     "ReplaceOne",
     "Sampling",
     "TradeOff",
+    "ZCDPRelease",
     "ZeroOut",
     "calibrate",
     "chi2_mixture_cdf",

@@ -8,6 +8,7 @@ An option is declared in one of the tuples below. ``SAMPLING`` becomes a value i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +20,7 @@ from dprmt.accounting import (
     ExactNorms,
     FixedOrder,
     FixedSize,
+    GaussianDPRelease,
     GaussianRelease,
     Group,
     Hutchinson,
@@ -31,6 +33,7 @@ from dprmt.accounting import (
     Release,
     ReplaceOne,
     Sampling,
+    ZCDPRelease,
     ZeroOut,
 )
 from dprmt.cli._options import Option, count, flag, grouped, leave_out, real, rounded_up
@@ -38,8 +41,17 @@ from dprmt.cli._options import Option, count, flag, grouped, leave_out, real, ro
 _MOST_STEPS = 10**9
 _RATE = "a number or a fraction such as 2000/67349 in [1e-09, 1]"
 _RELATIONS = {relation.kind: relation for relation in (ZeroOut(), AddRemove(), ReplaceOne())}
-_RELEASES = {"gaussian": (GaussianRelease, 1), "laplace": (LaplaceRelease, 1), "approximate": (ApproximateRelease, 2)}
-_FORM = "gaussian:SIGMA, laplace:SCALE or approximate:EPSILON:DELTA, in units of what neighbours can change"
+_RELEASES: dict[str, tuple[Callable[..., Release], int]] = {
+    "gaussian": (GaussianRelease, 1),
+    "laplace": (LaplaceRelease, 1),
+    "approximate": (ApproximateRelease, 2),
+    "gaussian-dp": (GaussianDPRelease, 1),
+    "zcdp": (ZCDPRelease, 1),
+}
+_FORM = (
+    "gaussian:SIGMA, laplace:SCALE (in units of what neighbours can change), approximate:EPSILON:DELTA, gaussian-dp:MU "
+    "or zcdp:RHO"
+)
 _POISSON = ("sample_rate", "steps", "samples", "batch_size")
 _EPOCHS = ("steps_per_epoch", "participations")
 _MORE = ("at_most", "bands")
@@ -116,7 +128,7 @@ NORMS = grouped(
     Option("--rank", count(), "for the envelope, if every norm is estimated", metavar="RANK"),
     Option("--analysis", ("tight", "envelope"), "tight (default) or envelope (as published)", metavar="ANALYSIS"),
 )
-_WHO = "zero-out (default: one sample has no gradient), replace-one, or add-remove (q and divisor chosen without N)"
+_WHO = "zero-out (default: one sample has no gradient), replace-one or add-remove (q chosen without N)"
 NEIGHBOURS = grouped(
     "neighbouring relation",
     Option("--neighbours", tuple(_RELATIONS), _WHO, metavar="RELATION"),
@@ -125,14 +137,14 @@ NEIGHBOURS = grouped(
 ALSO = Option(
     "--also",
     _releases,
-    "gaussian:σ, laplace:SCALE or approximate:ε:δ",
+    "gaussian:σ, laplace:SCALE, approximate:ε:δ, gaussian-dp:μ or zcdp:ρ",
     metavar="RELEASE",
     is_list=True,
 )
 BESIDE = Option(
     "--beside",
     lambda name, text: _releases(name, text.split("+")),
-    "noisy sums of the same batch, gaussian:σ in units of what one sample adds; several: gaussian:2+gaussian:3",
+    "noisy sums of the same batches, as gaussian:2+gaussian:3",
     metavar="RELEASES",
 )
 OF_A_PHASE = (*grouped("noise and batches", NOISE, *SAMPLING, BESIDE), *NORMS, *NEIGHBOURS)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe & Ito's colours: told apart with any colour vision, and ordered so that neighbours differ in grey."""
+"""Okabe & Ito's colours: distinct with any colour vision, and ordered so that neighbours differ in grey."""
 
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
 """One line style per colour, so that curves stay apart in grey."""

@@ -36,9 +36,9 @@ class Labelled(Protocol):
 
 
 Array: TypeAlias = Any
-"""A NumPy array or a torch tensor, inside this room."""
+"""A NumPy array or a torch tensor, inside this subpackage."""
 ArrayT = TypeVar("ArrayT", bound="float | np.floating[Any] | NDArray[np.floating[Any]] | TensorLike | Labelled")
-"""What a public function takes and gives back: a number, a NumPy array, or a torch tensor."""
+"""Argument and result of public functions: a number, a NumPy array, or a torch tensor."""
 MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike | Labelled")
 """The same without numbers."""
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -29,16 +29,17 @@ implies at most k. This covers repeated values and unlucky start vectors. Withou
 the full eigendecomposition is used. The proof leaves open only values within rounding of the threshold, which are
 shrunk to almost nothing.
 
-**Products alone.** Where even forming YYᵀ takes longest, and most memory, it is not formed. What a Lanczos run finds is
-deflated, ``B = (1 - UUᵀ) YYᵀ (1 - UUᵀ)``, and a run from a *fresh* Gaussian block G (r × p) shows that nothing was
-missed, except with probability 1e-12. Let ``V_0 = G/‖G‖, …, V_k`` have Frobenius norms of at most 1 and
-``B V_j = Σ_i T_ij V_i + [j = k-1] β V_k + E_j`` with T tridiagonal, entries >= 0 and ``‖E_j‖ <= ρ``. Let τ be above all
-eigenvalues of T and ``z = (τ - T)⁻¹ e_0``. If ``‖G‖ (β z_{k-1} + ρ Σ_j z_j) < δ``, all eigenvalues of B are below τ,
-except with probability ``P(χ²_p <= δ²) <= (δ²/2)^{p/2}/Γ(p/2 + 1)``: for the top eigenvector x, of eigenvalue λ >= τ,
-the recurrence times xᵀ gives ``y_0 = β y_k w_{k-1} + Σ_j E_jᵀx w_j`` for ``y_j = V_jᵀx`` and ``w = (λ - T)⁻¹ e_0``,
-where ``0 <= w <= z``; so ``‖Gᵀx‖ = ‖G‖‖y_0‖ < δ``, but x does not depend on G. The seed is fixed, so that runs repeat:
-the probability is over it, for matrices that were not made with knowledge of it. (Kuczyński & Woźniakowski 1992 and
-Hochstenbach 2013 have p = 1, whose δ would be below the rounding of float32.) Without proof YYᵀ is formed after all.
+**Products alone.** Where even forming YYᵀ takes longest, and most memory, it is not formed. The pairs found by a
+Lanczos run are deflated, ``B = (1 - UUᵀ) YYᵀ (1 - UUᵀ)``. A run from a *fresh* Gaussian block G (r × p) then shows
+that nothing was missed, except with probability 1e-12. Let ``V_0 = G/‖G‖, …, V_k`` have Frobenius norms of at most 1
+and ``B V_j = Σ_i T_ij V_i + [j = k-1] β V_k + E_j`` with T tridiagonal, entries >= 0 and ``‖E_j‖ <= ρ``. Let τ be
+above all eigenvalues of T and ``z = (τ - T)⁻¹ e_0``. If ``‖G‖ (β z_{k-1} + ρ Σ_j z_j) < δ``, all eigenvalues of B are
+below τ, except with probability ``P(χ²_p <= δ²) <= (δ²/2)^{p/2}/Γ(p/2 + 1)``. For the top eigenvector x, of eigenvalue
+λ >= τ, the recurrence times xᵀ gives ``y_0 = β y_k w_{k-1} + Σ_j E_jᵀx w_j`` with ``y_j = V_jᵀx`` and ``w = (λ - T)⁻¹
+e_0``, where ``0 <= w <= z``. So ``‖Gᵀx‖ = ‖G‖‖y_0‖ < δ``, but x does not depend on G. The seed is fixed, so that runs
+repeat: the probability is over it, for matrices that were not made with knowledge of it. (Kuczyński & Woźniakowski
+1992 and Hochstenbach 2013 have p = 1, whose δ would be below the rounding of float32.) Without proof YYᵀ is formed
+after all.
 
 Randomized SVD is not used: with two power iterations it underestimates a top value next to the gate by 5 to 9 %
 (256×1024 and 768×3072, 6 to 16 columns).
@@ -79,11 +80,11 @@ class LeadingSpectrum(NamedTuple):
     """Singular values in decreasing order: at least the top one, and all above the edge."""
 
     values: Array
-    """Of float64, shape (batch, q), with zeros where a matrix has fewer values above the edge than another one."""
+    """Singular values in float64, shape (batch, q), with zeros if a matrix has fewer values above the edge."""
     vectors: Array
     """Singular vectors of the shorter side, shape (batch, r, q), in the dtype of the data."""
     others: Array | None = None
-    """Those of the longer side as rows, shape (batch, q, c), where the method has them anyway."""
+    """Singular vectors of the longer side as rows, shape (batch, q, c), if the method has them."""
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
@@ -344,7 +345,8 @@ def _search(
 
 
 def leading_pairs(y: Array, threshold: float, residual: float, limit: float = math.inf) -> tuple[Array, Array] | None:
-    """Eigenpairs of YYᵀ above a threshold from products with Y, with a proof that fails with probability 1e-12 at most.
+    """Compute eigenpairs of YYᵀ above a threshold from products with Y; the proof fails with probability at most
+    1e-12.
 
     ``y``: shape (r, c), r <= c. ``limit``: of eigenvalues; where one is larger, those found come back unproven.
     Returns: eigenvalues in increasing order and orthonormal eigenvectors, in float64: all above the threshold, and

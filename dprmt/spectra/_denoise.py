@@ -141,7 +141,7 @@ class _Batch(NamedTuple):
     """Matrices that one call handles."""
 
     labels: dict[str, str]
-    """By name, how error messages call it."""
+    """Names of layers in error messages."""
     shape: tuple[int, int]
     kappa: float
 
@@ -154,9 +154,9 @@ class _Plan(NamedTuple):
     matrices: list[str]
     batches: list[_Batch]
     untouched: dict[str, LayerReport]
-    """Of every layer, as if none were denoised."""
+    """Reports of all layers, as if none were denoised."""
     lasts: bool
-    """Whether there is no more to a layer than its looks, which the next gradient's may have again."""
+    """Whether the plan depends on the layers' traits alone, so that the next gradient may reuse it."""
 
 
 class LayerDenoiser:
@@ -423,12 +423,11 @@ def denoise(
     Parameters
     ----------
     matrix : array, shape (..., m, n)
-        Noisy matrix Y, NumPy or torch, of real floating dtype; leading axes are a batch. float64 is computed in
-        float64, all else in float32, with gate and shrinkage in float64. Do not use it under autocast, which would
-        round its products.
+        Noisy matrix Y, NumPy or torch, floating; leading axes are a batch. Do not use it under autocast,
+        which would round its products.
     sigma : float or array of shape (...)
-        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; for all matrices of a
-        batch, or one each.
+        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; one for all matrices,
+        or one each.
     kappa : float, optional
         The gate κ >= 1 in units of the bulk edge; Eq. 10 uses 1.02. By default `kappa_for` of the shape, which noise
         alone passes in 1 % of draws.

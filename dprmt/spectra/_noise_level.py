@@ -40,7 +40,7 @@ from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 SigmaMethod = Literal["mp-pca", "median"]
 Floats = NDArray[np.float64]
 ROUNDING = 2.0**-23
-"""Of the entries of checkpoints, relative; what a matrix of low rank has beside its signal."""
+"""Relative rounding of the entries of checkpoints, which a matrix of low rank has in addition to its signal."""
 REJECTED = 0.01
 """p value below which the law does not fit."""
 _DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values of one draw

@@ -41,12 +41,12 @@ _EIGHT_BITS = {"F8_E4M3": _E4M3, "F8_E5M2": _E5M2, "F8_E8M0": _E8M0}
 
 _TORCH, _HDF5 = (".pt", ".pth", ".ckpt", ".bin"), (".h5", ".hdf5")
 _PREFERRED = ((".safetensors",), _TORCH, (".npz", ".npy"), (".gguf",), _HDF5, (".mat",))
-"""Of a folder: the same weights are often there in two formats."""
+"""Order of formats in a folder, which often has the same weights in two formats."""
 _STATE = ("optimizer", "scheduler", "scaler", "training_args", "rng_state")
 """Beginnings of the names of files in a folder that hold the state of a training, not weights."""
 
 _PICKLED = ("pickle", "Python objects", "weights_only")
-"""Words of NumPy's and torch's refusals to run code, which go on to advise how to run it."""
+"""Words in NumPy's and torch's errors about code in a file; the rest of these errors advises how to run it."""
 
 
 class UnreadableFileError(ValueError):
@@ -105,7 +105,7 @@ def _open_shards(index: Path) -> dict[str, Reader]:
     def shards() -> set[str]:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         if any(Path(name).name != name for name in names):
-            raise UnreadableFileError("an index of files beside it")
+            raise UnreadableFileError("an index of files in its folder")
         return names
 
     paths = [index.parent / name for name in sorted(_guarded(shards, ".json"))]

@@ -26,6 +26,7 @@ from dprmt.accounting import (
     Poisson,
     PrivacyBounds,
     Release,
+    RenyiRelease,
     ReplaceOne,
     Sampling,
 )
@@ -144,10 +145,14 @@ def release_sentence(release: Release, times: int) -> str:
     if isinstance(release, GaussianRelease):
         return f"{often}a vector with Gaussian noise of standard deviation {release.noise_multiplier:g}"
     if isinstance(release, LaplaceRelease):
-        return f"{often}a number with Laplace noise of scale {release.scale:g}"
+        drawn = "" if release.rate == 1.0 else f", of samples drawn at rate {release.rate:g}"
+        return f"{often}a number with Laplace noise of scale {release.scale:g}{drawn}"
     if isinstance(release, ApproximateRelease):
         return f"{often}the answer of an ({release.epsilon:g}, {release.delta:g})-private mechanism"
-    return f"{often}{release!r}"
+    if isinstance(release, RenyiRelease):
+        return f"{often}the answer of a mechanism with bounded Rényi divergences of {len(release.orders)} orders"
+    known = {"gaussian-dp": "{mu:g}-GDP", "zcdp": "{rho:g}-zCDP"}.get(release.kind, "private")
+    return f"{often}the answer of a mechanism that is {known.format(**vars(release))}"
 
 
 def trainings(run: Composition) -> list[tuple[DPSGD, int]]:

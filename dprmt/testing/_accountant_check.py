@@ -43,9 +43,9 @@ def check_accountant(
 ) -> None:
     """Check the claims of an accountant of DP-SGD: they are upper bounds and do not contradict each other.
 
-    Sampling is Poisson, unless ``mechanism`` says otherwise. A claim below a certified lower bound is wrong, whatever
-    the accountant's method. Noise multipliers are from 0.7 to 4, rates from 0.01 to 0.5, steps up to 200 and δ from
-    1e-10 to 1e-3.
+    Sampling is Poisson, unless you pass ``mechanism``. A claim below a certified lower bound is wrong, whatever the
+    accountant's method. Noise multipliers are from 0.7 to 4, rates from 0.01 to 0.5, steps up to 200 and δ from 1e-10
+    to 1e-3.
 
     Parameters
     ----------

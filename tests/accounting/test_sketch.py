@@ -10,12 +10,17 @@ import pytest
 import torch
 from scipy import integrate, optimize, special, stats
 
-import audits.sketch.__main__ as attack_command
-from audits.sketch.__main__ import attack
-from audits.sketch.attack import residual_shares
-from audits.sketch.exact import attained_hinge, charged_hinge, left_over, single_direction
-from audits.sketch.rounding import missed
-from audits.sketch.spectra import families
+import audits.sketch as attack_command
+from audits.sketch import (
+    attack,
+    attained_hinge,
+    charged_hinge,
+    families,
+    left_over,
+    missed,
+    residual_shares,
+    single_direction,
+)
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, calibrate, compose
 from dprmt.accounting.laws import _laws as _sketched_law
 from dprmt.accounting.laws._sketch import ROUNDING, probe_copies
@@ -277,7 +282,7 @@ def test_the_closed_form_is_the_estimators(power_iteration: bool) -> None:
 
 @pytest.mark.parametrize(("sketch", "power_iteration"), [(3, False), (8, True), (16, False)])
 def test_an_attack_by_many_spectra_stays_below_the_charge(sketch: int, power_iteration: bool) -> None:
-    """A part of ``python -m audits.sketch``, with fixed draws: every margin, in standard errors."""
+    """A part of ``python -m audits sketch``, with fixed draws: every margin, in standard errors."""
     line = attack(sketch, power_iteration, families(sketch, thin=12), draws=150)
     assert line["spectra"] >= 10
     assert all(found["errors"] > -4.5 for found in line["margins"].values())

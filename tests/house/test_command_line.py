@@ -51,9 +51,16 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_sixty_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
+def test_help_fits_sixty_lines_of_a_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert len(COMMANDS[name].format_help().splitlines()) <= 60
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_placeholder_has_two_meanings(name: str) -> None:
+    """Files that are read are FILE, those that are written OUT."""
+    shown = [action.metavar for action in COMMANDS[name]._actions if action.option_strings and action.metavar]
+    assert {word for word in shown if shown.count(word) > 1} <= {"FILE", "OUT"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -32,10 +32,9 @@ from tests.training.tiny_recipe import recipe_in, write_data
 STEP = "--noise-multiplier 2 --sample-rate 0.02"
 RUN = f"{STEP} --steps 20"
 QUESTIONS = {
-    "epsilon": [f"{RUN} --delta 1e-5", f"{RUN} --delta 1e-5 --statement", f"{RUN} --delta 1e-5 --also gaussian:3"],
-    "noise": [f"--epsilon 2 --sample-rate 0.02 --steps 20 --delta 1e-5{more}" for more in ("", " --statement")]
-    + ["--advantage 0.1 --sample-rate 0.02 --steps 20 --delta 1e-5"],
-    "delta": [f"{RUN} --epsilon 1", f"{RUN} --epsilon 1 --statement"],
+    "epsilon": [f"{RUN} --delta 1e-5 --statement --also gaussian:3"],
+    "noise": ["--epsilon 2 --sample-rate 0.02 --steps 20 --delta 1e-5 --statement"],
+    "delta": [f"{RUN} --epsilon 1 --statement"],
     "steps": [f"{STEP} --epsilon 0.3 --delta 1e-5"],
     "probes": [f"{RUN} --delta 1e-5 --budget 2"],
     "tradeoff": [RUN],

@@ -97,6 +97,8 @@ def test_a_row_that_is_alone_is_looked_at_beside_an_earlier_one() -> None:
 @pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
 def test_right_code_goes_on_with_one_row_and_each_look_is_counted(units: Units | None) -> None:
     step = private(nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0)), units=units)
+    if units is None:
+        refuses_mixing(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), 1)
     for number in range(3):
         accumulate(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), number)
         step.step()
@@ -210,15 +212,25 @@ def test_padding_that_nothing_says_is_met_when_the_width_changes(widths: tuple[i
 
 
 def go_on(model: nn.Module, x: Any, losses: Any = None, **options: Any) -> ClippedStep:
-    """Three micro-batches, each looked at."""
+    """Three micro-batches, each looked at; the same losses, but divided by their largest, are refused."""
     step: ClippedStep = private(model, replay=1.0, **options)
     function = (lambda x: step.model(x).flatten(1).square().sum(1)) if losses is None else losses
-    size = len(x)
+    refuses_mixing(step, function, x, len(x))
     for number in range(3):
-        step.accumulate(function, batch=x, samples=range(size), step=number)
+        step.accumulate(function, batch=x, samples=range(len(x)), step=number)
         step.step()
     assert step.replays == 3
     return step
+
+
+def refuses_mixing(step: Any, function: Callable[[Any], torch.Tensor], batch: Any, size: int) -> None:
+    def mixed(batch: Any) -> torch.Tensor:
+        found = function(batch)
+        return found / found.detach().max()
+
+    with pytest.raises(TrainingStateError, match="on other samples"):
+        step.accumulate(mixed, batch=batch, samples=range(size), step=0)
+    assert step.replays == 0
 
 
 class Checkpointed(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -133,7 +134,9 @@ def test_a_grad_scaler() -> None:
 def test_a_loop_of_accelerate() -> None:
     accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
     in_mid_step(lambda private: accelerator.backward(private.model(ROWS[:5][0]).sum()), "backward")
-    in_mid_step(lambda private: accelerator.clip_grad_norm_(private.model.parameters(), 1.0), "middle of a private")
+    in_mid_step(
+        lambda private: accelerator.clip_grad_norm_(private.model.parameters(), 1.0), "middle of a private step"
+    )
     private = new()
     fails(private, accelerator.prepare(private.optimizer).step, "optimizer")
 
@@ -330,7 +333,7 @@ def test_returned_losses_are_recorded() -> None:
     private = new(steps=1)
     for batch in private:
         assert private.step(losses(private), batch) is None
-    assert private.records["losses_returned"] == 0
+    assert private.records["losses_returned"] is False
     assert "returned" not in private.statement()
     other = new(steps=1, batch_size=60)
     for batch in other:
@@ -338,7 +341,7 @@ def test_returned_losses_are_recorded() -> None:
         assert found is not None
         assert found.shape == (60,)
         assert not found.requires_grad
-    assert other.records["losses_returned"] == 1
+    assert other.records["losses_returned"] is True  # how often tells how large batches were
     assert "does not cover them" in other.statement()
 
 
@@ -347,3 +350,26 @@ def test_a_model_in_two_runs() -> None:
     with pytest.raises(ParameterError, match=r"no other private run holds: call close\(\)"):
         new(model=private.model)
     assert new(model=private.close()).model is private.model
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        lambda private: private.optimizer,
+        lambda private: list(private.model.parameters()),
+        lambda private: private.model.state_dict(keep_vars=True),
+    ],
+)
+def test_sums_without_noise_are_saved_nowhere(saved: Callable[[PrivateRun], Any]) -> None:
+    """Parameters hold them in the middle of a step, and optimizers hold parameters."""
+    private = new()
+    batch = first(private)
+    torch.save(saved(private), io.BytesIO())
+    for part in private.micro_batches(batch):
+        private.accumulate(losses(private), part)
+        assert all(hasattr(copy.deepcopy(value), "summed_grad") is False for value in private.model.parameters())
+        with pytest.raises(TrainingStateError, match=r"its sum has no noise yet\.\nFix: save before"):
+            torch.save(saved(private), io.BytesIO())
+    private.finish()
+    torch.save(saved(private), io.BytesIO())
+    assert all(type(value.grad) is torch.Tensor for value in private.model.parameters() if value.grad is not None)

@@ -163,7 +163,7 @@ def test_the_noise_is_gaussian_with_so_many_rows(tmp_path: Path, secure: bool) -
         ({"evaluation.private_noise": 0.0}, "evaluation.private_noise must be a finite number in [0.001, 1e+06]"),
         ({"evaluation.metrics": ["f1"]}, "unless metrics has 'accuracy'"),
         ({"data.unit": "text"}, "evaluation.private_noise must be left out with data.unit"),
-        ({"privacy.noise_multiplier": None, "privacy.clip_only": True}, "a run without noise"),
+        ({"privacy.noise_multiplier": None, "privacy.clip_only": True}, "left out with privacy.clip_only"),
     ],
 )
 def test_what_has_no_bound_is_refused_by_name(tmp_path: Path, changes: dict[str, object], says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -396,6 +397,25 @@ def test_evaluation_and_an_empty_batch_use_the_module_as_it_is() -> None:
     step.accumulate(step.model(inputs[:0]).sum((1, 2)), samples=[], step=0)
     step.step()
     torch.testing.assert_close(step.model(inputs).detach(), expected)
+
+
+def test_a_module_keeps_its_forward_pass_and_takes_no_later_hook() -> None:
+    """Nothing is assigned to it; a hook that comes later would see one sample of the batch."""
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    step = private(attention_only(layer))
+    assert "forward" not in vars(layer)
+    x = torch.randn(3, 4, 8)
+    accumulate(step, x, size=3)
+    step.discard()
+    handle = layer.register_forward_pre_hook(lambda *_: None)
+    with pytest.raises(TrainingStateError, match="a hook on its forward pass that was registered later"):
+        step.model(x)
+    handle.remove()
+    twin = copy.deepcopy(step.model).eval()
+    step.close()
+    assert torch.equal(twin(x), step.model.eval()(x))
+    assert not layer._forward_hooks
+    assert not layer._forward_pre_hooks
 
 
 def test_projections_and_the_loop_of_opacus_refuse_them_by_name() -> None:

@@ -15,10 +15,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dprmt_verify", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="STATEMENT.json")
     parser.add_argument("--seconds", type=float, default=60.0, help="CPU time for finer meshes, a file (default: 60)")
+    parser.add_argument("--peer", metavar="NAME", help="judge what this package says of the run: opacus, prv, …")
     options, codes = parser.parse_args(arguments), []
     for path in options.files:
         try:
-            verdicts = verify(read_statement(path.read_text(encoding="utf-8")), options.seconds)
+            text = path.read_text(encoding="utf-8")
+            if options.peer is not None:
+                from dprmt_verify.further._peer import claim_of_peer
+
+                text = claim_of_peer(options.peer, text)
+            verdicts = verify(read_statement(text), options.seconds)
         except (NotCoveredError, UnicodeDecodeError, OSError) as error:
             sys.stderr.write(f"{path}: not verified: {error}\n")
             return 2

@@ -46,7 +46,7 @@ def isotonic_regression(values: Array, weights: Array) -> Array:
 LARGEST_LOSS = 1e16
 """Larger losses count as infinite."""
 LARGEST_EPSILON = 1e17
-"""What may be asked about: all that is ever answered."""
+"""Largest ε that may be asked about."""
 
 
 def resolvable(mesh: float, farthest: float) -> float:

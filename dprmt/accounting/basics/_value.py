@@ -14,7 +14,7 @@ class Value:
     """A frozen dataclass that prints without its defaults and converts its fields to JSON values."""
 
     kind: ClassVar[str]
-    """What the value is called in files and on the command line."""
+    """Name of the value in files and on the command line."""
 
     def __repr__(self) -> str:
         parts = []

@@ -11,6 +11,7 @@ from dprmt.accounting.composition._solve import (
     interval,
     levels,
     loss_drift,
+    sized,
     solve,
     step_laws,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "levels",
     "log_kappa",
     "loss_drift",
+    "sized",
     "solve",
     "step_laws",
     "window",

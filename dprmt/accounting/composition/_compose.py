@@ -49,18 +49,20 @@ def log_chernoff(laws: Laws, tilt: float) -> float:
 
 
 def chernoff(law: LossPMF, steps: int, tilt: float) -> tuple[float, float]:
-    """A log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding charged."""
+    """Return a log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding
+    charged.
+    """
     rounding = steps * _mass_rounding(law.mass, tilted(law, tilt))
     return log_chernoff([(law, steps)], tilt) + rounding, infinite_of([(law, steps)])
 
 
 def infinite_of(laws: Laws) -> float:
-    """Probability that some step has an infinite loss."""
+    """Return the probability that some step has an infinite loss."""
     return -math.expm1(sum(steps * math.log1p(-law.infinite) if law.infinite < 1 else -math.inf for law, steps in laws))
 
 
 def best_tilt(laws: Laws, *, delta: float = 1.0, epsilon: float | None = None) -> float:
-    """The tilt whose Chernoff bound is smallest: on δ at ``epsilon``, or else on ε at ``delta``."""
+    """Return the tilt whose Chernoff bound is smallest: on δ at ``epsilon``, or else on ε at ``delta``."""
     center, half_width = -math.log(loss_deviation(laws)), 14.0
     for _ in range(4):
         grid = center + np.linspace(-half_width, half_width, 21)
@@ -72,7 +74,7 @@ def best_tilt(laws: Laws, *, delta: float = 1.0, epsilon: float | None = None) -
 
 
 def tilted(law: LossPMF, tilt: float) -> Array:
-    """Its masses, tilted and normalised; zeros where all of it counts as infinite."""
+    """Return its masses, tilted and normalised; zeros where all of it counts as infinite."""
     with np.errstate(divide="ignore"):
         exponent = np.log(law.mass) + tilt * law.losses
     peak = float(exponent.max())
@@ -81,7 +83,7 @@ def tilted(law: LossPMF, tilt: float) -> Array:
 
 
 def loss_deviation(laws: Laws, tilt: float = 0.0) -> float:
-    """Standard deviation of the finite part of the composed loss after tilting."""
+    """Return the standard deviation of the finite part of the composed loss after tilting."""
     variance = 0.0
     for law, steps in laws:
         weights = tilted(law, tilt)
@@ -90,7 +92,9 @@ def loss_deviation(laws: Laws, tilt: float = 0.0) -> float:
 
 
 def step_scale(laws: Laws, tilt: float) -> float:
-    """Standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over steps."""
+    """Return the standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over
+    steps.
+    """
     steps = sum(count for _, count in laws)
     smallest = 4 * min(law.mesh for law, _ in laws)
     if tilt == 0.0:
@@ -101,7 +105,7 @@ def step_scale(laws: Laws, tilt: float) -> float:
 
 
 def some_of(laws: Laws) -> Laws:
-    """Some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
+    """Return some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
     if len(laws) <= _FEW:
         return laws
     chosen = laws[:: len(laws) // _FEW]
@@ -118,7 +122,7 @@ class Window:
 
 
 def window(laws: Laws, tilt: float, share: float = 1.0) -> Window:
-    """Grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
+    """Find the grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
     # Every θ gives a bound by Chernoff; which is best, some phases tell: coarsely, then finely.
     some, log_outside = some_of(laws), math.log(OUTSIDE * share)
     up = down = np.exp(np.linspace(-12.0, 6.0, 19)) / loss_deviation(laws, tilt)
@@ -133,7 +137,7 @@ def window(laws: Laws, tilt: float, share: float = 1.0) -> Window:
 
 
 def _ends(laws: Laws, tilt: float, up: Array, down: Array, log_outside: float) -> tuple[Array, Array]:
-    """Losses beyond which there is so little, above by each θ of ``up`` and below by each of ``down``."""
+    """Find the losses beyond which this little mass lies, above by each θ of ``up`` and below by each of ``down``."""
     log_mgfs = log_mgf(laws, np.concatenate([[tilt], tilt + up, tilt - down]))
     base, above, below = log_mgfs[0], log_mgfs[1 : up.size + 1], log_mgfs[up.size + 1 :]
     return (above - base - log_outside) / up, -(below - base - log_outside) / down
@@ -164,7 +168,7 @@ class ComposedLoss:
 
 
 def composed(laws: Laws, tilt: float, win: Window) -> ComposedLoss:
-    """Composition by FFT on the window; frequencies at which the product is too small to be seen are left out."""
+    """Compose by FFT on the window; frequencies at which the product is negligible are skipped."""
     unit, rounding = 8 * EPS * math.log2(win.size), 0.0
     frequency = np.arange(win.size // 2 + 1, dtype=np.int64)
     value = np.ones(frequency.size, dtype=np.complex128)
@@ -185,12 +189,12 @@ def composed(laws: Laws, tilt: float, win: Window) -> ComposedLoss:
 
 
 def _folded(law: LossPMF, weights: Array, size: int) -> Array:
-    """Weights at grid indices, wrapped around a window."""
+    """Return weights at grid indices, wrapped around a window."""
     return np.bincount((law.index % size).astype(np.intp), weights=weights, minlength=size)
 
 
 def _composed_loss(laws: Laws, tilt: float, win: Window, frequency: Array, value: Array, error: float) -> ComposedLoss:
-    """The loss with this transform on the window."""
+    """Return the loss with this transform on the window."""
     spectrum = np.zeros(win.size // 2 + 1, dtype=np.complex128)
     spectrum[frequency] = value
     return ComposedLoss(
@@ -225,7 +229,7 @@ class Split:
 
 
 def best_split(laws: Laws, tilt: float, epsilon: float | None, delta: float) -> Split | None:
-    """The split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest.
+    """Return the split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest.
 
     Returns: None where that makes no error smaller by e^5.
     """
@@ -258,7 +262,9 @@ def best_split(laws: Laws, tilt: float, epsilon: float | None, delta: float) -> 
 
 
 def _log_parts(law: LossPMF, tilts: Array, large: Array) -> tuple[Array, Array]:
-    """Logarithms of the tilted masses up to each loss and beyond it, shape (tilts, losses); the last node is beyond."""
+    """Return logarithms of the tilted masses up to each loss and beyond it, shape (tilts, losses); the last node is
+    beyond.
+    """
     cuts = np.clip(np.searchsorted(law.losses, large, side="right"), 1, law.losses.size - 1)
     inner, place = np.unique(cuts, return_inverse=True)
     starts = np.append(0, inner)
@@ -271,20 +277,21 @@ def _log_parts(law: LossPMF, tilts: Array, large: Array) -> tuple[Array, Array]:
 
 
 def up_to(laws: Laws, large: float) -> list[tuple[LossPMF, int]]:
-    """The finite losses that are at most ``large``."""
+    """Return the finite losses that are at most ``large``."""
     return [
         (LossPMF(law.index, np.where(law.losses > large, 0.0, law.mass), law.mesh, 0.0), steps) for law, steps in laws
     ]
 
 
 def large_share(laws: Laws, split: Split) -> float:
-    """A bound on the tilted mass of :func:`composed_beyond`: the expected number of losses beyond ``large``."""
+    """Return a bound on the tilted mass of :func:`composed_beyond`: the expected number of losses beyond ``large``."""
     expected = sum(steps * float(tilted(law, split.tilt_beyond)[law.losses > split.large].sum()) for law, steps in laws)
     return max(min(expected * (1.0 + 1e-9), 1.0), _FAINT)
 
 
 def composed_beyond(laws: Laws, split: Split, win: Window) -> ComposedLoss:
-    """The part of the composition in which some step has a loss beyond ``large``: a difference of two products (F4).
+    """Return the part of the composition in which some step has a loss beyond ``large``: a difference of two products
+    (F4).
 
     ``win``: leaves out 1e-10 of its mass on either side.
     """

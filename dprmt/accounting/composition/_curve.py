@@ -13,7 +13,7 @@ from dprmt.accounting.composition._compose import EPS, ComposedLoss, log_kappa
 from dprmt.accounting.pairs import LossPMF
 
 LEAST_DELTA = 1e-290
-"""Smaller ones are told from 0 no further."""
+"""Least δ that is resolved."""
 
 
 class Curve(Protocol):
@@ -24,11 +24,11 @@ class Curve(Protocol):
         ...
 
     def epsilon_above(self, delta: float) -> float:
-        """An ε with δ(ε) ≤ ``delta`` for certain, or ∞."""
+        """Return an ε with δ(ε) ≤ ``delta`` for certain, or ∞."""
         ...
 
     def epsilon_below(self, delta: float) -> float:
-        """An ε with δ(ε) ≥ ``delta`` for certain, or 0."""
+        """Return an ε with δ(ε) ≥ ``delta`` for certain, or 0."""
         ...
 
 
@@ -49,25 +49,25 @@ class EpsilonAtDelta:
         return self.delta
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
+        """Return the answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
         if side == "upper":
             above = curve.epsilon_above(self.delta)
             return above + drift if above > 0 else above
         return max(curve.epsilon_below(self.delta) - drift, 0.0)
 
     def chernoff(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
-        """The upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known."""
+        """Return the upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known."""
         if infinite >= self.delta:
             return math.inf
         epsilon = (log_bound - math.log(self.delta - infinite)) / tilt
         return max(epsilon + 1e-12 * abs(epsilon) + drift, 0.0)
 
     def is_within(self, lower: float, upper: float, tolerance: float) -> bool:
-        """Whether the ends are no further apart than asked: absolutely up to 1, relatively beyond."""
+        """Return whether the ends are no further apart than asked: absolutely up to 1, relatively beyond."""
         return upper < math.inf and upper - lower <= tolerance * max(1.0, upper)
 
     def sharpened(self, upper: float, lower: float) -> EpsilonAtDelta:
-        """The question itself: what is known of its answer does not change how to look for it."""
+        """Return the question itself: what is known of its answer does not change how to look for it."""
         del upper, lower
         return self
 
@@ -85,7 +85,7 @@ class DeltaAtEpsilon:
     small: float = 1e-12
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
+        """Return the answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
         if side == "upper":
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]
@@ -96,18 +96,20 @@ class DeltaAtEpsilon:
         return min(infinite + math.exp(min(exponent + 1e-12 * abs(tilt * self.epsilon), 0.0)), 1.0)
 
     def is_within(self, lower: float, upper: float, tolerance: float) -> bool:
-        """See :class:`EpsilonAtDelta`: relatively, down to the least number that is told from 0."""
+        """Compare relatively, down to the least number that is resolved; see :class:`EpsilonAtDelta`."""
         return upper - lower <= tolerance * upper or upper <= LEAST_DELTA
 
     def sharpened(self, upper: float, lower: float = 0.0) -> DeltaAtEpsilon:
-        """The question with a better guess of the answer's size, so that truncation becomes negligible.
+        """Return the question with a better guess of the answer's size, so that truncation becomes negligible.
 
         Returns: a guess in powers of 10⁴, so that pairs that were made for one are met again.
         """
         guess = max(lower, min(upper, self.small) * 1e-40, LEAST_DELTA)
-        if guess >= self.small:
-            return self
-        return replace(self, small=max(10.0 ** (4 * math.floor(math.log10(guess) / 4)), LEAST_DELTA))
+        return self if guess >= self.small else self.sized(guess)
+
+    def sized(self, small: float) -> DeltaAtEpsilon:
+        """The question with another guess, in powers of 10⁴, so that pairs that were made for one are met again."""
+        return replace(self, small=max(10.0 ** (4 * math.floor(math.log10(small) / 4)), LEAST_DELTA))
 
 
 Question = EpsilonAtDelta | DeltaAtEpsilon
@@ -143,7 +145,7 @@ class DeltaCurve:
         return self._scaled(value - error), min(self._scaled(value + error) + self.infinite, 1.0)
 
     def epsilon_above(self, delta: float) -> float:
-        """An ε ≥ 0 with δ(ε) ≤ ``delta`` for certain; ∞ if none is seen."""
+        """Return an ε ≥ 0 with δ(ε) ≤ ``delta`` for certain; ∞ if none is seen."""
         if delta <= self.infinite:
             return math.inf
         target = self._relative(delta - self.infinite)
@@ -158,7 +160,7 @@ class DeltaCurve:
         return max(epsilon, 0.0)
 
     def epsilon_below(self, delta: float) -> float:
-        """An ε ≥ 0 with δ(ε) ≥ ``delta`` for certain, or 0."""
+        """Return an ε ≥ 0 with δ(ε) ≥ ``delta`` for certain, or 0."""
         target = self._relative(delta)
         too_much = np.flatnonzero(self.at_nodes - self.error >= target)
         if too_much.size == 0:
@@ -171,7 +173,7 @@ class DeltaCurve:
         return max(epsilon, 0.0)
 
     def _crossing(self, index: int, room: float) -> float:
-        """The ε in the segment left of ``nodes[index]`` where e^{ε}·discounted equals ``room``."""
+        """Return the ε in the segment left of ``nodes[index]`` where e^{ε}·discounted equals ``room``."""
         left, right = float(self.nodes[index - 1]), float(self.nodes[index])
         if room <= 0:
             return left
@@ -193,20 +195,20 @@ class SumOfCurves:
         self.parts = parts
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """As :meth:`DeltaCurve.delta_bounds`."""
+        """Bound δ as :meth:`DeltaCurve.delta_bounds`."""
         lower, upper = zip(*(part.delta_bounds(epsilon) for part in self.parts), strict=True)
         return sum(lower), min(sum(upper), 1.0)
 
     def epsilon_above(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_above`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_above`."""
         return self._crossing(delta, 1)
 
     def epsilon_below(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_below`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_below`."""
         return self._crossing(delta, 0)
 
     def _crossing(self, delta: float, end: int) -> float:
-        """By halving: below ``delta`` is the ``end`` of the bounds on δ right of the answer, above it left of it."""
+        """Halve cells: below ``delta`` is the ``end`` of the bounds on δ right of the answer, above it left of it."""
         low, high = 0.0, max(float(part.nodes[-1]) for part in self.parts)
         if self.delta_bounds(low)[end] <= delta:
             return 0.0
@@ -219,7 +221,7 @@ class SumOfCurves:
 
 
 def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
+    """Compute Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
     # Block by block, so that no exponential overflows; where one step discounts below rounding, nothing carries.
     step = float(nodes[1] - nodes[0]) if nodes.size > 1 else 0.0
     if step > 40.0:
@@ -253,7 +255,7 @@ class OneStepCurve:
         self.at_nodes = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """As :meth:`DeltaCurve.delta_bounds`."""
+        """Bound δ as :meth:`DeltaCurve.delta_bounds`."""
         index = int(np.searchsorted(self.nodes, epsilon, side="left"))
         value = 0.0
         if index < self.nodes.size:
@@ -263,11 +265,11 @@ class OneStepCurve:
         return min(max(value, 0.0), 1.0), 1.0
 
     def epsilon_above(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_above`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_above`."""
         return self._crossing(delta - self.infinite) if delta > self.infinite else math.inf
 
     def epsilon_below(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_below`."""
+        """Bound ε as :meth:`DeltaCurve.epsilon_below`."""
         return self._crossing(delta)
 
     def _crossing(self, delta: float) -> float:
@@ -280,13 +282,13 @@ class OneStepCurve:
 
 
 def rounded(mass: Array, side: Side) -> Array:
-    """Masses with the rounding of the tails that they are differences of charged (F1)."""
+    """Return the masses with the rounding of the tails that they are differences of charged (F1)."""
     charge = 64 * EPS * np.cumsum(mass[::-1])[::-1]
     return mass + charge if side == "upper" else np.maximum(mass - charge, 0.0)
 
 
 def discounted_sums(mass: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
+    """Compute Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
     factors = np.exp(-np.diff(nodes)).tolist()
     sums = mass.tolist()
     for j in range(len(sums) - 2, -1, -1):
@@ -295,7 +297,7 @@ def discounted_sums(mass: Array, nodes: Array) -> Array:
 
 
 def one_step_scale(rough: LossPMF, small: float) -> float:
-    """The loss at which one step's δ is about ``small``, or where most of it lies."""
+    """Return the loss at which one step's δ is about ``small``, or where most of it lies."""
     deviation = math.sqrt(float(rough.mass @ rough.losses**2) / max(float(rough.mass.sum()), 1e-300))
     delta = np.cumsum(rough.mass[::-1])[::-1] - discounted_sums(rough.mass, rough.losses)
     enough = np.flatnonzero((rough.losses > 0) & (delta <= small))

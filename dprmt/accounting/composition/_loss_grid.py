@@ -17,7 +17,7 @@ Laws = Sequence[tuple[LossPMF, int]]
 def discretize_step(
     pair: StepPair, index: NDArray[np.int64], mesh: float, side: Side, *, to_infinity: bool = False
 ) -> LossPMF:
-    """One step's loss at multiples of a mesh: from above (with the pair's slack charged) or from below.
+    """Return one step's loss at multiples of a mesh: from above (with the pair's slack charged) or from below.
 
     ``to_infinity``: whether the dots connect the last node to an infinite loss, where otherwise all mass above it is
     infinite.
@@ -34,7 +34,7 @@ def discretize_step(
 def laws_of_steps(
     pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], mesh: float, bulk: float, side: Side
 ) -> list[tuple[LossPMF, int]]:
-    """The steps' discrete losses; nodes are equidistant up to ``bulk``, and farther and farther apart beyond."""
+    """Return the steps' discrete losses; nodes are equidistant up to ``bulk``, and farther and farther apart beyond."""
     laws = []
     for (pair, count), (low, high) in zip(pairs, ranges, strict=True):
         index = graded_indices(low - mesh, high + mesh, mesh, bulk)  # most outcomes may lie at an end itself
@@ -43,6 +43,6 @@ def laws_of_steps(
 
 
 def resolved_range(pair: StepPair, tail: float) -> tuple[float, float]:
-    """The range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
+    """Return the range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
     low, high = pair.loss_range(tail)
     return max(low, -60.0), min(high, LARGEST_LOSS)

@@ -29,6 +29,7 @@ from dprmt.accounting.composition._compose import (
 from dprmt.accounting.composition._curve import (
     LEAST_DELTA,
     Curve,
+    DeltaAtEpsilon,
     DeltaCurve,
     OneStepCurve,
     Question,
@@ -51,22 +52,22 @@ _LOSS_DRIFT = 32 * EPS  # of a step
 
 @dataclass(frozen=True)
 class CoarsePass:
-    """What a first look at the steps' losses from above tells, on nodes each a twentieth farther out than the last.
+    """Results of a first pass over the steps' losses from above, on nodes each a twentieth farther out than the last.
 
     Attributes
     ----------
     laws : sequence of (LossPMF, int)
-        These losses; some of them where there are many phases.
+        Laws of these losses; some of them if there are many phases.
     ranges : list of (float, float)
-        Losses to be resolved, of each phase.
+        Range of losses to resolve, for each phase.
     tilt : float
-        At which to compose.
+        Tilt at which to compose.
     scale : float
-        Of one step's loss, as the answer feels it: the unit of meshes.
+        Relevant scale of one step's loss: the unit of meshes.
     total_variation : float
-        A bound on that of all steps.
+        A bound on the total variation of all steps.
     split : Split or None
-        Where to compose large losses apart.
+        Where to compose large losses separately.
     """
 
     laws: Laws
@@ -87,7 +88,7 @@ class Level:
     def __init__(self, schedule: Schedule, question: Question | None, direction: Direction, level: float) -> None:
         self.question, self.level = question, level
         small = 1e-9 if question is None else question.small
-        tail = max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
+        tail = tail_per_step(schedule, small)
         self.pairs = pairs_at(schedule, tail, level, direction)
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = loss_drift(schedule)
@@ -108,14 +109,14 @@ class Level:
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 
     def beyond(self, epsilon: float) -> float:
-        """A bound on δ(ε): some step's loss exceeds its share of ε."""
+        """Return a bound on δ(ε): some step's loss exceeds its share of ε."""
         share = epsilon / sum(count for _, count in self.pairs["upper"])
         ends = np.array([-1.0, share])
         charged = ((pair.cells(ends).p_above + pair.slack, count) for pair, count in self.pairs["upper"])
         return min(sum(count * above for above, count in charged) * (1.0 + 1e-9), 1.0)
 
     def curve(self, side: Side) -> Curve:
-        """One side."""
+        """Return one side."""
         pair, steps = self.pairs[side][0]
         if len(self.pairs[side]) == 1 and steps == 1:
             ends, scale = self.coarse.ranges[0], self.coarse.scale
@@ -133,7 +134,7 @@ class Level:
         return DeltaCurve(loss, around)
 
     def composed(self, side: Side) -> list[ComposedLoss]:
-        """The composed loss, in two parts where large losses are composed apart.
+        """Return the composed loss, in two parts where large losses are composed apart.
 
         On a common mesh, coarser if the window would be too long; where that resolves nothing, nothing is known.
         """
@@ -165,28 +166,56 @@ def _mesh(level: float, coarse: CoarsePass) -> float:
 
 
 def _fitted(mesh: float, coarse: CoarsePass, pairs: Pairs) -> float:
-    """The mesh, or one near it of which log(1 - q), the loss of very many steps, is a multiple."""
+    """Return the mesh, or one near it of which log(1 - q), the loss of very many steps, is a multiple."""
     _, ends = max(zip(pairs, coarse.ranges, strict=True), key=lambda phase: phase[0][1])
     cells = min(abs(ends[0]), abs(ends[1])) / mesh
     return mesh * cells / round(cells) if 1.0 <= cells < math.inf else mesh
 
 
 def tilt_of(laws: Laws, question: Question | None) -> float:
-    """The tilt at which errors are small for the question; none for a whole curve."""
+    """Return the tilt at which errors are small for the question; none for a whole curve."""
     return 0.0 if question is None else best_tilt(laws, delta=question.small, epsilon=question.epsilon)
 
 
 def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction) -> dict[Side, Pairs]:
-    """Each step's pair that is never more private, and that is never less private, beside how often it is taken."""
+    """List each step's upper and lower pair, with the number of repetitions."""
     both = [(step.pairs(round(_BINS * 2.0**level), tail), count) for step, count in schedule]
-    return {
-        side: [(facing(pair[place], direction), count) for pair, count in both]
-        for place, side in enumerate(("upper", "lower"))
-    }
+    upper, lower = ([(facing(pair[place], direction), count) for pair, count in both] for place in (0, 1))
+    return {"upper": upper, "lower": lower}
+
+
+def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
+    """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
+
+    Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
+    """
+    given, found = question.small, question
+    for _ in range(10):
+        tail = tail_per_step(schedule, found.small)
+        pairs = pairs_at(schedule, tail, LOWEST, direction)["upper"]
+        laws = coarse_pass(pairs, found, tail).laws
+        tilt = tilt_of(laws, found)
+        log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large
+        guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
+        if guess >= given > found.small:  # so heavy a tail that one step decides
+            ((law, _), *more), total = laws, sum(count for _, count in laws)
+            beyond = law.losses > found.epsilon
+            one = float(law.mass[beyond] @ -np.expm1(found.epsilon - law.losses[beyond])) + law.infinite
+            guess = given if more else total * one
+            return found.sized(guess) if guess < 0.01 * given else question
+        if guess >= 0.01 * found.small:
+            return found.sized(min(guess, given)) if found.small < given else question
+        found = found.sized(max(guess, found.small**2))  # farther losses, not yet seen, may make it larger
+    return found
+
+
+def tail_per_step(schedule: Schedule, small: float) -> float:
+    """Return the mass that may be cut off per step."""
+    return max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
 
 
 def loss_drift(schedule: Schedule) -> float:
-    """Bias that rounding of the losses' grid, step by step, may cause in the composed loss (F3)."""
+    """Bound the bias that rounding to the loss grid, step by step, may cause in the composed loss (F3)."""
     return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
 
 
@@ -221,7 +250,7 @@ def coarse_pass(pairs: Pairs, question: Question | None, tail: float) -> CoarseP
 
 
 def _chosen(laws: Laws, question: Question | None) -> tuple[float, Split | None, float]:
-    """The tilt, the split, and the ε asked about or that Chernoff's bound proves."""
+    """Return the tilt, the split, and the ε asked about or that Chernoff's bound proves."""
     tilt = tilt_of(laws, question)
     if question is None:
         return tilt, None, 0.0
@@ -240,13 +269,15 @@ class InconsistentBoundsError(RuntimeError):
 def solve(
     schedule: Schedule, question: Question, direction: Direction, tolerance: float, enough: float = 0.0
 ) -> PrivacyBounds:
-    """Bounds for one adjacency direction, refined until narrow enough or no longer improving.
+    """Bound one adjacency direction, refining until the bounds are narrow enough or stop improving.
 
-    ``tolerance``: wanted width of the interval, as :meth:`EpsilonAtDelta.is_within` takes it.
-    ``enough``: an upper bound that need not be improved on, as that of the other direction.
-    Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
+    ``tolerance``: wanted width of the interval, as :meth:`EpsilonAtDelta.is_within` takes it. ``enough``: an upper
+    bound that is good enough, such as the bound of the other direction. The bounds always hold. They are as narrow as
+    requested unless refinement stopped helping, see ``is_narrow``.
     """
     schedule = gaussians_as_one(schedule)
+    if question.epsilon is not None:
+        question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     level, *more = levels(schedule, question, tolerance)
     stalled, patience = 0, 1 if question.epsilon is None else 2
@@ -269,20 +300,20 @@ def solve(
 
 
 def levels(schedule: Schedule, question: Question, tolerance: float) -> list[float]:
-    """How often meshes and bins are halved: at first as much as the tolerance most often takes, then more."""
+    """List how often meshes and bins are halved: first by the usual amount for the tolerance, then more."""
     first = min(max(math.log(question.easy_tolerance / tolerance, 4), LOWEST), 1.0)
     last = 5 if all(step.is_exact for step, _ in schedule) else 2  # each level of a norm's law costs four times more
     return [first + more for more in range(math.ceil(last - first) + 1)]
 
 
 def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
-    """Whether an ε of estimated norms, whose laws are dear, is so large that no one would publish it."""
+    """Return whether an ε of estimated norms, whose laws cost much time, is too large to be useful."""
     is_exact = all(step.is_exact for step, _ in schedule)
     return not is_exact and question.epsilon is None and found.lower > 20.0 and math.isfinite(found.upper)
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
-    """Bounds with an estimate between them, and whether they are no further apart than asked."""
+    """Combine bounds with an estimate between them, and record whether they are as narrow as requested."""
     if not math.isfinite(upper):
         return PrivacyBounds(lower, upper, upper, direction, is_narrow=False)
     is_narrow = question.is_within(lower, upper, tolerance)
@@ -294,7 +325,7 @@ def interval(lower: float, upper: float, direction: Direction, question: Questio
 def intersection(
     first: PrivacyBounds, answer: dict[Side, float], question: Question, tolerance: float
 ) -> PrivacyBounds:
-    """Both bounds at once; they must not contradict each other."""
+    """Intersect two bounds; they must not contradict each other."""
     lower = max(first.lower, answer.get("lower", first.lower))
     upper = min(first.upper, answer.get("upper", first.upper))
     if lower > upper * (1.0 + 1e-9) + 1e-300:
@@ -306,7 +337,7 @@ def intersection(
 def _solve_at_level(
     schedule: Schedule, question: Question, direction: Direction, level: float, enough: float
 ) -> dict[Side, float]:
-    """Both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
+    """Return both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
     at = Level(schedule, question, direction, level)
     if at.coarse.total_variation <= question.delta * (1.0 - 1e-9):  # even δ(0) is no larger
         return {"upper": 0.0, "lower": 0.0}
@@ -330,7 +361,7 @@ def _solve_at_level(
 def step_laws(
     step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
 ) -> tuple[dict[Side, LossPMF], float]:
-    """One step's discrete losses from above and from below, on a mesh for ``count`` steps.
+    """Return one step's discrete losses from above and from below, on a mesh for ``count`` steps.
 
     ``tail``: mass that may be cut off per step.
     Returns: the laws, and a bound on the total variation of one step.

@@ -1,1 +1,1 @@
-"""One step in the words of other packages: ``pld`` for dp-accounting, ``prv`` for prv-accountant."""
+"""Steps and runs for other packages: ``pld`` and ``dp_event`` for dp-accounting, ``prv`` for prv-accountant."""

@@ -42,7 +42,7 @@ def to_pld(
     al. 2022, arXiv:2207.04380v1, Algorithm 1) of the exact δ-curve of the step's upper pair, at every grid point up to
     a loss of 1 and at wider steps beyond. The infinite mass has everything above the grid, and every error.
 
-    Rounding of double precision, here and in dp-accounting's FFT, is *not* included, as it is in ``epsilon`` and
+    Rounding of double precision, here and in dp-accounting's FFT, is *not* included, in contrast to ``epsilon`` and
     ``delta`` of dprmt. Do not rely on δ below about 1e-10. dp-accounting cannot use the smaller of two analyses, as
     ``epsilon`` does.
 

@@ -110,9 +110,9 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         return float(PrivacyRandomVariableTruncated(self, -end, end).mean())
 
     def rdp(self, alpha: float) -> float:
-        """Rényi divergence of the finite part where norms are exact; prv-accountant chooses its domain by it.
+        """Bound the Rényi divergence of the finite part for exact norms, by which prv-accountant chooses its domain.
 
-        Returns: an upper bound: E e^{(α-1)L} of a discrete loss that dominates it.
+        The result is an upper bound: E e^{(α-1)L} of a discrete loss that dominates it.
         """
         if isinstance(self._step, ClippingStep | AllocationEpoch) and not self._step.is_exact:
             raise NoRenyiDivergenceError(

@@ -5,6 +5,12 @@ from __future__ import annotations
 from dprmt.accounting.mechanisms._calibrate import calibrate, largest_steps
 from dprmt.accounting.mechanisms._choose_probes import ProbeChoice, choose_probes
 from dprmt.accounting.mechanisms._composition import Composition, Fixed, Parallel, compose, fixed, parallel
+from dprmt.accounting.mechanisms._conversions import (
+    GaussianDPRelease,
+    RenyiRelease,
+    ZCDPRelease,
+    release_from_dict,
+)
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._gaussian_dp import clt_mu, gdp_epsilon, gdp_trade_off
 from dprmt.accounting.mechanisms._private_selection import PrivateSelection, private_selection
@@ -13,7 +19,6 @@ from dprmt.accounting.mechanisms._releases import (
     GaussianRelease,
     LaplaceRelease,
     Release,
-    release_from_dict,
 )
 from dprmt.accounting.mechanisms._sampling import (
     CyclicPoisson,
@@ -33,6 +38,7 @@ __all__ = [
     "Fixed",
     "FixedOrder",
     "FixedSize",
+    "GaussianDPRelease",
     "GaussianRelease",
     "LaplaceRelease",
     "Parallel",
@@ -41,7 +47,9 @@ __all__ = [
     "ProbeChoice",
     "RandomAllocation",
     "Release",
+    "RenyiRelease",
     "Sampling",
+    "ZCDPRelease",
     "calibrate",
     "choose_probes",
     "clt_mu",

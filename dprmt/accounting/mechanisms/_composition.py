@@ -22,7 +22,7 @@ from dprmt.accounting.composition import (
 )
 from dprmt.accounting.mechanisms._releases import Disclosure, Release
 from dprmt.accounting.mechanisms._sampling import Sampling
-from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
+from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut, renyi_as_one
 from dprmt.accounting.questions import (
     Ends,
     Numbers,
@@ -276,13 +276,16 @@ class Composition(Questions):
         if not len(phases):
             raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
         self.phases = tuple(merged.items())
-        """Mechanisms and their steps; those of equal mechanisms are added."""
+        """Mechanisms and their steps; steps of equal mechanisms are added."""
         self.fixed = tuple(done.items())
-        """What :func:`calibrate` leaves as it is, of all phases."""
+        """Phases that :func:`calibrate` does not change."""
         if len(relations) > 1:
             raise ParameterError("phases", sorted(map(repr, relations)), "mechanisms with the same neighbours")
         self.neighbours: Neighbours = relations.pop() if relations else ZeroOut()
-        """Whose privacy, the same in all phases."""
+        """Neighbouring relation, the same in all phases."""
+        is_one = not self.neighbours.is_replacement and self.neighbours.group_size == 1
+        if not is_one and any(getattr(one, "rate", 1.0) < 1.0 for one in merged):
+            raise ParameterError("phases", self.neighbours, "without sampled releases where several samples change")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Composition):
@@ -385,7 +388,8 @@ class Composition(Questions):
         phases = self.phases
         if len(phases) > 1:  # rounding depends on the order
             phases = tuple(sorted(phases, key=lambda phase: repr(phase[0])))
-        return [unit for mechanism, steps in phases for unit in mechanism.sampling.schedule(mechanism.step(), steps)]
+        units = (mechanism.sampling.schedule(mechanism.step(), steps) for mechanism, steps in phases)
+        return renyi_as_one([unit for some in units for unit in some])
 
     @property
     def has_pairs(self) -> bool:
@@ -402,7 +406,7 @@ class Composition(Questions):
         return joined(ends, DeltaAtEpsilon(0.0), tolerance, at, place)
 
     def _delta_ends(self, epsilons: Array, tolerance: float) -> Ends:
-        """Bounds on δ, but for what is disclosed outright, at increasing ε."""
+        """Return bounds on δ, but for what is disclosed outright, at increasing ε."""
         directions = BOTH[:1] if self.neighbours.is_replacement else BOTH
         if not self._engine_phases:
             return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
@@ -421,7 +425,7 @@ class Composition(Questions):
         return ends
 
     def _joined_ends(self, epsilons: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Bounds on δ from those on the rest and what is disclosed outright."""
+        """Return bounds on δ from those on the rest and what is disclosed outright."""
         apart = self._disclosure
         if not apart:
             return lower, upper
@@ -479,7 +483,7 @@ class Composition(Questions):
         return apart.joined(question, direction, tolerance, rest)
 
     def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
-        """Bounds by pairs of steps; of a replaced sample, or without pairs, by composed curves."""
+        """Bound by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
         bounds = solve(self.schedule(), question, direction, tolerance, enough)
@@ -580,7 +584,7 @@ class Parallel(Questions):
         return f"Parallel({list(self.runs)!r})"
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """See :meth:`Composition.epsilon_by_direction`."""
+        """Bound ε in each direction; see :meth:`Composition.epsilon_by_direction`."""
         return _largest([run.epsilon_by_direction(delta, tolerance=tolerance) for run in self.runs])
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:

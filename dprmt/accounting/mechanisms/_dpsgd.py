@@ -48,15 +48,16 @@ class DPSGD(Value, Mechanism):
     noise_multiplier : float
         σ, standard deviation of the noise in units of the clipping norm; in [1e-3, 1e6].
     sampling : Poisson, CyclicPoisson, FixedSize, RandomAllocation, FixedOrder or float
-        How samples come into batches; a number q stands for ``Poisson(q)``.
+        Sampling scheme; a number q means ``Poisson(q)``.
     norms : ExactNorms, Hutchinson or HutchPlusPlus
         How per-sample norms are computed.
     neighbours : ZeroOut, AddRemove, ReplaceOne or Group
-        Whose privacy: which data sets are told apart. Rate, divisor and number of steps are the same for both.
+        Neighbouring relation: which data sets an attacker tries to distinguish. Sampling rate, divisor and number of
+        steps must be the same for both.
     beside : sequence of GaussianRelease
-        What every step releases of the *same* batch in addition to the clipped sum, such as a noisy count: sums over
-        the batch, whose noise multipliers are in units of the most that one sample adds to the sum. Norms must be
-        exact. Proof: ``docs/theory/batches.md``, (B1).
+        Releases of the *same* batch in addition to the clipped sum, such as a noisy count. Each is a sum over the
+        batch, and its noise multiplier is relative to the largest change by one sample. Norms must be exact. Proof:
+        ``docs/theory/batches.md``, (B1).
 
     Formal guarantees
     -----------------
@@ -116,7 +117,7 @@ class DPSGD(Value, Mechanism):
         related_to = self.neighbours.of if isinstance(self.neighbours, Group) else self.neighbours
         if isinstance(self.sampling, FixedOrder) and isinstance(related_to, AddRemove):
             allowed = (
-                "ZeroOut() or ReplaceOne() in a fixed order: where a sample is removed others change their batches"
+                "ZeroOut() or ReplaceOne() in a fixed order, because a removed sample moves others to other batches"
             )
             raise ParameterError("neighbours", self.neighbours, allowed)
         if isinstance(self.sampling, FixedSize) or self._is_truncated:
@@ -135,7 +136,7 @@ class DPSGD(Value, Mechanism):
 
     @property
     def joint_noise_multiplier(self) -> float:
-        """Noise multiplier of the sum and what is released beside it, seen as one vector: 1/√(1/σ² + Σ1/σᵢ²)."""
+        """Noise multiplier of the sum and its ``beside`` as one vector: 1/√(1/σ² + Σ1/σᵢ²)."""
         if not self.beside:
             return self.noise_multiplier
         joint = 1.0 / math.hypot(*(1.0 / noise for noise in self._noises()))

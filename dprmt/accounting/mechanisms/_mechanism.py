@@ -25,9 +25,9 @@ class Mechanism:
     """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
 
     sampling: Sampling
-    """How samples come into batches."""
+    """Sampling scheme."""
     neighbours: Neighbours = ZeroOut()
-    """Whose privacy."""
+    """Neighbouring relation."""
 
     @property
     def has_pairs(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dprmt._validation import check_real
-from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Value, value_from_dict
+from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Value
 from dprmt.accounting.composition import EpsilonAtDelta, Question, interval
 from dprmt.accounting.mechanisms._sampling import Poisson
-from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair
+from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair, log_shift_ratio
 
 if TYPE_CHECKING:
     from dprmt.accounting.questions import TradeOff
@@ -24,6 +24,7 @@ _LEAST_REACH = 1e-3
 _EXACT_POWERS = 1000  # releases whose probabilities are multiplied as fractions
 _ROUNDING = 1e-13  # relative error of a sum of logarithms beyond
 _LEAST_DELTA = 1e-290
+_ASIDE = 1e-12  # by which ends of losses are moved outwards: there lie atoms
 
 
 class Release(Value):
@@ -36,9 +37,9 @@ class Release(Value):
     """
 
     neighbours: ClassVar[None] = None
-    """Its numbers are in units of what neighbours can change, whoever they are."""
+    """None, because its numbers are in units of the change between any neighbours."""
     sampling: ClassVar[Poisson] = Poisson(1.0)
-    """Everybody is in it, as in a step without sampling."""
+    """Every sample is in it, as in a step without sampling."""
     has_pairs: ClassVar[bool] = True
 
     @property
@@ -121,6 +122,9 @@ class LaplaceRelease(Release):
     scale : float
         Scale b of the noise, divided by the largest change between neighbours; in [1/300, 1e6]. Alone it is
         (1/b)-private.
+    rate : float
+        q, the probability with which each sample enters the sum, independently, as in Poisson sampling; in [1e-9, 1].
+        Below 1, neighbours are one sample that is zeroed out, added or removed.
 
     Formal guarantees
     -----------------
@@ -139,24 +143,30 @@ class LaplaceRelease(Release):
     True
     >>> round(compose([LaplaceRelease(2.0)]).delta(0.25).estimate, 3)  # 1 - e^{(0.25 - 0.5)/2}
     0.118
+    >>> f"{compose([(LaplaceRelease(1.0, rate=0.01), 1000)]).epsilon(1e-5):.2f}"
+    '1.13'
     """
 
     kind: ClassVar[str] = "laplace"
 
     scale: float
+    rate: float = 1.0
 
     def __post_init__(self) -> None:
-        self._keep(scale=check_real("scale", self.scale, low=1.0 / _LARGEST_EPSILON, high=1e6))
+        self._keep(
+            scale=check_real("scale", self.scale, low=1.0 / _LARGEST_EPSILON, high=1e6),
+            rate=check_real("rate", self.rate, low=1e-9, high=1.0),
+        )
 
     @property
-    def largest_loss(self) -> Fraction:
-        """See :meth:`Release.largest_loss`: 1/b."""
-        return 1 / Fraction(self.scale)
+    def largest_loss(self) -> Fraction | None:
+        """See :meth:`Release.largest_loss`: 1/b; irrational where there is sampling."""
+        return 1 / Fraction(self.scale) if self.rate == 1.0 else None
 
     def step(self) -> Step:
         """Return one step; see :meth:`Release.step`."""
-        pair = LaplacePair(self.scale)
-        return _ReleaseStep(pair, pair)
+        pair = LaplacePair(self.scale, self.rate)
+        return ReleaseStep(pair, pair)
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,7 +219,7 @@ class ApproximateRelease(Release):
         if self.epsilon == 0.0:
             losses, p = np.zeros(1), np.ones(1)
         pair = AtomicPair(losses, p, 0.0, reach=_LEAST_REACH)
-        return _ReleaseStep(pair, pair)
+        return ReleaseStep(pair, pair)
 
 
 @dataclass(frozen=True)
@@ -256,7 +266,7 @@ class Disclosure:
         return _down(1 - self.high)
 
     def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
-        """The answer where nothing else is released."""
+        """Return the answer where nothing else is released."""
         if question.epsilon is not None:
             low, high = _down(self.low), _up(self.high)
         else:
@@ -266,7 +276,7 @@ class Disclosure:
     def joined(
         self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
     ) -> PrivacyBounds:
-        """The answer from that for the rest, whose losses end at ``loss``."""
+        """Return the answer from that for the rest, whose losses end at ``loss``."""
         if question.epsilon is not None:
             none = self.ends_by(question.epsilon)
             found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
@@ -319,18 +329,32 @@ def _up(exact: Fraction) -> float:
 
 @dataclass(frozen=True)
 class LaplacePair:
-    """e^{-|x|/b}/2b against e^{-|x-1|/b}/2b: the loss is 1/b left of 0, -1/b right of 1, linear between (N7)."""
+    """e^{-|x|/b}/2b against e^{-|x-1|/b}/2b: the loss is 1/b left of 0, -1/b right of 1, linear between (N7).
+
+    ``rate``: q; with probability 1 - q the first law is the second one, too.
+    """
 
     scale: float
+    rate: float = 1.0
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """Return all losses."""
         del tail
-        return -1.0 / self.scale, 1.0 / self.scale
+        if self.rate == 1.0:
+            return -1.0 / self.scale, 1.0 / self.scale
+        low, high = (math.log1p(self.rate * math.expm1(sign / self.scale)) for sign in (-1.0, 1.0))
+        return low - _ASIDE, high + _ASIDE
 
     def cells(self, nodes: Array) -> LossCells:
         """Return the masses between increasing loss nodes."""
+        if self.rate < 1.0:
+            plain = vars(LaplacePair(self.scale).cells(log_shift_ratio(nodes, self.rate)))
+            mixed = {
+                name.replace("q", "p"): self.rate * plain[name.replace("q", "p")] + (1.0 - self.rate) * plain[name]
+                for name in ("q", "q_below", "q_above")
+            }
+            return LossCells(**(plain | mixed))
         most = 1.0 / self.scale
         at = np.clip(nodes, -most, most)
         # P(L ≤ l) = e^{-(most - l)/2}/2 and Q(L ≤ l) = 1 - e^{-(most + l)/2}/2 for l inside, and 1 from ``most`` on.
@@ -346,35 +370,8 @@ class LaplacePair:
         )
 
 
-def release_from_dict(record: Mapping[str, Any]) -> Release:
-    """Return the value that ``as_dict`` described.
-
-    Parameters
-    ----------
-    record : mapping
-        ``kind``, one of "gaussian", "laplace" and "approximate", and the value's fields.
-
-    Returns
-    -------
-    GaussianRelease, LaplaceRelease or ApproximateRelease
-        The value, checked.
-
-    Raises
-    ------
-    ParameterError
-        If the kind is none of these, a field is not one of the value's, or a field lies outside its range.
-
-    Examples
-    --------
-    >>> release_from_dict(GaussianRelease(2.0).as_dict())
-    GaussianRelease(2.0)
-    """
-    made: Release = value_from_dict("release", (GaussianRelease, LaplaceRelease, ApproximateRelease), record)
-    return made
-
-
 @dataclass(frozen=True, eq=False)
-class _ReleaseStep:
+class ReleaseStep:
     """One release as the engine composes it."""
 
     above: StepPair

@@ -19,7 +19,7 @@ class _EqualSteps(Value):
     """Base of samplings that compose equal steps."""
 
     bands: ClassVar[int] = 1
-    """Every so many steps are one step for the engine."""
+    """Number of steps that are one step for the engine."""
 
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule a number of equal steps for the engine.
@@ -158,7 +158,7 @@ class CyclicPoisson(_IndependentSteps):
     >>> for sampling in (Poisson(0.01), CyclicPoisson(0.01, bands=4)):
     ...     print(f"{DPSGD(2.0, sampling).epsilon(steps=1000, delta=1e-5):.2f}")
     0.63
-    1.33
+    1.38
     """
 
     kind: ClassVar[str] = "cyclic-poisson"
@@ -351,9 +351,9 @@ class FixedOrder(_EqualSteps):
 
     kind: ClassVar[str] = "fixed-order"
     steps_per_epoch: ClassVar[int] = 1
-    """What the accountant calls a step is an epoch."""
+    """One step of the accountant is an epoch."""
     rate: ClassVar[float] = 1.0
-    """Nobody is left to chance."""
+    """No sample is drawn at random."""
     step_rate: ClassVar[float] = 1.0
     """The sample rate of the step that the engine sees."""
 

@@ -12,8 +12,9 @@ from dprmt.accounting.pairs._discretization import (
 )
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells, facing
-from dprmt.accounting.pairs._public_pair import PublicPair, TightPair
+from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, log_shift_ratio
 from dprmt.accounting.pairs._ratio_sum import complex_log1p
+from dprmt.accounting.pairs._renyi import NOTHING, RenyiStep, renyi_as_one
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair
 from dprmt.accounting.pairs._steps import (
     AddRemove,
@@ -32,6 +33,7 @@ from dprmt.accounting.pairs._steps import (
 )
 
 __all__ = [
+    "NOTHING",
     "AddRemove",
     "AllocationEpoch",
     "AnyStep",
@@ -44,6 +46,7 @@ __all__ = [
     "Neighbours",
     "PublicPair",
     "RelatedStep",
+    "RenyiStep",
     "ReplaceOne",
     "Schedule",
     "SecretLowerPair",
@@ -62,6 +65,8 @@ __all__ = [
     "gaussians_as_one",
     "has_pairs",
     "keep_at_last",
+    "log_shift_ratio",
     "neighbours_from_dict",
     "related",
+    "renyi_as_one",
 ]

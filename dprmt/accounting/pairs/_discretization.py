@@ -52,7 +52,7 @@ class LossPMF:
 
 
 def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
-    """A discrete loss that is never more private than the cells, whose nodes are ``index * mesh``.
+    """Return a discrete loss that is never more private than the cells, whose nodes are ``index * mesh``.
 
     Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
@@ -62,7 +62,9 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
 
 
 def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
-    """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there."""
+    """Compute the share of the mass moved to infinity by :func:`from_above` that the cell from the last node to ∞
+    keeps at that node.
+    """
     loss = float(pmf.losses[-1])
     if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
         return pmf
@@ -83,7 +85,7 @@ def connect_the_dots(losses: Array, cells: LossCells) -> Array:
 
 
 def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
-    """A discrete loss that is never less private than the cells, whose nodes are ``index * mesh``.
+    """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh``.
 
     Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
     dropped.

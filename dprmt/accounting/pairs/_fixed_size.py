@@ -192,7 +192,7 @@ class DirectSum:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         ends = [pair.loss_range(min(tail / (len(self.parts) * weight), 0.5)) for weight, pair in self.parts]
         return min(low for low, _ in ends), max(high for _, high in ends)
 
@@ -231,7 +231,7 @@ class TruncatedStep:
         return full, share / full if full else 0.0, q * fits + share
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """Poisson sampling's pair, or where the batch is full one of a fixed size (B2); Poisson at a lower rate."""
+        """Return Poisson sampling's pair, or a pair of fixed size for a full batch (B2); Poisson at a lower rate."""
         full, rate, least = self.crowding
         plain, below = self._poisson(self.sample_rate), self._poisson(least * (1.0 - _BINOMIAL_ERROR))
         full *= 1.0 + _BINOMIAL_ERROR
@@ -244,7 +244,7 @@ class TruncatedStep:
         return DirectSum(((1.0 - full * (1.0 - 3.0 * _BINOMIAL_ERROR), plain), (full, crowded))), below
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """A pair that is never more private than the step, whatever losses are asked for."""
+        """Return a pair that is never more private than the step, whatever losses are asked for."""
         return self.pairs(bins, tail)[0]
 
     def _poisson(self, rate: float) -> PublicPair | CoinMixture:

@@ -85,7 +85,7 @@ class Mirrored:
 
 
 def facing(pair: StepPair, direction: Direction) -> StepPair:
-    """The pair as an adjacency direction sees it."""
+    """Return the pair as an adjacency direction sees it."""
     return pair if direction == "remove" else Mirrored(pair)
 
 

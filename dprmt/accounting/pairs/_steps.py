@@ -40,7 +40,7 @@ class ZeroOut(Value):
 
     kind: ClassVar[str] = "zero-out"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = False
     """True if other samples come in their place."""
 
@@ -54,9 +54,9 @@ class AddRemove(Value):
 
     Formal guarantees
     -----------------
-    The numbers equal those of :class:`ZeroOut`. They hold *only if* the sample rate and the divisor of the released
-    sum are constants chosen without the data set's size. A rate B/n, or a sum divided by q·n, reveals a private n by
-    the scale of the noise, so there is no claim.
+    The numbers of :class:`ZeroOut` hold *only if* the sample rate and the divisor of the released sum are constants
+    chosen without the data set's size. A rate B/n, or a sum divided by q·n, reveals a private n by the scale of the
+    noise, so there is no claim.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class AddRemove(Value):
 
     kind: ClassVar[str] = "add-remove"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = False
     """True if other samples come in their place."""
 
@@ -86,7 +86,7 @@ class ReplaceOne(Value):
 
     kind: ClassVar[str] = "replace-one"
     group_size: ClassVar[int] = 1
-    """Samples that change at once."""
+    """Number of samples that change together."""
     is_replacement: ClassVar[bool] = True
     """True if other samples come in their place."""
 
@@ -238,7 +238,7 @@ class ClippingStep:
         return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         if self.is_exact:
             one = np.ones(1)
             pair = PublicPair(self._shift(one), one, self.sample_rate)
@@ -322,7 +322,7 @@ class RelatedStep:
         return self.step.is_exact
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
+        """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         step = self.step
         if step.is_exact:
             above = CoinMixture(step.noise_multiplier, step.sample_rate, self.size, self.is_replacement)

@@ -14,7 +14,7 @@ from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, 
 from dprmt.accounting.questions._delta_curve_solver import DeltaCurveSolver
 
 _POINTS = 401
-_TOLERANCE = 4e-2  # relative tolerance of each δ
+_TOLERANCE = 2e-2  # of most δ
 _ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
 _NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
 _NEGLIGIBLE = 1e-2  # negligible share of δ
@@ -44,7 +44,7 @@ def bounds_by_curves(
 
 
 def deltas_by_curves(schedule: Schedule, epsilons: Array, direction: Direction, neighbours: Neighbours) -> Array:
-    """An upper bound on δ at each of increasing ε."""
+    """Return an upper bound on δ at each of increasing ε."""
     lines = lines_by_curves(schedule, direction, neighbours, max(float(epsilons[-1]), 1.0))
     return np.minimum(lines.at(epsilons), 1.0)
 
@@ -57,7 +57,7 @@ def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighb
 def _epsilon(
     schedule: tuple[tuple[Step, int], ...], delta: float, direction: Direction, neighbours: Neighbours, one: float
 ) -> float:
-    """``one``: an upper bound of one sample's ε."""
+    """Bound ε by curves; ``one`` is an upper bound of one sample's ε."""
     times = neighbours.group_size * (2 if neighbours.is_replacement else 1)
     is_exact = all(step.is_exact for step, _ in schedule)
     if not math.isfinite(one) or (one > _NO_END and not is_exact):
@@ -89,6 +89,6 @@ def _curves(
     floor = [least] * _POINTS
     curves = {}
     for side in _OTHER:
-        found = DeltaCurveSolver(schedule, epsilon.tolist(), side, _TOLERANCE, floor).solve()
+        found = DeltaCurveSolver(schedule, epsilon.tolist(), side, _TOLERANCE, floor).solve(at_once=True)
         curves[side] = np.array([bounds.upper for bounds in found])
     return epsilon, curves

@@ -1,4 +1,4 @@
-"""Answers at many points at once: δ at each of many ε, and what makes curves of both directions' ends."""
+"""Bounds at many points together: δ at each of many ε, and the curves of both directions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ends = Mapping[Direction, tuple[Array, Array]]
 
 
 def delta_ends(schedule: Schedule, epsilons: Array, directions: Sequence[Direction], tolerance: float) -> Ends:
-    """Bounds on δ at increasing ε; a later direction is refined only until it cannot decide."""
+    """Return bounds on δ at increasing ε; a later direction is refined only until it cannot decide."""
     enough, ends = np.zeros(epsilons.size), {}
     for direction in directions:
         found = DeltaCurveSolver(schedule, epsilons.tolist(), direction, tolerance, enough.tolist()).solve()
@@ -30,9 +30,9 @@ def delta_ends(schedule: Schedule, epsilons: Array, directions: Sequence[Directi
 
 
 def joined(ends: Ends, question: Question, tolerance: float, at: Array, place: NDArray[np.intp]) -> PrivacyCurve:
-    """The larger of both directions, named after the one whose upper bound is larger; "" where both are alike.
+    """Return the larger of both directions, named after the larger upper bound; "" if both are equal.
 
-    ``at``: where it was asked, in the caller's order; ``place``: which of the ends' points each of these is.
+    ``at``: the arguments, in the caller's order; ``place``: the index of each among the ends' points.
     """
     lowers, uppers = (np.stack([part[end] for part in ends.values()])[:, place] for end in (0, 1))
     lower, upper = lowers.max(axis=0), uppers.max(axis=0)
@@ -52,7 +52,7 @@ def joined(ends: Ends, question: Question, tolerance: float, at: Array, place: N
 
 
 def checked_epsilons(epsilon: Any) -> Array:
-    """Where δ is asked for, checked, in any order."""
+    """Check the values of ε, in any order."""
     given = np.asarray(epsilon)
     asked = given.astype(np.float64) if given.dtype.kind in "fiu" else np.full(1, np.nan)  # no words, no booleans
     if asked.ndim != 1 or not asked.size or not np.all((asked >= 0.0) & (asked <= LARGEST_EPSILON)):

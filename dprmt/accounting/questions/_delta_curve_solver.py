@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 from dprmt.accounting.basics import Direction, PrivacyBounds, Side
-from dprmt.accounting.composition import DeltaAtEpsilon, Level, intersection, interval, levels
+from dprmt.accounting.composition import DeltaAtEpsilon, Level, intersection, interval, levels, sized
 from dprmt.accounting.pairs import Schedule
 
 _LEAST = 1e-290  # smaller δ are told from 0 no further
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
+_WIDE = 0.3  # of an upper end: the loss was made for something else
 _SIDES: tuple[Side, Side] = ("upper", "lower")
 
 
@@ -35,14 +36,17 @@ class DeltaCurveSolver:
         self.questions = [DeltaAtEpsilon(epsilon) for epsilon in epsilons]
         self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
 
-    def solve(self) -> list[PrivacyBounds]:
-        """Refine level by level, as far as this helps; the next level is no finer than the wide bounds need."""
+    def solve(self, *, at_once: bool = False) -> list[PrivacyBounds]:
+        """Refine level by level, as far as this helps; the next level is no finer than the wide bounds need.
+
+        ``at_once``: use one level, because some wide bounds do no harm.
+        """
         level, *_, last = levels(self.schedule, self.questions[0], self.tolerance)
         while True:
             before = [self._width(place) for place in range(len(self.found))]
             self._refine(self._wide(range(len(self.found))), level)
             wide = self._wide(range(len(self.found)))
-            if level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
+            if at_once or level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
                 return self.found
             worst = max(self._width(place) for place in wide)
             level = min(level + min(max(math.log(1.1 * worst, 4), 0.25), 1.0), last)
@@ -54,7 +58,8 @@ class DeltaCurveSolver:
         middle = wide[len(wide) // self.parts]
         self.parts = 2
         self._ask(middle, wide, level)
-        far = [place for place in self._wide(wide) if self._width(place) > _WORSE * self._width(middle)]
+        enough = min(_WORSE * self._width(middle), _WIDE / self.tolerance)
+        far = [place for place in self._wide(wide) if self._width(place) > enough and place != middle]
         self._refine([place for place in far if place < middle], level)
         self._refine([place for place in far if place > middle], level)
 
@@ -62,6 +67,7 @@ class DeltaCurveSolver:
         question = self.questions[middle]
         if math.isfinite(self.found[middle].upper):
             question = question.sharpened(self.found[middle].upper, self.found[middle].lower)
+        question = sized(self.schedule, question, self.direction)
         at = Level(self.schedule, question, self.direction, level)
         is_trivial = at.coarse.total_variation <= 0.0
         curves = {} if is_trivial or question.epsilon >= at.farthest else {side: at.curve(side) for side in _SIDES}

@@ -70,7 +70,7 @@ class Brackets:
         return np.flatnonzero((self.width() > 1.0) & (self.upper > self.floor))
 
     def next_place(self) -> int | None:
-        """Where to ask next by itself: in the middle of what is open, until the rest follows from these."""
+        """Choose the next single number: in the middle of the open ones, until the rest follows from these."""
         todo, width = self.open(), self.width()
         todo = todo[~self.asked[todo]]
         known = np.flatnonzero(self.asked)
@@ -172,7 +172,9 @@ def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, bloc
 
 
 def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, side: Side) -> Array | None:
-    """By a transform for evenly spread ones of many; the others get trivial bounds. None if it would be too long."""
+    """Compute the bounds of many evenly spread numbers by a transform; the others get trivial bounds. The result is
+    None if the transform would be too long.
+    """
     if not law.mass.any():
         return None
     tilt = best_tilt([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta=delta)

@@ -56,7 +56,7 @@ def checked_rates(alpha: ArrayLike) -> Array:
 
 
 def trade_off(schedule: Schedule, alpha: ArrayLike, directions: Sequence[Direction] = _DIRECTIONS) -> TradeOff:
-    """The smaller of both directions' trade-off functions of a composition, or that of one where both are alike.
+    """Return the smaller of both directions' trade-off functions of a composition, or the only one if they are equal.
 
     Notes
     -----

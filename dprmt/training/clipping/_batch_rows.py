@@ -45,11 +45,12 @@ class BatchRows:
             self._kept[True] = written
 
     def picked(self, order: Sequence[int]) -> Any:
-        """Some rows, in this order."""
+        """Return some rows, in this order."""
         return _mapped(self._batch, self.size, lambda _, value: _picked(value, order))
 
     def opposite(self, order: Sequence[int], kept: Collection[int]) -> Any:
-        """Some rows, of which those at other places than ``kept`` have contents of opposite sign or half the length.
+        """Return some rows, of which those at other places than ``kept`` have contents of opposite sign or half the
+        length.
 
         Integers become zero in the second half of their columns, or half as large: never what no table has. Masks stay.
         """
@@ -57,7 +58,7 @@ class BatchRows:
         return _mapped(self._batch, self.size, lambda _, value: _opposite(_picked(value, order), others))
 
     def alone(self, row: int, *, cut: bool = True) -> Any:
-        """One of them; ``cut``: without columns before the first and after the last one that is not padding."""
+        """Return one of them; ``cut``: without columns before the first and after the last one that is not padding."""
         return _mapped(self._batch, self.size, partial(self._one, row, cut))
 
     def columns(self, row: int) -> int:
@@ -193,7 +194,7 @@ def _is_target(name: str) -> bool:
 
 
 def _columns(value: Any, size: int) -> bool:
-    """Whether a list is what a loader makes of tuples of tensors, rather than one of samples."""
+    """Return whether a list is what a loader makes of tuples of tensors, rather than one of samples."""
     return (
         isinstance(value, list)
         and len(value) > 0

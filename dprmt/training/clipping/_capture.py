@@ -96,6 +96,8 @@ class Capture:
         for name, parameter in self._parameters.items():
             if parameter.requires_grad:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._plain, name)))
+        for forward in self._apart:
+            forward.last_hook = next(reversed(forward.module._forward_pre_hooks))
 
     @property
     def rounding(self) -> float:
@@ -185,7 +187,7 @@ class Capture:
         self._elsewhere: list[str] = []
 
     def shared_modules(self) -> list[str]:
-        """Names of modules that are run sample by sample, and got nothing that is a sample's own."""
+        """Return the names of modules that are run sample by sample, and got nothing that is a sample's own."""
         return [forward.name for forward in self._apart if forward.takes_no_rows]
 
     def remove(self) -> None:
@@ -193,8 +195,7 @@ class Capture:
         self.finish()
         while self._handles:
             self._handles.pop().remove()
-        while self._apart:
-            self._apart.pop().remove()
+        self._apart.clear()
 
     # Hooks. They are closures, which a copied model shares: of a copy's modules they do nothing.
 
@@ -223,8 +224,13 @@ class Capture:
     def _follow(self, layer: Layer) -> None:
         module = layer.module
         if isinstance(layer, WholeModule):
-            self._apart.append(self._sample_wise(layer))
+            forward = self._sample_wise(layer)
+            self._apart.append(forward)
+            before, after = _uncompiled(forward.before), _uncompiled(forward.after)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(self._watch_whole(layer), prepend=True))
+            options = {"prepend": True, "with_kwargs": True, "always_call": True}
+            self._handles.append(module.register_forward_hook(after, **options))
             return
         self._handles.append(module.register_forward_pre_hook(self._before(module), with_kwargs=True))
         after = module.register_forward_hook(self._after(layer), prepend=True, with_kwargs=True, always_call=True)
@@ -259,7 +265,7 @@ class Capture:
             if output is None:  # the forward pass failed
                 return None
             if next(iter(module._forward_hooks)) != self._first_hooks[module]:
-                raise TrainingStateError(f"a hook was put before those of {layer.name}: register it without prepend")
+                raise TrainingStateError(f"a hook was put before hooks of {layer.name}: register it without prepend")
             if not isinstance(output, torch.Tensor):
                 raise TrainingStateError(
                     f"{layer.name} returns {type(output).__name__}, not a tensor: name it in whole"

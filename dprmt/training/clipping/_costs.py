@@ -22,8 +22,9 @@ from dprmt.accounting import ZeroOut
 class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
     """Count of the bytes of all tensor storages that operations allocate within the context, backward passes included.
 
-    Storages count from the operation that returns them until nothing refers to them; views add nothing. What kernels
-    allocate and free inside one operation is not seen, nor is what was there before, unless it is announced.
+    Storages count from the operation that returns them until nothing refers to them; views add nothing. Memory that
+    kernels allocate and free inside one operation is not counted, and neither is earlier memory unless it is in
+    ``known``.
 
     Parameters
     ----------

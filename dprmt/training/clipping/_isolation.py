@@ -178,7 +178,10 @@ class Isolation:
         self._compare_beside(together, run(batch, beside(_LARGE)))
         self._compare_beside(together, run(batch, beside(math.nan)), first=True)
         self._compare_beside(run(batch, [*plain[1:], _LARGE]), run(copies, [_LARGE] * size), first=True)
-        self._compare_beside(together, run(batch))
+        again = run(batch)
+        if again is None or again.draws != together.draws:
+            raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
+        self._compare_beside(together, again)
         calm = self._run(losses, batch, size, [order.index(row) for row in chosen], seed, calm=True)
         limits = self._tolerance(calm)
         for place, row in enumerate(chosen):
@@ -229,7 +232,7 @@ class Isolation:
             raise TrainingStateError(f"{found[:200]}: {todo}") from error
 
     def _restored(self, buffers: Mapping[str, torch.Tensor]) -> list[str]:
-        """Names of buffers that were not as they are to be."""
+        """Restore buffers, and return the names of those that had changed."""
         changed = []
         for name, value in self._model.named_buffers():
             before = buffers.get(name)
@@ -241,7 +244,7 @@ class Isolation:
         return changed
 
     def _compare_beside(self, one: _Pass | None, other: _Pass | None, *, first: bool = False) -> None:
-        """``first``: only the first row that was looked at."""
+        """Compare rows with other neighbours. ``first``: compare only the first row."""
         if one is None or other is None or other.draws != one.draws:
             return  # nothing is shown, or rows got other numbers
         limit = self._tolerance(one).beside
@@ -275,7 +278,7 @@ class Isolation:
 
 
 def within(difference: float, allowed: float) -> bool:
-    """Whether it counts as rounding."""
+    """Return whether it counts as rounding."""
     return difference <= allowed
 
 
@@ -341,12 +344,14 @@ class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by my
         name = func.overloadpacket.__name__
         if self._calm and name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if self._calm:  # fused attention and recurrent kernels have dropout as an option
-            options = [option.name in ("dropout_p", "dropout") for option in func._schema.arguments]
+        # Fused attention and recurrent kernels have dropout as an option, and draw nothing where it is 0.
+        options = [option.name in ("dropout_p", "dropout") for option in func._schema.arguments]
+        chances = [value for off, value in zip(options, args, strict=False) if off]
+        if self._calm:
             args = tuple(0.0 if off else value for off, value in zip(options, args, strict=False))
-            kwargs = {key: 0.0 if key in ("dropout_p", "dropout") else value for key, value in kwargs.items()}
         found = func(*args, **kwargs)
-        self.shapes += [tuple(value.shape) for value in tree_leaves(found) if isinstance(value, torch.Tensor)]
+        if not any(options) or any(chances):
+            self.shapes += [tuple(value.shape) for value in tree_leaves(found) if isinstance(value, torch.Tensor)]
         if self._calm and isinstance(found, torch.Tensor) and name != "randperm":
             found.fill_(0.5 if found.is_floating_point() else 0)
         return found

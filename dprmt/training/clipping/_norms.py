@@ -10,7 +10,7 @@ from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, No
 from dprmt.training.recipes import NORMS, NormsRecipe
 
 NormsWanted: TypeAlias = str | Norms | NormsRecipe | NormEstimator
-"""Words are "exact", "ghost", "hutchinson" and "hutch++", with secret probes, and those that were added."""
+"""Names are "exact", "ghost", "hutchinson" and "hutch++", with secret probes, and registered ones."""
 
 
 def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> NormEstimator | None:

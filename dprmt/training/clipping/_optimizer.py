@@ -23,6 +23,17 @@ _NOISE_PIECE = 1 << 16
 _DRAWN_TOGETHER = 16  # torch draws this many together; shorter tails use another method
 
 
+class CleanSum(torch.Tensor):  # type: ignore[misc]  # torch is skipped by mypy
+    """A sum without noise, which is saved nowhere: parameters hold it, and optimizers hold these."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # what is computed from it is a plain tensor
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be saved."""
+        found = "a parameter, or an optimizer of it, in the middle of a step: its sum has no noise yet"
+        raise TrainingStateError(f"{found}.\nFix: save before private.step(...) or after it.")
+
+
 def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) -> torch.Tensor:
     """Return the parameter's sum of clipped gradients, to be added to in place; zeros at first.
 
@@ -47,7 +58,8 @@ def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) ->
     """
     if getattr(parameter, "summed_grad", None) is None:
         size = tuple(parameter.shape if shape is None else shape)
-        parameter.summed_grad = torch.zeros(size, dtype=sum_dtype(parameter), device=parameter.device)
+        total = torch.zeros(size, dtype=sum_dtype(parameter), device=parameter.device)
+        parameter.summed_grad = total.as_subclass(CleanSum)
     return parameter.summed_grad
 
 
@@ -59,7 +71,7 @@ def sum_dtype(parameter: torch.nn.Parameter) -> torch.dtype:
 def add_product(parameter: torch.nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:
     """Add a product of matrices to the sum; the first one is the sum, which then is filled with no zeros before."""
     if getattr(parameter, "summed_grad", None) is None:
-        parameter.summed_grad = left @ right
+        parameter.summed_grad = (left @ right).as_subclass(CleanSum)
     else:
         parameter.summed_grad.addmm_(left, right)
 
@@ -130,7 +142,7 @@ class NoisySum:
         """Add noise in the sum's dtype, so that rounding to the parameter's dtype follows the noise."""
         for parameter in self.params:
             _check_processed_flag(parameter.summed_grad)
-            self.release(parameter, self._noisy_sum(parameter.summed_grad))
+            self.release(parameter, self._noisy_sum(parameter.summed_grad).as_subclass(torch.Tensor))
             if not self.keeps_sums:
                 parameter.summed_grad = parameter.summed_grad.new_empty(0)
             _mark_as_processed(parameter.summed_grad)

@@ -244,18 +244,16 @@ class ClippingPlan:
         optimizer : torch.optim.Optimizer
             Optimizer of all the model's trainable parameters; a `DPGrape` of the plan's subspaces, if it has any.
         noise_multiplier : float
-            σ >= 0.
+            Noise multiplier σ >= 0.
         noise_generator : torch.Generator or SecureRandom, optional
-            On the parameters' device. By default a new one with a state from the operating system: the noise does not
-            depend on ``torch.manual_seed``. Torch's generators are not cryptographic: with a
-            `dprmt.training.randomness.SecureRandom` noise is from a cipher, as sums of normals. Sampling is
-            for the caller: ``SecureRandom().poisson_sample(size, rate)``. Probes stay as they are.
+            By default a new generator, seeded by the operating system: the noise does not depend on
+            ``torch.manual_seed``. Only `dprmt.training.randomness.SecureRandom` is cryptographic. Draw batches with
+            ``SecureRandom().poisson_sample(size, rate)``.
 
         Returns
         -------
         ClippedStep or UnitStep
-            With ``.accumulate(losses, samples=, step=)``, ``.step()``, ``.record`` and the guarantee of
-            :func:`plan_private`.
+            A private step with the guarantee of :func:`plan_private`.
 
         Raises
         ------
@@ -342,106 +340,53 @@ def plan_private(
     Parameters
     ----------
     model : Module
-        In training mode. Hooks follow Linear (LoRA's too), HF's Conv1D, Embedding, convolutions, normalizations over
-        single samples and Opacus' recurrent layers; their inputs and outputs have the sample as first axis. Any other
-        module with parameters of its own (torch's attention and recurrent layers, DoRA, a class token) runs sample
-        by sample: its forward pass takes one at a time, each with a view of the parameters, and per-sample gradients of
-        all parameters in it are formed, B times their memory. Its norms are exact unless everything is estimated.
+        Model in training mode, with samples as first axis. Modules that hooks cannot follow run one sample at a time,
+        which needs more memory.
     norms : str, Norms or NormEstimator
-        How per-sample norms are taken. A word: "exact" forms per-sample gradients, those that are larger than a layer's
-        inputs and output gradients in blocks of at most 64 MiB (`plan_private` takes another ``memory_budget``);
-        "ghost", for which ``ExactNorms()`` stands too, obtains the same norms by the cheaper of this and tokens' Gram
-        matrices, T(d + p) against d·p operations for a token of a d × p layer; "hutchinson" and "hutch++" estimate them
-        with 32 *secret* probes in O(k(T + d + p)) memory per sample. A value of the accountant's, such as
-        ``Hutchinson(64, secret=True)`` or ``HutchPlusPlus(16, 8, secret=False)``; with a ``rank`` everything is
-        estimated. Or an estimator, your own or one of `dprmt.training.norms`, with its probes. Layers whose exact norm
-        costs less have exact ones, see :attr:`ClippedStep.record`, and so have embeddings, normalizations and lone
-        biases.
+        Norm method. "exact" forms per-sample gradients; "ghost" computes the same norms by Gram matrices where that is
+        cheaper; "hutchinson" and "hutch++" estimate them with 32 *secret* probes. Layers whose exact norm is cheaper
+        stay exact, unless the value has a ``rank``.
     clipping_norm : float
-        C > 0.
+        Largest norm C > 0 of a sample's gradient in the sum.
     expected_batch_size : float
-        L > 0: the sampling rate times the size of the data set, over all processes.
+        L > 0: sampling rate times the size of the data set, over all processes. Not the size of the drawn batch.
     tokens : int, optional
-        The largest possible T, known without looking at the data: bounds the rank that is claimed, and the
-        rounding margin. By default the margin is for sums of 65,000 numbers.
+        Largest possible number of tokens, known without looking at the data; it bounds the rank and the rounding
+        margin.
     probe_generator : ProbeGenerator, optional
-        Of a word's or a value's probes; a new secret by default. An estimator of one's own has its own.
+        Source of probes for ``norms`` given by name or value; a new secret by default.
     subspaces : Subspaces, optional
-        Of weights whose gradients are clipped and noised in projected coordinates: those of a `DPGrape`. Without, whole
-        gradients are, and a `DPGrape` projects what was released.
+        The subspaces of a `DPGrape`, in which gradients of its weights are clipped and noised.
     distributed : bool
-        Whether a process group shares each logical batch, every sample in one process. Parameters, buffers and
-        the probes' secret are then rank 0's.
+        Whether a process group shares each logical batch, with every sample in one process.
     whole : iterable of str
-        Names of modules to run sample by sample although hooks could follow their layers, "" being the model itself:
-        those around layers that see samples and tokens in one axis, or a parameter that is used in several places.
+        Names of modules to run sample by sample, "" for the whole model.
     replay : float
-        Probability with which a sample of a later micro-batch is run alone, where losses are given as a function of
-        the batch; some of the first micro-batch always are. Each costs one more forward pass of the batch.
+        Probability in [0, 1] of an isolation check of a later micro-batch; the first one is always checked.
     units : Units, optional
-        Says that samples are units of several rows, such as all texts of a person: `Units` has what is known of them,
-        and how they are clipped. ``tokens`` are a row's.
+        Units of privacy with several rows.
     memory_budget : int
-        Bytes, >= 1: the most that is formed of a layer at once for exact norms, beside what is kept until the sum.
-        Gradients that take no more than the layer's inputs and output gradients are kept in their place. Norms are the
-        same. Modules that run sample by sample form all of theirs, whatever the budget.
+        Largest bytes, >= 1, of a block of a layer's exact gradients.
 
     Returns
     -------
     ClippingPlan
-        ``.record`` for the accountant, ``.privatize(optimizer, noise_multiplier=...)`` for the private step.
+        ``.record`` for the accountant, ``.privatize`` for the private step.
 
     Raises
     ------
     ParameterError
-        If an argument is out of its range, or the model has a layer that is shared or mixes samples, or the optimizer
-        has not exactly its trainable parameters; the model is as it was.
+        If an argument is out of its range, or a layer is shared or mixes samples; the model is not changed.
     TrainingStateError
-        Later, by the private step, of a second forward pass before the first is summed, and of a module run sample by
-        sample whose output for a batch is not that of its samples one by one (its state changes, an output has no
-        sample axis, a packed sequence).
+        Later, if a module gives a batch another output than its samples.
 
-    Formal guarantees
-    -----------------
-    ``record.mechanism(σ, q)`` is the mechanism of every step of ``privatize(optimizer, noise_multiplier=σ)`` under
-    Poisson sampling with rate q, as follows.
-
-    Let g_i be the gradient of sample i's loss over the factors that the backward pass delivers: Σ_t of products of
-    a layer's inputs and output gradients as they are stored, whatever the model's dtype. ``.step()`` gives the
-    optimizer
-
-        (Σ_i c_i g_i + σC·N(0, I)) / L,    c_i = min(1, (1-ρ)C/√n̂_i),
-
-    the sum over all micro-batches since the last step, noise drawn once, L the *expected* batch size, and c_i = 0
-    with g_i left out of the sum altogether where n̂_i is not finite. n̂_i is ‖g_i‖² for exact norms, and else has
-    the law that ``record.mechanism(...)`` states. ρ is ``rounding_margin`` of the longest sum that the model and
-    ``tokens`` allow, never of the present batch, so that a sample's factor does not depend on others. Hence
-    ‖c_i g_i‖ <= C·Z_i with Z_i the accountant's sensitivity (1 for exact norms) up to what follows.
-
-    Covered: rounding of the norms (in float32 or float64, sums of squares in float64) under the "statistical" model
-    of :func:`rounding_margin`. Ghost norms also have the errors of differences of squares added. The sum is formed
-    in float32 or better from the very factors whose norms were taken; there is no second backward pass, so that
-    rounding in the forward and backward passes, bfloat16 included, changes g_i but not the claim about it.
-
-    Not covered: rounding of the additions in the sum itself, relative 2⁻²⁴ (float32) of partial sums, which hold other
-    samples too; without a ``SecureRandom`` the floating-point noise (Mironov 2012) and torch's generator; what the
-    model does between samples beyond what is looked at (`ClippedStep.accumulate`): gradients of the first micro-batch
-    of two or more, and samples run alone where losses are given as a function of the batch; identities that name the
-    data set's samples wrongly, such as positions in a batch; a sample in two processes.
-    Rounding in a sample's forward pass may depend on the batch it is in (padding, the shapes of products); it is taken
-    to be the sample's own.
-    Without ``tokens`` the present T also decides by which formula an exact norm is taken.
-
-    DP-GRAPE (arXiv:2506.15588, section 3.2). Let P be the projector of a weight and a period, m × r, and read PᵀG_i
-    (r × n) for G_i in all of the above. *Proof.* Fix everything that was released before step t and the seed of the
-    subspaces. Then P is fixed in every weight: random projectors are a function of (seed, weight, period), singular
-    vectors one of a released gradient. So is the map that takes a sample to its projected and unprojected gradients,
-    since the weights are a function of what was released; its value is clipped over all coordinates at once, so a
-    sample moves the sum by at most C·Z_i for *every* P, of any norm. The division by L, denoising, the moments, the
-    lift by P and the choice of the next subspace use released values and public numbers alone: post-processing. Steps
-    compose adaptively. ∎ In the first step of a period of "svd" the same holds with whole gradients. The rounding
-    margin is then at least 2⁻¹³. Probes are independent of P, and the matrices whose norms are estimated are the
-    projected ones.
+    Privacy
+    -------
+    Holds if: each loss depends on one sample, ``samples`` are identities in the data set, and each sample is in one
+    process. Covers: ``record.mechanism(σ, q)`` for steps (Σ_i c_i g_i + σC·N(0, I)) / L with c_i = min(1,
+    (1-ρ)C/√n̂_i), rounding of the norms included. Does not cover: rounding of the sum, floating-point noise without a
+    ``SecureRandom``, and mixing that no isolation check finds. Proof: ``docs/theory/randomized_clipping.md``; for
+    DP-GRAPE ``docs/how_to/dp_grape.md``.
 
     Examples
     --------

@@ -79,7 +79,7 @@ class Layer(Protocol):
     """
 
     name: str
-    """Of the module, by which its probes are drawn."""
+    """Name of the module, by which its probes are drawn."""
     module: nn.Module
     per_token: bool
     """Whether samples have tokens, all axes between first and last, on which the rounding or the rank depends."""
@@ -112,7 +112,9 @@ def joined(uses: Sequence[Use]) -> Use:
 
 
 def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.Parameter, torch.Tensor]:
-    """Of one row of the uses, in float64, as a step adds it to the sums with the clip factor 1; no sum is changed."""
+    """Compute the gradient of one row of the uses in float64, as a step adds it with the clip factor 1; no sum is
+    changed.
+    """
     if not uses:
         return {}
     parts: list[Use] = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,10 @@ _LOW_PRECISION = 0.05
 
 
 class SampleWiseForward:
-    """Takes the place of ``module.forward`` in training.
+    """Two hooks on a module that replace its forward pass in training.
+
+    :meth:`before` runs the module on one sample at a time and keeps the output. Torch then runs it once more, on the
+    first sample alone, and :meth:`after` returns the kept output instead.
 
     ``batch_size``: size of the present batch, for modules whose documentation does not define the sample axis. An
     input with this first axis then holds the samples, and all other inputs are shared. ``take``: called in the
@@ -49,25 +51,27 @@ class SampleWiseForward:
         take: Take,
         anchor: torch.Tensor,
     ) -> None:
-        self.name, self._module, self._anchor = name, module, anchor
+        self.name, self.module, self._anchor = name, module, anchor
         self._parameters = {value: inside for inside, value in module.named_parameters() if value.requires_grad}
         self._batch_size, self._take = batch_size, take
-        self._had_forward, self._forward = "forward" in vars(module), module.forward
         self._signature, self._body = inspect.signature(module.forward), _Body(module, module.forward)
         self._loops = isinstance(module, nn.RNNBase)
         self._shared: set[str] = set()
         self._compared: set[tuple[str, ...]] = set()
         self.takes_no_rows = False  # in its last call: then it gives each sample what all share, such as a table
-        module.forward = self
+        self._outputs_kept: list[Any] = []
+        self.last_hook = -1  # of those before the forward pass; none may come after it, which would see one sample
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module, one sample at a time where it is trained."""
-        if not (self._module.training and torch.is_grad_enabled()):
-            return self._forward(*args, **kwargs)
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the module, one sample at a time where it is trained, and return the arguments of the first sample."""
+        if module is not self.module or not (module.training and torch.is_grad_enabled()):
+            return None
+        if next(reversed(module._forward_pre_hooks)) != self.last_hook:
+            self._refuse("has a hook on its forward pass that was registered later: register it before make_private")
         call = _Call(self._signature.bind(*args, **kwargs), self._refuse)
         size = self._size(call)
         if size == 0:
-            return self._forward(*args, **kwargs)
+            return None
         axes = [self._axis(name, value, size) for name, value in call.tensors]
         self.takes_no_rows = all(axis is None for axis in axes)
         if size > 1:
@@ -76,30 +80,28 @@ class SampleWiseForward:
         output = self._apart(call, axes, self._copies(size))
         if changed := self._buffers() ^ before:
             raise TrainingStateError(changed_buffer(f"{self.name}.{min(changed)[0]}"))
-        return output
+        self._outputs_kept.append(output)
+        cut = zip((value for _, value in call.tensors), axes, strict=True)
+        first = call.with_tensors(
+            [value if axis is None else value.narrow(axis, 0, value.shape[axis] // size) for value, axis in cut]
+        )
+        return first.args, first.kwargs
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Restore the plain forward pass in a copied model."""
-        return types.MethodType(type(self._module).forward, memo[id(self._module)])
-
-    def remove(self) -> None:
-        """Give the module its own forward pass back."""
-        if self._had_forward:
-            self._module.forward = self._forward
-        else:
-            vars(self._module).pop("forward", None)
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Return the output that was kept."""
+        return self._outputs_kept.pop() if module is self.module and self._outputs_kept else None
 
     def _size(self, call: _Call) -> int:
-        if not follows_convention(self._module):
+        if not follows_convention(self.module):
             return self._batch_size()
         name, value = call.tensors[0]
         if value.ndim != 3:
             self._refuse(f"has {name} of shape {tuple(value.shape)}, not (B, T, d), or (T, B, d), as torch has it")
-        return value.shape[input_axis(self._module, name, value) or 0]
+        return value.shape[input_axis(self.module, name, value) or 0]
 
     def _axis(self, name: str, value: torch.Tensor, size: int) -> int | None:
-        if follows_convention(self._module):
-            return input_axis(self._module, name.partition(".")[0], value)
+        if follows_convention(self.module):
+            return input_axis(self.module, name.partition(".")[0], value)
         if value.ndim == 0 or len(value) != size:
             self._shared.add(name)
         return None if name in self._shared else 0
@@ -138,7 +140,7 @@ class SampleWiseForward:
     def _outputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
-                axis = output_axis(self._module, place)
+                axis = output_axis(self.module, place)
                 if leaf.ndim <= axis or leaf.shape[axis] != 1:
                     cause = "tokens in one row, or sent to experts by index, have no sample axis"
                     self._refuse(f"has an output of shape {tuple(leaf.shape)} for one sample: {cause}")
@@ -164,7 +166,7 @@ class SampleWiseForward:
     def _joined(self, leaf: Any, place: int) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        axis = output_axis(self._module, place)
+        axis = output_axis(self.module, place)
         return leaf.movedim(0, axis).flatten(axis, axis + 1)
 
     def _compare(self, call: _Call, axes: Sequence[int | None], size: int, args: Any, kwargs: Any) -> None:
@@ -172,8 +174,8 @@ class SampleWiseForward:
         key = tuple(f"{name} {axis}" for (name, _), axis in zip(call.tensors, axes, strict=True))
         if key in self._compared:
             return
-        with _evaluated(self._module):
-            whole, _ = tree_flatten(self._forward(*args, **kwargs))
+        with _evaluated(self.module):
+            whole, _ = tree_flatten(self.module.forward(*args, **kwargs))
             copies = {name: value.expand(size, *value.shape) for value, name in self._parameters.items()}
             apart, _ = tree_flatten(self._apart(call, axes, copies))
         if len(whole) != len(apart) or any(map(_differ, whole, apart)):
@@ -183,10 +185,10 @@ class SampleWiseForward:
         self._compared.add(key)
 
     def _buffers(self) -> set[tuple[str, int, int]]:
-        return {(name, id(value), value._version) for name, value in self._module.named_buffers()}
+        return {(name, id(value), value._version) for name, value in self.module.named_buffers()}
 
     def _refuse(self, found: str) -> None:
-        raise TrainingStateError(f"{self.name} ({type(self._module).__name__}), run on one sample at a time, {found}")
+        raise TrainingStateError(f"{self.name} ({type(self.module).__name__}), run on one sample at a time, {found}")
 
 
 @contextmanager
@@ -201,7 +203,7 @@ def checkpointing_by_name() -> Iterator[None]:
         if "donated buffers" in str(error):
             todo = "set torch._functorch.config.donated_buffer = False before the first forward pass"
             raise TrainingStateError(
-                f"a compiled backward pass runs once, and the first look needs it: {todo}"
+                f"a compiled backward pass runs once, and the first check needs it: {todo}"
             ) from error
         if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
             raise
@@ -250,7 +252,7 @@ class _Call:
                 if isinstance(leaf, torch.Tensor):
                     self.tensors.append((f"{name}.{place}" if len(leaves) > 1 else name, leaf))
                 elif not isinstance(leaf, _PLAIN):
-                    refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and words alone")
+                    refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and strings only")
 
     def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
         """Return the arguments with other tensors in their places."""

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial, Shard
 
 from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.training.clipping._optimizer import CleanSum
 from dprmt.training.clipping._trainable_modules import is_followed, trainable_modules
 
 _ONE_GROUP = (
@@ -22,7 +23,7 @@ _ONE_GROUP = (
     "parallelism are not covered"
 )
 _AROUND = "sharded as part of a block: call fully_shard on a module around it, or on the model"
-_FOLLOWED = "of layers that hooks can follow, where parameters are sharded: nobody gathers this one for single samples"
+_FOLLOWED = "of layers that hooks can follow, where parameters are sharded: this one has no gradients of samples"
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -70,10 +71,12 @@ class Shards:
                 # Of a shard in float64 whose layer computes in float32, margins would be those of float64.
                 if shard.dtype == torch.float64 and total.dtype != torch.float64:
                     raise TrainingStateError("float64 parameters compute in another dtype: leave mp_policy out")
-                partial = DTensor.from_local(total, shard.device_mesh, [Partial()], run_check=False)
+                partial = DTensor.from_local(
+                    total.as_subclass(torch.Tensor), shard.device_mesh, [Partial()], run_check=False
+                )
                 own = partial.redistribute(placements=[Shard(0)]).to_local()
                 before = getattr(shard, "summed_grad", None)
-                shard.summed_grad = own if before is None else before.add_(own)
+                shard.summed_grad = own.as_subclass(CleanSum) if before is None else before.add_(own)
 
     def forget(self) -> None:
         """Free sums that were not moved."""

@@ -16,7 +16,7 @@ from dprmt._validation import ParameterError, check_choice, check_count
 Regime = Literal["rows", "together", "alone"]
 REGIMES = ("auto", "together", "alone")
 TOKENS_ALONE = 256
-"""From so many tokens a unit on, one at a time is cheaper."""
+"""Tokens per unit from which one unit at a time is cheaper."""
 
 
 @dataclass(frozen=True)

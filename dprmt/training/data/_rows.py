@@ -207,7 +207,7 @@ _LONGEST = 600  # characters of source
 
 
 class Summary(NamedTuple):
-    """A function and what it says of itself, and the first module that has it."""
+    """A function with its summary line, and the first module that has it."""
 
     source: str
     summary: str
@@ -217,11 +217,11 @@ class Summary(NamedTuple):
 
 @cache
 def summaries() -> tuple[Summary, ...]:
-    """Functions of the standard library with their summary lines, without duplicates.
+    """Collect functions of the standard library with their summary lines, without duplicates.
 
-    Of the packages behind the docstrings for classification, every function whose docstring's first paragraph is one
-    line. The source is that of the function without docstring, comments and decorators, cut after 600 characters. One
-    that occurs twice is kept once; the split follows from a hash of it.
+    The packages are those used for classification of docstrings. Every function is included whose docstring's first
+    paragraph is one line. The source has no docstring, comments or decorators, and is cut after 600 characters.
+    Duplicates are kept once; a hash of the source determines the split.
 
     Examples
     --------
@@ -258,7 +258,7 @@ def _is_text(source: str) -> bool:
 
 
 def as_text(value: Any) -> str:
-    """A cell of a table as text; triples are written ``subject : relation : object | …``.
+    """Return a cell of a table as text; triples are written ``subject : relation : object | …``.
 
     Examples
     --------
@@ -273,7 +273,7 @@ def as_text(value: Any) -> str:
 
 
 def as_references(value: Any) -> list[str]:
-    """The target texts of a cell: one string, strings, or annotations with a ``text``.
+    """Return the target texts of a cell: one string, strings, or annotations with a ``text``.
 
     Examples
     --------
@@ -293,7 +293,7 @@ def as_references(value: Any) -> list[str]:
 
 
 def read_dart_xml(path: Path) -> list[dict[str, Any]]:
-    """Rows of DART's XML layout, in the shape of its JSON layout.
+    """Return rows of DART's XML layout, in the shape of its JSON layout.
 
     ``path``: A file of ``entry`` elements with ``modifiedtripleset/mtriple`` and ``lex``.
     """

@@ -324,7 +324,7 @@ _BYTES = 16
 
 
 def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int | None = None) -> list[int]:
-    """Numbers of the rows that stay, in their order.
+    """Return numbers of the rows that stay, in their order.
 
     ``fraction``: in (0, 1]: a row stays if its digest, as a number in [0, 1), is below it.
 

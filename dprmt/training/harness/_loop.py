@@ -225,7 +225,7 @@ class Run:
                 stack.callback(observer.end, self)
             self._hear = {moment: listeners(self.observers, moment) for moment in _MOMENTS}
             if not self.randomness.is_secret:
-                self._say("The noise seed is known: this run has no privacy towards whoever knows it.")
+                self._say("Anyone who knows the noise seed can remove the noise: this run is not private.")
             for sentence in no_privacy(self.prepared.mechanism).values():
                 self._say(f"{sentence[0].upper()}{sentence[1:]}.")
             yield
@@ -327,19 +327,19 @@ def run_in_memory(
     tokens: int | None = None,
     observers: Sequence[Observer] = (),
 ) -> Iterator[Run]:
-    """A run of the loop without a folder: it is charged in memory, and cannot be resumed.
+    """Run the loop without a folder: steps are recorded in memory, and the run cannot be resumed.
 
     Parameters
     ----------
     model, task, settings, noise_seed, tokens, observers
         As for `train_task`.
     randomness : Randomness, optional
-        In place of ``noise_seed``.
+        Used instead of ``noise_seed``.
 
     Yields
     ------
     Run
-        Its :meth:`Run.steps` does the steps. At the end the model is left without hooks.
+        Iterate over its :meth:`Run.steps` to run the steps. At the end the model has no hooks.
 
     Raises
     ------
@@ -348,8 +348,8 @@ def run_in_memory(
 
     Formal guarantees
     -----------------
-    Those of `Run`: ``epsilon()`` covers the parameters as long as this process lives. If it is killed and the
-    parameters outlive it, their steps are not written down anywhere.
+    As for `Run`: ``epsilon()`` covers the parameters while this process lives. If parameters outlive a killed process,
+    there is no record of their steps.
 
     Examples
     --------
@@ -441,7 +441,7 @@ class ReleasedGradients:
         return {"denoised_layers": sum(layer.denoised for layer in layers), "matrices": len(layers)}
 
     def spectra(self) -> dict[str, np.ndarray]:
-        """Singular values, in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``."""
+        """Return singular values in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``."""
         return dict(self._kept)
 
     def restore(self, spectra: Mapping[str, np.ndarray], last_step: int) -> None:

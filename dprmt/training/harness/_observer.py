@@ -100,25 +100,27 @@ class Observer:
     """
 
     def start(self, run: Run) -> None:
-        """Called before the first step of this start; ``run.done`` steps were done by earlier ones."""
+        """Handle the start, before the first step; ``run.done`` steps were done by earlier starts."""
 
     def before_step(self, run: Run, step: int) -> None:
-        """Called before a batch is drawn. ``run.stop()`` ends the run here."""
+        """Handle the moment before a batch is drawn. Call ``run.stop()`` to end the run here."""
 
     def measured(self, run: Run, step: int) -> None:
-        """Called when the batch went through the model, before the step is charged. ``run.stop()`` ends the run."""
+        """Handle the moment after the batch went through the model, before the step is recorded. Call ``run.stop()``
+        to end the run.
+        """
 
     def after_step(self, run: Run, record: StepRecord) -> None:
-        """Called after the optimizer has moved."""
+        """Handle the moment after the optimizer has moved."""
 
     def before_checkpoint(self, run: Run) -> None:
-        """Called before the state is written."""
+        """Handle the moment before the state is written."""
 
     def note(self, run: Run, text: str) -> None:
-        """Called with a sentence about the run."""
+        """Handle a sentence about the run."""
 
     def end(self, run: Run) -> None:
-        """Called after the last step of this start, whatever ended it, errors included."""
+        """Handle the end of this start, also after an error."""
 
 
 def listeners(observers: Sequence[Observer], moment: str) -> list[Callable[..., None]]:

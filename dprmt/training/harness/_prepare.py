@@ -108,7 +108,7 @@ def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poiss
 
 
 def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
-    """How samples come into batches: what sampler and accountant are told."""
+    """Choose the sampling scheme, for sampler and accountant."""
     batch_size = settings.training.batch_size
     if batch_size > size:
         raise ParameterError("training.batch_size", batch_size, f"at most the size of the training set, {size}")
@@ -138,7 +138,7 @@ def check_spread(settings: Settings, processes: int, *, goes_on: bool = False) -
 
 
 def spread(model: torch.nn.Module) -> None:
-    """Shard every block of a list of blocks, and the model around them, unless somebody did."""
+    """Shard every block of a list of blocks, and the model around them, unless they are sharded."""
     if any(isinstance(module, FSDPModule) for module in model.modules()):
         return
     for module in list(model.modules()):

@@ -17,7 +17,7 @@ from dprmt.training.private_run._ledger import FILE, charged_steps, whole_epochs
 
 CARD = "privacy_card.json"
 FOR_READERS = "privacy_card.md"
-_FORM = "the folder of a private run with a step that was charged"
+_FORM = "the folder of a private run with a recorded step"
 _RELEASED = (
     "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
     "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
@@ -68,7 +68,7 @@ def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
     >>> read_card("nowhere")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: run must be the folder of a private run with a step that was charged, got ...
+    dprmt._validation.ParameterError: run must be the folder of a private run with a recorded step, got ...
     """
     path = Path(folder)
     record, charged = read_run(path), charged_steps(path)
@@ -109,45 +109,45 @@ def _not_covered(record: dict[str, Any], *, scored: bool) -> tuple[str, ...]:
 
 
 def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
-    """The privacy card of everything that the runs in a sweep's folder released, and so of the best one.
+    """Read the privacy report of all releases of a sweep, which covers choosing the best run.
 
     Parameters
     ----------
     folder : path
-        As :func:`dprmt.training.harness.sweep` was given it. All runs in it count that were charged a step, also those
-        that were stopped and those of an earlier call with other values.
+        The ``out`` folder of :func:`dprmt.training.harness.sweep`. All runs in it with a recorded step count,
+        including stopped runs and runs of earlier calls with other values.
 
     Returns
     -------
     PrivacyCard
-        At the smallest δ of the runs. Its ledger's digest is of all ledgers, in the order of the folders' names.
+        Report at the smallest δ of the runs. Its digest covers all ledgers, in the order of the folders' names.
 
     Raises
     ------
     ParameterError
-        If no run was charged a step, one of them has no privacy (``privacy.clip_only``), or their noise was made of a
-        seed: what runs with the same noise release can be subtracted.
+        If no run has a recorded step, one has no privacy (``privacy.clip_only``), or their noise comes from a seed,
+        because releases with equal noise can be subtracted.
 
     Formal guarantees
     -----------------
-    The phases of all runs, and the scores that were charged, in one composition: whoever chooses one by what they
-    released, scores of ``evaluation.private_noise`` among it, spends no more, whatever the rule. Where the number of
-    runs is drawn at random and the best alone is shown, :func:`dprmt.accounting.private_selection` is cheaper. A choice
-    by exact scores is about the validation data, which no ε of these covers.
+    The phases of all runs, and recorded scores, form one composition. So its ε covers choosing a run by its releases,
+    including scores of ``evaluation.private_noise``, by any rule. If the number of runs is drawn at random and only
+    the best is released, :func:`dprmt.accounting.private_selection` is cheaper. A choice by exact scores depends on
+    the validation data, which no ε here covers.
 
     Examples
     --------
     >>> read_sweep_card("nowhere")
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: folder must be that of a sweep with a step that was charged, got 'nowhere'
+    dprmt._validation.ParameterError: folder must be the folder of a sweep with a recorded step, got 'nowhere'
     """
     runs = sorted(path.parent for path in Path(folder).glob(f"*/{FILE}") if charged_steps(path.parent))
     if not runs:
-        raise ParameterError("folder", str(folder), "that of a sweep with a step that was charged")
+        raise ParameterError("folder", str(folder), "the folder of a sweep with a recorded step")
     for run in runs:
         if not read_run(run).get("noise_is_secret", True):
-            allowed = "that of runs whose noise was drawn, not made of a seed: what shares its noise can be subtracted"
+            allowed = "the folder of runs without a noise seed, because equal noise can be subtracted"
             raise ParameterError("folder", str(run), allowed)
     cards = [read_card(run) for run in runs]
     released = [line for card in cards for line in card.released]

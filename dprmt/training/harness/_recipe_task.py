@@ -51,7 +51,7 @@ class RecipeTask(Task):
         return self.data.train
 
     def batch_of(self, rows: list[Any]) -> dict[str, torch.Tensor]:
-        """A batch on the device of the model."""
+        """Return a batch on the device of the model."""
         return {name: value.to(self.device) for name, value in self.data.collate(rows).items() if name != "sample_id"}
 
     def losses_of(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
@@ -83,7 +83,7 @@ class RecipeTask(Task):
 
 
 def recipe_task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> RecipeTask:
-    """Rows as samples, or units of several."""
+    """Return rows as samples, or units of several."""
     task = RecipeTask(loaded, data, recipe.evaluation, device)
     wanted = recipe.data
     if wanted.unit is not None:
@@ -103,7 +103,7 @@ def prepare_recipe(
     randomness: Randomness,
     **options: Any,
 ) -> Prepared:
-    """A recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
+    """Return a recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
     loaded.model.to(device).train()
     check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
     return prepare(

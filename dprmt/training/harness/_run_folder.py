@@ -62,7 +62,7 @@ class RunFolder:
     def _check(self, resume: bool) -> None:
         exists = (self.path / CONFIG).exists()
         if exists and not resume:
-            allowed = "a folder without a run, or that of a run to continue with --resume"
+            allowed = "a folder without a run, or of a run to continue with --resume"
             raise ParameterError("out", str(self.path), allowed)
         if resume and not exists:
             raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")
@@ -224,7 +224,7 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """``run.json``, empty if there is none."""
+    """Read ``run.json``; empty if there is none."""
     file = path / RUN
     try:
         document: dict[str, Any] = parse_json(file.read_bytes()) if file.exists() else {}
@@ -245,7 +245,7 @@ def _is_record(document: Any) -> bool:
 
 
 def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
-    """Which installed packages the recipe's words are of, where they are not this one's."""
+    """List the other installed packages that registered names of the recipe."""
     asked = {
         "privacy.norms.kind": NORMS.source(settings.privacy.norms.kind),
         "optimizer.name": OPTIMIZERS.source(settings.optimizer.name),
@@ -256,7 +256,7 @@ def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
 
 
 def steps_seen(path: Path) -> int:
-    """Steps that metrics and summary know of: each of them was charged."""
+    """Count the steps in metrics and summary: each of them was recorded."""
     steps = len(read_lines(path / METRICS))
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         steps = max(steps, int(parse_json((path / SUMMARY).read_bytes())["charged"]))
@@ -281,7 +281,7 @@ def save_trained(loaded: LoadedModel, folder: Path, weights: Path | None = None)
 
 
 def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
-    """The model that a finished run ended with.
+    """Return the model that a finished run ended with.
 
     Parameters
     ----------

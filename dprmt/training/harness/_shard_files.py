@@ -1,6 +1,6 @@
 """Shards, on disk too: every process writes the rows that it keeps, and any number of them read what they need.
 
-Of a model that is spread over the processes of a ``torchrun`` by ``fully_shard`` (FSDP2).
+A model is spread over the processes of a ``torchrun`` by ``fully_shard`` (FSDP2).
 """
 
 from __future__ import annotations
@@ -187,12 +187,12 @@ def digest_of(path: Path) -> str:
 
 
 def local(value: torch.Tensor) -> torch.Tensor:
-    """What this process keeps of a tensor."""
+    """Return this process' part of a tensor."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def squared_norm(value: torch.Tensor) -> torch.Tensor:
-    """Of a tensor, over all processes that have a part of it: one call in each of them."""
+    """Compute the squared norm of a tensor over all processes that have a part of it; call it in each of them."""
     total = local(value).double().square().sum()
     if isinstance(value, DTensor):
         total = total.cpu()
@@ -201,7 +201,7 @@ def squared_norm(value: torch.Tensor) -> torch.Tensor:
 
 
 def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """By name; none of them as an evaluation has gathered it."""
+    """Map sharded parameters by name, without any that an evaluation has gathered."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -209,7 +209,7 @@ def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tensor:
-    """What this process keeps of a tensor that was saved, if the parameter is a shard and of its shape."""
+    """Return this process' part of a saved tensor, if the parameter is a shard with its shape."""
     if isinstance(parameter, DTensor) and tuple(value.shape) == tuple(parameter.shape):
         first, end = own_rows(parameter)
         own = value.rows(first, end) if isinstance(value, SavedRows) else value[first:end].clone()
@@ -219,7 +219,9 @@ def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tens
 
 
 def own_rows(parameter: DTensor) -> tuple[int, int]:
-    """The first row that this process keeps, and the one after its last: ``fully_shard`` cuts as ``torch.chunk``."""
+    """Return the first row that this process keeps, and the one after its last: ``fully_shard`` cuts as
+    ``torch.chunk``.
+    """
     rows, mesh = parameter.shape[0], parameter.device_mesh
     most = -(-rows // mesh.size())
     first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
@@ -229,7 +231,7 @@ def own_rows(parameter: DTensor) -> tuple[int, int]:
 
 
 def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A saved optimizer state whose tensors are cut as the parameters are."""
+    """Return a saved optimizer state whose tensors are cut as the parameters are."""
     moved = [value for group in optimizer.param_groups for value in group["params"]]
     own = {
         key: {

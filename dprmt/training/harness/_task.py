@@ -28,11 +28,11 @@ class Task(ABC):
     class_names : tuple of str or None
         Names of the classes, for the record of a run.
     length_at : callable or None
-        Of a row's position, for micro-batches of rows of similar length.
+        Function from a row's position to its length, for micro-batches of rows of similar length.
     owners_of_rows : Owners or None
-        Where samples have several rows: which are whose.
+        Owners of rows, if samples have several rows.
     units : Units or None
-        With these, how samples of several rows are clipped.
+        How samples of several rows are clipped.
     unit : str
         Meaning of a sample, for the record of a run.
     scored_rows : int or None
@@ -41,7 +41,7 @@ class Task(ABC):
 
     Examples
     --------
-    `ItemTask` is a task. This one has four points of a line: Another, on four points of a line:
+    `ItemTask` is a task. This task has four points of a line:
 
     >>> class Line(Task):
     ...     size, points = 4, torch.arange(4.0)[:, None]
@@ -130,12 +130,12 @@ class Task(ABC):
         Returns
         -------
         ClippingPlan
-            By default that of `dprmt.training.clipping.plan_private`.
+            By default the plan of `dprmt.training.clipping.plan_private`.
         """
         return plan_private(model, **options)
 
     def source(self, plan: ClippingPlan, micro_batch_size: int) -> Source:
-        """Rows for a private run, in micro-batches of so many."""
+        """Return rows for a private run, in micro-batches of so many."""
         owners = self.owners_of_rows
         if owners is not None:
             owners = replace(owners, alone=plan.regime == "alone")
@@ -182,8 +182,8 @@ class ItemTask(Task):
     length : callable or None
         Function from an item to its length, for micro-batches of items of similar length.
     owners : sequence of int or str, or tensor of integers, or None
-        Of every item, whose it is: then all items of one are the unit of privacy, drawn together, their gradients
-        added and clipped together. ``size`` and the batch size count units, a micro-batch's size items.
+        Owner of every item. All items of an owner are then the unit of privacy: drawn, added and clipped together.
+        ``size`` and the batch size count units, and the micro-batch size counts items.
     units : Units or None
         With owners: at most ``rows_per_unit`` items of each are used in a step, by default all; and how they are
         clipped. Items are drawn anew for each step from the step's number and ``seed``.

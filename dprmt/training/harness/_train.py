@@ -311,7 +311,7 @@ class _FolderRun:
         self._attempt = int(self._former.get("starts", 0)) + 1
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
-        """The randomness of this start, the same in all processes."""
+        """Draw the randomness of this start, the same in all processes."""
         self._randomness = from_first(fresh_randomness(noise_seed, self._attempt, secure))
 
     def to_the_end(
@@ -394,7 +394,7 @@ class _FolderRun:
             allowed = f"{former.get('noise_multiplier')}, as {RUN} has it"
             raise ParameterError("privacy.noise_multiplier", wanted, allowed)
         if former.get("private", {}).get("data") not in (None, document["private"]["data"]):
-            raise TrainingStateError("other training items than those of the run's first start, or in another order")
+            raise TrainingStateError("the training items or their order have changed since the run's first start")
 
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
@@ -419,7 +419,6 @@ class _FolderRun:
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],
-            "looks": run.private.records["isolation_checks"],
             "evaluation": scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
@@ -436,7 +435,7 @@ def _of_norms(run: Run, folder: Path) -> tuple[str, float | None]:
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM only raises a flag; a second SIGINT interrupts at once.
+    """While entered, the first SIGINT or SIGTERM only sets a flag; a second SIGINT interrupts immediately.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """

@@ -129,19 +129,19 @@ _SPARE_PADS = ("<|finetune_right_pad_id|>",)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of 256 bytes and four special tokens.
+    """Make a tokenizer of 256 bytes and four special tokens.
 
-    It is the same for all data. One that is trained on the training texts would reveal them: its vocabulary is
-    not covered by the privacy of the run.
+    It does not depend on data. A tokenizer trained on the training texts would reveal them: its vocabulary is not
+    covered by the privacy of the run.
 
     Returns
     -------
     PreTrainedTokenizerFast
-        With padding, beginning and end of text, the beginning not added by itself.
+        Tokenizer with padding, start and end of text; the start is not added automatically.
 
     Formal guarantees
     -----------------
-    A constant: it is independent of the data, and costs no privacy.
+    It is a constant, independent of the data, and costs no privacy.
 
     Examples
     --------
@@ -167,17 +167,17 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(model: ModelRecipe) -> Any:
-    """The tokenizer that a model recipe asks for.
+    """Load the tokenizer of a model recipe.
 
     Parameters
     ----------
     model : ModelRecipe
-        Its ``tokenizer``, or else its ``source``.
+        Its ``tokenizer`` is used, or else its ``source``.
 
     Returns
     -------
     PreTrainedTokenizerBase
-        Padding on the right, with a padding token.
+        It pads on the right and has a padding token.
 
     Raises
     ------
@@ -186,8 +186,8 @@ def load_tokenizer(model: ModelRecipe) -> Any:
 
     Notes
     -----
-    A tokenizer without a padding token, such as GPT-2's, pads with its end of text. In generation the end of text
-    is a target all the same: labels and attention follow the padding's place, not its token.
+    A tokenizer without a padding token, such as GPT-2's, pads with its end of text. In generation the end of text is
+    still a target, because labels and attention follow the position of the padding, not its token.
 
     Examples
     --------

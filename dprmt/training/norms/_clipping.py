@@ -16,7 +16,7 @@ DEFAULT_ROUNDING = 2.0**-13
 _DEVIATIONS = 8.0
 _LEAST_FACTOR = 2.0**-126  # the smallest normal number of float32
 UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
-"""Of products of float32, TF32 and bfloat16, by what torch calls their precision."""
+"""Unit roundoff of products of float32, TF32 and bfloat16, by torch's name of their precision."""
 
 
 def clip_factors(

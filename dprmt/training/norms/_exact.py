@@ -17,7 +17,7 @@ from dprmt.training.norms._layer_gradient import (
 )
 
 MEMORY_BUDGET = 64 << 20
-"""Bytes for what is formed of one layer to take its norms, by default."""
+"""Default number of bytes for a block of one layer's gradients."""
 CACHED_BYTES = 4 << 20
 """Bytes of a product that a CPU's cache still holds when its squares are added."""
 _ROWS = 128  # from which on a product of a row block is as fast as a whole one

@@ -59,7 +59,7 @@ class Draws:
         self._secrets: dict[int, bytes] = {}  # of epochs that another start of the run began
 
     def epoch_under_way(self, charged: int) -> bytes | None:
-        """The secret of the allocation of which so many charged steps have begun a part, where it may be kept."""
+        """Return the secret of the allocation that this many recorded steps have begun, where it may be kept."""
         per_epoch = None if isinstance(self._sampling, Poisson) else self._sampling.steps_per_epoch
         if per_epoch is None or not charged % per_epoch or self.randomness.secure:
             return None
@@ -112,7 +112,7 @@ class MicroBatch:
         self._is_added = False
 
     def _weighted(self, losses_of: Callable[[Any], torch.Tensor]) -> tuple[Any, Callable[[Any], torch.Tensor]]:
-        """Rows for the private step, and their losses, each times its row's weight where rows have some."""
+        """Return rows for the private step, and their losses, each times its row's weight where rows have some."""
         if self._weights is None:
             return self.rows, losses_of
         both = {"rows": self.rows, "weights": torch.tensor(self._weights)}
@@ -206,7 +206,7 @@ def _digest(row: Any) -> str:
 
 
 def content_of(row: Any) -> bytes:
-    """Bytes that equal rows share."""
+    """Serialize a row to bytes that equal rows share."""
     if isinstance(row, torch.Tensor):
         value = row.detach().cpu().contiguous()
         return f"{value.dtype} {tuple(value.shape)} ".encode() + value.reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -240,7 +240,7 @@ class Source:
         self.samples = len(self.dataset) if owners is None else len(owners.names)
 
     def parts(self, drawn: Sequence[int], number: int) -> list[Part]:
-        """Micro-batches of the samples drawn for the step of a number."""
+        """Split the samples drawn for a step into micro-batches."""
         if self._owners is not None:
             return list(self._owners.parts(drawn, self._micro, number, self._length))
         size = self._micro or max(1, len(drawn))
@@ -248,14 +248,14 @@ class Source:
         return [Part(list(drawn[at : at + size])) for at in range(0, len(drawn), size)]
 
     def loaded(self, plans: Iterator[list[Part]], by_content: bool) -> Iterator[Any]:
-        """Positions, collated rows and their contents, of all parts in their order."""
+        """Load positions, collated rows and their contents of all parts, in order."""
         positions = (part.positions for parts in plans for part in parts)
         options = {name: getattr(self._loader, name) for name in _KEPT if getattr(self._loader, name, None) is not None}
         collate = _Collated(self._loader.collate_fn, by_content)
         return iter(DataLoader(_Numbered(self.dataset), batch_sampler=positions, collate_fn=collate, **options))
 
     def seen_before(self, parts: list[Part], processes: int) -> Counter[str]:
-        """Contents of the rows that processes before this one have: equal rows get names in their order."""
+        """Return contents of the rows of earlier processes: equal rows get names in their order."""
         if processes == 1:
             return Counter()
         own = Counter(_digest(self.dataset[place]) for part in parts for place in part.positions)

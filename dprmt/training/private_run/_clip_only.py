@@ -13,7 +13,7 @@ SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
 
 @dataclass(frozen=True)
 class ClippingOnly:
-    """One step without noise, where others have a mechanism; ``sampling`` is that of its batches."""
+    """One step without noise, in the place of a mechanism; ``sampling`` is the scheme of its batches."""
 
     sampling: Poisson | RandomAllocation
     noise_multiplier: float = 0.0

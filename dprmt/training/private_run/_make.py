@@ -41,7 +41,7 @@ _OPACUS = {
     "secure_mode": "secure=True",
     "distributed": "nothing: the process group is found",
 }
-"""Options of Opacus' engine, and of earlier versions, by what stands for them."""
+"""Options of Opacus' engine, and of earlier versions, with the names to use here."""
 
 
 def make_private(
@@ -84,7 +84,7 @@ def make_private(
     dataset_or_loader : Dataset or DataLoader
         Data with a length; the sampler of a loader is replaced.
     norms : str, Norms or NormEstimator
-        Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory; ``Hutchinson(probes, secret=...)`` and
+        Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory. ``Hutchinson(probes, secret=...)`` and
         ``HutchPlusPlus(...)`` estimate norms.
     clipping_norm : float
         Largest norm C > 0 of a sample's gradient in the sum (Opacus' ``max_grad_norm``).

@@ -28,10 +28,10 @@ class Part:
 class Owners:
     """The rows of every owner, and which of them a step uses.
 
-    ``names``: of the owners. ``items``: positions of each one's rows. ``alone``: whether each owner runs alone.
-    ``most``: rows of an owner that a step uses, drawn for it; None for all. ``averages``: whether an owner's gradient
-    is the mean over the rows used, not their sum. ``seed``: of the draws, which nobody has to keep secret: whichever
-    of its rows are used, an owner's gradient is clipped.
+    ``names``: names of the owners. ``items``: positions of each owner's rows. ``alone``: whether each owner runs
+    alone. ``most``: rows of an owner that a step uses, drawn for it; None for all. ``averages``: whether an owner's
+    gradient is the mean over the used rows instead of the sum. ``seed``: seed of the draws, which may be public: an
+    owner's gradient is clipped whichever rows are used.
     """
 
     names: tuple[SampleId, ...]
@@ -42,11 +42,11 @@ class Owners:
     seed: int = 0
 
     def count(self, owner: int) -> int:
-        """How many rows of an owner a step uses."""
+        """Count the rows of an owner that a step uses."""
         return len(self.items[owner]) if self.most is None else min(self.most, len(self.items[owner]))
 
     def used(self, owner: int, step: int) -> list[int]:
-        """Positions of the rows of an owner that a step uses, by owner and step alone."""
+        """Return the positions of the rows of an owner that a step uses, by owner and step alone."""
         items, many = self.items[owner], self.count(owner)
         if many == len(items):
             return list(items)
@@ -56,7 +56,7 @@ class Owners:
     def parts(
         self, drawn: Sequence[int], largest: int | None, step: int, length: Callable[[int], int] | None
     ) -> Iterator[Part]:
-        """Micro-batches of owners: as many as fit when all are padded to the longest, or one, cut where it is long."""
+        """Group owners into micro-batches: as many as fit when padded to the longest, or one, cut if it is long."""
         held: list[int] = []
         for owner in drawn if self.alone else sorted(drawn, key=self.count):
             if held and (self.alone or (largest is not None and (len(held) + 1) * self.count(owner) > largest)):
@@ -80,7 +80,7 @@ class Owners:
 
 
 def owners_of(names: Sequence[SampleId], **options: Any) -> Owners:
-    """Owners by the name at every row."""
+    """Group rows into owners by the name at every row."""
     places: dict[SampleId, list[int]] = {}
     for place, name in enumerate(names):
         places.setdefault(name, []).append(place)
@@ -103,7 +103,7 @@ def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
 
 
 def check_owners(name: str, owners: Sequence[Any] | torch.Tensor, rows: int) -> list[SampleId]:
-    """Whose every row is: a row of nobody could not be protected with anybody."""
+    """Check the owner of every row, because a row without an owner could not be protected."""
     values = owners.tolist() if isinstance(owners, torch.Tensor) else owners
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or len(values) != rows:
         found = len(values) if hasattr(values, "__len__") else type(values).__name__

@@ -194,7 +194,8 @@ class Recipe(Settings):
             allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters are small, and hold little memory"
             raise ParameterError("model.finetune", "lora", allowed)
         if self.distributed.is_sharded and self.data.unit is not None:
-            raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'")
+            fix = "remove data.unit, or distributed.strategy"
+            raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'", fix)
         super().check_together()
 
     def _check_private_score(self) -> None:

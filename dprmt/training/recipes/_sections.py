@@ -34,19 +34,19 @@ class NormsRecipe(Section):
     Attributes
     ----------
     kind : {"exact", "ghost", "auto", "hutchinson", "hutch++"}
-        Exact norms of gradients that are formed, or by the cheaper of them and tokens' Gram matrices; what ``dprmt
-        plan`` recommends; or estimates.
+        "exact" forms gradients, "ghost" uses Gram matrices where they are cheaper, and "auto" uses the recommendation
+        of ``dprmt plan``. The others estimate norms.
     probes : int or None
-        k >= 2 Gaussian probes per layer, of estimates; 32 by default.
+        Number k >= 2 of Gaussian probes per layer for estimates; 32 by default.
     sketch : int or None
-        Width of Hutch++'s sketch, >= 1; only of ``"hutch++"``. By default about the best split of as many products
-        between sketch and probes (see ``dprmt probes``).
+        Width of the sketch, >= 1; only for ``"hutch++"``. By default about the best split between sketch and probes
+        (see ``dprmt probes``).
     power_iteration : bool or None
-        Whether Hutch++'s sketch goes through one power iteration (3s + k products), as by default, or one pass
-        (2s + k); only of ``"hutch++"``.
+        Whether the sketch of ``"hutch++"`` uses one power iteration (3s + k products), the default, or one pass (2s +
+        k).
     secret : bool or None
-        Of estimates: independent secret probes for every sample, as by default, or one matrix per layer and step, which
-        may become public.
+        Whether estimates use independent secret probes for every sample, the default, or one matrix per layer and
+        step, which may become public.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class NormsRecipe(Section):
             elif not is_asked and value is not None:
                 kinds = " or ".join(repr(name) for name, word in NORMS.items() if asks(word))
                 allowed = f"left out unless privacy.norms.kind is {kinds}"
-                raise ParameterError(f"privacy.norms.{key}", value, allowed)
+                raise ParameterError(f"privacy.norms.{key}", value, allowed, f"remove privacy.norms.{key}")
 
 
 def _estimates(word: EstimatorWord | None) -> bool:
@@ -525,18 +525,18 @@ class EvaluationRecipe(Section):
     every : int or None
         Steps between evaluations; only at the end if absent.
     batch_size : int
-        Samples at once.
+        Number of samples per forward pass.
     limit : int or None
-        At most so many inputs, the first ones.
+        Measure on this number of inputs, the first ones.
     metrics : tuple of str
-        Of accuracy, f1, bleu, nist, rouge_1, rouge_l, meteor, cider, exact_match. Empty: accuracy, or all of
-        the generation metrics.
+        Any of accuracy, f1, bleu, nist, rouge_1, rouge_l, meteor, cider, exact_match. Empty: accuracy, or all of the
+        generation metrics.
     private_noise : float or None
-        Given, the accuracy after the last step is a release like a step: with Gaussian noise of so many validation rows
-        as its standard deviation, once in a run folder, charged with the steps; exact scores are private then. In
-        [1e-3, 1e6]; for a classifier whose unit of privacy is an item. Absent, scores are written down as they are.
+        Release the accuracy after the last step with Gaussian noise, whose standard deviation is this number of
+        validation rows. It counts towards ε once in a run folder, and exact scores are then private. In [1e-3, 1e6],
+        for a classifier whose unit of privacy is an item. If absent, exact scores are recorded.
     beams, max_new_tokens, length_penalty, no_repeat_ngram
-        Beam search, with the values of appendix J.2 of arXiv:2510.01137v3.
+        Options of beam search, by default as in appendix J.2 of arXiv:2510.01137v3.
 
     Raises
     ------
@@ -561,9 +561,8 @@ class EvaluationRecipe(Section):
             if metric not in METRICS:
                 raise ParameterError("evaluation.metrics", metric, "one of " + ", ".join(METRICS))
         if self.private_noise is not None and self.metrics and "accuracy" not in self.metrics:
-            raise ParameterError(
-                "evaluation.private_noise", self.private_noise, "left out unless metrics has 'accuracy'"
-            )
+            allowed, fix = "left out unless metrics has 'accuracy'", "add 'accuracy' to evaluation.metrics"
+            raise ParameterError("evaluation.private_noise", self.private_noise, allowed, fix)
 
 
 @dataclass(frozen=True)
@@ -573,13 +572,13 @@ class TelemetryRecipe(Section):
     Attributes
     ----------
     on : bool
-        Whether anything is.
+        Whether telemetry is on.
     every : int or None
-        Steps between full readings; a fiftieth of the run if absent.
+        Steps between full readings; a fiftieth of the run by default.
     window : int
-        Steps that a full reading looks back, >= 2.
+        Steps covered by a full reading, >= 2.
     displacement : bool
-        Whether the distance from the start is looked at, with its spectra; it keeps the start in a temporary file.
+        Whether to read the displacement from the start, with its spectra; it keeps the start in a temporary file.
 
     Raises
     ------
@@ -588,7 +587,7 @@ class TelemetryRecipe(Section):
 
     Formal guarantees
     -----------------
-    Post-processing of released values, whatever the options: it costs no privacy.
+    Post-processing of released values for all options, so it costs no privacy.
     """
 
     section = "telemetry"

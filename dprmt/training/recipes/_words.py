@@ -20,7 +20,7 @@ Entry = TypeVar("Entry")
 class Words(UserDict[str, Entry]):
     """Words by name: own lines, which nothing from outside replaces, and others, loaded when they are asked for.
 
-    ``group`` is that of the entry points, whose names are words and whose objects are of ``kind``.
+    ``group``: the group of entry points whose names are registered and whose objects are of ``kind``.
     """
 
     def __init__(self, group: str, kind: type[object], own: dict[str, Entry]) -> None:
@@ -53,11 +53,11 @@ class Words(UserDict[str, Entry]):
         return len(list(iter(self)))
 
     def source(self, word: str) -> str | None:
-        """The package and version that a word comes from; None for a line of the table's own."""
+        """Return the package and version that a word comes from; None for a line of the table's own."""
         return None if word in self.data else _package(self._offers(word)[0])
 
     def _offers(self, word: str) -> list[EntryPoint]:
-        """Of one installed package: a folder that is twice on the path is one."""
+        """List the entries of each installed package once, even if its folder is twice on the path."""
         offers = entry_points(group=self.group, name=word)
         return list({(_package(offer), offer.value): offer for offer in offers}.values())
 

@@ -30,11 +30,11 @@ class ProjectedMatrix:
     Parameters
     ----------
     name : str
-        Of the weight, as in ``model.named_parameters()``.
+        Name of the weight, as in ``model.named_parameters()``.
     weight : torch.nn.Parameter
         The matrix.
     rank : int
-        r, of the projector; the largest one if a rule adapts it.
+        Rank r of the projector; the largest one if a rule adapts it.
 
     Attributes
     ----------
@@ -57,12 +57,12 @@ class ProjectedMatrix:
             object.__setattr__(self, name, value)
 
     def orient(self, matrix: torch.Tensor) -> torch.Tensor:
-        """A matrix like the weight, as m × n; and back, since it is a transposition or nothing.
+        """Reorient a matrix like the weight as m × n, or back.
 
         Parameters
         ----------
         matrix : Tensor, shape (p, d) or (m, n)
-            Of two axes.
+            A matrix.
 
         Returns
         -------
@@ -73,15 +73,15 @@ class ProjectedMatrix:
 
 
 def projected_axis(weight: torch.Tensor) -> int:
-    """The longer axis, the first of equal ones: what is left, r × n, is smallest then."""
+    """Return the longer axis, the first of equal ones: what is left, r × n, is smallest then."""
     return 0 if weight.shape[0] >= weight.shape[1] else 1
 
 
 def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> list[ProjectedMatrix]:
-    """The trainable weights of Linear and Conv1D layers, LoRA's among them, that ``rank`` says are projected.
+    """Find the trainable weights of Linear and Conv1D layers, including LoRA, that ``rank`` selects.
 
-    ``rank``: one r for all layers; r by name of the weight, the others being left unprojected; or a function of a
-    :class:`LayerShape` that returns r, or None for a layer to be left unprojected.
+    ``rank`` is one r for all layers, a mapping from weight names to r, or a function of a :class:`LayerShape` that
+    returns r or None. Layers without r are not projected.
     """
     if not isinstance(rank, Mapping) and not callable(rank):
         check_count("rank", rank)
@@ -104,7 +104,7 @@ def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> l
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether the weight is (out, in), as in ``torch.nn.Linear``."""
+    """Return whether the weight is (out, in), as in ``torch.nn.Linear``."""
     return type(module) is nn.Linear
 
 

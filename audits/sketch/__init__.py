@@ -1,1 +1,0 @@
-"""Attacks on the law of what Hutch++'s sketch leaves: the real estimator, simulated for hundreds of spectra."""

@@ -1,0 +1,93 @@
+"""A pair that dominates every mechanism with bounded Rényi divergences: (B4) of ``docs/theory/batches.md``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dprmt.accounting.basics import Array
+from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
+
+NOTHING = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1e-3)
+"""A pair of equal laws: what is released if nothing is known from below."""
+_ORDERS = 1.0 + np.geomspace(1e-4, 1e5, 400)
+_LOSSES = np.concatenate([np.linspace(0.0, 0.1, 101), np.geomspace(0.1, 700.0, 2000)[1:]])
+_ROUNDING = 1e-11
+_LEAST = 1e-250  # of masses that are resolved
+
+
+@dataclass(frozen=True)
+class RenyiStep:
+    """A step with divergences of at most ``rho`` α, plus for each (orders, values, count) of ``curves`` count times
+    these.
+
+    Divergences grow with the order: between two orders the value of the larger one holds.
+    """
+
+    rho: float = 0.0
+    curves: tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...] = ()
+    steps = 1
+    tail_share = 1e-4
+    is_exact = True
+
+    @cached_property
+    def _pair(self) -> AtomicPair:
+        orders = np.unique(np.concatenate([np.array(orders) for orders, _, _ in self.curves] or [_ORDERS]))
+        total = self.rho * orders
+        for known, values, count in self.curves:
+            place = np.searchsorted(known, orders)
+            total = total + count * np.append(values, np.inf)[place]
+        orders, total = orders[np.isfinite(total)], total[np.isfinite(total)]
+        return pair_of_curve(_LOSSES, log_deltas(orders, total))
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """Return a pair that dominates all such mechanisms, and one of equal laws."""
+        del bins, tail
+        return self._pair, NOTHING
+
+
+def log_deltas(orders: Array, divergences: Array) -> Array:
+    """Log of the least δ that follows from Rényi divergences, at each ε of a grid (Canonne, Kamath & Steinke 2020)."""
+    exponent = (orders - 1.0) * (divergences - _LOSSES[:, None])
+    constant = (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
+    return np.minimum(np.min(exponent + constant, axis=1), 0.0)
+
+
+def pair_of_curve(losses: Array, log_delta: Array) -> AtomicPair:
+    """Return the pair of the largest convex curve below such δ at losses >= 0, the same in both directions."""
+    last = min(int(np.searchsorted(-log_delta, -np.log(_LEAST))), losses.size - 1)  # what δ is there counts as infinite
+    losses, delta = losses[: last + 1], np.exp(log_delta[: last + 1]) * (1.0 + _ROUNDING)
+    s = np.exp(losses)
+    # The curve of the exchanged pair is the same, so that at s = 1 a chord between s and 1/s may be lower.
+    delta[0] = min(float(np.min((2.0 * delta + s - 1.0) / (s + 1.0))), 1.0)
+    kept = [0]
+    for at in range(1, s.size):
+        while len(kept) > 1 and _slope(s, delta, kept[-2], kept[-1]) >= _slope(s, delta, kept[-1], at):
+            kept.pop()
+        kept.append(at)
+    s, delta, losses = s[kept], delta[kept], losses[kept]
+    slopes = np.append(np.diff(delta) / np.diff(s), 0.0)
+    above = np.maximum(np.diff(slopes), 0.0) * s[1:] * (1.0 + _ROUNDING)
+    infinite = float(delta[-1] + above[above < _LEAST].sum())
+    above[above < _LEAST] = 0.0
+    below = above * np.exp(-losses[1:])
+    below[below < _LEAST] = 0.0  # and lies at 0, with the rest
+    rest = max(1.0 - infinite - float(above.sum() + below.sum()), 0.0)
+    masses = np.concatenate([below[::-1], [rest], above])
+    return AtomicPair(np.concatenate([-losses[:0:-1], [0.0], losses[1:]]), masses, infinite, reach=1e-3)
+
+
+def _slope(s: Array, delta: Array, low: int, high: int) -> float:
+    return float((delta[high] - delta[low]) / (s[high] - s[low]))
+
+
+def renyi_as_one(schedule: Schedule) -> Schedule:
+    """Return the schedule with all steps of known divergences as one: divergences add up."""
+    found = [(step, count) for step, count in schedule if isinstance(step, RenyiStep)]
+    if sum(count for _, count in found) < 2:
+        return schedule
+    curves = tuple((orders, values, n * count) for step, count in found for orders, values, n in step.curves)
+    rest = [(step, count) for step, count in schedule if not isinstance(step, RenyiStep)]
+    return [*rest, (RenyiStep(sum(count * step.rho for step, count in found), curves), 1)]

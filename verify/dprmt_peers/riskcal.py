@@ -1,0 +1,12 @@
+"""riskcal's connected dots."""
+
+from typing import Any
+
+
+def epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
+    """Ask it."""
+    from riskcal.accountants import CTDAccountant
+
+    accountant: Any = CTDAccountant()
+    accountant.history = [(noise_multiplier, rate, steps)]
+    return float(accountant.get_epsilon(delta=delta))
