@@ -423,7 +423,7 @@ def test_states_of_other_runs_raise() -> None:
         private.load_state_dict({})
     other = new()
     other.step(losses(other), next(iter(other)))
-    with pytest.raises(TrainingStateError, match="steps of its own"):
+    with pytest.raises(TrainingStateError, match="already taken steps"):
         other.load_state_dict(state)
 
 

@@ -395,7 +395,7 @@ class _FolderRun:
             allowed = f"{former.get('noise_multiplier')}, as {RUN} has it"
             raise ParameterError("privacy.noise_multiplier", wanted, allowed)
         if former.get("private", {}).get("data") not in (None, document["private"]["data"]):
-            raise TrainingStateError("other training items than those of the run's first start, or in another order")
+            raise TrainingStateError("the training items or their order have changed since the run's first start")
 
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.

@@ -648,7 +648,7 @@ class PrivateRun:
                 raise ParameterError(f"state: {name}", value, f"that of this run, {mine[name]!r}")
         if self.steps_taken and self._name != state["run"]:
             raise TrainingStateError(
-                "this run has taken steps of its own.\nFix: load the state into a run that make_private has just made."
+                "this run has already taken steps.\nFix: load the state into a run that make_private has just made."
             )
         self.discard()
         self._iteration += 1
