@@ -508,6 +508,8 @@ class PrivateRun:
             return PrivacyBounds(math.inf, math.inf, math.inf)
         if not self.steps_charged:
             return PrivacyBounds(0.0, 0.0, 0.0)
+        if self.releases:
+            return compose([(self.mechanism, self._counted()), *self.releases]).epsilon(δ)
         return self.mechanism.epsilon(steps=self._counted(), delta=δ)
 
     def _counted(self) -> int:
@@ -541,7 +543,9 @@ class PrivateRun:
 
         if not self.steps_charged or not self._adds_noise:
             raise TrainingStateError("no step was charged: there is nothing to state.\nFix: train first.")
-        said = privacy_card(compose([(self.mechanism, self._counted())]), self._checked_delta(delta)).statement()
+        said = privacy_card(
+            compose([(self.mechanism, self._counted()), *self.releases]), self._checked_delta(delta)
+        ).statement()
         if self._losses_returned:
             said += " Losses of training samples were returned during the run; the bound does not cover them."
         return said
