@@ -15,15 +15,17 @@ from dprmt.accounting import DPSGD, neighbours_from_dict, norms_from_dict, sampl
 from dprmt.cli import main
 
 _POINTS = 24  # of the curve
+_BATCHES = {
+    "poisson": ("sample_rate", "steps"),
+    "fixed-size": ("sampling", "samples", "batch_size", "steps"),
+    "allocation": ("sampling", "steps_per_epoch", "epochs"),
+}
 
 
 def command(question: dict[str, Any]) -> list[str]:
     """The words after ``dprmt`` that a question stands for; the page shows the same (``page.js``)."""
     words = ["epsilon"]
-    batches = (
-        ("sample_rate", "steps") if question["sampling"] == "poisson" else ("sampling", "steps_per_epoch", "epochs")
-    )
-    for name in ("noise_multiplier", *batches, "delta"):
+    for name in ("noise_multiplier", *_BATCHES[question["sampling"]], "delta"):
         words += [f"--{name.replace('_', '-')}", str(question[name])]
     if question["norms"] != "exact":
         words += ["--probes", str(question["probes"])]

@@ -3,7 +3,7 @@
   const form = document.getElementById("epsilon-of-a-run");
   if (!form) return;
   const says = (name) => form.querySelector(`[data-says="${name}"]`);
-  const LOGARITHMIC = { noise_multiplier: 3, sample_rate: 4, steps: 0, steps_per_epoch: 0, epochs: 0, delta: 2, probes: 0, sketch: 0, group: 0 };
+  const LOGARITHMIC = { noise_multiplier: 3, sample_rate: 4, steps: 0, steps_per_epoch: 0, epochs: 0, batch_size: 0, samples: 0, delta: 2, probes: 0, sketch: 0, group: 0 };
   const CHOSEN = ["norms", "sampling", "secret", "neighbours"];
   let worker = null, busy = false, waiting = null, id = 0, bounds = null;
 
@@ -21,6 +21,7 @@
   function command(asked) {
     const words = ["dprmt epsilon", `--noise-multiplier ${asked.noise_multiplier}`];
     if (asked.sampling === "poisson") words.push(`--sample-rate ${asked.sample_rate} --steps ${asked.steps}`);
+    else if (asked.sampling === "fixed-size") words.push(`--sampling fixed-size --samples ${asked.samples} --batch-size ${asked.batch_size} --steps ${asked.steps}`);
     else words.push(`--sampling allocation --steps-per-epoch ${asked.steps_per_epoch} --epochs ${asked.epochs}`);
     words.push(`--delta ${asked.delta}`);
     if (asked.norms !== "exact") words.push(`--probes ${asked.probes}`);

@@ -175,6 +175,8 @@ def test_cyclic_sampling_is_fewer_steps_at_a_larger_rate() -> None:
         bounds = DPSGD(1.0, CyclicPoisson(RATE, bands)).epsilon(steps=STEPS, delta=DELTA)
         assert bounds.lower <= value <= bounds.upper * 1.0001
     cyclic, plain = DPSGD(1.0, CyclicPoisson(RATE, 3)), DPSGD(1.0, 3 * RATE)
+    seven, three = cyclic.epsilon(steps=7, delta=DELTA), plain.epsilon(steps=3, delta=DELTA)
+    assert seven.upper == pytest.approx(three.upper, rel=1e-4)
     curve = cyclic.epsilon(steps=[1, 3, 4, 7], delta=DELTA)
     for steps, upper in zip((1, 1, 2, 3), curve.upper, strict=True):
         assert upper == pytest.approx(plain.epsilon(steps=steps, delta=DELTA).upper, rel=2e-3)

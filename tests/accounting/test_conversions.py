@@ -62,9 +62,9 @@ def test_conversions_are_as_tight_as_their_formulas() -> None:
 
 def test_total_variation_follows_from_a_chord() -> None:
     """At ε = 0 the bound by divergences alone is worse than (e^ε - 1 + 2δ)/(e^ε + 1) at some other ε."""
-    run = compose([RenyiRelease((2.0,), (0.1,))])
-    for epsilon in (0.2, 0.5, 1.0):
-        delta = math.exp(0.1 - epsilon) / 4
+    run = compose([RenyiRelease((64.0,), (0.1,))])
+    for epsilon in (0.2, 0.3, 0.5):
+        delta = math.exp(63 * (0.1 - epsilon)) * (63 / 64) ** 63 / 64
         assert run.advantage().upper <= (math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1) + 1e-6
 
 

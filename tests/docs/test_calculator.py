@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dprmt.accounting import DPSGD, AddRemove, Group, Hutchinson, HutchPlusPlus, RandomAllocation, ReplaceOne
+from dprmt.accounting import DPSGD, AddRemove, FixedSize, Group, Hutchinson, HutchPlusPlus, RandomAllocation, ReplaceOne
 from tests.docs import browser
 from tests.docs.modules import module
 from tests.house.import_graph import ROOT
@@ -28,7 +28,7 @@ RUN = {
     "sketch": "16",
 }
 SETTINGS = RUN | {"norms": "exact", "sampling": "poisson", "secret": True, "neighbours": "zero-out", "group": "1"}
-SETTINGS |= {"steps_per_epoch": "34", "epochs": "12"}
+SETTINGS |= {"steps_per_epoch": "34", "epochs": "12", "batch_size": "2000", "samples": "67349"}
 STAND_IN = """
 onmessage = async ({ data }) => {
   const asked = await fetch("/answer", { method: "POST", body: JSON.stringify(data.question) });
@@ -52,6 +52,7 @@ ANSWER = module(FOLDER / "answer.py")
         ({"neighbours": "replace-one"}, DPSGD(1.0, 0.0297, neighbours=ReplaceOne())),
         ({"group": "3"}, DPSGD(1.0, 0.0297, neighbours=Group(3))),
         ({"sampling": "allocation"}, DPSGD(1.0, RandomAllocation(34))),
+        ({"sampling": "fixed-size"}, DPSGD(1.0, FixedSize(2000, 67349))),
         (
             {"sampling": "allocation", "norms": "hutchinson"},
             DPSGD(1.0, RandomAllocation(34), Hutchinson(32, secret=True)),

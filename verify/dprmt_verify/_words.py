@@ -2,7 +2,7 @@
 
 from typing import Any
 
-_CLAIMS = "delta neighbours epsilon by_direction analysis version direction statement source comment"
+_CLAIMS = "$schema delta neighbours epsilon by_direction analysis version direction statement source comment"
 _RUN = "mechanism steps epochs neighbours analysis"
 _KEYS = {
     "run": f"{_RUN} {_CLAIMS}",

@@ -45,6 +45,7 @@ def test_zeroing_out_in_the_other_direction() -> None:
     """From above N(1) against N(0), Poisson sampling's own; from below what N(1) against N(2) gives."""
     above = delta(mixture(1.0, 0.3), mixture(0.0, 0.3), 0.2)
     assert words(FIXED, above, by_direction={"add": {"upper": 0.202}}) == ["proved"]
+    assert words(FIXED, above, seconds=0.0, by_direction={"add": {"upper": 0.198}}) == ["not settled"]
     below = delta(mixture(1.0, 0.3), mixture(2.0, 0.3), 0.1)
     assert words(FIXED, below, by_direction={"add": {"lower": 0.098}}) == ["proved"]
 

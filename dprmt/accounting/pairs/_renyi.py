@@ -15,7 +15,7 @@ NOTHING = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1e-3)
 _ORDERS = 1.0 + np.geomspace(1e-4, 1e5, 400)
 _LOSSES = np.concatenate([np.linspace(0.0, 0.1, 101), np.geomspace(0.1, 700.0, 2000)[1:]])
 _ROUNDING = 1e-11
-_LEAST = 1e-300
+_LEAST = 1e-250  # of masses that are resolved
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ def log_deltas(orders: Array, divergences: Array) -> Array:
 
 def pair_of_curve(losses: Array, log_delta: Array) -> AtomicPair:
     """Return the pair of the largest convex curve below such δ at losses >= 0, the same in both directions."""
-    s, delta = np.exp(losses), np.exp(np.maximum(log_delta, np.log(_LEAST))) * (1.0 + _ROUNDING)
+    last = min(int(np.searchsorted(-log_delta, -np.log(_LEAST))), losses.size - 1)  # what δ is there counts as infinite
+    losses, delta = losses[: last + 1], np.exp(log_delta[: last + 1]) * (1.0 + _ROUNDING)
+    s = np.exp(losses)
     # The curve of the exchanged pair is the same, so that at s = 1 a chord between s and 1/s may be lower.
     delta[0] = min(float(np.min((2.0 * delta + s - 1.0) / (s + 1.0))), 1.0)
     kept = [0]
@@ -68,8 +70,10 @@ def pair_of_curve(losses: Array, log_delta: Array) -> AtomicPair:
     s, delta, losses = s[kept], delta[kept], losses[kept]
     slopes = np.append(np.diff(delta) / np.diff(s), 0.0)
     above = np.maximum(np.diff(slopes), 0.0) * s[1:] * (1.0 + _ROUNDING)
+    infinite = float(delta[-1] + above[above < _LEAST].sum())
+    above[above < _LEAST] = 0.0
     below = above * np.exp(-losses[1:])
-    infinite = float(delta[-1])
+    below[below < _LEAST] = 0.0  # and lies at 0, with the rest
     rest = max(1.0 - infinite - float(above.sum() + below.sum()), 0.0)
     masses = np.concatenate([below[::-1], [rest], above])
     return AtomicPair(np.concatenate([-losses[:0:-1], [0.0], losses[1:]]), masses, infinite, reach=1e-3)

@@ -394,7 +394,7 @@ class _FolderRun:
             allowed = f"{former.get('noise_multiplier')}, as {RUN} has it"
             raise ParameterError("privacy.noise_multiplier", wanted, allowed)
         if former.get("private", {}).get("data") not in (None, document["private"]["data"]):
-            raise TrainingStateError("other training items than those of the run's first start, or in another order")
+            raise TrainingStateError("the training items or their order have changed since the run's first start")
 
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
@@ -419,7 +419,6 @@ class _FolderRun:
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],
-            "looks": run.private.records["isolation_checks"],
             "evaluation": scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")

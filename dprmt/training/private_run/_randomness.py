@@ -61,7 +61,7 @@ def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False)
             drawn.generator("noise")  # raises an error now if the package is missing
         return drawn
     if secure:
-        raise ParameterError("noise_seed", noise_seed, "None with privacy.secure: a known seed protects nobody")
+        raise ParameterError("noise_seed", noise_seed, "None with privacy.secure: a known seed gives no protection")
     if isinstance(noise_seed, bool) or not isinstance(noise_seed, int) or not 0 <= noise_seed < 2**63:
         raise ParameterError("noise_seed", noise_seed, "None or an integer in [0, 2**63)")
     text = f"dprmt run, noise seed {noise_seed}, attempt {check_count('attempt', attempt)}"

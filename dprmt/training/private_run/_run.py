@@ -145,7 +145,8 @@ class PrivateRun:
         self._plan, self._probes, self._source = plan, probes, source
         self._most, self._progress = most_charged, progress
         self._name = from_first(secrets.token_hex(8))
-        self.steps_taken = self._attempts = self._losses_returned = self._iteration = 0
+        self.steps_taken = self._attempts = self._iteration = 0
+        self._losses_returned = False
         self._loads = attempt - 1
         self.releases: tuple[GaussianRelease, ...] = ()  # charged beside the steps
         self._batch: PrivateBatch | None = None
@@ -307,7 +308,7 @@ class PrivateRun:
             The last one that the run yielded.
         return_losses : bool
             Whether to return the losses. They are private: who sees them sees more than ε covers, and
-            :attr:`records` counts it.
+            :attr:`records` says so.
 
         Returns
         -------
@@ -410,7 +411,7 @@ class PrivateRun:
         part._is_added = True
         if not return_losses:
             return None
-        self._losses_returned += 1
+        self._losses_returned = True
         return losses[:0] if part._stands_in else losses
 
     def finish(self) -> None:
@@ -507,6 +508,8 @@ class PrivateRun:
             return PrivacyBounds(math.inf, math.inf, math.inf)
         if not self.steps_charged:
             return PrivacyBounds(0.0, 0.0, 0.0)
+        if self.releases:
+            return compose([(self.mechanism, self._counted()), *self.releases]).epsilon(δ)
         return self.mechanism.epsilon(steps=self._counted(), delta=δ)
 
     def _counted(self) -> int:
@@ -540,7 +543,9 @@ class PrivateRun:
 
         if not self.steps_charged or not self._adds_noise:
             raise TrainingStateError("no step was charged: there is nothing to state.\nFix: train first.")
-        said = privacy_card(compose([(self.mechanism, self._counted())]), self._checked_delta(delta)).statement()
+        said = privacy_card(
+            compose([(self.mechanism, self._counted()), *self.releases]), self._checked_delta(delta)
+        ).statement()
         if self._losses_returned:
             said += " Losses of training samples were returned during the run; the bound does not cover them."
         return said
@@ -638,7 +643,7 @@ class PrivateRun:
                 raise ParameterError(f"state: {name}", value, f"that of this run, {mine[name]!r}")
         if self.steps_taken and self._name != state["run"]:
             raise TrainingStateError(
-                "this run has taken steps of its own.\nFix: load the state into a run that make_private has just made."
+                "this run has already taken steps.\nFix: load the state into a run that make_private has just made."
             )
         self.discard()
         self._iteration += 1
@@ -649,7 +654,7 @@ class PrivateRun:
         self.optimizer.load_state_dict(state["optimizer"])
         self._name, self.steps_taken = state["run"], int(state["steps_taken"])
         self._attempts = max(self._attempts, int(state["attempts"]))
-        self._losses_returned = max(self._losses_returned, int(state["losses_returned"]))
+        self._losses_returned = self._losses_returned or bool(state["losses_returned"])
         self._loads = max(self._loads, int(state["loads"]) + 1)
         charged = int(state["charged"])
         randomness = self._draws.randomness
