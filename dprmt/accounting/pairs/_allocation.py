@@ -32,7 +32,7 @@ from dprmt.accounting.pairs._steps import ClippingStep
 _LARGE = 5.0  # losses beyond which nodes are further and further apart
 _LARGEST_LOSS = 300.0  # e^300 squared is still a number
 _POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
-_MOST_POINTS = 2**18
+_MOST_POINTS = 2**21
 _EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
 _MESH, _SPACING = 0.03, 0.015  # grid mesh in deviations of V; node spacing in deviations of log V
 _ACCURACY = 2e-4  # wanted in ε, at the first level
@@ -77,7 +77,7 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     small = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))
     small = np.unique(np.concatenate([[0], small, [int(np.ceil(boundary / mesh))]]))
     large = np.empty(0)
-    if boundary < np.exp(high):
+    if small[-1] * mesh < np.exp(high):
         large = np.exp(
             _graded_losses(float(np.log(small[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness)
         )
