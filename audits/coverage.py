@@ -176,9 +176,12 @@ def coverage() -> dict[str, list[str]]:
 
 
 def table(found: dict[str, list[str]]) -> str:
-    """As the page has it."""
-    head = ["", *(f"`{name}`" if name != "DP-GRAPE" else name for name in CLIPPINGS)]
-    return markdown(head, [[name, *words] for name, words in found.items()])
+    """As the page has it: a line for all layers with the same outcomes."""
+    head = ["layers", *(f"`{name}`" if name != "DP-GRAPE" else name for name in CLIPPINGS)]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, words in found.items():
+        groups.setdefault(tuple(words), []).append(name)
+    return markdown(head, [["; ".join(names), *words] for words, names in groups.items()])
 
 
 def outcome(make: Callable[[], nn.Module], clipping: str, whole: Sequence[str] = ()) -> str:

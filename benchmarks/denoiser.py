@@ -3,10 +3,11 @@
     python -m benchmarks.denoiser                                               # some minutes
     python -m benchmarks.denoiser --results benchmarks/results/spectra.json
     python -m benchmarks.denoiser --only 4096 --results benchmarks/results/spectra.json     # its largest matrices anew
+    python -m benchmarks.denoiser --memory --results benchmarks/results/spectra.json     # its times and peaks anew
 
 Errors are relative to the same computation in float64. Next to the bulk edge the shrinkage of a singular value
 amplifies its error, so that the float32 SVD is not always the more accurate one. Large matrices are denoised by the way
-that certifies that nothing was missed, beside the product YYᵀ alone and scipy's PROPACK for three triplets, which
+that certifies that nothing was missed, next to the product YYᵀ alone and scipy's PROPACK for three triplets, which
 certifies nothing.
 """
 
@@ -14,9 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,7 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import svds
 
-from dprmt.spectra import MarchenkoPastur, denoise, denoise_layers, kappa_for, shrink
+from dprmt.spectra import MarchenkoPastur, denoise, denoise_layers, kappa_for, shrink, spectra_of, visible_signal
 
 SIGMA = 0.01
 REPEATS = 4
@@ -64,8 +68,9 @@ LARGE = (
     Case("dense layer, noise", 1, (768, 3072), (), limit=1.0),
     Case("large, 3 spikes", 1, (4096, 4096), (3.0, 2.0, 1.3), limit=1.0),
     Case("large, noise", 1, (4096, 4096), (), limit=1.0),
+    Case("larger, 3 spikes", 1, (8192, 8192), (3.0, 2.0, 1.3), limit=1.0),
 )
-_FEW_KINDS_FROM = 4000  # such matrices take seconds each
+_FEW_KINDS_FROM, _ONE_KIND_FROM = 4000, 8000  # such matrices take seconds each, and tens of seconds
 KINDS = ("torch", "float32"), ("torch", "float64"), ("numpy", "float32"), ("numpy", "float64")
 
 Layers = dict[str, Any]
@@ -132,18 +137,60 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def measure_large(case: Case, library: str, dtype: str) -> dict[str, Any]:
-    """The certified way, against the product alone, and three triplets without a certificate."""
+    """Both certified ways, against the product alone, and three triplets without a certificate."""
     tensor = noisy_layers(case)["layer0"].to(getattr(torch, dtype))
     matrix: Any = tensor if library == "torch" else tensor.numpy()
     work: dict[str, Callable[[], object]] = {
         "product": lambda: matrix @ matrix.T,
         "lanczos": lambda: denoise(matrix, SIGMA, method="paper", backend="lanczos"),
+        "products": lambda: denoise(matrix, SIGMA, method="paper", backend="products"),
     }
     if case.signals:
         work["propack"] = lambda: svds(tensor.numpy(), k=3, solver="propack", maxiter=200)
     seconds = dict(zip(work, best_times(*work.values(), repeats=2 if max(case.shape) > 4000 else 5), strict=True))
     about = {"name": case.name, "shape": case.shape, "library": library, "dtype": dtype}
     return about | {name: 1e3 * value for name, value in seconds.items()}
+
+
+MEMORY_SHAPES = (1024, 1024), (768, 3072), (2048, 2048), (8192, 8192)
+_SVD_TAKES_MINUTES = 4096  # shorter side
+
+
+def measure_memory(shape: tuple[int, int], way: str) -> dict[str, Any]:
+    """CPU milliseconds of one call on a float32 matrix with three spikes, and by how many MiB it raises the peak."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(*shape, generator=generator).mul_(SIGMA)
+    for strength in (3.0, 2.0, 1.3):  # in place: temporary arrays would raise the peak that is compared with
+        left, right = (torch.randn(side, generator=generator) for side in shape)
+        size = SIGMA * strength * (shape[0] ** 0.5 + shape[1] ** 0.5) / float(left.norm() * right.norm())
+        matrix.addr_(left, right, alpha=size)
+    array = matrix.numpy()
+    work: dict[str, Callable[[], object]] = {
+        "svd": lambda: torch.linalg.svd(matrix, full_matrices=False),
+        "svd_float64": lambda: np.linalg.svd(array.astype(np.float64), full_matrices=False),
+        "denoise": lambda: denoise(matrix, SIGMA),
+        "denoise_by_gram": lambda: denoise(matrix, SIGMA, backend="lanczos"),
+        "spectra_of": lambda: spectra_of({"matrix": array}, SIGMA),
+    }
+    kappa_for(shape, 0.01), visible_signal(shape, SIGMA)  # what is computed once for a shape
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    work[way]()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"ms": 1e3 * (time.process_time() - start), "mib": grown / 1024}
+
+
+def memory_rows() -> list[dict[str, Any]]:
+    """Each way in a process of its own, whose peak it is."""
+    rows = []
+    for shape in MEMORY_SHAPES:
+        large = min(shape) > _SVD_TAKES_MINUTES
+        ways = ["denoise", "denoise_by_gram"] if large else ["svd", "svd_float64", "denoise", "spectra_of"]
+        row: dict[str, Any] = {"shape": shape}
+        for way in ways:
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                row[way] = pool.submit(measure_memory, shape, way).result()
+        rows.append(row)
+    return rows
 
 
 def measure_laws() -> list[dict[str, Any]]:
@@ -172,7 +219,8 @@ def measure_laws() -> list[dict[str, Any]]:
 def large_rows(side: int | None = None) -> list[dict[str, Any]]:
     """Rows of the second table, of matrices with this longer side alone if one is named."""
     cases = [case for case in LARGE if side in (None, max(case.shape))]
-    kinds = {case: KINDS if max(case.shape) < _FEW_KINDS_FROM else KINDS[:2] for case in cases}
+    few = {case: (max(case.shape) >= _FEW_KINDS_FROM) + (max(case.shape) >= _ONE_KIND_FROM) for case in cases}
+    kinds = {case: KINDS[: (4, 2, 1)[few[case]]] for case in cases}
     return [measure_large(case, *kind) for case in cases for kind in kinds[case]]
 
 
@@ -185,7 +233,9 @@ def with_large_rows(rows: dict[str, Any], anew: list[dict[str, Any]]) -> dict[st
 
 def tables(rows: dict[str, Any]) -> str:
     """In Markdown."""
-    return "\n\n".join((_denoiser(rows["denoiser"]), _large(rows["large"]), _laws(rows["laws"])))
+    return "\n\n".join(
+        (_denoiser(rows["denoiser"]), _large(rows["large"]), _memory(rows["memory"]), _laws(rows["laws"]))
+    )
 
 
 def _denoiser(rows: list[dict[str, Any]]) -> str:
@@ -202,12 +252,28 @@ def _denoiser(rows: list[dict[str, Any]]) -> str:
 
 def _large(rows: list[dict[str, Any]]) -> str:
     lines = ["| few spikes | shape | YYᵀ alone, ms | `lanczos`: on YYᵀ, exact proof, ms |"]
-    lines[0] += " PROPACK, 3 triplets, no proof, ms |"
-    lines.append("|---" * 5 + "|")
+    lines[0] += " `products`: Y alone, proof up to 1e-12, ms | PROPACK, 3 triplets, no proof, ms |"
+    lines.append("|---" * 6 + "|")
     for row in rows:
         propack = f"{row['propack']:.0f}" if "propack" in row else "–"
         kind = f"{row['name']}, {row['library']} {row['dtype']} | {row['shape'][0]} × {row['shape'][1]}"
-        lines.append(f"| {kind} | {row['product']:.0f} | {row['lanczos']:.0f} | {propack} |")
+        alone = f"{row['products']:.0f}" if "products" in row else "–"
+        lines.append(f"| {kind} | {row['product']:.0f} | {row['lanczos']:.0f} | {alone} | {propack} |")
+    return "\n".join(lines)
+
+
+def _memory(rows: list[dict[str, Any]]) -> str:
+    ways = {
+        "svd": "SVD, float32",
+        "svd_float64": "SVD, float64",
+        "denoise": "`denoise`",
+        "denoise_by_gram": "`denoise`, by YYᵀ",
+        "spectra_of": "`spectra_of`",
+    }
+    lines = ["| one float32 matrix, CPU s and MiB over its own | " + " | ".join(ways.values()) + " |", "|---" * 6 + "|"]
+    for row in rows:
+        cells = (f"{row[way]['ms'] / 1e3:.2f} s, {row[way]['mib']:.0f} MiB" if way in row else "–" for way in ways)
+        lines.append(f"| {row['shape'][0]} × {row['shape'][1]} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -226,14 +292,18 @@ def main() -> None:
     """Print the tables, and write them where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, help="a JSON file to write; with --only, whose other rows stay")
+    parser.add_argument("--memory", action="store_true", help="measure the third table anew; with --results")
     parser.add_argument("--only", type=int, help="the longer side of the matrices to measure, of the second table")
     arguments = parser.parse_args()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    if arguments.only:
+    if arguments.memory:
+        rows = json.loads(arguments.results.read_text()) | {"memory": memory_rows()}
+    elif arguments.only:
         rows = with_large_rows(json.loads(arguments.results.read_text()), large_rows(arguments.only))
     else:
         rows = {"denoiser": [measure(case) for case in CASES], "large": large_rows(), "laws": measure_laws()}
+        rows["memory"] = memory_rows()
     torch.set_num_threads(threads)
     print(tables(rows))
     if arguments.results:

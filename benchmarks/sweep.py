@@ -120,13 +120,13 @@ def unsplit(question: Question) -> PrivacyBounds:
     from dprmt.accounting.composition import EpsilonAtDelta, solve
     from dprmt.accounting.composition import _solve as _level
 
-    keep = _level.split_of
-    _level.split_of = lambda *arguments: None  # type: ignore[assignment]
+    keep = _level.best_split
+    _level.best_split = lambda *arguments: None  # type: ignore[assignment]
     try:
         schedule = [(question.mechanism.step(), question.steps)]
         return solve(schedule, EpsilonAtDelta(question.delta), "remove", 0.5)
     finally:
-        _level.split_of = keep
+        _level.best_split = keep
 
 
 def peer_interval(question: Question) -> tuple[float, float] | None:

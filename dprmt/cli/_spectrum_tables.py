@@ -37,6 +37,8 @@ def overview(found: Spectra, width: int | None = None) -> str:
         left_out |= {"ranks", "energy", "fit D"}
     if width is not None and width < _NARROW:
         left_out |= {"σ", "visible", "clean"}
+    if width is not None and width < _VERY_NARROW:
+        left_out |= {"σ̂", "p"}
     headings = [heading for heading in headings if heading not in left_out]
     rows = [[_cells(name, spectrum)[heading] for heading in headings] for name, spectrum in found.items()]
     legend = "".join(f"{heading}: {_LEGEND[heading]};\n" for heading in headings if heading in _LEGEND)

@@ -128,7 +128,7 @@ NORMS = grouped(
     Option("--rank", count(), "for the envelope, if every norm is estimated", metavar="RANK"),
     Option("--analysis", ("tight", "envelope"), "tight (default) or envelope (as published)", metavar="ANALYSIS"),
 )
-_WHO = "zero-out (default: one sample has no gradient), replace-one, or add-remove (q and divisor chosen without N)"
+_WHO = "zero-out (default: one sample has no gradient), replace-one or add-remove (q chosen without N)"
 NEIGHBOURS = grouped(
     "neighbouring relation",
     Option("--neighbours", tuple(_RELATIONS), _WHO, metavar="RELATION"),

@@ -235,14 +235,14 @@ def _curvature(hessian: Any, v: Array, largest_curvature: float | None) -> tuple
         image = _companion("hessian(v)", apply(v), v, ndims=(1,))
         curvature = inner({0: v}, {0: image})
         if curvature > largest_curvature * inner({0: v}, {0: v}) * (1 + _SYMMETRY):
-            raise ParameterError("largest_curvature", largest_curvature, "an upper bound on that of the hessian")
+            raise ParameterError("largest_curvature", largest_curvature, "an upper bound on its eigenvalues")
         return image, largest_curvature
     H = _companion("hessian", hessian, v, ndims=(2,))
     λ_min, λ_max = _extreme_eigenvalues("hessian", H)
     if λ_min < -_SYMMETRY * abs(λ_max):
         raise ParameterError("hessian", λ_min, "positive semidefinite; its smallest eigenvalue")
     if largest_curvature is not None and largest_curvature < λ_max * (1 - _SYMMETRY):
-        raise ParameterError("largest_curvature", largest_curvature, f">= that of the hessian, {λ_max:g}")
+        raise ParameterError("largest_curvature", largest_curvature, f">= the hessian's largest eigenvalue, {λ_max:g}")
     return H @ v, λ_max if largest_curvature is None else largest_curvature
 
 

@@ -382,40 +382,44 @@ def leading_pairs(y: Array, threshold: float, residual: float, limit: float = ma
             xp.linalg.qr(xp.concatenate([U, seen[1][:, above]], -1))[0],
         )
         top = max([threshold, *values.tolist()])
-        complete = (
-            None if top > limit else _nothing_above(apply, gaussian(rng, U, _WIDTH, len(y)), threshold, rounding * top)
-        )
-        if complete is not False:
-            order = xp.argsort(values)
-            found = (values[order], U[:, order]) if len(values) else seen
-            return found if complete or top > limit else None
+        order = xp.argsort(values)
+        if top > limit:
+            return values[order], U[:, order]
+        last = _nothing_above(apply, gaussian(rng, U, _WIDTH, len(y)), threshold, rounding * top)
+        if last is not False:
+            return last if last is None or not len(values) else (values[order], U[:, order])
     return None
 
 
-def _nothing_above(apply: Callable[[Array], Array], block: Array, threshold: float, rounding: float) -> bool | None:
-    # Whether a run from a Gaussian block proves all eigenvalues to be below the threshold; None if it is too short.
+def _nothing_above(
+    apply: Callable[[Array], Array], block: Array, threshold: float, rounding: float
+) -> tuple[Array, Array] | Literal[False] | None:
+    # The top Ritz pair, if a run from a Gaussian block proves all eigenvalues to be below the threshold; False if one
+    # is seen that is not, None if the run is too short.
     norm = float(array_namespace(block).linalg.norm(block))
     run = KrylovBasis(lambda rows: apply(rows.reshape(block.shape)).reshape(-1), block.reshape(-1), _BLOCK_STEPS)
     δ = math.sqrt(2 * (math.gamma(_WIDTH / 2 + 1) * _FAILURE) ** (2 / _WIDTH))
+    xp, like = array_namespace(block), {"dtype": block.dtype, "device": block.device}
     for k in range(1, _BLOCK_STEPS + 1):
         run.step()
-        if k % 4 and k < _BLOCK_STEPS:
+        if k % 2:
             continue
-        xp, Q, images = array_namespace(block), run.basis[:k], run.images[:k]
+        Q, images = run.basis[:k], run.images[:k]
         full = xp.clip(Q @ images.T, 0.0, None)
         beside = (full.diagonal(1) + full.diagonal(-1)) / 2
         T = xp.diag(full.diagonal()) + xp.diag(beside, 1) + xp.diag(beside, -1)
-        errors = images - T @ Q
-        errors[-1] -= run.next
         if float(xp.linalg.eigvalsh(T)[-1]) >= threshold:
             return False
-        z = xp.linalg.solve(
-            threshold * xp.eye(k, dtype=T.dtype, device=block.device) - T,
-            xp.eye(k, dtype=T.dtype, device=block.device)[0],
-        )
-        ρ = rounding + float(xp.linalg.norm(errors, 2, -1).max())
-        if norm * (float(xp.linalg.norm(run.next)) * float(z[-1]) + ρ * float(z.sum())) < δ:
-            return True
+        z = xp.linalg.solve(threshold * xp.eye(k, **like) - T, xp.eye(k, **like)[0])
+        missed = norm * (float(xp.linalg.norm(run.next)) * float(z[-1]) + rounding * float(z.sum()))
+        if missed < δ:
+            errors = images - T @ Q
+            errors[-1] -= run.next
+            if missed + norm * float(xp.linalg.norm(errors, 2, -1).max()) * float(z.sum()) < δ:
+                weights = xp.linalg.eigh(T)[1][:, -1]
+                basis = xp.linalg.qr((weights @ Q).reshape(block.shape).T)[0]
+                θ, S = ritz_pairs(basis, apply(basis.T).T)
+                return θ[-1:], basis @ S[:, -1:]
     return None
 
 
@@ -469,7 +473,7 @@ def _proven(
     U = basis @ S
     errors = xp.linalg.norm(images @ S - U * θ, 2, 0)
     wanted, accurate = errors[1:], max(residual * threshold, rounding * float(θ[-1]))
-    if not spikes:  # the top value is for information only
+    if not spikes and matrix is not None:  # the top value is for information only
         wanted, accurate = errors, _TOP_RESIDUAL * float(θ[0])
     settled = settled or float(θ[0] + errors[0]) < threshold  # else the costly part of the proof would hardly succeed
     if not (settled and bool((wanted <= accurate).all())):

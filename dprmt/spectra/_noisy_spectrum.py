@@ -21,6 +21,7 @@ from dprmt.spectra._arrays import (
     is_tensor,
     to_float64,
 )
+from dprmt.spectra._backends import leading_spectrum
 from dprmt.spectra._noise_level import ROUNDING, NoiseFit, clear_spikes, noise_fit, other_noise, spectrum_sigma
 from dprmt.spectra._phase_transition import (
     bulk_edge,
@@ -340,7 +341,7 @@ def spectrum_of_values(
     own = spectrum_sigma(observed, shape, ROUNDING)
     clear = clear_spikes(observed, shape, own)
     clear = clear if 4 * clear <= len(observed) else min(clear, clear_spikes(observed, shape, sigma))
-    residual = None if matrix is None else _without(matrix, clear)
+    residual = None if matrix is None else _without(matrix, observed, clear)
     found = entries if residual is None else other_noise(residual)
     fit = noise_fit(observed, shape, sigma, len(spikes), found)
     return NoisySpectrum(shape, sigma, edge, threshold, kappa * edge, rate, observed, spikes, visible, fit, matrix)
@@ -356,16 +357,17 @@ def _without_noise(
     return NoisySpectrum(shape, 0.0, 0.0, 0.0, gate, false_alarm, observed, spikes, 0.0, fit, matrix)
 
 
-def _without(matrix: Floats, spikes: int) -> Floats | None:
+def _without(matrix: Floats, observed: Floats, spikes: int) -> Floats | None:
     # The matrix without its leading singular vectors; None if little would be left of it.
     if not spikes:
         return matrix
     if 4 * spikes > min(matrix.shape):
         return None
     wide = matrix if len(matrix) <= matrix.shape[1] else matrix.T
-    top = scipy.linalg.eigh(wide @ wide.T, subset_by_index=[len(wide) - spikes, len(wide) - 1])[1]
+    between = (observed[spikes - 1 : spikes] + observed[spikes : spikes + 1]) / 2 / observed[0]
+    top = leading_spectrum(wide[None] / observed[0], between).vectors[0]
     rest = wide - top @ (top.T @ wide)
-    return rest if wide is matrix else rest.T
+    return np.asarray(rest if wide is matrix else rest.T)
 
 
 def _float64_matrix(matrix: Any) -> Floats:

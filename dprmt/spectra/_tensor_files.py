@@ -105,7 +105,7 @@ def _open_shards(index: Path) -> dict[str, Reader]:
     def shards() -> set[str]:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         if any(Path(name).name != name for name in names):
-            raise UnreadableFileError("an index of files beside it")
+            raise UnreadableFileError("an index of files in its folder")
         return names
 
     paths = [index.parent / name for name in sorted(_guarded(shards, ".json"))]

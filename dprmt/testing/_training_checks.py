@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 UNBIASED = "The estimate of a squared norm is unbiased: E n̂ = ‖M‖² (Gaussian probes with entries N(0, 1/k))."
 ENVELOPE = "P(n̂/‖M‖² <= x) is at most the envelope of k probes (docs/theory/randomized_clipping.md, §2)."
 CONVEX_ORDER = (
-    "E g(n̂/‖M‖²) is for every convex g at most that of the law that is charged "
+    "E g(n̂/‖M‖²) is for every convex g at most its value for the charged law "
     "(docs/theory/randomized_clipping.md, T3 and §9)."
 )
 EXACT = "An exact norm is the norm, up to rounding."

@@ -549,7 +549,7 @@ def test_neighbours_are_those_that_were_stated() -> None:
     assert accountant.state_dict()["configuration"]["neighbours"] == {"kind": "replace-one"}
     zero_out = register(ExactNorms(), name="zero_out")()
     assert "neighbours" not in zero_out.configuration.as_dict()  # as states of earlier versions
-    with pytest.raises(ParameterError, match="that of this accountant"):
+    with pytest.raises(ParameterError, match="the configuration of this accountant"):
         zero_out.load_state_dict({**accountant.state_dict(), "mechanism": "zero_out"})
     with pytest.raises(ParameterError, match="neighbours must be"):
         register(ExactNorms(), neighbours="replace-one", name="worded")

@@ -17,7 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dprmt.accounting import DPSGD, Hutchinson
@@ -122,7 +122,6 @@ def test_a_run_in_examples_and_epochs(capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
-@settings(max_examples=30)
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
 def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
     exact, printed = Fraction(batch, batch + more), io.StringIO()

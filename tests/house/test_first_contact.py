@@ -105,7 +105,7 @@ def test_tables_of_spectra_fit_narrow_terminals(
     headings = table.splitlines()[0]
     for word in ("clean", "overlap", "gate", "threshold", "spikes", "σ̂"):
         assert (f"{word}:" in explained) <= (word in headings)
-    assert ("clean" in headings) == (len(names) == 1 or width == 60)
+    assert ("clean" in headings) == (len(names) == 1)
 
 
 @pytest.mark.parametrize(

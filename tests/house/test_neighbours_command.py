@@ -55,7 +55,7 @@ def test_releases_beside_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     found = said(capsys, "--also", "laplace:4", "--also", "laplace:4")
     bounds = compose([(DPSGD(1.0, 0.03), 100), (LaplaceRelease(4.0), 2)]).epsilon(1e-5)
     assert found["epsilon"]["upper"] == bounds.upper  # type: ignore[index]
-    assert found["also"] == [{"kind": "laplace", "scale": 4.0}] * 2
+    assert found["also"] == [{"kind": "laplace", "scale": 4.0, "rate": 1.0}] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import matplotlib as mpl
+import matplotlib.style
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -221,3 +223,48 @@ def test_refuses_what_cannot_be_drawn_and_leaves_the_axes_empty(name: str, draw:
         draw(ax)
     assert caught.value.name == name
     assert not ax.has_data()
+
+
+SPECTRA = {
+    name: PICTURES[name] for name in ("singular values", "histogram", "histogram with a far spike", "many matrices")
+}
+every_spectrum = pytest.mark.parametrize("draw", SPECTRA.values(), ids=SPECTRA)
+
+
+@every_spectrum
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+def test_lines_differ_from_the_paper_in_every_style(draw: Callable[[Axes | None], Axes], style: str) -> None:
+    with mpl.style.context(style):
+        ax = draw(fresh_axes())
+    paper = np.array(to_rgba(ax.get_facecolor())[:3])
+    texts = [*ax.get_legend().get_texts(), ax.xaxis.label, *ax.get_xticklabels()]
+    colours = [line.get_color() for line in ax.lines] + [text.get_color() for text in texts]
+    assert min(float(np.abs(np.array(to_rgba(colour)[:3]) - paper).max()) for colour in colours) > 0.25
+
+
+@pytest.mark.parametrize("name", ["singular values", "histogram", "histogram with a far spike"])
+def test_a_logarithmic_axis_may_be_chosen_afterwards(name: str) -> None:
+    ax = PICTURES[name](fresh_axes())
+    ax.set_yscale("log")
+    ax.figure.draw_without_rendering()
+    low, high = ax.get_ylim()
+    assert 0 < low < high
+    curve = next(line for line in ax.lines if line.get_label() in ("noisy", "Marchenko–Pastur density"))
+    heights = np.asarray(curve.get_ydata())
+    assert np.mean((heights[heights > 0] >= low) & (heights[heights > 0] <= high)) > 0.9
+
+
+@pytest.mark.parametrize("plot", [plots.plot_singular_values, plots.plot_spectrum_histogram])
+def test_two_matrices_on_the_same_axes(plot: Callable[..., Axes]) -> None:
+    """Each has its colours, its entry in the legend, and its shape and σ over the axes; both are within the limits."""
+    ax = plot(NOISY, SHAPE, SIGMA, ax=fresh_axes(), label="one")
+    own = {line.get_color() for line in ax.lines}
+    plot(3 * NOISY, SHAPE, 3 * SIGMA, ax=ax, label="other")
+    assert {line.get_color() for line in ax.lines} - own
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sum(text.startswith("one: ") for text in texts) == sum(text.startswith("other: ") for text in texts) == 1
+    assert ax.get_title(loc="right") == "one: 48 × 120, σ = 0.5\nother: 48 × 120, σ = 1.5"
+    low, high = ax.get_ylim() if plot is plots.plot_singular_values else ax.get_xlim()
+    assert low <= NOISY.min()
+    assert 3 * NOISY.max() <= high
+    assert plot(NOISY, SHAPE, SIGMA, ax=fresh_axes(), legend=False).get_legend() is None

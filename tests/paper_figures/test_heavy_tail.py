@@ -22,6 +22,7 @@ torch = pytest.importorskip("torch")
 from dprmt.training.harness import load_parameters  # noqa: E402
 from dprmt.training.harness._checkpoint import load_checkpoint  # noqa: E402
 from dprmt.training.optimizers import make_optimizer  # noqa: E402
+from dprmt.training.private_run import PrivateRun  # noqa: E402
 from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from paper_figures._rates import half_power_grid, lowest  # noqa: E402
 from paper_figures.heavy_tail import (  # noqa: E402
@@ -193,6 +194,12 @@ def test_class_blocks_are_those_of_autograd() -> None:
         assert float(blocks.predicted_hessian_trace[k]) == pytest.approx(float(trace), rel=1e-10)
 
 
+@pytest.fixture
+def noise_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise by the number of the step alone, so that a literal loop can draw it: a run's own depends on the sums."""
+    monkeypatch.setattr(PrivateRun, "_noise_key", lambda run: run._key(f"noise of step {run.steps_taken}"))
+
+
 def literal_run(trial: Trial, steps: int) -> np.ndarray:
     """Algorithms 1 and 2 in float64, with the noise of the run."""
     data = heavy_tail_data(trial.groups, trial.samples, seed=trial.seed)
@@ -201,8 +208,8 @@ def literal_run(trial: Trial, steps: int) -> np.ndarray:
     W = torch.zeros(data.classes, X.shape[1], dtype=torch.float64)
     b, m, v = torch.zeros_like(W), torch.zeros_like(W), torch.zeros_like(W)
     β1, β2 = trial.betas
-    generator = fresh_randomness(trial.seed, 1).generator("noise")
     for t in range(1, steps + 1):
+        generator = fresh_randomness(trial.seed, 1).generator(f"noise of step {t - 1}")
         total = torch.zeros_like(W)
         for x, residual in zip(X, torch.softmax(X @ W.T, 1) - Y, strict=True):
             g = torch.outer(residual, x)
@@ -223,6 +230,7 @@ def literal_run(trial: Trial, steps: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("gd", 1.0), ("gdm", 0.5), ("adam", 0.05), ("adambc", 0.05)])
+@pytest.mark.usefixtures("noise_of_steps")
 def test_a_run_is_the_printed_algorithm(optimizer: str, rate: float, tmp_path: Path) -> None:
     trial = Trial(optimizer, rate, noise_multiplier=2.0, stability=0.3, groups=3, samples=8, seed=4)
     curve = run_trial(trial, tmp_path, 6, record_every=2, device="cpu")
@@ -272,11 +280,13 @@ def test_a_run_in_pieces_is_the_run_in_one(optimizer: str, tmp_path: Path) -> No
         pieces = run_trial(trial, tmp_path / "pieces", steps, record_every=1)
     assert pieces == whole
     states = [load_checkpoint(tmp_path / name / trial.name) for name in ("one", "pieces")]
-    assert str(states[0]) == str(states[1])
+    assert states[0]["steps_taken"] == states[1]["steps_taken"] == 7
+    assert str(states[0]["optimizer"]) == str(states[1]["optimizer"])
     assert torch.equal(states[0]["parameters"]["weight"], states[1]["parameters"]["weight"])
 
 
-def test_kill_9_at_any_point_changes_nothing(tmp_path: Path) -> None:
+def test_after_kill_9_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """With fresh noise from there on, as steps beyond it were charged; up to there it is that of one start."""
     trial = Trial("adambc", 0.01, groups=4, samples=32)
     script = textwrap.dedent(
         f"""
@@ -296,14 +306,17 @@ def test_kill_9_at_any_point_changes_nothing(tmp_path: Path) -> None:
     time.sleep(0.05)  # into the steps after a checkpoint
     process.kill()
     process.wait()
-    reached = load_checkpoint(folder)["step"]
+    reached = load_checkpoint(folder)["steps_taken"]
     assert read_trial(tmp_path / "killed", trial).steps[-1] >= reached
     with open(folder / "records.jsonl", "ab") as file:
         file.write(b'{"step": 3, "loss"')  # a line cut short
     resumed = run_trial(trial, tmp_path / "killed", reached + 5, record_every=1, device="cpu")
     whole = run_trial(trial, tmp_path / "whole", reached + 5, record_every=1, device="cpu")
     last = dict(zip(resumed.steps, resumed.loss, strict=True))
-    assert {step: last[step] for step in whole.steps} == dict(zip(whole.steps, whole.loss, strict=True))
+    known = {step: loss for step, loss in zip(whole.steps, whole.loss, strict=True) if step <= reached}
+    assert {step: last[step] for step in known} == known
+    assert len(known) == reached + 1 >= 11
+    assert resumed.steps == whole.steps
 
 
 def best_small(optimizer: str, rates: list[float], folder: Path, seed: int = 0, stability: float = 0.1) -> Curve:

@@ -204,7 +204,7 @@ G = np.array([1.0, 2.0])
         ({"hessian": np.ones(2)}, r"hessian must be of shape \(2, 2\)"),
         ({"hessian": lambda v: v}, "largest_curvature must be given if the hessian is an operator, got None"),
         ({"hessian": lambda v: 2 * v, "largest_curvature": 1.0}, "largest_curvature must be an upper bound"),
-        ({"largest_curvature": 0.5}, "largest_curvature must be >= that of the hessian, 1, got 0.5"),
+        ({"largest_curvature": 0.5}, "largest_curvature must be >= the hessian's largest eigenvalue, 1, got 0.5"),
         ({"largest_curvature": -1.0}, "largest_curvature must be a finite number >= 0"),
         ({"step_size": 0.0}, "step_size must be a finite number > 0, got 0.0"),
     ],

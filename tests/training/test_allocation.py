@@ -197,8 +197,8 @@ def test_an_epoch_that_lost_steps_is_given_up_and_charged(folder, tmp_path, batc
     stop_at(monkeypatch, 8, dies=True)
     recipe = colours(folder, **{"training.checkpoint_every": 6})
     with pytest.raises(RuntimeError, match="power cut"):
-        train(recipe, tmp_path / "run", noise_seed=1)
-    second = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
+        train(recipe, tmp_path / "run")
+    second = train(recipe, tmp_path / "run", resume=True)
     again = [entry for entry in batches if entry[0] == 2]
     assert [step for _, step, _ in again] == [7, 8, 9, 10, 11, 12]
     assert once_each(again[:5])
@@ -213,8 +213,8 @@ def test_a_target_is_kept_in_whole_epochs(folder, tmp_path, monkeypatch, batches
     target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0, "training.checkpoint_every": 6}
     recipe = colours(folder, **target)
     with pytest.raises(RuntimeError, match="power cut"):
-        train(recipe, tmp_path / "run", noise_seed=1)
-    result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
+        train(recipe, tmp_path / "run")
+    result = train(recipe, tmp_path / "run", resume=True)
     run = calibrate(DPSGD(1.0, RandomAllocation(LENGTH)), epochs=3, target_epsilon=3.0, delta=DELTA)
     sigma = run.noise_multiplier
     assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(steps=15, delta=DELTA).upper <= 3.0

@@ -107,7 +107,7 @@ def test_a_plan_is_for_the_model_as_it_was() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     for _ in range(2):
         plan.privatize(optimizer, noise_multiplier=1.0)
-    with pytest.raises(TrainingStateError, match="a hook was put before those of 0"):
+    with pytest.raises(TrainingStateError, match="a hook was put before hooks of 0"):
         net(torch.ones(2, 9))
 
 

@@ -93,7 +93,7 @@ def test_a_hook_that_changes_a_layers_output_comes_after_what_is_captured(when: 
     if when != "before":
         model.second.register_forward_hook(double, prepend=when == "prepended")
     if when == "prepended":
-        with pytest.raises(TrainingStateError, match="a hook was put before those of second"):
+        with pytest.raises(TrainingStateError, match="a hook was put before hooks of second"):
             step.model(inputs)
         return
     step.accumulate(step.model(inputs), samples=range(3), step=0)

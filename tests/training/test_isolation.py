@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -97,6 +98,8 @@ def test_a_row_that_is_alone_is_looked_at_beside_an_earlier_one() -> None:
 @pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
 def test_right_code_goes_on_with_one_row_and_each_look_is_counted(units: Units | None) -> None:
     step = private(nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0)), units=units)
+    if units is None:
+        refuses_mixing(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), 1)
     for number in range(3):
         accumulate(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), number)
         step.step()
@@ -117,8 +120,17 @@ def scaled_by_the_largest(losses: torch.Tensor) -> torch.Tensor:
 
 def a_hundredth_of_the_mean(losses: torch.Tensor) -> torch.Tensor:
     """In gradients alone."""
-    weight = 1.0 + 0.01 * torch.tanh(losses.detach().mean())
+    weight = 1.0 + 0.01 * torch.tanh(losses.detach().nan_to_num().mean())
     return losses.detach() + weight * (losses - losses.detach())
+
+
+def outliers_dropped_but_nan(losses: torch.Tensor) -> torch.Tensor:
+    known = losses.detach().nan_to_num()
+    return losses * (known <= known.mean() + 3.0 * known.std())
+
+
+def halved_where_one_is_extreme(losses: torch.Tensor) -> torch.Tensor:
+    return losses * (0.5 if bool(losses.nan_to_num().max() > 1e4) else 1.0)
 
 
 def weighted_by_the_last_call() -> Callable[[torch.Tensor], torch.Tensor]:
@@ -134,6 +146,8 @@ def weighted_by_the_last_call() -> Callable[[torch.Tensor], torch.Tensor]:
 BETWEEN: dict[str, Callable[[], Callable[[torch.Tensor], torch.Tensor]]] = {
     "NaN guard over the batch, 212 C": lambda: nan_guard,
     "losses above mean + 3 sd dropped, 12 C": lambda: outliers_dropped,
+    "an extreme loss dropped, NaN left out": lambda: outliers_dropped_but_nan,
+    "halved where one is extreme": lambda: halved_where_one_is_extreme,
     "scaled by the largest, 6.8 C": lambda: scaled_by_the_largest,
     "weights from the last call, 31 C": weighted_by_the_last_call,
     "a hundredth in gradients, 6.6 C": lambda: a_hundredth_of_the_mean,
@@ -146,6 +160,20 @@ def test_what_depends_on_extreme_rows_or_faintly_is_refused_at_the_first_micro_b
     step, between = private(network()), BETWEEN[name]()
     with pytest.raises(TrainingStateError, match=r"depends? on other samples"):
         accumulate(step, lambda x: between(step.model(x).square()), torch.randn(SIZE, WIDTH))
+
+
+@pytest.mark.parametrize("kind", ["the largest number of the batch", "how often it was called"])
+def test_faint_effects_are_refused(kind: str) -> None:
+    """Of neighbours, below what a batch of another size shows; of a state, below what two calls in a row show."""
+    torch.manual_seed(0)
+    step, calls = private(network().double()), itertools.count()
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        weight = 1e-8 * x.abs().max() if kind.startswith("the") else 2e-10 * next(calls)
+        return step.model(x).square() * (1.0 + weight)
+
+    with pytest.raises(TrainingStateError, match=r"depends? on other samples"):
+        accumulate(step, losses, torch.randn(SIZE, WIDTH).double())
 
 
 class Quantized(nn.Module):
@@ -226,7 +254,7 @@ def refuses_mixing(step: Any, function: Callable[[Any], torch.Tensor], batch: An
         found = function(batch)
         return found / found.detach().max()
 
-    with pytest.raises(TrainingStateError, match="a loss depends on other samples"):
+    with pytest.raises(TrainingStateError, match="on other samples"):
         step.accumulate(mixed, batch=batch, samples=range(size), step=0)
     assert step.replays == 0
 

@@ -275,6 +275,36 @@ def test_steps_taken_after_the_state_was_saved_stay_charged_and_get_other_noise(
     assert private.epsilon() == private.mechanism.epsilon(steps=6, delta=1e-5)
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "allocation"])
+def test_a_state_without_its_secret_finishes_an_epoch_and_draws_anew(sampling: str) -> None:
+    """An epoch of five steps, left after two: nobody is in it twice, and its charges are those of one epoch."""
+
+    def goes(private: PrivateRun, end: int) -> list[list[int]]:
+        drawn = []
+        for batch in private:
+            drawn.append([place for part in batch._parts for place in part.positions])
+            private.step(losses(private), batch)
+            if private.steps_taken == end:
+                break
+        return drawn
+
+    private = new(sampling=sampling, steps=10)
+    before = goes(private, 2)
+    state = private.state_dict(secret=False)
+    assert "secret" not in state
+    assert ("epoch" in state) == (sampling == "allocation")
+    other = new(sampling=sampling, steps=10)
+    other.load_state_dict(state)
+    after = goes(other, 10)
+    same = goes(private, 10)
+    assert (after[:3] == same[:3]) == (sampling == "allocation")
+    assert after[3:] != same[3:]
+    assert not all(map(torch.equal, weights(other.model), weights(private.model)))
+    assert other.steps_charged == private.steps_charged == 10
+    if sampling == "allocation":
+        assert sorted(place for batch in before + after[:3] for place in batch) == list(range(N))
+
+
 def test_a_target_is_never_exceeded() -> None:
     private = new(noise_multiplier=None, target_epsilon=1.0, steps=3)
     state = private.state_dict()
@@ -393,7 +423,7 @@ def test_states_of_other_runs_raise() -> None:
         private.load_state_dict({})
     other = new()
     other.step(losses(other), next(iter(other)))
-    with pytest.raises(TrainingStateError, match="steps of its own"):
+    with pytest.raises(TrainingStateError, match="already taken steps"):
         other.load_state_dict(state)
 
 

@@ -333,7 +333,7 @@ def test_returned_losses_are_recorded() -> None:
     private = new(steps=1)
     for batch in private:
         assert private.step(losses(private), batch) is None
-    assert private.records["losses_returned"] == 0
+    assert private.records["losses_returned"] is False
     assert "returned" not in private.statement()
     other = new(steps=1, batch_size=60)
     for batch in other:
@@ -341,7 +341,7 @@ def test_returned_losses_are_recorded() -> None:
         assert found is not None
         assert found.shape == (60,)
         assert not found.requires_grad
-    assert other.records["losses_returned"] == 1
+    assert other.records["losses_returned"] is True  # how often tells how large batches were
     assert "does not cover them" in other.statement()
 
 

@@ -218,7 +218,7 @@ def test_noise_that_is_added_in_place_is_the_same_and_rounded_once(dtype: torch.
     assert SecureRandom(KEY).add_normal(total, std=3.0) is total
     assert torch.equal(total, expected)
     for wrong, said in (
-        (torch.ones(4, 2).T, r"total\.stride\(\) must be that of a contiguous tensor, got \(1, 2\)"),
+        (torch.ones(4, 2).T, r"total\.stride\(\) must be the stride of a contiguous tensor, got \(1, 2\)"),
         (torch.ones(3, device="meta"), r"total\.device must be the CPU, got "),
     ):
         with pytest.raises(ParameterError, match=said):

@@ -24,6 +24,7 @@ from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import ItemTask, train_task
 from dprmt.training.recipes import Settings
+from tests.training.test_isolation import refuses_mixing
 
 SIZE, WIDTH, TOKENS, WORDS = 6, 5, 7, 11
 
@@ -243,6 +244,7 @@ def test_a_rate_is_kept() -> None:
 def test_right_losses_go_on_with_dropout_and_padding(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     step = private(Language().to(dtype).train(), replay=1.0)
+    refuses_mixing(step, partial(over_own_tokens, step), texts([3, 7, 1, 6]), 4)
     for number in range(3):
         batch = texts([3, 7, 1, 6])
         found = step.accumulate(partial(over_own_tokens, step), samples=range(4), step=number, batch=batch)
@@ -349,6 +351,7 @@ def test_a_sample_alone_gets_the_numbers_that_were_drawn_for_it() -> None:
     torch.manual_seed(0)
     model = Noisy().train()
     step = private(model, replay=1.0)
+    refuses_mixing(step, partial(plain, step), rows(), SIZE)
     for number in range(6):
         states = [model.own.get_state(), torch.get_rng_state()]
         others = (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
@@ -363,8 +366,11 @@ def test_a_sample_alone_gets_the_numbers_that_were_drawn_for_it() -> None:
 def test_looking_leaves_every_generator_as_it_was() -> None:
     step, x = private(Noisy().train(), replay=1.0), rows()
     own = step.model.own
-    before = [own.get_state(), torch.get_rng_state()]
+    before, calls = [own.get_state(), torch.get_rng_state()], []
+    handle = step.model.register_forward_pre_hook(lambda *_: calls.append(1))
     step._isolation.check(partial(plain, step), x, SIZE)
+    handle.remove()
+    assert len(calls) >= 9
     assert all(
         torch.equal(one, other) for one, other in zip(before, [own.get_state(), torch.get_rng_state()], strict=True)
     )
@@ -526,6 +532,7 @@ def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
     batch["labels"][:, :2] = -100
     seen: list[int] = []
     model.lm_head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    refuses_mixing(step, partial(per_sample_losses, step.model), batch, TOKENS)
     step.accumulate(partial(per_sample_losses, step.model), samples=range(TOKENS), step=0, batch=batch)
     assert set(seen[-1:]) == {TOKENS - 1}
     assert step.replays == 1
@@ -567,6 +574,7 @@ def test_losses_that_are_nearly_zero_are_not_refused_for_their_rounding() -> Non
     def losses(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return functional.cross_entropy(step.model(batch[0] * (1 + 1e-7 * len(batch[0]))), batch[1], reduction="none")
 
+    refuses_mixing(step, losses, (x, y), 40)
     for number in range(10):
         found = step.accumulate(losses, samples=range(40), step=number, batch=(x, y))
         step.step()

@@ -150,7 +150,7 @@ def test_g_other_data_of_the_same_size_are_refused(folder: Path, copy: Path, tab
     lines = table.read_text().splitlines()
     other = [lines[0], *lines[:0:-1]] if change == "permuted" else [*lines[:-1], "ruby ruby ruby,red"]
     table.write_text("\n".join(other) + "\n")
-    with pytest.raises(TrainingStateError, match="other training items than those of the run's first start"):
+    with pytest.raises(TrainingStateError, match="training items or their order have changed"):
         resumed(folder, copy)
 
 

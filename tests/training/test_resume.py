@@ -172,21 +172,25 @@ def test_lines_that_are_gone_from_the_middle_of_the_ledger_still_count(halfway, 
 
 
 def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, halfway, tmp_path, monkeypatch):
-    """Also with a seed, noise, coins and probes of the next start are those of no start before."""
+    """Noise, batches and probes of the next start are those of no start before."""
     shutil.copytree(halfway, tmp_path / "run")
     secrets, real = [], harness.fresh_randomness
-    monkeypatch.setattr(harness, "fresh_randomness", lambda *a: secrets.append(real(*a).secret) or real(*a))
+
+    def kept(randomness: Any) -> Any:
+        secrets.append(randomness.secret)
+        return randomness
+
+    monkeypatch.setattr(harness, "fresh_randomness", lambda *a: kept(real(*a)))
     with monkeypatch.context() as patch:
         patch.setattr(PrivateRun, "_batches", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
-            train(recipe_in(folder), tmp_path / "run", resume=True, noise_seed=3)
+            train(recipe_in(folder), tmp_path / "run", resume=True)
     assert charged_steps(tmp_path / "run") == 3
-    result = train(recipe_in(folder), tmp_path / "run", resume=True, noise_seed=3)
+    result = train(recipe_in(folder), tmp_path / "run", resume=True)
     assert (result.charged, result.steps) == (STEPS, STEPS)
     assert [entry["attempt"] for entry in read_metrics(tmp_path / "run")] == [1, 1, 1, 3, 3, 3]
-    assert secrets == [real(3, attempt).secret for attempt in (2, 3)]
     assert secrets[0] != secrets[1]
-    assert not read_summary(tmp_path / "run")["noise_is_secret"]
+    assert read_summary(tmp_path / "run")["noise_is_secret"]
 
 
 def test_a_damaged_checkpoint_is_replaced_by_the_one_before(folder, halfway, tmp_path):

@@ -109,7 +109,7 @@ def test_other_items_of_the_same_number_are_refused(
     try:
         table.write_text("\n".join(change(before.splitlines())) + "\n")
         assert table.read_text() != before
-        with pytest.raises(TrainingStateError, match="other training items than those of the run's first start"):
+        with pytest.raises(TrainingStateError, match="training items or their order have changed"):
             train(recipe(folder), shutil.copytree(halfway, tmp_path / "run"), resume=True)
     finally:
         table.write_text(before)

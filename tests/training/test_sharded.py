@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a rank": (lambda: a_step(network(sharded=True), norms=_with_rank()), "without a rank"),
     "not said": (lambda: a_step(network(sharded=True), distributed=False), "distributed must be True"),
     "no sample": (_no_sample, "at least one in every process"),
-    "one generator": (_one_generator, "each needs one of its own"),
+    "one generator": (_one_generator, "the same noise generator"),
     "the same rows": (_same_rows, "in one process only"),
 }
 

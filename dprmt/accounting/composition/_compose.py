@@ -211,7 +211,9 @@ def _mass_rounding(mass: Array, weights: Array) -> float:
     """Bound on the relative tilted mass that rounding moved: see (F1) of the theory document."""
     seen = mass > 0
     tails = np.cumsum(mass[::-1])[::-1]
-    return 64 * EPS * float(weights[seen] @ (tails[seen] / mass[seen])) + 1e3 * EPS * float(weights.sum())
+    with np.errstate(over="ignore"):  # subnormal masses: an infinite bound is one
+        relative = weights[seen] * tails[seen] / mass[seen]
+    return 64 * EPS * float(relative.sum()) + 1e3 * EPS * float(weights.sum())
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,10 @@ class DeltaAtEpsilon:
         return upper - lower <= tolerance * upper or upper <= LEAST_DELTA
 
     def sharpened(self, upper: float, lower: float = 0.0) -> DeltaAtEpsilon:
-        """The question with a better guess of the answer's size, so that truncation becomes negligible."""
+        """Return the question with a better guess of the answer's size, so that truncation becomes negligible.
+
+        Returns: a guess in powers of 10⁴, so that pairs that were made for one are met again.
+        """
         guess = max(lower, min(upper, self.small) * 1e-40, LEAST_DELTA)
         return self if guess >= self.small else self.sized(guess)
 

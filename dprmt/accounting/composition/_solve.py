@@ -185,9 +185,9 @@ def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction
 
 
 def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
-    """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
+    """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
 
-    Truncation, mesh and tilt are then right at once: a search from a wrong size does not get there (§6, (F5)).
+    Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
     """
     given, found = question.small, question
     for _ in range(10):
@@ -210,7 +210,7 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
 
 
 def tail_per_step(schedule: Schedule, small: float) -> float:
-    """Mass that may be cut off per step."""
+    """Return the mass that may be cut off per step."""
     return max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
 
 

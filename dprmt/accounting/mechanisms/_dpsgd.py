@@ -117,7 +117,7 @@ class DPSGD(Value, Mechanism):
         related_to = self.neighbours.of if isinstance(self.neighbours, Group) else self.neighbours
         if isinstance(self.sampling, FixedOrder) and isinstance(related_to, AddRemove):
             allowed = (
-                "ZeroOut() or ReplaceOne() in a fixed order: where a sample is removed others change their batches"
+                "ZeroOut() or ReplaceOne() in a fixed order, because a removed sample moves others to other batches"
             )
             raise ParameterError("neighbours", self.neighbours, allowed)
         if isinstance(self.sampling, FixedSize) or self._is_truncated:

@@ -297,8 +297,8 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         there = state_dict.get("configuration", "missing")
         if here != there:
             allowed = (
-                f"that of this accountant, {here!r}: steps taken under another one cannot be accounted for together "
-                "(dprmt.accounting.opacus.register sets the configuration of accountants made afterwards)"
+                f"the configuration of this accountant, {here!r}: steps under others cannot be accounted for together "
+                "(dprmt.accounting.opacus.register sets the configuration of later accountants)"
             )
             raise ParameterError("state_dict['configuration']", there, allowed)
 

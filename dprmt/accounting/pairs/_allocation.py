@@ -77,7 +77,7 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     small = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))
     small = np.unique(np.concatenate([[0], small, [int(np.ceil(boundary / mesh))]]))
     large = np.empty(0)
-    if boundary < np.exp(high):
+    if small[-1] * mesh < np.exp(high):
         large = np.exp(
             _graded_losses(float(np.log(small[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness)
         )
@@ -156,8 +156,8 @@ class AllocationEpoch:
 
     @property
     def is_exact(self) -> bool:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
-        return self.step.is_exact
+        """See :class:`dprmt.accounting.pairs._pairs.Step`: no epoch is cheap."""
+        return False
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""

@@ -37,9 +37,9 @@ class DeltaCurveSolver:
         self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
 
     def solve(self, *, at_once: bool = False) -> list[PrivacyBounds]:
-        """Level by level, as far as this goes; the next one is no finer than what is wide still needs.
+        """Refine level by level, as far as this helps; the next level is no finer than the wide bounds need.
 
-        ``at_once``: on one level, where some that stay wide do no harm.
+        ``at_once``: use one level, because some wide bounds do no harm.
         """
         level, *_, last = levels(self.schedule, self.questions[0], self.tolerance)
         while True:

@@ -265,7 +265,7 @@ class Capture:
             if output is None:  # the forward pass failed
                 return None
             if next(iter(module._forward_hooks)) != self._first_hooks[module]:
-                raise TrainingStateError(f"a hook was put before those of {layer.name}: register it without prepend")
+                raise TrainingStateError(f"a hook was put before hooks of {layer.name}: register it without prepend")
             if not isinstance(output, torch.Tensor):
                 raise TrainingStateError(
                     f"{layer.name} returns {type(output).__name__}, not a tensor: name it in whole"

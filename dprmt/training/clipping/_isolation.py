@@ -52,9 +52,8 @@ _SMALL_LOSS = 0.1  # rounding of logits is not smaller where the loss is
 _OWN = "a sample run alone must give what it gives in the batch"
 _LOSSES = f"{_OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
 _ON_PADDING = (
-    "a sample's result depends on its padding: columns at the end that only padding fills reach it, and how many there "
-    "are depends on the longest text: give an attention_mask that the model uses, or an embedding with padding_idx and "
-    "losses over a sample's own tokens"
+    "a sample's result depends on its padding: its length is that of the longest text; give an attention_mask that the "
+    "model uses, or an embedding with padding_idx and losses over a sample's own tokens"
 )
 
 
@@ -116,10 +115,7 @@ class Isolation:
         self.generators: set[torch.Generator] = set()
 
     def check(self, losses: Losses, batch: Any, size: int) -> None:
-        """Raise an error unless the results of some rows are independent of other rows.
-
-        ``size``: number of rows; a single row is compared next to one of an earlier micro-batch, or its copy.
-        """
+        """Raise an error unless results of some of ``size`` rows are independent of the others."""
         if size == 0:
             return
         rows = BatchRows(batch, size, self._padding, translates=self._translates)
@@ -128,7 +124,7 @@ class Isolation:
         self._width = width or self._width
         if self.count == 0 or unknown is not None or self._chance.random() < self._rate:
             if size == 1:
-                pair = None if self._other is None else two_rows(batch, self._other)
+                pair = None if self._other is None else two_rows(batch, self._other)  # one of an earlier micro-batch
                 rows = BatchRows(two_rows(batch, batch) if pair is None else pair, 2, self._padding)
             elif unknown is not None:
                 rows = BatchRows(batch, size, {unknown})
@@ -304,10 +300,7 @@ def _square(gradient: Mapping[nn.Parameter, Any]) -> float:
 
 @contextmanager
 def _scaled(model: nn.Module, factors: Sequence[float], scales: list[bool]) -> Iterator[None]:
-    """Multiply rows of the model's output, so that scores and losses are extreme.
-
-    ``scales``: which outputs, noted in the first pass: those between 0 and 1 may be probabilities, and stay.
-    """
+    """Multiply rows of outputs, but (``scales``, noted in the first pass) of those in [0, 1]: maybe probabilities."""
     places = itertools.count()
 
     def scale(value: torch.Tensor) -> torch.Tensor:

@@ -32,10 +32,10 @@ _LOW_PRECISION = 0.05
 
 
 class SampleWiseForward:
-    """What two hooks on a module compute in place of its forward pass in training.
+    """Two hooks on a module that replace its forward pass in training.
 
-    :meth:`before` runs the module on one sample at a time and keeps the output; torch then runs it once more, on the
-    first sample alone, and :meth:`after` puts the kept output in the place of that.
+    :meth:`before` runs the module on one sample at a time and keeps the output. Torch then runs it once more, on the
+    first sample alone, and :meth:`after` returns the kept output instead.
 
     ``batch_size``: size of the present batch, for modules whose documentation does not define the sample axis. An
     input with this first axis then holds the samples, and all other inputs are shared. ``take``: called in the
@@ -203,7 +203,7 @@ def checkpointing_by_name() -> Iterator[None]:
         if "donated buffers" in str(error):
             todo = "set torch._functorch.config.donated_buffer = False before the first forward pass"
             raise TrainingStateError(
-                f"a compiled backward pass runs once, and the first look needs it: {todo}"
+                f"a compiled backward pass runs once, and the first check needs it: {todo}"
             ) from error
         if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
             raise
@@ -252,7 +252,7 @@ class _Call:
                 if isinstance(leaf, torch.Tensor):
                     self.tensors.append((f"{name}.{place}" if len(leaves) > 1 else name, leaf))
                 elif not isinstance(leaf, _PLAIN):
-                    refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and words alone")
+                    refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and strings only")
 
     def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
         """Return the arguments with other tensors in their places."""

@@ -72,7 +72,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         torch.distributed.all_gather_object(tags, tag)
         if len({tuple(one) for one in tags}) < len(tags):
             raise TrainingStateError(
-                "two processes have the same noise generator; each needs one of its own, as they noise other rows"
+                "two processes have the same noise generator.\nFix: give each process a separate generator"
             )
 
 

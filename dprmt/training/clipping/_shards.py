@@ -23,7 +23,7 @@ _ONE_GROUP = (
     "parallelism are not covered"
 )
 _AROUND = "sharded as part of a block: call fully_shard on a module around it, or on the model"
-_FOLLOWED = "of layers that hooks can follow, where parameters are sharded: nobody gathers this one for single samples"
+_FOLLOWED = "of layers that hooks can follow, where parameters are sharded: this one has no gradients of samples"
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -352,11 +352,11 @@ class ClippedStep(LogicalStep):
 
         Notes
         -----
-        An isolation check compares two or three samples. With other rows in a batch of equal size, losses, inputs and
-        output gradients may differ by 1e-5 in float32, 1e-9 in float64 and 1e-3 in 16 bits. Alone, without dropout and
-        padding, losses and inputs may differ by 1e-4 (1e-7, 1e-2), and gradients by a tenth, because rounding can
-        switch units off. Smaller effects, other micro-batches and rows beyond the first 16 are not covered, except
-        where rows are chosen by index.
+        An isolation check compares the loss and the captured gradient of two or three samples. With other neighbours,
+        in batches of equal size of at most 13 rows, they may differ by 1e-5 in float32, 1e-9 in float64 and 1e-2 in 16
+        bits, relative to the larger of C and the gradient. Alone, without dropout and padding, losses may differ by
+        1e-4 (1e-7, 5 %) and gradients by a tenth (16 bits: half), because rounding can switch units off. Other
+        micro-batches and other kinds of neighbours are not covered.
 
         The decision to stop and the layer named in the error depend on private data: see
         ``docs/theory/isolation_checks.md``.

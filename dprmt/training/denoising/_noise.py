@@ -11,8 +11,8 @@ from dprmt._validation import ParameterError, check_real
 from dprmt.training.clipping import DistributedNoisySumOptimizer
 
 _REFUSED = {
-    AdaClipDPOptimizer: "its clipping norm is already that of the next step when the gradient is there",
-    FSDPOptimizerFastGradientClipping: "its parameters are shards, which have no singular values of their own",
+    AdaClipDPOptimizer: "its clipping norm already belongs to the next step",
+    FSDPOptimizerFastGradientClipping: "its parameters are shards, without separate singular values",
     DistributedPerLayerOptimizer: "it adds noise within the backward pass",
 }
 _AVERAGING = DistributedDPOptimizer.reduce_gradients, DistributedDPOptimizerFastGradientClipping.reduce_gradients

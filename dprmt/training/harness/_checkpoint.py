@@ -121,7 +121,7 @@ def _put_in_place(
 def _read(folder: Path, device: torch.device | str, lazily: bool) -> dict[str, Any]:
     document = json.loads((folder / _DOCUMENT).read_text(encoding="utf-8"))
     if not isinstance(document, dict) or document.keys() - {"shards"} != {"state", "digest"}:
-        raise ValueError(f"{_DOCUMENT}: not that of a checkpoint")
+        raise ValueError(f"{_DOCUMENT}: not a checkpoint")
     written = document.get("shards", [])
     signed = [document["state"], written] if written else document["state"]
     if document["digest"] != _digest(folder / _TENSORS, signed):

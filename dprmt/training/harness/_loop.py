@@ -225,7 +225,7 @@ class Run:
                 stack.callback(observer.end, self)
             self._hear = {moment: listeners(self.observers, moment) for moment in _MOMENTS}
             if not self.randomness.is_secret:
-                self._say("The noise seed is known: this run has no privacy towards whoever knows it.")
+                self._say("Anyone who knows the noise seed can remove the noise: this run is not private.")
             for sentence in no_privacy(self.prepared.mechanism).values():
                 self._say(f"{sentence[0].upper()}{sentence[1:]}.")
             yield

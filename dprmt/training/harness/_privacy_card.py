@@ -17,7 +17,7 @@ from dprmt.training.private_run._ledger import FILE, charged_steps, whole_epochs
 
 CARD = "privacy_card.json"
 FOR_READERS = "privacy_card.md"
-_FORM = "the folder of a private run with a step that was charged"
+_FORM = "the folder of a private run with a recorded step"
 _RELEASED = (
     "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
     "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
@@ -68,7 +68,7 @@ def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
     >>> read_card("nowhere")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: run must be the folder of a private run with a step that was charged, got ...
+    dprmt._validation.ParameterError: run must be the folder of a private run with a recorded step, got ...
     """
     path = Path(folder)
     record, charged = read_run(path), charged_steps(path)
@@ -140,14 +140,14 @@ def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
     >>> read_sweep_card("nowhere")
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: folder must be that of a sweep with a step that was charged, got 'nowhere'
+    dprmt._validation.ParameterError: folder must be the folder of a sweep with a recorded step, got 'nowhere'
     """
     runs = sorted(path.parent for path in Path(folder).glob(f"*/{FILE}") if charged_steps(path.parent))
     if not runs:
-        raise ParameterError("folder", str(folder), "that of a sweep with a step that was charged")
+        raise ParameterError("folder", str(folder), "the folder of a sweep with a recorded step")
     for run in runs:
         if not read_run(run).get("noise_is_secret", True):
-            allowed = "that of runs whose noise was drawn, not made of a seed: what shares its noise can be subtracted"
+            allowed = "the folder of runs without a noise seed, because equal noise can be subtracted"
             raise ParameterError("folder", str(run), allowed)
     cards = [read_card(run) for run in runs]
     released = [line for card in cards for line in card.released]

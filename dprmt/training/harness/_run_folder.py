@@ -62,7 +62,7 @@ class RunFolder:
     def _check(self, resume: bool) -> None:
         exists = (self.path / CONFIG).exists()
         if exists and not resume:
-            allowed = "a folder without a run, or that of a run to continue with --resume"
+            allowed = "a folder without a run, or of a run to continue with --resume"
             raise ParameterError("out", str(self.path), allowed)
         if resume and not exists:
             raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")

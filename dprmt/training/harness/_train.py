@@ -122,7 +122,8 @@ def train(
     resume : bool
         Whether to continue the run in ``out`` from its last checkpoint.
     noise_seed : int, optional
-        Makes noise, sampling and probes repeatable; a run in pieces is then that in one, as long as no step was lost.
+        Makes noise, sampling and probes repeatable; a run in pieces is then that in one; steps
+        that were lost are repeated as they were, and charged again.
         For studies and tests: if you know it, you can remove the noise.
     device : str, optional
         By default a GPU if there is one.
@@ -312,7 +313,7 @@ class _FolderRun:
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
         """Draw the randomness of this start, the same in all processes."""
-        self._randomness = from_first(fresh_randomness(noise_seed, self._attempt, secure))
+        self._randomness = from_first(fresh_randomness(noise_seed, 1, secure))
 
     def to_the_end(
         self, make: Callable[..., Prepared], finish: Callable[[Run], None], observers: Sequence[Observer]
@@ -394,7 +395,7 @@ class _FolderRun:
             allowed = f"{former.get('noise_multiplier')}, as {RUN} has it"
             raise ParameterError("privacy.noise_multiplier", wanted, allowed)
         if former.get("private", {}).get("data") not in (None, document["private"]["data"]):
-            raise TrainingStateError("other training items than those of the run's first start, or in another order")
+            raise TrainingStateError("the training items or their order have changed since the run's first start")
 
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
@@ -419,7 +420,6 @@ class _FolderRun:
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],
-            "looks": run.private.records["isolation_checks"],
             "evaluation": scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")

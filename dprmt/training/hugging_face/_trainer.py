@@ -82,7 +82,7 @@ class PrivacyArguments:
     noise_multiplier: float | None = field(default=None, metadata={"help": "or target_epsilon"})
     batch_size: float | None = field(default=None, metadata={"help": "expected size of a logical batch"})
     sampling: str = field(default="poisson", metadata={"help": "poisson or allocation"})
-    owners: str | None = field(default=None, metadata={"help": "column that says whose each row is"})
+    owners: str | None = field(default=None, metadata={"help": "column with the owner of each row"})
     rows_per_owner: int | None = field(default=None, metadata={"help": "most rows that one owner may have"})
     max_tokens: int | None = field(default=None, metadata={"help": "largest number of tokens in a row, if public"})
     one_by_one: bool = field(default=False, metadata={"help": "run every row alone"})
@@ -435,9 +435,7 @@ _OVERRIDDEN = (
 )
 """Methods that a private step relies on."""
 
-_OWN_LOOP = (
-    "train in one process, or with `dprmt train` under torchrun, or with dprmt.make_private in a loop of your own"
-)
+_OWN_LOOP = "train in one process, or with `dprmt train` under torchrun, or with dprmt.make_private in your loop"
 _ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "fp16": ((False,), "False: losses are not scaled. Use bf16=True"),
     "neftune_noise_alpha": ((None, 0), "None: its noise depends on the batch's shape"),

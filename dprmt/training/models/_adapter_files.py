@@ -90,7 +90,7 @@ def load_adapter(network: Any, folder: str | Path) -> None:
     """
     path = Path(folder) / _ADAPTER
     if not isinstance(network, PeftModel) or not path.is_file():
-        raise ParameterError("folder", str(folder), "what save_adapter wrote, for a model with adapters")
+        raise ParameterError("folder", str(folder), "the folder of save_adapter, for a model with adapters")
     values = load_file(path)
     if isinstance(network.get_base_model(), MeanPooledClassifier):
         values = _joined(values, path.with_name(_HEAD))

@@ -41,10 +41,9 @@ class Randomness:
         """Derive 32 bytes for one purpose; each purpose is used once."""
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
-    def anew(self, number: int) -> Randomness:
-        """Make other randomness: a fresh secret, or for a known seed the one that follows from it and the number."""
-        secret = secrets.token_bytes(_SECRET_BYTES) if self.is_secret else self.derive(f"anew {number}")
-        return replace(self, secret=secret)
+    def anew(self) -> Randomness:
+        """Return other randomness, of a fresh secret."""
+        return replace(self, secret=secrets.token_bytes(_SECRET_BYTES))
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
         """Return a generator for one purpose."""
@@ -61,7 +60,7 @@ def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False)
             drawn.generator("noise")  # raises an error now if the package is missing
         return drawn
     if secure:
-        raise ParameterError("noise_seed", noise_seed, "None with privacy.secure: a known seed protects nobody")
+        raise ParameterError("noise_seed", noise_seed, "None with privacy.secure: a known seed gives no protection")
     if isinstance(noise_seed, bool) or not isinstance(noise_seed, int) or not 0 <= noise_seed < 2**63:
         raise ParameterError("noise_seed", noise_seed, "None or an integer in [0, 2**63)")
     text = f"dprmt run, noise seed {noise_seed}, attempt {check_count('attempt', attempt)}"

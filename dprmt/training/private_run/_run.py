@@ -145,7 +145,8 @@ class PrivateRun:
         self._plan, self._probes, self._source = plan, probes, source
         self._most, self._progress = most_charged, progress
         self._name = from_first(secrets.token_hex(8))
-        self.steps_taken = self._attempts = self._losses_returned = self._iteration = 0
+        self.steps_taken = self._attempts = self._iteration = 0
+        self._losses_returned = False
         self._loads = attempt - 1
         self.releases: tuple[GaussianRelease, ...] = ()  # charged beside the steps
         self._batch: PrivateBatch | None = None
@@ -172,7 +173,7 @@ class PrivateRun:
             digest = mechanism_digest(mechanism, self._checked_delta(None))
             self._ledger = in_first(lambda: PrivacyLedger(ledger, digest, named_relation(mechanism)))
         self.steps_charged = from_first(0 if self._ledger is None else self._ledger.charged)
-        self._epoch_is_lost = True  # if one is under way: its draws are not known here
+        self._epoch_is_lost = randomness.is_secret  # if one is under way: its draws are not known here
 
     def _draw_from(self, randomness: Randomness) -> None:
         """Take batches, noise and probes from a secret."""
@@ -230,14 +231,14 @@ class PrivateRun:
         self.discard()
         self._iteration += 1
         self.steps_charged, self._epoch_is_lost = self._charged_before_next(), False
-        iteration, first, ahead = self._iteration, self.steps_charged, self.steps_charged - self.steps_taken
-        end = min(end, self.steps_taken + self.steps_left)
+        iteration, first, left = self._iteration, self._place, min(end - self.steps_taken, self.steps_left)
+        end = self.steps_taken + left
         if end == self.steps_taken < self.steps:
             raise TrainingStateError(
                 f"{self.steps_charged} steps are charged: another one would exceed the target ε.\n"
                 "Fix: stop here; the steps that were lost to interruptions count."
             )
-        plans, planned = itertools.tee(map(self._drawn, range(first, end + ahead)))  # for the loop, and for the loader
+        plans, planned = itertools.tee(map(self._drawn, range(first, first + left)))  # for the loop, and for the loader
         rows = self._source.loaded((parts for parts, _ in planned), self._names_rows)
         for step in self._shown(range(self.steps_taken, end)):
             if iteration != self._iteration:
@@ -262,6 +263,11 @@ class PrivateRun:
         """Yield micro-batches of this process for the step after the recorded ones, and its size."""
         positions = self._draws.at(number)
         return self._source.parts(positions[rank() :: self._processes], number), len(positions)
+
+    @property
+    def _place(self) -> int:
+        """Number of the next step's draws and noise: none comes twice, unless a known seed is to repeat a run."""
+        return self.steps_charged if self._draws.randomness.is_secret else self.steps_taken
 
     @property
     def steps_left(self) -> int:
@@ -307,7 +313,7 @@ class PrivateRun:
             The last one that the run yielded.
         return_losses : bool
             Whether to return the losses. They are private: who sees them sees more than ε covers, and
-            :attr:`records` counts it.
+            :attr:`records` says so.
 
         Returns
         -------
@@ -410,7 +416,7 @@ class PrivateRun:
         part._is_added = True
         if not return_losses:
             return None
-        self._losses_returned += 1
+        self._losses_returned = True
         return losses[:0] if part._stands_in else losses
 
     def finish(self) -> None:
@@ -479,7 +485,7 @@ class PrivateRun:
                     facts = (local.sum(dtype=torch.float64), torch.linalg.vector_norm(local, dtype=torch.float64))
                     digest.update(struct.pack("<dd", *map(float, facts)))
         where = f"process {rank()}" if isinstance(self._inner, ShardedStep) else "one process"
-        parts = (str(self.steps_charged), str(self._attempts), str(self._source.samples), where, digest.hexdigest())
+        parts = (str(self._place), str(self._attempts), str(self._source.samples), where, digest.hexdigest())
         return self._key("noise", *parts)
 
     # ------------------------------------------------------------------------------------------------ what it costs
@@ -507,6 +513,8 @@ class PrivateRun:
             return PrivacyBounds(math.inf, math.inf, math.inf)
         if not self.steps_charged:
             return PrivacyBounds(0.0, 0.0, 0.0)
+        if self.releases:
+            return compose([(self.mechanism, self._counted()), *self.releases]).epsilon(δ)
         return self.mechanism.epsilon(steps=self._counted(), delta=δ)
 
     def _counted(self) -> int:
@@ -540,7 +548,9 @@ class PrivateRun:
 
         if not self.steps_charged or not self._adds_noise:
             raise TrainingStateError("no step was charged: there is nothing to state.\nFix: train first.")
-        said = privacy_card(compose([(self.mechanism, self._counted())]), self._checked_delta(delta)).statement()
+        said = privacy_card(
+            compose([(self.mechanism, self._counted()), *self.releases]), self._checked_delta(delta)
+        ).statement()
         if self._losses_returned:
             said += " Losses of training samples were returned during the run; the bound does not cover them."
         return said
@@ -638,7 +648,7 @@ class PrivateRun:
                 raise ParameterError(f"state: {name}", value, f"that of this run, {mine[name]!r}")
         if self.steps_taken and self._name != state["run"]:
             raise TrainingStateError(
-                "this run has taken steps of its own.\nFix: load the state into a run that make_private has just made."
+                "this run has already taken steps.\nFix: load the state into a run that make_private has just made."
             )
         self.discard()
         self._iteration += 1
@@ -649,16 +659,16 @@ class PrivateRun:
         self.optimizer.load_state_dict(state["optimizer"])
         self._name, self.steps_taken = state["run"], int(state["steps_taken"])
         self._attempts = max(self._attempts, int(state["attempts"]))
-        self._losses_returned = max(self._losses_returned, int(state["losses_returned"]))
+        self._losses_returned = self._losses_returned or bool(state["losses_returned"])
         self._loads = max(self._loads, int(state["loads"]) + 1)
         charged = int(state["charged"])
         randomness = self._draws.randomness
-        keeps = self.steps_charged <= charged and not randomness.secure
+        keeps = not randomness.secure and (self.steps_charged <= charged or not randomness.is_secret)
         self._epoch_is_lost = not keeps or not {"secret", "epoch"} & state.keys()
         if keeps and "secret" in state:
             self._draw_from(replace(randomness, secret=bytes(state["secret"].tolist())))
         elif used:  # batches and noise of the steps that are charged already do not come again
-            self._draw_from(from_first(randomness.anew(self._loads)))
+            self._draw_from(from_first(randomness.anew()))
         if keeps and "epoch" in state:
             self._draws.go_on(charged, bytes(state["epoch"].tolist()))
         self.steps_charged = max(self.steps_charged, charged)

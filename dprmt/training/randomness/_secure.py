@@ -139,7 +139,7 @@ class SecureRandom:
         if total.device.type != "cpu":
             raise ParameterError("total.device", total.device, "the CPU")
         if not total.is_contiguous():
-            raise ParameterError("total.stride()", total.stride(), "that of a contiguous tensor")
+            raise ParameterError("total.stride()", total.stride(), "the stride of a contiguous tensor")
         self._in_pieces(total.view(-1), partial(_Workspace.add_sums, scale=scale))
         return total
 

@@ -130,7 +130,7 @@ class History:
         for name in ("energies", "records"):
             values = state[name].numpy()
             if len(values) and values.shape[-1] != len(self.names):
-                raise ParameterError("state", values.shape[-1], f"that of telemetry of {len(self.names)} parameters")
+                raise ParameterError("state", values.shape[-1], f"a state of telemetry of {len(self.names)} parameters")
             kept: deque[Any] = getattr(self, name)
             kept.clear()
             kept.extend(values)
