@@ -24,7 +24,7 @@ from dprmt.training.subspaces import Subspaces
 
 
 class UnitStep(LogicalStep):
-    """A ``PrivateStep`` over units, such as people, each run alone; made by a plan with `Units`.
+    """A private step over units, such as people, each run alone; made by a plan with `Units`.
 
     Each forward pass holds rows of one unit. The sum of the unit's gradients is held, its norm computed and clipped,
     and the result added when the next unit begins or the logical step ends. So a unit may span micro-batches, as long
