@@ -405,7 +405,7 @@ class PrivateRun:
                     losses_of, batch=batch, samples=part._names, step=self._attempts, **named
                 )
         except RuntimeError as error:
-            if not any(words in str(error) for words in ("does not require grad", "a backward pass outside")):
+            if not any(words in str(error) for words in ("does not require grad", "a backward pass other than")):
                 raise
             raise TrainingStateError(
                 "losses_of computes gradients itself, as a gradient penalty does; it may only return losses.\n"
