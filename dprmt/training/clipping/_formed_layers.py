@@ -152,7 +152,7 @@ class WholeModule(FormedLayer):
 
 def formed_layer(name: str, module: nn.Module, policy: NormPolicy) -> FormedLayer:
     """Choose a formula for the type of the module, or else run it on each sample again."""
-    sampler = _SAMPLERS.get(type(module), _by_running_again)
+    sampler = _GRADIENT_FORMULAS.get(type(module), _by_running_again)
     parameters = {f"{name}.{inside}": parameter for inside, parameter in module.named_parameters(recurse=False)}
     return FormedLayer(name, module, parameters, policy, partial(_in_float32_at_least, sampler))
 
@@ -173,11 +173,11 @@ def _as_they_are(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: t
 
 
 # Samplers of modules with one floating input: by name of the parameter, the trainable ones' gradients.
-_Sampler = Callable[[nn.Module, torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]
+_GradientFormula = Callable[[nn.Module, torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]
 
 
 def _in_float32_at_least(
-    sampler: _Sampler, module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor
+    sampler: _GradientFormula, module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor
 ) -> Gradients:
     dtype = torch.promote_types(torch.promote_types(inputs[0].dtype, gradients.dtype), torch.float32)
     x = inputs[0].to(dtype) if inputs[0].is_floating_point() else inputs[0]
@@ -240,7 +240,7 @@ class _WithoutHooks(nn.Module):  # type: ignore[misc]  # torch is skipped by myp
         return self.module.forward(x)
 
 
-_SAMPLERS: dict[type[nn.Module], _Sampler] = {
+_GRADIENT_FORMULAS: dict[type[nn.Module], _GradientFormula] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _convolution),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm, nn.GroupNorm), _normalization),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _normalization),
