@@ -259,6 +259,44 @@ def refuses_mixing(step: Any, function: Callable[[Any], torch.Tensor], batch: An
     assert step.replays == 0
 
 
+class _Broken(torch.autograd.Function):
+    """The identity, whose gradient of chosen rows is not a number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        (rows,) = ctx.saved_tensors
+        return torch.where(rows[:, None], torch.nan, gradient), None
+
+
+class BrokenBeside(nn.Module):
+    """Rows with a positive first number lose their gradient if another row has a negative one; losses stay."""
+
+    def __init__(self, breaks: bool) -> None:
+        super().__init__()
+        self.head, self.breaks = nn.Linear(WIDTH, 1), breaks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        broken = (x[:, 0] > 0) & (x[:, 0] < 0).any() & self.breaks
+        return _Broken.apply(self.head(x), broken).flatten()
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_gradient_that_is_finite_beside_some_rows_only_is_refused(breaks: bool) -> None:
+    """In the batch as it comes every gradient is finite: other rows take a row out of the sum."""
+    model = BrokenBeside(breaks)
+    step, x = private(model), torch.rand(SIZE, WIDTH) + 0.1
+    if not breaks:
+        accumulate(step, model, x)
+        return
+    with pytest.raises(TrainingStateError, match="on other samples"):
+        accumulate(step, model, x)
+
+
 class Checkpointed(nn.Module):
     """Dropout in what is run again."""
 
