@@ -1,8 +1,8 @@
 """Which tests run, and in which order: slowest first, with ``--quick`` or ``--share SECONDS`` fewer of them.
 
-``make test`` is quick: it leaves out tests of over five seconds and files of over ten, except for those that see a
-planted bug of ``audits/mutations.toml`` by name, and tests of up to two seconds in files that are listed as a whole,
-here or there. ``make test-all`` has everything. What a test takes, in seconds of CPU, is in ``durations.json``, written
+``make test`` is quick: it leaves out tests of over five seconds, and in files of over ten those of over a fifth of a
+second, except for tests that see a planted bug of ``audits/mutations.toml`` by name, and tests of up to two seconds in
+files that are listed as a whole, here or there. ``make test-all`` has everything. What a test takes, in seconds of CPU, is in ``durations.json``, written
 by ``pytest --write-durations``; tests without a measured duration run. A share is drawn by the commit: each runs a part
 of the tests that no commit waits for, another commit another part.
 """
@@ -25,7 +25,7 @@ import pytest
 DURATIONS = Path(__file__).with_name("durations.json")
 UNKNOWN = 1.0  # seconds of a test that nobody has measured, or that takes none
 _LEAST = 0.1  # seconds that starting any test takes
-_LONG_TEST, _LONG_FILE, _LONG_OF_ORACLES = 5.0, 10.0, 2.0  # seconds
+_LONG_TEST, _LONG_FILE, _LONG_OF_ORACLES, _CHEAP = 5.0, 10.0, 2.0, 0.2  # seconds
 _ORACLES = {
     *("tests/accounting/test_balls.py", "tests/accounting/test_sketch_law.py", "tests/accounting/test_audit.py"),
     *("tests/accounting/test_properties.py", "tests/accounting/test_pld.py", "tests/accounting/test_prv.py"),
@@ -91,7 +91,7 @@ def quick(names: Sequence[str], durations: Mapping[str, float], guarding: Guards
     for name in names:
         file, _, test = name.partition("::")
         seconds = durations.get(name, 0.0)
-        is_short = seconds <= _LONG_TEST and of_file[file] <= _LONG_FILE
+        is_short = seconds <= (_LONG_TEST if of_file[file] <= _LONG_FILE else _CHEAP)
         guarded = (bool(words) or seconds <= _LONG_OF_ORACLES for words in guarding.get(file, ()) if _has(test, words))
         if is_short or any(guarded):
             kept.add(name)

@@ -62,6 +62,18 @@ def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
     torch.testing.assert_close(plain.weight - net.weight, expected, rtol=1e-9, atol=1e-12)
 
 
+def test_a_layer_in_float64_leaves_the_others_their_rounding_margin() -> None:
+    def margin(first: torch.dtype, second: torch.dtype) -> float:
+        net = nn.Sequential(nn.Linear(6, 5).to(first), nn.Linear(5, 4).to(second))
+        step = make_private(
+            net, torch.optim.SGD(net.parameters(), lr=1.0), norms="exact", noise_multiplier=0.0, tokens=3, **COMMON
+        )
+        return float(step.rounding)
+
+    single, double = torch.float32, torch.float64
+    assert margin(single, double) == margin(double, single) == margin(single, single) > 1e3 * margin(double, double)
+
+
 def test_the_accountant_refuses_a_law_that_it_does_not_know() -> None:
     plan = plan_private(nn.Linear(6, 5), norms=SignProbes(), **COMMON)
     with pytest.raises(ParameterError, match="law"):
