@@ -2,9 +2,9 @@
 
 ``make test`` is quick: it leaves out tests of over five seconds, and in files of over ten those of over a fifth of a
 second, except for tests that see a planted bug of ``audits/mutations.toml`` by name, and tests of up to two seconds in
-files that are listed as a whole, here or there. ``make test-all`` has everything. What a test takes, in seconds of CPU, is in ``durations.json``, written
-by ``pytest --write-durations``; tests without a measured duration run. A share is drawn by the commit: each runs a part
-of the tests that no commit waits for, another commit another part.
+files that are listed as a whole, here or there. ``make test-all`` has everything. What a test takes, in seconds of CPU,
+is in ``durations.json``, written by ``pytest --write-durations``; tests without a measured duration run. A share is
+drawn by the commit: each runs a part of the tests that no commit waits for, another commit another part.
 """
 
 from __future__ import annotations
