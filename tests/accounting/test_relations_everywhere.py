@@ -53,6 +53,15 @@ def test_a_trade_off_is_that_of_every_delta(name: str) -> None:
     assert 0 < mu.lower <= mu.upper < 1.03 * mu.lower
 
 
+def test_by_composed_curves_the_more_harmful_direction_decides_a_trade_off() -> None:
+    """Of two samples with estimated norms; adding alone would promise up to .04 more."""
+    run, alpha = DPSGD(1.0, Q, Hutchinson(32, secret=False), Group(2)), np.array([1e-3, 0.01, 0.1, 0.4])
+    epsilon = np.linspace(0.0, 12.0, 61)
+    delta = np.asarray(run.delta(steps=STEPS, epsilon=epsilon.tolist()).upper)
+    lines = np.max(1.0 - delta[:, None] - np.exp(epsilon)[:, None] * alpha, axis=0)
+    assert np.all(np.abs(run.trade_off(steps=STEPS, alpha=alpha).lower - lines) <= 4e-3)
+
+
 @EACH
 def test_a_calibrated_run_meets_its_target_and_no_smaller_noise_would(name: str) -> None:
     run = MECHANISMS[name]
