@@ -133,6 +133,10 @@ def halved_where_one_is_extreme(losses: torch.Tensor) -> torch.Tensor:
     return losses * (0.5 if bool(losses.nan_to_num().max() > 1e4) else 1.0)
 
 
+def far_above_the_median_dropped(losses: torch.Tensor) -> torch.Tensor:
+    return torch.where(losses > 100.0 * losses.detach().median(), 0.0 * losses, losses)
+
+
 def weighted_by_the_last_call() -> Callable[[torch.Tensor], torch.Tensor]:
     last = [torch.tensor(1.0)]
 
@@ -147,6 +151,7 @@ BETWEEN: dict[str, Callable[[], Callable[[torch.Tensor], torch.Tensor]]] = {
     "NaN guard over the batch, 212 C": lambda: nan_guard,
     "losses above mean + 3 sd dropped, 12 C": lambda: outliers_dropped,
     "an extreme loss dropped, NaN left out": lambda: outliers_dropped_but_nan,
+    "a loss far above the median dropped": lambda: far_above_the_median_dropped,
     "halved where one is extreme": lambda: halved_where_one_is_extreme,
     "scaled by the largest, 6.8 C": lambda: scaled_by_the_largest,
     "weights from the last call, 31 C": weighted_by_the_last_call,
