@@ -186,3 +186,10 @@ def test_a_curve_is_a_sequence_of_bounds():
     assert len(curve) == 2
     assert [tuple(bounds) for bounds in curve] == [tuple(curve[0]), tuple(curve[1])]
     assert curve[0].upper > curve[1].upper
+
+
+def test_a_curve_is_zero_only_where_all_steps_together_can_be() -> None:
+    """One step's total variation is below δ, that of a thousand steps is not."""
+    curve = DPSGD(1.0, 1e-6).epsilon(steps=[1, 1000], delta=1e-6)
+    single = DPSGD(1.0, 1e-6).epsilon(steps=1000, delta=1e-6)
+    assert curve.upper[0] == 0.0 < single.lower <= curve.upper[1]

@@ -71,6 +71,13 @@ def test_its_own_accountant_agrees(tree: object) -> None:
     assert bounds.lower <= claimed * (1 + 1e-6) <= 1.02 * bounds.upper + 2e-3
 
 
+def test_repetitions_of_repetitions_are_multiplied() -> None:
+    twice = events.SelfComposedDpEvent(events.SelfComposedDpEvent(sampled(1.0, 0.05), 5), 4)
+    assert from_dp_event(twice) == from_dp_event(events.SelfComposedDpEvent(sampled(1.0, 0.05), 20))
+    mixed = events.SelfComposedDpEvent(events.ComposedDpEvent([twice, events.GaussianDpEvent(3.0)]), 2)
+    assert [count for _, count in from_dp_event(mixed).phases] == [40, 2]
+
+
 def test_mechanisms_under_one_sampling_share_a_batch() -> None:
     """Four Gaussians at 2 are one at 1; its Rényi accountant says so too."""
     tree = events.PoissonSampledDpEvent(0.1, events.SelfComposedDpEvent(events.GaussianDpEvent(2.0), 4))
