@@ -11,6 +11,7 @@ import pytest
 
 from dprmt.accounting import DPSGD, GaussianRelease, RandomAllocation, compose, largest_steps
 from dprmt.cli import main
+from dprmt.cli._runs import composition_of, document_of
 
 RUN = ["--sample-rate", ".01", "--delta", "1e-5"]
 DONE = ["--phase", "noise-multiplier=1,steps=1000"]
@@ -109,3 +110,14 @@ def test_replacement_has_one_direction(capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().out
     assert "decides" not in said
     assert "  both " in said
+
+
+def test_epochs_are_rounded_up_to_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """An epoch at rate .3 is 3⅓ steps."""
+    words = ["epsilon", "--noise-multiplier", "1", "--sample-rate", ".3", "--delta", "1e-5"]
+    assert answer(capsys, *words, "--epochs", "1")["steps"] == 4
+
+
+def test_a_record_of_what_was_spent_has_every_release() -> None:
+    run = compose([(DPSGD(1.0, 0.01), 10), (GaussianRelease(2.0), 3)])
+    assert composition_of(document_of(run)) == run

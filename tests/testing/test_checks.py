@@ -130,6 +130,12 @@ def test_claims_for_each_direction_are_accepted():
         pytest.param(upper(), {"norms": Hutchinson(8, secret=False)}, "certified lower bound", id="exact norms'"),
         pytest.param(of("add"), {}, "larger one of both directions", id="forgets a direction"),
         pytest.param(lambda *run: {"add": of("add")(*run)}, {}, "claimed are only", id="claims one direction"),
+        pytest.param(
+            lambda *run: {"remove": of("remove")(*run), "add": 0.9 * of("add")(*run)},
+            {},
+            r"true one \(add\)",
+            id="claims too little for one direction",
+        ),
         pytest.param(lambda *run: math.floor(100 * upper()(*run)) / 100, {}, "lower bound", id="rounds down"),
         pytest.param(lambda σ, q, t, δ: gdp_epsilon(clt_mu(σ, q, t), δ), {}, "lower bound", id="central limit theorem"),
         pytest.param(lambda *run: 1.2 * upper()(*run), {"loosest": 0.1}, "at most a certified upper", id="loose"),
