@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -169,3 +171,14 @@ def test_of_what_emerges_a_share_needs_one_dimension_and_of_its_limit_all():
     assert seen[0] >= seen.sum() / 2
     assert found.low > 2 * seen.sum()
     assert seen.sum() < found.high / 2
+
+
+@pytest.mark.parametrize("failure", [0.3, 0.05, 1e-6])
+def test_over_steps_each_side_has_half_of_the_failure(failure):
+    """(T1a), literally, with x = log(2/failure) on either side."""
+    S, D, x = 1500.0, 1000.0, math.log(2.0 / failure)
+    u, v = math.sqrt(x) / (math.sqrt(D) + 2.0 * math.sqrt(x)), math.sqrt(x / D)
+    low = (1.0 - 2.0 * u) * (S + D * math.log(1.0 - 2.0 * u) / (2.0 * u) - x / u)
+    high = (1.0 + 2.0 * v) * (S - D * math.log(1.0 + 2.0 * v) / (2.0 * v) + x / v)
+    found = signal_energy_over_steps(S, 100, 10, failure=failure)
+    assert (found.low, found.high) == pytest.approx((max(low, 0.0), high), rel=1e-9)
