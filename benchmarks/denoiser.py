@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -173,10 +172,16 @@ def measure_memory(shape: tuple[int, int], way: str) -> dict[str, Any]:
         "spectra_of": lambda: spectra_of({"matrix": array}, SIGMA),
     }
     kappa_for(shape, 0.01), visible_signal(shape, SIGMA)  # what is computed once for a shape
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before, start = _peak_kib(), time.process_time()
     work[way]()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = _peak_kib() - before
     return {"ms": 1e3 * (time.process_time() - start), "mib": grown / 1024}
+
+
+def _peak_kib() -> int:
+    """Peak memory of this process; ``ru_maxrss`` would keep that of the process that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
 
 
 def memory_rows() -> list[dict[str, Any]]:
