@@ -278,15 +278,15 @@ def add_command_with(
     return parser
 
 
-def check_picture_name(command: str, name: str) -> None:
-    """Refuse, before any work, the value of ``--plot`` if no picture could be written there."""
+def check_picture_name(command: str, name: str, option: str = "--plot", endings: tuple[str, ...] = _PICTURES) -> None:
+    """Refuse, before any work, the value of an option if no picture, or other file, could be written there."""
     place = Path(name)
     allowed = ""
-    if place.suffix.lower() not in _PICTURES:
+    if endings and place.suffix.lower() not in endings:
         allowed = "a file name that ends in .png, .pdf or .svg"
     elif not place.parent.is_dir() or place.is_dir():
         allowed = "a file in an existing folder"
     elif not os.access(place.parent, os.W_OK):
         allowed = "a file in a folder that can be written"
     if allowed:
-        raise UsageError(f"{command}: --plot must be {allowed}, got {name!r}")
+        raise UsageError(f"{command}: {option} must be {allowed}, got {name!r}")

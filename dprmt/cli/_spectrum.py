@@ -30,6 +30,7 @@ from dprmt.cli._options import (
 from dprmt.cli._runs import of_record
 from dprmt.cli._spectrum_tables import details, doubts, overview, printable, value_rows, verdict
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, noisy_spectrum_from_dict, spectra_of
+from dprmt.spectra._checkpoint import SUBTRACTED
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 _T = TypeVar("_T")
@@ -147,8 +148,10 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     kinds = [f"--{name.replace('_', '-')}" for name in ("json", "csv", "csv_values") if getattr(namespace, name)]
     if len(kinds) > 1:
         raise UsageError(f"{_COMMAND}: {kinds[1]} must be left out where {kinds[0]} is given")
-    for place in filter(None, (namespace.plot, namespace.plot_all)):
-        check_picture_name(_COMMAND, place)
+    for option in ("plot", "plot_all", "html"):
+        if (place := getattr(namespace, option)) is not None:
+            endings = {"endings": ()} if option == "html" else {}
+            check_picture_name(_COMMAND, place, f"--{option.replace('_', '-')}", **endings)
     shown = None if namespace.top is None else count()("top", namespace.top)
     found = _analysed(namespace, sigma, alarm) if record is None else _recorded(record, alarm, namespace)
     if not found:
@@ -320,6 +323,8 @@ def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoRet
     if namespace.param is not None:
         _refuse("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
     others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
+    if namespace.minus is not None and all(why.endswith(SUBTRACTED) for why in skipped.values()):
+        _refuse("--minus", "a file with matrices of FILE", namespace.minus, f"{name!r} {reason}{others}")
     _refuse("FILE", f"a file with {_MATRIX}", _given(namespace.file), f"{name!r} {reason}{others}")
 
 

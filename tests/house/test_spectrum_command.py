@@ -537,7 +537,7 @@ def test_code_in_files_is_never_run(
     else:
         torch.save({"x": Trap()}, path)
     message = refusal(capsys, path, "--sigma", 1)
-    assert "damaged, or with pickled objects in it, which could run code)" in message
+    assert "damaged, or with pickled objects in it, which could run code: save a state_dict() instead)" in message
     assert not (tmp_path / "trace").exists()
 
 
