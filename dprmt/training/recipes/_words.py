@@ -164,7 +164,7 @@ class EstimatorWord(Word):
 
 
 _ESTIMATORS, _OPTIMIZERS = "dprmt.training.norms", "dprmt.training.optimizers"
-_METHODS = "dprmt.training.denoising._methods"
+_METHODS = "dprmt.training.denoising._options"
 
 NORMS: Words[EstimatorWord | None] = Words(
     "dprmt.norms",
