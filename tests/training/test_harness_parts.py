@@ -184,8 +184,6 @@ def test_checkpoint_refuses_what_it_cannot_keep(tmp_path):
     save_checkpoint(tmp_path, {"step": 1})
     with pytest.raises(ParameterError, match=r"state\.bad"):
         save_checkpoint(tmp_path, {"bad": object()})
-    with pytest.raises(ParameterError, match=r"state\.bad must be a dict with strings and integers for keys, got 0\.5"):
-        save_checkpoint(tmp_path, {"bad": {0.5: 1}})
     assert load_checkpoint(tmp_path) == {"step": 1}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.harness._shard_files import local, sharded_parameters
+from dprmt.training.harness._shards import local, sharded_parameters
 
 
 class SilentParameterError(RuntimeError):

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compose
 from dprmt.training.clipping import ClippingPlan
 from dprmt.training.harness._private_score import wanted_releases
+from dprmt.training.harness._shards import check_spread, spread
 from dprmt.training.harness._task import Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
@@ -115,38 +115,6 @@ def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
     if settings.privacy.sampling == "allocation":
         return RandomAllocation(max(1, round(size / batch_size)))
     return poisson(batch_size, size)
-
-
-def check_spread(settings: Settings, processes: int, *, goes_on: bool = False) -> None:
-    """Raise unless all that is asked for can be done with shards.
-
-    ``goes_on``: a run that several processes may have begun, which one alone may continue.
-    """
-    if not settings.distributed.is_sharded:
-        return
-    if processes == 1 and not goes_on:
-        allowed = "'replicated' in one process: torchrun --nproc-per-node N -m dprmt train … starts several"
-        raise ParameterError("distributed.strategy", "fsdp", allowed)
-    absent = {
-        "denoising.method": (settings.denoising.method, "none"),
-        "training.spectra_every": (settings.training.spectra_every, None),
-    }
-    for name, (found, wanted) in absent.items():
-        if found != wanted:
-            allowed = f"{wanted!r} with distributed.strategy = 'fsdp': no process has a gradient"
-            raise ParameterError(name, found, allowed)
-
-
-def spread(model: torch.nn.Module) -> None:
-    """Shard every block of a list of blocks, and the model around them, unless they are sharded."""
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
-        return
-    for module in list(model.modules()):
-        if isinstance(module, torch.nn.ModuleList):
-            for block in module:
-                if list(block.children()):  # a layer by itself stays with what is around it
-                    fully_shard(block)
-    fully_shard(model)
 
 
 def _plan(
