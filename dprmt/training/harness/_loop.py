@@ -22,7 +22,7 @@ from dprmt.training.denoising._options import matches
 from dprmt.training.harness._checkpoint import SavedRows, like, load_checkpoint, optimizer_state_like, save_checkpoint
 from dprmt.training.harness._observer import Observer, StepRecord
 from dprmt.training.harness._prepare import Prepared, prepare
-from dprmt.training.harness._private_score import charged_releases, release_score, wanted_releases
+from dprmt.training.harness._privacy_cost import charged_releases, release_score, wanted_releases
 from dprmt.training.harness._shards import check_shared, squared_norm
 from dprmt.training.harness._task import Task
 from dprmt.training.optimizers import released_gradient
