@@ -23,8 +23,8 @@ from dprmt._files import append_line
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.training.harness import SilentParameterError, read_metrics
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._prepare import check_gradients_arrive, check_parameters_moved, snapshot
 from dprmt.training.harness._loop import learning_rate_factor
+from dprmt.training.harness._prepare import check_gradients_arrive, check_parameters_moved, snapshot
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.harness._train import Interrupts
 from dprmt.training.private_run._batches import Draws, Source, poisson
