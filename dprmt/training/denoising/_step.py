@@ -15,7 +15,7 @@ from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.training.denoising._momentum import MomentumSteps
 from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
 from dprmt.training.denoising._options import Denoising, DenoisingReport, matches
-from dprmt.training.optimizers import DPAdamBC, DPGrape
+from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
 from dprmt.training.recipes import DENOISERS
 
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
@@ -212,14 +212,13 @@ class DenoisingStep:
 
     def _denoise_gradients(self) -> None:
         sigma = check_real("sigma", self._sigma(), low=0.0)
-        # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
-        projected = {name for name, p in self.parameters.items() if getattr(p, "projected_grad", None) is not None}
-        found = {name: p.projected_grad if name in projected else p.grad for name, p in self.parameters.items()}
+        found = {name: released_gradient(p) for name, p in self.parameters.items()}
         noisy = {name: gradient for name, gradient in found.items() if gradient is not None}
         denoised, report = self._denoised(noisy, sigma, sigma)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
-                setattr(self.parameters[name], "projected_grad" if name in projected else "grad", gradient)
+                parameter = self.parameters[name]
+                setattr(parameter, "grad" if parameter.grad is noisy[name] else "projected_grad", gradient)
         if isinstance(self._optimizer, (DPAdamBC, DPGrape)):
             self._tell(self._optimizer, report, noisy)
         self.last_report = report

@@ -290,3 +290,25 @@ class DPGrape(NoiseAwareOptimizer):
 
 def _mean_share(β1: float, steps: int) -> float:
     return 1 - β1 * (1 - β1**steps) / (steps * (1 - β1))
+
+
+def released_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return what a step releases of a parameter's gradient: for a weight that DP-GRAPE projects, the projection.
+
+    Parameters
+    ----------
+    parameter : Tensor
+        A trained parameter, between the noise and the optimizer's step.
+
+    Returns
+    -------
+    Tensor or None
+        Its noisy gradient, if there is one.
+
+    Examples
+    --------
+    >>> released_gradient(torch.nn.Parameter(torch.zeros(2))) is None
+    True
+    """
+    projected: torch.Tensor | None = getattr(parameter, "projected_grad", None)
+    return parameter.grad if projected is None else projected
