@@ -80,8 +80,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
+        message = _CHOICE.sub(r"must be one of \2, got \1", message)
         message = re.sub(r"^argument (\S+): must", r"\1 must", message).removeprefix("argument ")
-        raise UsageError(f"{self.prog}: " + _CHOICE.sub(r"must be one of \2, got \1", message))
+        raise UsageError(f"{self.prog}: {message}")
 
     def shown(self, name: str) -> str:
         """The option of this name as it is written on the command line; of no option, the name itself."""
