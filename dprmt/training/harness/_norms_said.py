@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dprmt.accounting import ExactNorms, GaussianRelease, Hutchinson, HutchPlusPlus, Norms
+from dprmt.statements import norms_label
 from dprmt.training.norms import LayerRecord, NormRecord
 from dprmt.training.private_run._clip_only import ClippingOnly
 from dprmt.training.private_run._ledger import Mechanism, spent_epsilon
@@ -45,8 +46,7 @@ def norms_sentence(asked: str, record: NormRecord, units: str | None = None) -> 
 def _kind(norms: Norms | None) -> str:
     if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
         return "of unknown law" if norms is None else repr(norms)
-    sketch = f", a sketch of {norms.sketch}" if isinstance(norms, HutchPlusPlus) else ""
-    return f"{norms.kind} ({norms.probes} {'secret' if norms.secret else 'public'} probes{sketch})"
+    return f"{norms.kind} ({norms_label(norms)})"
 
 
 def layer_norms(layer: LayerRecord) -> dict[str, object]:
