@@ -125,17 +125,17 @@ def blend(matrix: MatrixT, sigma: float, norm_correction: bool = True) -> Matrix
     if is_tensor(array):
         import torch
 
-        return torch.stack(found).reshape(array.shape)  # type: ignore[return-value]
-    return np.stack(found).reshape(array.shape)
+        return torch.stack(found).reshape(array.shape)
+    return np.stack(found).reshape(array.shape)  # type: ignore[return-value]
 
 
 def blend_layers(
-    layers: Mapping[str, MatrixT],
+    layers: Mapping[str, Any],
     sigma: float | Mapping[str, float],
     norm_correction: bool = True,
     *,
     memory: BlendMemory | None = None,
-) -> tuple[dict[str, MatrixT], dict[str, BlendReport]]:
+) -> tuple[dict[str, Any], dict[str, BlendReport]]:
     """Denoise every matrix of a noisy gradient, as `blend` does, and leave everything else alone.
 
     Parameters
@@ -274,7 +274,8 @@ def estimated_gain(weights: Floats, moments: Moments) -> float:
     which 0 cannot be told, and not so small that a cosine would exceed 1.
     """
     c, gram, variances = moments
-    ours, noisy = max(weights @ c, 0.0) / math.sqrt(weights @ gram @ weights), max(c[0], 0.0) / math.sqrt(gram[0, 0])
+    ours = max(float(weights @ c), 0.0) / math.sqrt(weights @ gram @ weights)
+    noisy = max(float(c[0]), 0.0) / math.sqrt(gram[0, 0])
     return float(max(ours - noisy, 0.0) / math.sqrt(max(c[0], math.sqrt(variances[0]), ours**2, noisy**2)))
 
 
@@ -290,14 +291,15 @@ def nonnegative_least_squares(gram: Floats, target: Floats) -> Floats:
     """
     scale = np.sqrt(gram.diagonal())
     present = np.flatnonzero(scale)
+    best: float
     best, weights = 0.0, np.zeros_like(target)
     for size in range(1, len(present) + 1):
         for chosen in map(list, itertools.combinations(present, size)):
             Γ = gram[np.ix_(chosen, chosen)] / np.outer(scale[chosen], scale[chosen]) + _RIDGE * np.eye(size)
             c = target[chosen] / scale[chosen]
             w = np.linalg.solve(Γ, c)
-            if (w >= 0).all() and w @ c > best:  # minus the least value on this face
-                best, weights = w @ c, np.zeros_like(target)
+            if (w >= 0).all() and float(w @ c) > best:  # minus the least value on this face
+                best, weights = float(w @ c), np.zeros_like(target)
                 weights[chosen] = w / scale[chosen]
     return weights
 
