@@ -7,9 +7,9 @@ from pathlib import Path
 
 from paper_figures import forensics
 from paper_figures._published import names, published
-from paper_figures._reproduction import Row, Stored, load
-from paper_figures._rows import table_of
-from paper_figures._states import WORST, Count, State, counts, states, total
+from paper_figures._reproduction import Row, Stored, load, table_of
+from paper_figures._states import Count, State, counts, states, total
+from paper_figures._verdict import WORST
 from paper_figures.items import ITEMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
