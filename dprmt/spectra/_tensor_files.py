@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -175,7 +176,9 @@ def _read_safetensor(path: Path, offset: int, dtype: str, shape: list[int]) -> A
         return np.broadcast_to(np.zeros((), "V1"), shape)
     values = np.fromfile(path, code, math.prod(shape), offset=offset).reshape(shape)
     if dtype == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        wide = values.astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
     return _EIGHT_BITS[dtype][values].view(EightBit) if dtype in _EIGHT_BITS else values
 
 
@@ -189,7 +192,8 @@ def _needing(module: str, install: str) -> Any:
 
 def _open_torch(path: Path) -> dict[str, Reader]:
     torch = _needing("torch", "extra train")
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    mapped = zipfile.is_zipfile(path)  # not read before it is used; older files have no such form
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     named = {path.stem: content} if isinstance(content, torch.Tensor) else dict(_leaves(content))
     return {name: partial(as_numpy, leaf) for name, leaf in named.items() if isinstance(leaf, torch.Tensor)}
 

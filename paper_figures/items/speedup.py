@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from dprmt.training.recipes import load_recipe
-from paper_figures import shrinkers  # noqa: F401 (registers "blend")
 from paper_figures._measured import ABOVE_ZERO, mean_row
 from paper_figures._picture import picture
 from paper_figures._pieces import Pieces
@@ -23,6 +22,7 @@ from paper_figures._published import published
 from paper_figures._reproduction import RESULTS, Found, Item, Row, Scale
 from paper_figures._verdict import Reason
 from paper_figures.items._paired_runs import Changes, PairedRuns, stored, trained
+from paper_figures.shrinkers import register_blend
 
 VARIANTS: dict[str, Changes] = {
     "DP-LoRA": {"denoising.method": "none"},
@@ -46,6 +46,7 @@ def runs_at(scale: Scale, folder: Path) -> PairedRuns:
     """Trained at small scale."""
     if scale == "long":
         return stored("denoising-speedup.json")
+    register_blend()
     recipe = load_recipe("minilm-docstrings").with_changes(SHORT)
     return trained(Pieces(folder, "speedup", scale), recipe, VARIANTS, SEEDS)
 

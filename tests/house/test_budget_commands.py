@@ -11,7 +11,7 @@ import pytest
 
 from dprmt.accounting import DPSGD, GaussianRelease, RandomAllocation, compose, largest_steps
 from dprmt.cli import main
-from dprmt.cli._runs import composition_of, document_of
+from dprmt.cli._run import composition_of, document_of
 
 RUN = ["--sample-rate", ".01", "--delta", "1e-5"]
 DONE = ["--phase", "noise-multiplier=1,steps=1000"]

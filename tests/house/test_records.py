@@ -27,7 +27,7 @@ from dprmt.accounting import (
     ReplaceOne,
 )
 from dprmt.cli import build_parser, main
-from dprmt.cli._runs import Run, phases_of, releases_of
+from dprmt.cli._run import Run, run_of
 
 RUN = ["--noise-multiplier", "1.3", "--sample-rate", "2000/67349", "--steps", "60"]
 EPOCHS = ["--noise-multiplier", "2", "--sampling", "allocation", "--steps-per-epoch", "12", "--epochs", "2"]
@@ -138,9 +138,7 @@ def test_every_value_comes_back(mechanism: DPSGD, steps: int, releases: list[Any
     """Through JSON, with every digit."""
     mechanism_and_steps = {"mechanism": mechanism.as_dict(), "steps": steps}
     record = json.loads(json.dumps(mechanism_and_steps | {"also": [release.as_dict() for release in releases]}))
-    assert phases_of(record) == ((mechanism, steps),)
-    assert releases_of(record) == tuple(releases)
-    assert Run(phases_of(record), False, releases_of(record)) == Run(((mechanism, steps),), False, tuple(releases))
+    assert run_of(record) == Run(((mechanism, steps),), False, tuple(releases))
 
 
 @pytest.mark.parametrize(

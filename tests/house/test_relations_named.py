@@ -17,14 +17,12 @@ from dprmt.accounting import (
     DPSGD,
     Group,
     Neighbours,
-    PrivacyBounds,
     ProbeChoice,
     ReplaceOne,
     compose,
     neighbours_from_dict,
 )
 from dprmt.cli import _accounting, main
-from dprmt.report._privacy import _HEADINGS, Row, Run, privacy_section
 from dprmt.statements import relation_label
 from tests.house.test_command_line import COMMANDS
 from tests.training.tiny_recipe import recipe_in, write_data
@@ -164,20 +162,6 @@ def test_a_training_run_names_it_wherever_it_says_epsilon(tmp_path: Path, capsys
     (run / "run.json").unlink()  # who is not told, does not say
     said(capsys, f"report --run {run} --out {tmp_path / 'page'}")
     assert "ε ≤" not in (tmp_path / "page" / "index.html").read_text()
-
-
-def test_the_price_of_clipping_names_it() -> None:
-    labels = ["exact", *_HEADINGS]
-    bounds = {
-        label: PrivacyBounds(2.0 - place / 10, 2.0 - place / 10, 2.0 - place / 10) for place, label in enumerate(labels)
-    }
-    rows = [Row(None, bounds, {}), Row(16, bounds, dict.fromkeys(_HEADINGS, 0.1))]
-    section = privacy_section(Run(curve_steps=(1,)), rows, {"exact": [bounds["exact"]]})
-    for table in section.tables:
-        assert "zero-out" in table.caption or "Same setting" in table.caption
-    assert "zero-out" in section.tables[0].caption
-    assert list(unnamed(section.numbers)) == []
-    assert "curves" in section.numbers
 
 
 @pytest.mark.parametrize(("neighbours", "words"), [(Group(3, ReplaceOne()), "replace-one, groups of 3")])

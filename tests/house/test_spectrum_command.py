@@ -22,7 +22,7 @@ from scipy.io import savemat
 
 from dprmt import plots
 from dprmt.cli import main
-from dprmt.cli._spectrum_tables import printable
+from dprmt.cli._spectrum import printable
 from dprmt.spectra import (
     MarchenkoPastur,
     bulk_edge,

@@ -6,12 +6,12 @@ import itertools
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from dprmt.report.measurements._demo import RecipeExperiment
+from dprmt.report.measurements._run import RecipeExperiment
 from dprmt.spectra import Estimate, displacement_factor, steps_until_visible
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
 from dprmt.training.harness import Observer, StepRecord, run_in_memory
@@ -161,7 +161,6 @@ def telemetry_readings(
     *,
     steps: int,
     seed: int = 0,
-    advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Read the telemetry of a recipe's first steps, without a denoiser, with the true values from clean gradients.
 
@@ -177,8 +176,6 @@ def telemetry_readings(
         Number of steps, at most the recipe's; there is advice from step 20 on.
     seed : int
         Seed of noise and batches.
-    advance : callable
-        Called after each step.
 
     Returns
     -------
@@ -209,12 +206,9 @@ def telemetry_readings(
     settings = setting.settings.with_changes({"denoising": {"method": "none"}, "telemetry": telemetry})
     experiment.model.load_state_dict(dict(start), strict=False)
     looks = [] if OPTIMIZERS[settings.optimizer.name].in_subspaces else [TelemetryTruth()]
-    said: list[dict[str, Any]] = []
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=looks) as run:
-        for record in itertools.islice(run.steps(), steps):
-            said.append({"step": record.step, "telemetry": record.telemetry})
-            advance()
-    return looks[0].private_steps if looks else said
+        records = list(itertools.islice(run.steps(), steps))
+    return looks[0].private_steps if looks else [{"step": r.step, "telemetry": r.telemetry} for r in records]
 
 
 def _lowest(slope: float, change: float) -> float:

@@ -11,8 +11,7 @@ from dprmt.training.denoising._evaluation import PrivateDataWarning as PrivateDa
 from dprmt.training.denoising._evaluation import PrivateImprovement as PrivateImprovement
 from dprmt.training.denoising._noise import gradient_noise_std as gradient_noise_std
 from dprmt.training.denoising._options import Denoising as Denoising
-from dprmt.training.denoising._report import DenoisingReport as DenoisingReport
-from dprmt.training.denoising._report import LayerSpectrum as LayerSpectrum
+from dprmt.training.denoising._options import DenoisingReport as DenoisingReport
 from dprmt.training.denoising._step import DenoisingStep as DenoisingStep
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "DenoisingEvaluation",
     "DenoisingReport",
     "DenoisingStep",
-    "LayerSpectrum",
     "PrivateDataWarning",
     "PrivateImprovement",
     "gradient_noise_std",
