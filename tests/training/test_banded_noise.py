@@ -84,6 +84,13 @@ def test_coefficients_have_the_least_error_of_all_columns_of_norm_one() -> None:
     assert literal(four) < literal(two) < literal(np.array([1.0])) == pytest.approx(np.sqrt(41 / 2))
 
 
+@pytest.mark.parametrize(("bands", "steps", "share"), [(2, 23_440, 0.7077), (4, 2344, 0.5063), (64, 2344, 0.1590)])
+def test_long_runs_reach_the_least_error(bands: int, steps: int, share: float) -> None:
+    """Trials of the search overflow. The floor is 1/√b of independent noise: all c_j equal, in a run without end."""
+    found = prefix_error(BandedNoise(bands).coefficients(steps), steps) / np.sqrt((steps + 1) / 2)
+    assert 1 / np.sqrt(bands) < found < share
+
+
 # ------------------------------------------------------------------------------------------------------------- its law
 
 

@@ -17,7 +17,9 @@ from dprmt._validation import ParameterError, check_count
 from dprmt.accounting import CyclicPoisson
 from dprmt.accounting.basics import Value
 
-_MOST_BANDS = 4096
+_MOST_BANDS = 1024
+_SHORT = 512  # steps for which the minimum is found from a rough start
+_OVERFLOW = 1e6  # above every logarithm of an error that is finite
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,8 +54,8 @@ class BandedNoise(Value):
     Examples
     --------
     >>> noise = BandedNoise(bands=3)
-    >>> [round(c, 2) for c in noise.coefficients(steps=100)]
-    [0.72, 0.53, 0.45]
+    >>> print(noise.coefficients(steps=100).round(2))
+    [0.72 0.53 0.45]
     """
 
     kind: ClassVar[str] = "banded"
@@ -89,16 +91,22 @@ class BandedNoise(Value):
 
         def cost(tail: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             c = np.concatenate([[1.0], tail])
-            sums = _prefix_sums(c, length)
-            twice = lfilter([1.0], c, sums)  # -∂sums/∂c_j, shifted by j
-            error = float(weights @ sums**2)
-            weighted = weights * sums
-            slopes = [-2 * float(weighted[j:] @ twice[: length - j]) / error for j in range(1, len(c))]
-            return float(np.log(c @ c * error)), np.array(slopes) + 2 * tail / (c @ c)
+            with np.errstate(all="ignore"):  # a trial may be an unstable recurrence, whose noise overflows
+                sums = _prefix_sums(c, length)
+                twice = lfilter([1.0], c, sums)  # -∂sums/∂c_j, shifted by j
+                error = float(weights @ sums**2)
+                weighted = weights * sums / error
+                slopes = np.array([-2 * float(weighted[j:] @ twice[: length - j]) for j in range(1, len(c))])
+            if not np.isfinite(slopes).all():
+                return _OVERFLOW, np.zeros_like(tail)
+            return float(np.log(c @ c * error)), slopes + 2 * tail / (c @ c)
 
         j = np.arange(1, min(self.bands, length))
         start = np.cumprod((2 * j - 1) / (2 * j))  # of √(1/(1 - x)), the best without a limit on bands
-        found = np.concatenate([[1.0], minimize(cost, start, jac=True, method="L-BFGS-B").x if len(j) else []])
+        if length > max(_SHORT, 8 * self.bands):  # near the best, but far enough from an unstable recurrence
+            shorter = self.coefficients(length // 8)
+            start = shorter[1:] / shorter[0]
+        found = np.concatenate([[1.0], minimize(cost, start, jac=True, method="BFGS").x if len(j) else []])
         found /= np.linalg.norm(found)
         return found * (1.0 - 2.0**-50)  # a norm of at most 1, whatever is rounded
 
