@@ -25,6 +25,7 @@ One check sees the following, with τ for `Tolerance.beside`:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -207,7 +208,7 @@ class Isolation:
         if changed := self._restored(buffers):
             raise TrainingStateError(changed_buffer(changed[0]))
         given = rows.picked(few.order)
-        together = self._run(losses, given, len(few.order), few.own, seed, noted=True, apart=True)
+        together = self._run(losses, given, len(few.order), few.own, seed, noted=first is None, apart=True)
         limits = self._tolerance(together)
         opposite = rows.opposite(few.order, few.own)
         self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
@@ -226,11 +227,11 @@ class Isolation:
         return all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
 
     def _chosen(self, rows: BatchRows) -> list[int]:
-        """Choose at first the ends and the row with most padding; later that one, or any, and another."""
+        """Choose two: at first of the row with most padding and the ends; later that row, or any, and another."""
         size = rows.size
         most_padded = min(range(size), key=rows.columns)
         if self.count == 0:
-            return list(dict.fromkeys([0, size - 1, most_padded]))
+            return list(dict.fromkeys([most_padded, 0, size - 1]))[:2]
         first = most_padded if rows.tells_padding else self._chance.randrange(size)
         return [first, (first + 1 + self._chance.randrange(size - 1)) % size]
 
@@ -364,6 +365,8 @@ def _is_same(one: _Pass, row: int, other: _Pass, same: int) -> bool:
                 if isinstance(value, nn.Parameter):
                     continue
                 a, b = (x[at] if x.ndim and len(x) == len(y) else x for x, y, at in ((value, g, row), (twin, h, same)))
+                if a.ndim == b.ndim > 0 and h.ndim > 1 and len(a) < len(b) == len(h[same]):  # without padding
+                    b = next((b[part] for part, rest in _ends(len(a), len(b)) if not bool(h[same][rest].any())), b)
                 if a.shape != b.shape or a.dtype != b.dtype:
                     return False
                 if not torch.equal(a, b):
@@ -396,6 +399,11 @@ def _refuse(one: _Pass, row: int, other: _Pass, same: int, limit: float, said: s
 
 def _square(gradient: Mapping[nn.Parameter, Any]) -> float:
     return sum(float(value.square().sum()) for value in gradient.values())
+
+
+def _ends(length: int, width: int) -> list[tuple[slice, slice]]:
+    """Return the first and the last columns of this number, each with those that are left."""
+    return [(slice(length), slice(length, width)), (slice(width - length, width), slice(width - length))]
 
 
 class _Outputs:
@@ -451,6 +459,11 @@ def _has_rows(value: torch.Tensor, factors: Sequence[float]) -> bool:
     return value.ndim > 0 and len(value) == len(factors)
 
 
+@functools.cache
+def _draws(operation: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in operation.tags
+
+
 class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
     """Notes generators with their states; ``calm``: dropout passes everything on, other draws are constants."""
 
@@ -461,7 +474,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by my
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not _draws(func):
             return func(*args, **kwargs)
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Generator):
