@@ -205,10 +205,10 @@ class Isolation:
 
         batch, one_extreme = rows.picked(many.order), many.factors(1.0, first=_LARGE)
         first = run(batch, many, one_extreme, noted=True)
-        if changed := self._restored(buffers):
-            raise TrainingStateError(changed_buffer(changed[0]))
         given = rows.picked(few.order)
         together = self._run(losses, given, len(few.order), few.own, seed, noted=first is None, apart=True)
+        if changed := self._restored(buffers):
+            raise TrainingStateError(changed_buffer(changed[0]))
         limits = self._tolerance(together)
         opposite = rows.opposite(few.order, few.own)
         self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
@@ -216,9 +216,9 @@ class Isolation:
         self._compare_beside(first, copies, limits)
         calm = together
         if together.draws or len(chosen) > len(few.own):
-            calm = self._run(losses, rows.picked(chosen), len(chosen), [*range(len(chosen))], seed, calm=True)
+            calm = self._run(losses, rows.picked(chosen), len(chosen), [*range(len(chosen))], seed, calm=together.draws)
         for place, row in enumerate(chosen):
-            alone = self._alone(losses, rows, row, seed)
+            alone = self._alone(losses, rows, row, seed, calm=together.draws)
             self._compare(alone, 0, calm, place, (limits.loss, limits.gradient, _NEGLIGIBLE))
         again = run(batch, many, many.factors(math.nan, first=_LARGE)) or run(batch, many, one_extreme)
         if first is not None and (again is None or again.states != first.states):
@@ -272,9 +272,9 @@ class Isolation:
                     elif leaves and found.requires_grad:
                         grown = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
                         scores = [torch.zeros(len(own)) if value is None else value[own] for value in grown]
-                drawn = self._states() != before or bool(draws and draws.generators)
                 self.generators |= dict.fromkeys(draws.generators if draws else ())
-                return _Pass(found.detach()[own], uses, scores, drawn, self._states())
+                after = self._states()
+                return _Pass(found.detach()[own], uses, scores, after != before, after)
         finally:
             for generator, state in ((draws.generators if draws else {}) | states).items():
                 generator.set_state(state)
@@ -288,9 +288,9 @@ class Isolation:
         _, words, *place = np.random.get_state()  # noqa: NPY002  (a model may draw from it)
         return [*torches, random.getstate(), words.tobytes(), place]
 
-    def _alone(self, losses: Losses, rows: BatchRows, row: int, seed: bytes, *, cut: bool = True) -> _Pass:
+    def _alone(self, losses: Losses, rows: BatchRows, row: int, seed: bytes, *, calm: bool, cut: bool = True) -> _Pass:
         try:
-            return self._run(losses, rows.alone(row, cut=cut), 1, [0], seed, calm=True)
+            return self._run(losses, rows.alone(row, cut=cut), 1, [0], seed, calm=calm)
         except (ParameterError, TrainingStateError):
             raise
         except _FAILURES as error:
@@ -298,7 +298,7 @@ class Isolation:
             if widths and self._only_widths in (None, widths):
                 # A model of one fixed length: its padding is not other samples'. In a batch of another width it is.
                 self._only_widths = widths
-                return self._alone(losses, rows, row, seed, cut=False)
+                return self._alone(losses, rows, row, seed, calm=calm, cut=False)
             if widths:
                 todo = "it must take texts without padding, of any length up to the longest"
             found = f"the function of losses fails for a sample alone ({type(error).__name__}: {error})"
