@@ -16,8 +16,8 @@ from typing import Any, Literal
 from dprmt._files import strict_json, write_whole
 from paper_figures._pieces import cpu_seconds
 from paper_figures._published import Cell
-from paper_figures._sources import digests, module_of
-from paper_figures._verdict import Interval, Reason, Verdict, judge
+from paper_figures._sources import digests, place_of
+from paper_figures._verdict import WORST, Interval, Reason, Verdict, judge
 
 Scale = Literal["small", "long", "paper"]
 """Minutes on one core; the same with all of its steps and seeds, hours; what the paper has."""
@@ -192,7 +192,7 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
         round(time.perf_counter() - wall, 1),
         round(cpu_seconds() - cpu + found.earlier_seconds, 1),
         _versions(),
-        digests(module_of(item.measure)),
+        digests(place_of(item.measure)),
     )
     save(stored, folder)
     if found.stopped:
@@ -224,6 +224,46 @@ def load(name: str, folder: Path = RESULTS) -> Stored | None:
     rows = [Row(**row | {"ours": math.nan if row["ours"] is None else row["ours"]}) for row in found.pop("rows")]
     reasons = [Reason(**reason) for reason in found.pop("reasons", ())]
     return Stored(found=Found(rows, reasons=reasons, **found), **content)
+
+
+def table_of(rows: Sequence[Row]) -> list[str]:
+    """One line a row: ours with its interval, theirs with its margin, and the verdict."""
+    lines = ["| quantity | ours | interval | published | margin | verdict |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        verdict = row.verdict()
+        unit = f" {row.unit}" if row.unit else ""
+        ours = "none" if math.isnan(row.ours) else f"{row.ours:.4g}{unit}"
+        printed = row.claim or ("–" if row.published is None else f"{row.published:.6g}")
+        cells = (
+            row.label.replace("|", "∣"),
+            ours,
+            _interval(row),
+            printed,
+            "–" if row.margin is None else f"{row.margin:.3g}",
+            "–" if verdict is None else "**differs**" if verdict == "differs" else verdict,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _interval(row: Row) -> str:
+    if row.interval is None:
+        return "–"
+    low, high = row.interval
+    if low == high:
+        return "exact"
+    return f"{_end(low)} … {_end(high)}"
+
+
+def _end(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else ("-∞" if value < 0 else "∞")
+
+
+def verdict_counts(rows: Sequence[Row]) -> str:
+    """In words, best first."""
+    counted = Counter(row.verdict() for row in rows)
+    found = [f"{counted[verdict]} {verdict}" for verdict in reversed(WORST) if counted[verdict]]
+    return ", ".join(found) or "shown"
 
 
 def _versions() -> dict[str, str]:

@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent
-NEUTRAL = {"__main__", "_complete", "_needs", "_page", "_picture", "_pieces", "_plots", "_published", "_replay"}
-NEUTRAL |= {"_reproduction", "_rows", "_sources", "_states", "items"}
+NEUTRAL = {"__main__", "_needs", "_page", "_picture", "_pieces", "_published", "_replay", "_reproduction", "_sources"}
+NEUTRAL |= {"_states", "items"}
 """Modules that store, show and look up."""
 _DRAWS = re.compile(r"_?(plot|draw|picture|panel|show|print|said|sentence|words|differs|title|ITEMS?$)", re.IGNORECASE)
 
 
-def digests(module: str) -> dict[str, str]:
-    """By name, of all definitions of a module of this package and of those of the package that they use.
+def digests(place: tuple[str, str]) -> dict[str, str]:
+    """By name, of a definition of this package, given as module and name, and of all that it uses.
 
     Empty of a module from elsewhere: an item may be added from outside.
     """
     found: dict[str, str] = {}
-    due, seen = [(module, name) for name in _definitions(module)], set()
+    due, seen = [place], set()
     while due:
         place = due.pop()
         home, name = place
@@ -46,17 +46,17 @@ def digests(module: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def changed(stored: Mapping[str, str], module: str) -> list[str]:
+def changed(stored: Mapping[str, str], place: tuple[str, str]) -> list[str]:
     """Definitions that are others than when a result was stored, those that came or went among them."""
-    now = digests(module)
+    now = digests(place)
     return sorted(name for name in stored.keys() | now.keys() if stored.get(name) != now.get(name))
 
 
-def module_of(measure: Any) -> str:
-    """Where an item's function is from, under the arguments that it may have got already."""
+def place_of(measure: Any) -> tuple[str, str]:
+    """Module and name of an item's function, under the arguments that it may have got already."""
     while hasattr(measure, "func"):
         measure = measure.func
-    return str(measure.__module__)
+    return str(measure.__module__), str(measure.__name__)
 
 
 @cache

@@ -19,6 +19,7 @@ from dprmt._validation import ParameterError
 from dprmt.cli._options import Commands, UsageError, add_parser, add_record, count, name_of, picture, real, writable
 from dprmt.cli._terminal import text_table
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, noisy_spectrum_from_dict, spectra_of
+from dprmt.spectra._checkpoint import SUBTRACTED
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 Spectra = Mapping[str, NoisySpectrum]
@@ -288,7 +289,7 @@ def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoRet
     if namespace.param is not None:
         _refuse("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
     others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
-    if namespace.minus is not None and all(why.endswith("file that is subtracted") for why in skipped.values()):
+    if namespace.minus is not None and all(why.endswith(SUBTRACTED) for why in skipped.values()):
         _refuse("--minus", "a file with matrices of FILE", namespace.minus, f"{name!r} {reason}{others}")
     _refuse("FILE", f"a file with {_MATRIX}", namespace.file[0], f"{name!r} {reason}{others}")
 

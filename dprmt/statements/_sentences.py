@@ -105,7 +105,9 @@ def relation_sentence(run: Composition) -> str:
             f"under the addition or removal of {who}, provided that the sampling rate and the divisor of the sum were"
             " chosen without the number of samples"
         )
-    return f"when {who} may{each} be replaced by one without a gradient, the number of samples being public"
+    is_shared = any(mechanism.beside for mechanism, _ in trainings(run))
+    absent = "one without a gradient" + (" that is in none of the sums" if is_shared else "")
+    return f"when {who} may{each} be replaced by {absent}, the number of samples being public"
 
 
 def sampling_sentence(sampling: Sampling, steps: int) -> str:

@@ -154,7 +154,6 @@ def test_parameters_without_gradient_are_skipped_and_nothing_changes_on_error() 
         {"loss": "max"},
         {"backend": "gpu"},
         {"exclude": "head"},
-        {"spectra": [1]},
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:

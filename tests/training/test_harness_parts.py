@@ -23,8 +23,8 @@ from dprmt._files import append_line
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.training.harness import SilentParameterError, read_metrics
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._guard import check_gradients_arrive, check_parameters_moved, snapshot
 from dprmt.training.harness._loop import learning_rate_factor
+from dprmt.training.harness._prepare import check_gradients_arrive, check_parameters_moved, snapshot
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.harness._train import Interrupts
 from dprmt.training.private_run._batches import Draws, Source, poisson
@@ -184,8 +184,6 @@ def test_checkpoint_refuses_what_it_cannot_keep(tmp_path):
     save_checkpoint(tmp_path, {"step": 1})
     with pytest.raises(ParameterError, match=r"state\.bad"):
         save_checkpoint(tmp_path, {"bad": object()})
-    with pytest.raises(ParameterError, match=r"state\.bad must be a dict with strings and integers for keys, got 0\.5"):
-        save_checkpoint(tmp_path, {"bad": {0.5: 1}})
     assert load_checkpoint(tmp_path) == {"step": 1}
 
 

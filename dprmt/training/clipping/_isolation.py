@@ -101,7 +101,7 @@ class Isolation:
     """
 
     def __init__(self, capture: Capture, rate: float, clipping_norm: float) -> None:
-        self._capture, self._model, self._rate, self._clipping_norm = capture, capture.model, rate, clipping_norm
+        self._capture, self._model, self._rate, self.clipping_norm = capture, capture.model, rate, clipping_norm
         self._chance = secrets.SystemRandom()
         modules = list(self._model.modules())
         self._padding = {part.padding_idx for part in modules if getattr(part, "padding_idx", None) is not None}
@@ -267,7 +267,7 @@ class Isolation:
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
         finite, allowed = (
             [*map(math.isfinite, lengths)],
-            max(gradient * max(lengths) ** 0.5, floor * self._clipping_norm),
+            max(gradient * max(lengths) ** 0.5, floor * self.clipping_norm),
         )
         if any(finite) and not (all(finite) and within(apart**0.5, allowed)):  # else left out of the sum, both
             _refuse(one, row, other, same, loss, f"gradients at {worst[1]} depend on other samples: {_OWN}")

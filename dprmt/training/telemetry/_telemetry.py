@@ -15,7 +15,7 @@ from opacus.optimizers import DPOptimizer
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.spectra import Estimate
 from dprmt.training.denoising import gradient_noise_std
-from dprmt.training.optimizers import DPGrape
+from dprmt.training.optimizers import DPGrape, released_gradient
 from dprmt.training.telemetry._advice import EARLIEST, FAILURE, advice
 from dprmt.training.telemetry._displacement import Displacement
 from dprmt.training.telemetry._history import ROWS, History
@@ -236,7 +236,7 @@ class Telemetry:
         self._now = check_real("sigma", self._sigma(), low=0.0)
         self._step += 1
         self.last = {}
-        released = {name: _released(p) for name, (p, _) in self._groups.items()}
+        released = {name: released_gradient(p) for name, (p, _) in self._groups.items()}
         gradients = {name: g for name, g in released.items() if g is not None}
         self._noisy = {name: vector(g) for name, g in gradients.items()}
         if self._now == 0 or len(self._noisy) < len(self._groups):
@@ -377,12 +377,6 @@ def _named_groups(
                 raise ParameterError("named_parameters", list(names.values()), allowed)
             found[names[id(p)]] = (p, partial(optimizer.param_groups.__getitem__, place))
     return found
-
-
-def _released(p: torch.Tensor) -> torch.Tensor | None:
-    # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
-    projected: torch.Tensor | None = getattr(p, "projected_grad", None)
-    return p.grad if projected is None else projected
 
 
 def _confined(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> frozenset[str]:
