@@ -91,7 +91,7 @@ def add_command(commands: Commands) -> None:
     add("--clipping-norm", metavar="C", type=positive, help="C, > 0")
     add("--batch-size", metavar="B", type=positive, help=level)
     add("--false-alarm", metavar="P", type=real(low=1e-12, high=1 - 1e-6), help=alarm)
-    add_record(parser, "matrices")
+    add_record(parser, matrices=list)
     add("--minus", metavar="BEFORE", type=file, help="a file that is subtracted by name")
     add("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
     add("--top", metavar="N", type=count(), help="show the first N matrices only")
