@@ -385,14 +385,14 @@ def _verdict(found: Spectra, *, estimated: bool) -> str:
 
 
 def _doubts(found: Spectra) -> Iterator[str]:
-    """What speaks against the stated noise, one line for each verdict."""
+    """What speaks against the stated noise, one line for each kind of verdict."""
     by_verdict: dict[str, list[str]] = {}
     for name, spectrum in found.items():
         if not spectrum.fit.fits:
-            by_verdict.setdefault(spectrum.fit.verdict, []).append(printable(name))
+            by_verdict.setdefault(spectrum.fit.verdict.partition(", σ is")[0], []).append(name)
     for said, names in list(by_verdict.items())[:_DOUBTS]:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"noise of {names[0]}{more}: {said}\n"
+        more = f" and {len(names) - 1} more: {said}" if len(names) > 1 else f": {found[names[0]].fit.verdict}"
+        yield f"noise of {printable(names[0])}{more}\n"
     if len(by_verdict) > _DOUBTS:
         yield f"and {len(by_verdict) - _DOUBTS} more verdicts; --json has all\n"
 
