@@ -243,5 +243,6 @@ def details(name: str, result: Stored) -> str:
         f"{result.wall_seconds:.0f} s wall, {result.cpu_seconds:.0f} s CPU",
     ]
     made += [text for text in (found.model, found.data) if text] + ([f"{found.seeds} seeds"] if found.seeds > 1 else [])
+    made += [f"replayed {result.replayed}"] if result.replayed else []
     lines += ["", "; ".join(made) + ".", *(f"Plot: paper_figures/results/{picture}" for picture in found.pictures)]
     return "\n".join(lines) + "\n"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dprmt._files import strict_json, write_whole
-from paper_figures._pieces import cpu_seconds
+from paper_figures._pieces import cpu_seconds, raw_file
 from paper_figures._published import Cell
-from paper_figures._sources import digests, place_of
+from paper_figures._sources import changed, digests, place_of
 from paper_figures._verdict import WORST, Interval, Reason, Verdict, judge
 
 Scale = Literal["small", "long", "paper"]
@@ -130,6 +130,8 @@ class Item:
     scales: tuple[Scale, ...] = ("small",)
     form_only: bool = False
     """Whether model and data are others than the paper's, so that its numbers are no yardstick."""
+    pieces_of: Item | None = None
+    """The item whose pieces it reads, if they are not its own."""
 
     @property
     def default_scale(self) -> Scale:
@@ -150,7 +152,9 @@ class Stored:
     cpu_seconds: float
     versions: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)
-    """Digests of the item's own files, see `paper_figures._sources`; empty in results that are older than they."""
+    """Digests of the item's code, see `paper_figures._sources`; empty in results that are older than they."""
+    replayed: str = ""
+    """How many pieces later code measured again with the same numbers, if ``code`` is that code."""
 
     @property
     def disagrees(self) -> bool:
@@ -182,6 +186,7 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
     """
     folder.mkdir(parents=True, exist_ok=True)
     wall, cpu = time.perf_counter(), cpu_seconds()
+    code = _code(item, scale, folder)
     found = item.measure(scale, folder)
     stored = Stored(
         item.name,
@@ -192,12 +197,23 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
         round(time.perf_counter() - wall, 1),
         round(cpu_seconds() - cpu + found.earlier_seconds, 1),
         _versions(),
-        digests(place_of(item.measure)),
+        code,
     )
     save(stored, folder)
     if found.stopped:
         raise KeyboardInterrupt(f"{found.stopped}; what is whole is stored")
     return stored
+
+
+def _code(item: Item, scale: Scale, folder: Path) -> dict[str, str]:
+    """The present code, unless the result is of pieces that earlier code may have measured: then that code."""
+    before, owner = load(item.name, folder), item.pieces_of
+    if owner is None:
+        reused = before is not None and raw_file(folder, item.name, scale).exists()
+    else:
+        source = load(owner.name, folder)
+        reused = before is not None and source is not None and bool(changed(source.code, place_of(owner.measure)))
+    return before.code if before is not None and reused else digests(place_of(item.measure))
 
 
 def save(stored: Stored, folder: Path = RESULTS) -> None:

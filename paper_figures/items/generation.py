@@ -272,8 +272,9 @@ def counts(scale: Scale, folder: Path) -> Found:
     return Found(check.rows(published), differs=check.how, reasons=check.reasons, seeds=0)
 
 
+ITEM = Item(OWNER, "Generation early in training", early, ("small", "long", "paper"), form_only=True)
 ITEMS = (
-    Item(OWNER, "Generation early in training", early, ("small", "long", "paper"), form_only=True),
-    Item("generation-400", "Generation late in training", late, ("small", "paper"), form_only=True),
+    ITEM,
+    Item("generation-400", "Generation late in training", late, ("small", "paper"), True, ITEM),
     Item("generation-counts", "Combinations in which the denoised model is ahead", counts, scales=("paper",)),
 )

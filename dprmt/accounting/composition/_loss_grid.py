@@ -58,7 +58,7 @@ def _around_the_commonest(pair: StepPair, index: NDArray[np.int64], mesh: float)
         masses[:left], masses[right - 1 :] = found[:left], found[left + 1 :]
     at_nodes = np.zeros(index.size)
     at_nodes[at] = parts.p[left]
-    rest = LossCells(*beside, parts.p_below, parts.q_below, parts.p_above, parts.q_above)
+    rest = LossCells(beside[0], beside[1], parts.p_below, parts.q_below, parts.p_above, parts.q_above)
     return from_below(index, mesh, rest, offset, at_nodes)
 
 
