@@ -91,7 +91,7 @@ def add_command(commands: Commands) -> None:
     add("--clipping-norm", metavar="C", type=positive, help="C, > 0")
     add("--batch-size", metavar="B", type=positive, help=level)
     add("--false-alarm", metavar="P", type=real(low=1e-12, high=1 - 1e-6), help=alarm)
-    add_record(parser, "matrices")
+    add_record(parser, matrices=list)
     add("--minus", metavar="BEFORE", type=file, help="a file that is subtracted by name")
     add("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
     add("--top", metavar="N", type=count(), help="show the first N matrices only")
@@ -385,12 +385,11 @@ def _verdict(found: Spectra, *, estimated: bool) -> str:
 
 
 def _doubts(found: Spectra) -> Iterator[str]:
-    """What speaks against the stated noise, one line for each verdict."""
+    """What speaks against the stated noise, one line for each kind of verdict."""
     by_verdict: dict[str, list[str]] = {}
     for name, spectrum in found.items():
         if not spectrum.fit.fits:
-            kind = spectrum.fit.verdict.partition(", σ is")[0]
-            by_verdict.setdefault(kind, []).append(name)
+            by_verdict.setdefault(spectrum.fit.verdict.partition(", σ is")[0], []).append(name)
     for said, names in list(by_verdict.items())[:_DOUBTS]:
         more = f" and {len(names) - 1} more: {said}" if len(names) > 1 else f": {found[names[0]].fit.verdict}"
         yield f"noise of {printable(names[0])}{more}\n"
