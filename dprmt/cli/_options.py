@@ -48,7 +48,6 @@ MEANING_IN_SHORT = """\
 what the answer means: how well an attacker who sees all that is released can tell whether one sample was used
 (zero-out neighbours, Poisson sampling, unless options say otherwise); dprmt --help has the conditions
 """
-_PICTURES = (".png", ".pdf", ".svg")
 _NEGATIVE = re.compile(r"-(\.?\d|inf|nan)")
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 
@@ -80,8 +79,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
+        message = _CHOICE.sub(r"must be one of \2, got \1", message)
         message = re.sub(r"^argument (\S+): must", r"\1 must", message).removeprefix("argument ")
-        raise UsageError(f"{self.prog}: " + _CHOICE.sub(r"must be one of \2, got \1", message))
+        raise UsageError(f"{self.prog}: {message}")
 
     def shown(self, name: str) -> str:
         """The option of this name as it is written on the command line; of no option, the name itself."""
@@ -175,19 +175,26 @@ def name_of(what: str) -> Callable[[str], str]:
     return read
 
 
-def picture(name: str) -> str:
-    """A reader of names of pictures that can be written."""
-    place = Path(name_of("a file")(name))
-    allowed = ""
-    if place.suffix.lower() not in _PICTURES:
-        allowed = "a file name that ends in .png, .pdf or .svg"
-    elif not place.parent.is_dir() or place.is_dir():
-        allowed = "a file in an existing folder"
-    elif not os.access(place.parent, os.W_OK):
-        allowed = "a file in a folder that can be written"
-    if allowed:
-        raise refused(repr(name), allowed)
-    return name
+def writable(*endings: str) -> Callable[[str], str]:
+    """A reader of names of files that can be written, with one of some endings."""
+
+    def read(name: str) -> str:
+        place = Path(name_of("a file")(name))
+        allowed = ""
+        if endings and place.suffix.lower() not in endings:
+            allowed = f"a file name that ends in {', '.join(endings[:-1])} or {endings[-1]}"
+        elif not place.parent.is_dir() or place.is_dir():
+            allowed = "a file in an existing folder"
+        elif not os.access(place.parent, os.W_OK):
+            allowed = "a file in a folder that can be written"
+        if allowed:
+            raise refused(repr(name), allowed)
+        return name
+
+    return read
+
+
+picture = writable(".png", ".pdf", ".svg")
 
 
 def record(what: str, keys: Collection[str]) -> Callable[[str], dict[str, Any]]:

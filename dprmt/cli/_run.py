@@ -49,7 +49,7 @@ from dprmt.accounting import (
     release_from_dict,
 )
 from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record, refused, rounded_up
-from dprmt.statements import mechanism_from_dict, relation_label
+from dprmt.statements import mechanism_from_dict, norms_label, relation_label
 
 _MOST_STEPS = 10**9
 _RATE = "a number or a fraction such as 2000/67349 in [1e-09, 1]"
@@ -312,15 +312,10 @@ def _label(mechanism: DPSGD) -> str:
     most = getattr(mechanism.sampling, "at_most", None)
     scheme = f", batches of at most {most}" if most else _LABELS.get(type(mechanism.sampling), "")
     beside = f", {len(mechanism.beside)} more of each batch" if mechanism.beside else ""
-    return f"{_norms_label(mechanism.norms)}{scheme}{beside}{by_curves}"
-
-
-def _norms_label(norms: Norms) -> str:
-    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
-        return "exact norms"
-    probes = f"{norms.probes} {'secret' if norms.secret else 'public'} probes"
-    sketch = f" and a sketch of {norms.sketch}" if isinstance(norms, HutchPlusPlus) else ""
-    return f"{probes}{sketch}, {getattr(norms, 'analysis', 'tight')} analysis"
+    norms = norms_label(mechanism.norms)
+    if not isinstance(mechanism.norms, ExactNorms):
+        norms += f", {getattr(mechanism.norms, 'analysis', 'tight')} analysis"
+    return f"{norms}{scheme}{beside}{by_curves}"
 
 
 def run_of(stated: Mapping[str, Any]) -> Run:

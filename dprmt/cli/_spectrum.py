@@ -16,9 +16,10 @@ from typing import Any, NoReturn
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli._options import Commands, UsageError, add_parser, add_record, count, name_of, picture, real
+from dprmt.cli._options import Commands, UsageError, add_parser, add_record, count, name_of, picture, real, writable
 from dprmt.cli._terminal import text_table
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, noisy_spectrum_from_dict, spectra_of
+from dprmt.spectra._checkpoint import SUBTRACTED
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 Spectra = Mapping[str, NoisySpectrum]
@@ -94,7 +95,7 @@ def add_command(commands: Commands) -> None:
     add("--minus", metavar="BEFORE", type=file, help="a file that is subtracted by name")
     add("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
     add("--top", metavar="N", type=count(), help="show the first N matrices only")
-    add("--html", metavar="OUT", type=file, help="write the table of all matrices as HTML")
+    add("--html", metavar="OUT", type=writable(), help="write the table of all matrices as HTML")
     add("--csv", action="store_true", help="one line for each matrix, as csv")
     add("--csv-values", action="store_true", help="one line for each singular value, as csv")
     add("--param", metavar="NAME", help=name)
@@ -288,6 +289,8 @@ def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoRet
     if namespace.param is not None:
         _refuse("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
     others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
+    if namespace.minus is not None and all(why.endswith(SUBTRACTED) for why in skipped.values()):
+        _refuse("--minus", "a file with matrices of FILE", namespace.minus, f"{name!r} {reason}{others}")
     _refuse("FILE", f"a file with {_MATRIX}", namespace.file[0], f"{name!r} {reason}{others}")
 
 

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt import _html
-from dprmt._validation import check_real
+from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._arrays import is_tensor, matrices_of, promote_half
 from dprmt.spectra._noise_level import ROUNDING, spectrum_sigma
 from dprmt.spectra._noisy_spectrum import GramSpectrum, NoisySpectrum, largest_entry, spectrum_of_values
 from dprmt.spectra._tensor_files import EightBit, UnreadableFileError, as_numpy, open_tensors
 
 LARGEST_ENTRY = 1e100
+SUBTRACTED = "in the file that is subtracted"
+"""How the reasons end for which there is no difference."""
 _MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg"}
 _PAIRS = (("lora_A", "lora_B"), ("lora_down", "lora_up"), ("lora_embedding_A", "lora_embedding_B"))
 Sigma = float | Callable[[NDArray[Any]], float] | None
@@ -136,7 +138,7 @@ def spectra_of(
         ``.gguf`` file, whose tensors are dequantized, where ``gguf`` is installed, ``.mat``, and ``.h5`` where ``h5py``
         is installed.
     sigma : float or callable, optional
-        Standard deviation of one entry of the noise, > 0, or a function that returns it for a matrix in its own dtype,
+        Standard deviation of one entry of the noise, >= 0, or a function that returns it for a matrix in its own dtype,
         float32 at least; estimated from each matrix by default.
     minus : str, Path or mapping, optional
         A checkpoint that is subtracted first, by name; of adapters the products are subtracted. If no name is in both,
@@ -158,7 +160,7 @@ def spectra_of(
     Raises
     ------
     ParameterError
-        If ``sigma`` or ``false_alarm`` is out of range.
+        If ``source`` is neither a path nor a mapping, or ``sigma`` or ``false_alarm`` is out of range.
     ValueError
         If a file cannot be read at all. An array that cannot be read is listed in ``skipped``.
 
@@ -199,7 +201,7 @@ def _difference(name: str, arrays: _Arrays, before: _Arrays | None) -> NDArray[A
         return array
     earlier = before.read(name)
     if not isinstance(earlier, str) and earlier.shape != array.shape:
-        earlier = f"has shape {array.shape}, {earlier.shape} in the file that is subtracted"
+        earlier = f"has shape {array.shape}, {earlier.shape} {SUBTRACTED}"
     if isinstance(earlier, str):
         return earlier
     with np.errstate(over="ignore"):  # such a row says so
@@ -249,7 +251,7 @@ def _product(
     b, a = factors
     if earlier is not None:
         if (len(b), a.shape[1]) != (len(earlier[0]), earlier[1].shape[1]):
-            return "has another shape in the file that is subtracted"
+            return f"has another shape {SUBTRACTED}"
         b, a = np.hstack([b, -earlier[0]]), np.vstack([a, earlier[1]])
     if callable(sigma):
         return _spectrum(b @ a, sigma, false_alarm)
@@ -273,11 +275,16 @@ class _Arrays:
     """The arrays of a checkpoint, and which of them belong together."""
 
     def __init__(self, source: Source, like: Iterable[str] = ()) -> None:
-        self.readers: dict[str, Callable[[], Any]] = (
-            {str(name): partial(source.__getitem__, name) for name in source}
-            if isinstance(source, Mapping)
-            else dict(open_tensors(Path(source)))
-        )
+        self.readers: dict[str, Callable[[], Any]]
+        if isinstance(source, Mapping):
+            self.readers = {str(name): partial(source.__getitem__, name) for name in source}
+        elif isinstance(source, (str, Path)):
+            try:
+                self.readers = open_tensors(Path(source))
+            except UnreadableFileError as error:
+                raise UnreadableFileError(error.allowed, error.reason, source) from None
+        else:
+            raise ParameterError("source", source, "a path, or a mapping of names to arrays such as model.state_dict()")
         if not self.readers.keys() & set(like):
             self.readers = _renamed(self.readers, list(like))
         self.pairs = {
@@ -307,12 +314,14 @@ class _Arrays:
 
     def _floats(self, name: str) -> NDArray[Any] | str:
         if name not in self.readers:
-            return "is not in the file that is subtracted"
+            return f"is not {SUBTRACTED}"
         try:
             value = self.readers[name]()
+            value = as_numpy(value) if is_tensor(value) else value
         except UnreadableFileError as error:
             return f"cannot be read: {error.reason or error.allowed}"
-        value = as_numpy(value) if is_tensor(value) else value
+        except (RuntimeError, TypeError) as error:  # of tensors without numbers, such as those of the device "meta"
+            return f"cannot be read: {str(error).partition('.')[0]}"
         if not isinstance(value, np.ndarray):
             return "is no array"
         if value.dtype.kind != "f":
@@ -322,7 +331,7 @@ class _Arrays:
     def factors(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | str:
         """Return B, with the adapter's scale, and A as matrices; for a convolution its kernels."""
         if name not in self.pairs:
-            return "is not in the file that is subtracted"
+            return f"is not {SUBTRACTED}"
         found = []
         for one in (self.pairs[name], name):
             array = self.read(one)

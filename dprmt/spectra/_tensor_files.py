@@ -53,9 +53,9 @@ _PICKLED = ("pickle", "Python objects", "weights_only")
 class UnreadableFileError(ValueError):
     """A file that cannot be read as named arrays."""
 
-    def __init__(self, allowed: str, reason: str = "") -> None:
+    def __init__(self, allowed: str, reason: str = "", place: str | Path = "the file") -> None:
         self.allowed, self.reason = allowed, reason
-        super().__init__(f"must be {allowed} ({reason})")
+        super().__init__(f"{place} must be {allowed}" + (f" ({reason})" if reason else ""))
 
 
 class EightBit(np.ndarray):
@@ -81,10 +81,10 @@ def open_tensors(path: Path) -> dict[str, Reader]:
     """
     if path.is_dir():
         return _open_folder(path)
-    if path.name.endswith(".index.json"):
+    if path.name.endswith(".index.json") and path.is_file():
         return _open_shards(path)
     suffix = path.suffix.lower()
-    if suffix not in _FORMATS:
+    if suffix not in _FORMATS and not path.name.endswith(".index.json"):
         raise UnreadableFileError("a file that ends in " + ", ".join(_FORMATS) + ", or a folder of them")
     if not os.path.isfile(path):
         raise UnreadableFileError("a file", "no such file")
@@ -132,7 +132,8 @@ def _guarded(read: Callable[[], _T], suffix: str) -> _T:
         pickled = isinstance(error, pickle.UnpicklingError) or any(word in reason for word in _PICKLED)
     allowed = f"a {suffix} file of arrays"
     if pickled:
-        raise UnreadableFileError(allowed, "damaged, or with pickled objects in it, which could run code")
+        advice = "damaged, or with pickled objects in it, which could run code: save a state_dict() instead"
+        raise UnreadableFileError(allowed, advice)
     raise UnreadableFileError(allowed, reason.splitlines()[0])
 
 

@@ -141,6 +141,14 @@ def norms_sentence(norms: Norms) -> str:
     return f"by gradient norms estimated with {estimate}, {sharing}"
 
 
+def norms_label(norms: Norms) -> str:
+    """Name the norm method in a few words, with who may see the probes."""
+    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
+        return "exact norms"
+    sketch = f", a sketch of {norms.sketch}" if isinstance(norms, HutchPlusPlus) else ""
+    return f"{norms.probes} {'secret' if norms.secret else 'public'} probes{sketch}"
+
+
 def release_sentence(release: Release, times: int) -> str:
     """Describe the releases in addition to training."""
     often = "" if times == 1 else f"{times} × "

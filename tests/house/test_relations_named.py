@@ -24,7 +24,6 @@ from dprmt.accounting import (
 )
 from dprmt.cli import _accounting, main
 from dprmt.statements import relation_label
-from tests.house.test_command_line import COMMANDS
 from tests.training.tiny_recipe import recipe_in, write_data
 
 STEP = "--noise-multiplier 2 --sample-rate 0.02"
@@ -39,9 +38,6 @@ QUESTIONS = {
     "statement": [f"{RUN} --delta 1e-5"],
 }
 """Of commands that are told whose privacy is meant."""
-OF_RUNS = {"plan", "train", "report", "verify", "statement"}
-"""Which are asked below, of a run that was trained."""
-WITHOUT_EPSILON = {"spectrum", "recipes"}
 RELATIONS = {
     "zero-out": "",
     "add-remove": "--neighbours add-remove",
@@ -56,15 +52,6 @@ SENTENCES = {
     "zero-out, groups of 2": r"up to 2 samples of one person.*each be replaced by one without a gradient",
     "add-remove, groups of 2": r"addition or removal of up to 2 samples of one person",
 }
-
-
-def test_no_command_is_forgotten() -> None:
-    """A new command is asked here, or said to print no ε; one that takes a relation is asked with each."""
-    assert QUESTIONS.keys() | OF_RUNS | WITHOUT_EPSILON == COMMANDS.keys()
-    takes = {name for name, parser in COMMANDS.items() if "--neighbours" in parser.format_help()}
-    assert takes == set(QUESTIONS)
-    for name in WITHOUT_EPSILON:
-        assert not re.search(r"ε|epsilon", COMMANDS[name].format_help()), name
 
 
 def unnamed(found: Any, relation: str | None = None, place: str = "") -> Iterator[str]:

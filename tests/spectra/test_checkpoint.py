@@ -20,10 +20,11 @@ import torch
 from safetensors.torch import save_file
 from scipy import io as scipy_io
 
+from dprmt._validation import ParameterError
 from dprmt.cli import main
 from dprmt.spectra import MarchenkoPastur, denoise, noisy_spectrum, spectra_of, visible_signal
 from dprmt.spectra._noisy_spectrum import GramSpectrum
-from dprmt.spectra._tensor_files import open_tensors
+from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 RNG = np.random.default_rng(0)
 
@@ -409,3 +410,28 @@ def test_memory_is_that_of_one_gram_matrix_for_any_number_of_matrices() -> None:
     gram, block = 8 * 256**2, 8 * 2**17
     assert peaks[0] < gram + 6 * block  # in float64 the matrix alone would be 8 blocks
     assert peaks[1] < peaks[0] + 2**17
+
+
+def test_tensors_without_numbers_are_rows_and_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    found = spectra_of({"w": np.ones((2, 3)), "meta": torch.ones(2, 3, device="meta")}, 1.0)
+    assert (list(found), found.skipped) == (["w"], {"meta": "cannot be read: Cannot copy out of meta tensor; no data!"})
+    for source in (torch.nn.Linear(2, 3), np.ones((2, 3)), None):
+        with pytest.raises(ParameterError, match="source must be a path, or a mapping"):
+            spectra_of(source)
+    with pytest.raises(UnreadableFileError, match=r"none\.npz must be a file \(no such file\)"):
+        spectra_of(tmp_path / "none.npz")
+
+
+def test_files_that_cannot_be_subtracted_or_written_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "after.npz", w=np.ones((2, 3)))
+    np.savez(tmp_path / "before.npz", other=np.ones((2, 3)))
+    files = [str(tmp_path / "after.npz"), "--sigma", "1"]
+    assert main(["spectrum", *files, "--minus", str(tmp_path / "before.npz")]) == 2
+    assert "--minus must be a file with matrices of FILE" in capsys.readouterr().err
+    for option, name in (("--html", "none/x.html"), ("--plot-all", "none/x.png")):
+        assert main(["spectrum", *files, option, str(tmp_path / name)]) == 2
+        assert f"{option} must be a file in an existing folder" in capsys.readouterr().err
+    assert main(["spectrum", str(tmp_path / "model.safetensors.index.json"), "--sigma", "1"]) == 2
+    assert "(no such file)" in capsys.readouterr().err

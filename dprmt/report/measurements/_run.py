@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError
 from dprmt.training.data import load_data, per_sample_losses
-from dprmt.training.denoising import DenoisingEvaluation, PrivateDataWarning
+from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
 from dprmt.training.harness import ItemTask, Observer, StepRecord, run_in_memory
 from dprmt.training.models import load_model, load_tokenizer
 from dprmt.training.optimizers import preconditioner
@@ -82,7 +81,7 @@ def private_gradients(
     experiment : Experiment
         Model and data to train.
     settings : Settings
-        Settings with a denoiser. For weights that DP-GRAPE trains, gradients are in their subspaces.
+        Of the run. For weights that DP-GRAPE trains and a denoiser sees, gradients are in their subspaces.
     steps : int, optional
         Number of steps to run; by default all of the settings'.
     seed : int
@@ -96,7 +95,7 @@ def private_gradients(
     Raises
     ------
     ParameterError
-        If the expected batch is larger than the data set, or there is no denoiser.
+        If the expected batch is larger than the data set.
 
     Formal guarantees
     -----------------
@@ -127,7 +126,7 @@ def private_gradients(
 
 
 class CleanGradients(Observer):
-    """Copies of the gradients as the denoiser gets them: **private**.
+    """Copies of the gradients as the denoiser gets them, or the optimizer if there is none: **private**.
 
     Attributes
     ----------
@@ -143,20 +142,30 @@ class CleanGradients(Observer):
         self.noisy: dict[str, torch.Tensor] = {}
 
     def start(self, run: Any) -> None:
+        """Attach between noise and optimizer, after telemetry."""
         step = run.private.denoising
-        if step is None:
-            raise ParameterError("denoising.method", None, "a denoiser, on whole gradients, to compare them at")
+        self._own = step is None
+        self._step = step or DenoisingStep.attach(run.noised, run.prepared.parameters, Denoising(method="none"))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivateDataWarning)  # `private_gradients` documents it
-            self._evaluation = DenoisingEvaluation(step)
-        step.observe(self, self._take)
+            warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring documents it
+            self._evaluation = DenoisingEvaluation(self._step)
+        self._step.observe(self, self._take)
+
+    def end(self, run: Any) -> None:
+        """Detach from the optimizer."""
+        self._evaluation.stop()
+        self._step.observe(self, None)
+        if self._own:
+            self._step.detach()
 
     def _take(self, noisy: Mapping[str, torch.Tensor], _: object, sigma: float) -> None:
-        self.sigma = sigma
-        self.noisy = {name: gradient.detach().clone() for name, gradient in noisy.items()}
-        self.clean = {
-            name: total.detach().clone() for name, total in self._evaluation.private_clean_gradients().items()
-        }
+        clean = self._evaluation.private_clean_gradients()
+        self.sigma, self.noisy, self.clean = sigma, copies(noisy), copies(clean)
+
+
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy tensors by name, without their graphs."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True)

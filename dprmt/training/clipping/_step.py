@@ -448,7 +448,7 @@ class ClippedStep(LogicalStep):
         self, losses: torch.Tensor, step: int, samples: Samples, units: UnitRows | None, may_spread: bool
     ) -> None:
         capture, several = self._capture, self._in_any(len(losses) > 1)
-        if not self._was_checked and several:
+        if several and not (self._was_checked or self._isolation.apart):
             capture.check_apart(losses, always=self.is_spread)
         with capture.backward(step=step, samples=samples, size=len(losses), units=units):
             losses.sum().backward()

@@ -6,6 +6,7 @@ attach it to an Opacus optimizer. That is post-processing of released values and
 """
 
 import dprmt.training._needs_train  # noqa: F401
+from dprmt._lazy import public_names as _public_names
 from dprmt.training.denoising._evaluation import DenoisingEvaluation as DenoisingEvaluation
 from dprmt.training.denoising._evaluation import PrivateDataWarning as PrivateDataWarning
 from dprmt.training.denoising._evaluation import PrivateImprovement as PrivateImprovement
@@ -14,12 +15,4 @@ from dprmt.training.denoising._options import Denoising as Denoising
 from dprmt.training.denoising._options import DenoisingReport as DenoisingReport
 from dprmt.training.denoising._step import DenoisingStep as DenoisingStep
 
-__all__ = [
-    "Denoising",
-    "DenoisingEvaluation",
-    "DenoisingReport",
-    "DenoisingStep",
-    "PrivateDataWarning",
-    "PrivateImprovement",
-    "gradient_noise_std",
-]
+__all__ = _public_names(vars())

@@ -62,7 +62,7 @@ class Denoising(DenoisingRecipe):
 
     section = ""
     method: str = checked(word(DENOISERS), "shrink")
-    exclude: Sequence[str] = checked(texts, ())
+    exclude: tuple[str, ...] = checked(texts, ())
 
     def apply(
         self, gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]
@@ -111,11 +111,8 @@ def shrinkage(options: Denoising) -> Method:
     """Shrink above the gate, with or without the norm correction of Eq. 10 of arXiv:2510.01137v3."""
     alarm = options.false_alarm
     kappa = options.kappa if alarm is None else partial(kappa_for, false_alarm=alarm)
-    chosen: Any = {
-        "method": "paper" if options.keeps_norm else "shrink",
-        "loss": options.loss,
-        "backend": options.backend,
-    }
+    method = "paper" if options.keeps_norm else "shrink"
+    chosen: Any = {"method": method, "loss": options.loss, "backend": options.backend}
     return LayerDenoiser(kappa, below_gate="unchanged", **chosen)
 
 

@@ -1,6 +1,7 @@
 """The harness: run a recipe, record everything, resume after any stop, and report its privacy cost."""
 
 import dprmt.training._needs_train  # noqa: F401
+from dprmt._lazy import public_names as _public_names
 from dprmt.training.harness._checkpoint import load_parameters as load_parameters
 from dprmt.training.harness._loop import Run as Run
 from dprmt.training.harness._loop import run_in_memory as run_in_memory
@@ -24,27 +25,4 @@ from dprmt.training.harness._train import sweep as sweep
 from dprmt.training.harness._train import train as train
 from dprmt.training.harness._train import train_task as train_task
 
-__all__ = [
-    "CARD",
-    "DryRun",
-    "ItemTask",
-    "Observer",
-    "Run",
-    "SilentParameterError",
-    "StepRecord",
-    "SweepRun",
-    "Task",
-    "TrainingResult",
-    "dry_run",
-    "load_parameters",
-    "load_trained",
-    "read_card",
-    "read_metrics",
-    "read_summary",
-    "read_sweep_card",
-    "recipe_costs",
-    "run_in_memory",
-    "sweep",
-    "train",
-    "train_task",
-]
+__all__ = _public_names(vars())

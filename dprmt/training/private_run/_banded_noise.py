@@ -43,9 +43,10 @@ class BandedNoise(Value):
 
     Privacy
     -------
-    Holds if: the noise's past, which is in ``state_dict()``, stays secret. Covers: all norm methods. Step t releases
-    its clipped sum and entry t of C⁻¹z, with z independent of standard deviation σC and a lower-triangular C whose
-    columns have norm 1, or less in the last b - 1 steps. Proof: ``docs/theory/batches.md``, (B3).
+    Holds if: the noise's past, which is in ``state_dict()``, stays secret, and at most one run goes on from a state
+    (pass ``ledger=`` to ``make_private`` to have this checked). Covers: all norm methods. Step t releases its clipped
+    sum and entry t of C⁻¹z, with z independent of standard deviation σC and a lower-triangular C whose columns have
+    norm 1, or less in the last b - 1 steps. Proof: ``docs/theory/batches.md``, (B3).
 
     References
     ----------
