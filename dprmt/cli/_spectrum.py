@@ -267,7 +267,7 @@ def _with_progress(items: list[str]) -> Iterable[str]:
 
 
 def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: float) -> None:
-    from dprmt.plots import plot_singular_values, plot_spectrum_histogram, save_picture
+    from dprmt.plots import plot_singular_values, save_picture
 
     values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))
@@ -278,7 +278,10 @@ def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: flo
 
     def draw(axes: Any) -> None:
         plot_singular_values(values, shape, sigma, denoised=shrunk, false_alarm=alarm, ax=axes[0])
-        plot_spectrum_histogram(values, shape, sigma, false_alarm=alarm, ax=axes[1])
+        if sigma > 0:
+            spectrum.plot(axes[1], false_alarm=alarm)
+        else:
+            axes[1].remove()
         axes[0].figure.suptitle(title, fontsize="medium", parse_math=False)
 
     save_picture(place, draw, size=(11.0, 4.4), panels=(1, 2))

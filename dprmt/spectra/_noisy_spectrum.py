@@ -142,23 +142,24 @@ class NoisySpectrum:
         return np.asarray(left * np.array([spike.shrunk for spike in self.spikes]) @ right.T)
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the histogram of the singular values against the law of the noise.
+        """Draw the histogram of the singular values against the law of the noise; without noise, the sorted values.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
             Where to draw; a new figure otherwise.
         **options
-            Of `dprmt.plots.plot_spectrum_histogram`.
+            Of `dprmt.plots.plot_spectrum_histogram`, or of `dprmt.plots.plot_singular_values`.
 
         Returns
         -------
         matplotlib.axes.Axes
             The axes.
         """
-        from dprmt.plots import plot_spectrum_histogram
+        from dprmt.plots import plot_singular_values, plot_spectrum_histogram
 
-        return plot_spectrum_histogram(self.singular_values, self.shape, self.sigma, ax=ax, **options)
+        draw = plot_spectrum_histogram if self.sigma > 0 else plot_singular_values
+        return draw(self.singular_values, self.shape, self.sigma, ax=ax, **options)
 
     def predicted(self) -> Floats:
         """Return the singular values by the law of the noise, given as many spikes.
