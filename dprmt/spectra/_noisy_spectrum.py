@@ -390,11 +390,12 @@ class GramSpectrum:
     def _leading(self, count: int) -> Floats:
         # Singular vectors of the shorter side.
         diagonal, below, reflectors, scales = self._tridiagonal
-        last = len(diagonal) - 1
-        vectors = scipy.linalg.eigh_tridiagonal(diagonal, below, select="i", select_range=(last + 1 - count, last))[1]
-        for i in reversed(range(last)):
-            reflector = np.append(1.0, reflectors[i + 2 :, i])
-            vectors[i + 1 :] -= np.outer(scales[i] * reflector, reflector @ vectors[i + 1 :])
+        last, choice = len(diagonal) - 1, {"select": "i", "lapack_driver": "stemr"}
+        place = (last + 1 - count, last)
+        vectors = scipy.linalg.eigh_tridiagonal(diagonal, below, select_range=place, **choice)[1]
+        # The reflectors are the columns below the diagonal: a view that starts one entry later, with a row more.
+        shifted = reflectors.ravel("F")[1 : 1 + last * len(diagonal)].reshape((len(diagonal), last), order="F")
+        vectors[1:] = scipy.linalg.lapack.dormqr("L", "N", shifted, scales, vectors[1:], 64 * count)[0]
         vectors[~self._wide.any(1)] = 0.0
         return np.asarray(vectors)
 
