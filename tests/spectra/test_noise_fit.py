@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from dprmt.cli._spectrum import _doubts as doubts
 
 from dprmt import ParameterError
+from dprmt.cli._spectrum import _doubts as doubts
 from dprmt.spectra import (
     denoise,
     detection_threshold,
