@@ -379,7 +379,7 @@ def _verdict(found: Spectra, *, estimated: bool) -> str:
     if len(found) == 1:
         many = f"{'A value is' if called else 'No value is'} above the gate"
     words = f"{many}; noise alone would give {expected:.2g} on average (false alarm rate {_rate(found)})"
-    caution = ", were σ known: an estimate from a spectrum has a rate of its own" if estimated else ""
+    caution = ", were σ known: an estimate has another rate" if estimated else ""
     nothing = " Nothing here can be told from noise.\n" if not called else "\n"
     return f"{words}{caution}.{nothing}"
 
