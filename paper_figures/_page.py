@@ -8,10 +8,9 @@ from pathlib import Path
 
 from paper_figures import forensics
 from paper_figures._published import documents, names, published
-from paper_figures._reproduction import Row, Stored, load
-from paper_figures._rows import table_of
-from paper_figures._states import WORST, Count, State, counts, states, total
-from paper_figures._verdict import Verdict
+from paper_figures._reproduction import Row, Stored, load, table_of
+from paper_figures._states import Count, State, counts, states, total
+from paper_figures._verdict import WORST, Verdict
 from paper_figures.items import ITEMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
@@ -251,5 +250,6 @@ def details(name: str, result: Stored) -> str:
         f"{result.wall_seconds:.0f} s wall, {result.cpu_seconds:.0f} s CPU",
     ]
     made += [text for text in (found.model, found.data) if text] + ([f"{found.seeds} seeds"] if found.seeds > 1 else [])
+    made += [f"replayed {result.replayed}"] if result.replayed else []
     lines += ["", "; ".join(made) + ".", *(f"Plot: paper_figures/results/{picture}" for picture in found.pictures)]
     return "\n".join(lines) + "\n"

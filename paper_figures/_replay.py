@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dprmt._files import append_line, read_lines
-from paper_figures._pieces import raw_file
+from paper_figures._pieces import UsageError, raw_file
 from paper_figures._reproduction import Item, Scale
 
 
@@ -32,12 +32,12 @@ def replay(item: Item, scale: Scale, folder: Path, count: int, seed: int = 0) ->
 
     Raises
     ------
-    ValueError
+    UsageError
         If the item has no pieces at this scale.
     """
     stored = {line["name"]: line for line in read_lines(raw_file(folder, item.name, scale)) if "value" in line}
     if not stored:
-        raise ValueError(f"{item.name} has no stored pieces at {scale} scale")
+        raise UsageError(f"{item.name} has no stored pieces at {scale} scale")
     drawn = random.Random(seed).sample(sorted(stored), min(count, len(stored)))
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place)

@@ -30,7 +30,6 @@ from dprmt.spectra._noisy_spectrum import NoisySpectrum as NoisySpectrum
 from dprmt.spectra._noisy_spectrum import Spike as Spike
 from dprmt.spectra._noisy_spectrum import noisy_spectrum as noisy_spectrum
 from dprmt.spectra._noisy_spectrum import noisy_spectrum_from_dict as noisy_spectrum_from_dict
-from dprmt.spectra._noisy_spectrum import visible_signal as visible_signal
 from dprmt.spectra._phase_transition import bulk_edge as bulk_edge
 from dprmt.spectra._phase_transition import detection_threshold as detection_threshold
 from dprmt.spectra._phase_transition import hard_threshold as hard_threshold
@@ -56,6 +55,7 @@ from dprmt.spectra._tracy_widom import TracyWidom as TracyWidom
 from dprmt.spectra._tracy_widom import false_alarm_rate as false_alarm_rate
 from dprmt.spectra._tracy_widom import kappa_for as kappa_for
 from dprmt.spectra._tracy_widom import tracy_widom_edge as tracy_widom_edge
+from dprmt.spectra._tracy_widom import visible_signal as visible_signal
 
 __all__ = [
     "AdamImprovement",

@@ -281,10 +281,11 @@ def overhead(scale: Scale, folder: Path) -> Found:
 
 
 SCALES: tuple[Scale, ...] = ("small", "long")
+ITEM = Item(OWNER, "Improvement with and without norm correction", over_steps, SCALES, form_only=True)
 ITEMS = (
-    Item(OWNER, "Improvement with and without norm correction", over_steps, SCALES, form_only=True),
-    Item("kappa-sweep", "Layers that improve, by κ", by_kappa, SCALES, form_only=True),
-    Item("improvement-by-shape", "Improvement of layers by shape", by_shape, SCALES, form_only=True),
-    Item("improvement-by-data", "Improvement on several data sets", by_data, SCALES, form_only=True),
-    Item("overhead", "Denoising as a share of a training step", overhead, SCALES, form_only=True),
+    ITEM,
+    Item("kappa-sweep", "Layers that improve, by κ", by_kappa, SCALES, True, ITEM),
+    Item("improvement-by-shape", "Improvement of layers by shape", by_shape, SCALES, True, ITEM),
+    Item("improvement-by-data", "Improvement on several data sets", by_data, SCALES, True, ITEM),
+    Item("overhead", "Denoising as a share of a training step", overhead, SCALES, True, ITEM),
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
+from paper_figures._plots import plot_spectrum_flattening
 
 from benchmarks.grape import Case, build, formula, measure
 from dprmt import ParameterError
-from paper_figures._plots import plot_spectrum_flattening
 from paper_figures.items._projected_runs import digits, perceptron, train_once
 from paper_figures.items.grape_flattening import per_sample_gradients, spectra, stable_rank
 from paper_figures.items.grape_vit import cifar_images

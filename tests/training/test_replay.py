@@ -370,7 +370,7 @@ def test_looking_leaves_every_generator_as_it_was() -> None:
     handle = step.model.register_forward_pre_hook(lambda *_: calls.append(1))
     step._isolation.check(partial(plain, step), x, SIZE)
     handle.remove()
-    assert len(calls) >= 9
+    assert len(calls) >= 8
     assert all(
         torch.equal(one, other) for one, other in zip(before, [own.get_state(), torch.get_rng_state()], strict=True)
     )

@@ -15,8 +15,7 @@ from dprmt._validation import ParameterError
 from dprmt.training.clipping import Units
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
-from dprmt.training.harness._guard import check_gradients_arrive
-from dprmt.training.harness._prepare import Prepared, prepare
+from dprmt.training.harness._prepare import Prepared, check_gradients_arrive, prepare
 from dprmt.training.harness._task import Task
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
 from dprmt.training.private_run._owners import owners_of

@@ -11,7 +11,6 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.training.models._gguf import parsed_once
 from dprmt.training.models._sources import base_model, folder_or_hub_name, loading
 from dprmt.training.models._trainable import make_trainable
 from dprmt.training.recipes import ModelRecipe
@@ -115,7 +114,7 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     if labels is not None:
         check_count("labels", labels, low=2)
     tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
-    with torch.random.fork_rng(devices=[]), parsed_once(last=True):
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_count("seed", seed, low=0))
         network = make_trainable(base_model(model, tokenizer, labels), model)
     network.train()
@@ -206,7 +205,7 @@ def load_tokenizer(model: ModelRecipe) -> Any:
     name, options = folder_or_hub_name(key, source)
     if source == model.source and model.revision:
         options["revision"] = model.revision
-    with loading(key, source, "one whose tokenizer loads"), parsed_once():
+    with loading(key, source, "one whose tokenizer loads"):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
     if tokenizer.pad_token is None:
         spare = [token for token in _SPARE_PADS if token in tokenizer.get_vocab()]
