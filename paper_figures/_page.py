@@ -187,7 +187,7 @@ def _measured(stored: Mapping[str, Stored | None]) -> str:
     for document, lines in tables.items():
         parts += [f"### {document}", "", *head, *lines, ""]
         if document in form_only:
-            parts += [f"On other data only: {'; '.join(form_only[document])}.", ""]
+            parts += [f"Measured on other data only, so not compared: {'; '.join(form_only[document])}.", ""]
     return "\n".join(parts)
 
 

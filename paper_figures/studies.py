@@ -353,8 +353,8 @@ def train_privately(
     Parameters
     ----------
     model : Module
-        What to train; parameters that require no gradient are left alone. Layers that are trained are put into
-        training mode, others (dropout, say) stay in theirs.
+        What to train; parameters that require no gradient are left alone. The model and its layers that are trained
+        are put into training mode, other layers (dropout, say) stay in theirs.
     task : GroupTask
         The samples. The sums of a `ClosedFormTask` are taken from it, others from hooks.
     settings : Settings
@@ -386,8 +386,8 @@ def train_privately(
     except for ε.
     """
     last, every = check_count("steps", steps, low=0), check_count("record_every", record_every)
-    for module in model.modules():  # per-sample gradients are taken from modules in training mode only
-        if any(p.requires_grad for p in module.parameters(recurse=False)):
+    for module in model.modules():  # gradients are taken from modules in training mode only
+        if module is model or any(p.requires_grad for p in module.parameters(recurse=False)):
             module.training = True
     folder = Path(folder)
     trained = train_task(

@@ -202,7 +202,10 @@ def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int,
     elif not entries and abs(estimate / sigma - 1) <= _SAME and distance <= _NEAR:
         verdict = "noise near this σ, with weak signal below the gate"
     else:
-        verdict = entries or "no noise model fits"
+        median = float(median_sigma(values, shape))
+        apart = abs(median / estimate - 1) > _SAME
+        found = f", σ is {estimate:.3g} by mp-pca and {median:.3g} by median" if apart else ""
+        verdict = entries or f"no noise model fits{found}"
     return NoiseFit(estimate, distance, p_value, verdict, False, entries)
 
 

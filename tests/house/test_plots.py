@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from dprmt import ParameterError, plots
+from dprmt.accounting import PrivacyBounds, TradeOff
 from dprmt.spectra import (
     MarchenkoPastur,
     bulk_edge,
@@ -225,13 +226,26 @@ def test_refuses_what_cannot_be_drawn_and_leaves_the_axes_empty(name: str, draw:
     assert not ax.has_data()
 
 
-SPECTRA = {
-    name: PICTURES[name] for name in ("singular values", "histogram", "histogram with a far spike", "many matrices")
+BOUNDS = [PrivacyBounds(0.9, 0.95, 1.0), PrivacyBounds(1.8, 1.9, 2.0)]
+LAW = {"predicted": [0.2, 0.6], "envelope": [0.3, 1.0], "band": 0.02}
+OTHERS: dict[str, Callable[[Axes], Axes]] = {
+    "epsilon": lambda ax: plots.plot_epsilon_against_steps([1, 2], {"a": BOUNDS, "b": BOUNDS}, delta=1e-5, ax=ax),
+    "trade-off": lambda ax: plots.plot_trade_off(
+        TradeOff(*np.array([[0.0, 1.0], *3 * [[1.0, 0.0]]])), gaussian_mu=1.0, ax=ax
+    ),
+    "objective": lambda ax: plots.plot_objective_change([1, 2], [-1, -2], [-2, -3], [0, np.inf], truth=[0, 1], ax=ax),
+    "rate": lambda ax: plots.plot_rate_advice([1, 2], [5, 4], [2, 3], [np.inf, 6], truth=[3, 3], ax=ax),
+    "displacement": lambda ax: plots.plot_displacement_spikes([1, 2], {"a": [1, 2], "b": [1, 1]}, {"a": 2}, ax=ax),
+    "measured spikes": lambda ax: plots.plot_measured_spikes({SHAPE: ([0.5, 2.0], [1.0, 1.3])}, ax=ax),
+    "prediction errors": lambda ax: plots.plot_prediction_errors({SHAPE: ([0.5, 2.0], [0.0, 0.1])}, ax=ax),
+    "measured overlaps": lambda ax: plots.plot_measured_overlaps({SHAPE: ([2.0], [0.5], [0.4])}, ax=ax),
+    "improvement": lambda ax: plots.plot_improvement_over_steps([1, 2], {"a": [[0.1, 0.2], [0.2, 0.2]]}, ax=ax),
+    "norm ratios": lambda ax: plots.plot_norm_ratios([0.9, 1.1], [0.2, 0.6], **LAW, ax=ax),
 }
-every_spectrum = pytest.mark.parametrize("draw", SPECTRA.values(), ids=SPECTRA)
+ALL = PICTURES | OTHERS
 
 
-@every_spectrum
+@pytest.mark.parametrize("draw", ALL.values(), ids=ALL)
 @pytest.mark.parametrize("style", ["default", "dark_background"])
 def test_lines_differ_from_the_paper_in_every_style(draw: Callable[[Axes | None], Axes], style: str) -> None:
     with mpl.style.context(style):

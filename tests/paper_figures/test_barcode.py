@@ -102,7 +102,7 @@ def linear() -> torch.nn.Module:
 @pytest.fixture
 def noise_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise by the number of the step alone, so that a literal loop can draw it: a run's own depends on the sums."""
-    monkeypatch.setattr(PrivateRun, "_noise_key", lambda run: run._key(f"noise of step {run.steps_taken}"))
+    monkeypatch.setattr(PrivateRun, "_of_this_sum", lambda run, purpose: f"{purpose} of step {run._place}")
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.4])

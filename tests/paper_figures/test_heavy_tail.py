@@ -142,7 +142,7 @@ def test_cosines_are_those_of_materialised_gradients() -> None:
 @pytest.fixture
 def noise_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise by the number of the step alone, so that a literal loop can draw it: a run's own depends on the sums."""
-    monkeypatch.setattr(PrivateRun, "_noise_key", lambda run: run._key(f"noise of step {run.steps_taken}"))
+    monkeypatch.setattr(PrivateRun, "_of_this_sum", lambda run, purpose: f"{purpose} of step {run._place}")
 
 
 def literal_run(trial: Trial, steps: int) -> np.ndarray:

@@ -81,7 +81,7 @@ class DenoisingStep:
         *,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        self.parameters = _checked_parameters(named_parameters)
+        self.parameters = checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
         self._method = DENOISERS[self.options.method].meaning()(self.options)
         self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
@@ -142,7 +142,7 @@ class DenoisingStep:
         inner = dp_optimizer.original_optimizer
         if inner in _ATTACHED:
             raise TrainingStateError("the optimizer has a denoising step already: denoising twice removes signal")
-        names = {id(p): name for name, p in _checked_parameters(named_parameters).items()}
+        names = {id(p): name for name, p in checked_parameters(named_parameters).items()}
         unnamed = [tuple(p.shape) for p in dp_optimizer.params if id(p) not in names]
         if unnamed:
             allowed = f"names for all that is optimized, for shapes {unnamed} too"
@@ -267,7 +267,8 @@ class DenoisingStep:
         optimizer.set_noise_variance({p: (shares.get(name, 1.0) * report.sigma) ** 2 for p, name in mine.items()})
 
 
-def _checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+    """Return parameters by name, all different."""
     pairs = named_parameters.items() if isinstance(named_parameters, Mapping) else named_parameters
     parameters: dict[str, torch.Tensor] = {}
     seen: dict[int, str] = {}
