@@ -57,7 +57,7 @@ def _apart(one: Any, other: Any) -> Iterator[float]:
         same = one == other or (math.isnan(one) and math.isnan(other))
         yield 0.0 if same else abs(one - other) / max(abs(one), abs(other))
     elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key in one:
+        for key in one.keys() - {"seconds"}:  # readings of a clock
             yield from _apart(one[key], other[key])
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for pair in zip(one, other, strict=True):

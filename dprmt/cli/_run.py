@@ -49,7 +49,8 @@ from dprmt.accounting import (
     release_from_dict,
 )
 from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record, refused, rounded_up
-from dprmt.statements import mechanism_from_dict, norms_label, relation_label
+from dprmt.statements import mechanism_from_dict, relation_label
+from dprmt.statements._sentences import norms_label
 
 _MOST_STEPS = 10**9
 _RATE = "a number or a fraction such as 2000/67349 in [1e-09, 1]"

@@ -43,7 +43,7 @@ REASONS = (
         " these gradients: with 2,000 of 67,349 sentences and 400 steps the median LoRA B is at 0.089 of the threshold,"
         " after 40 steps at 0.12, and all sentences in one batch at 0.17 and 0.22. What RoBERTa's own gradients are"
         " like was not measured.",
-        "python -m paper_figures study gate-map page",
+        "git worktree add closed da72f65; cd closed; python -m paper_figures study gate-map page",
     ),
 )
 

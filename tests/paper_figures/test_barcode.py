@@ -21,7 +21,6 @@ from paper_figures._reproduction import load, run  # noqa: E402
 from paper_figures.barcode import (  # noqa: E402
     barcode_data,
     barcode_network,
-    digits_images,
 )
 from paper_figures.items import barcode as item  # noqa: E402
 from paper_figures.studies import (  # noqa: E402
@@ -63,17 +62,6 @@ def test_every_class_is_one_digit_with_one_barcode() -> None:
     rest[:, 0, 0, :10] = 0
     rest[:, 0, 14, 14] = 0
     assert float(rest.abs().max()) == 0.0
-
-
-def test_images_of_a_class_are_drawn_without_repetition() -> None:
-    images, digits = blank_images()
-    images[:, 20, 20] = torch.arange(len(digits)) / 100  # their numbers
-    data = barcode_data(images, digits, [(10, 6), (40, 3)])
-    for label in range(data.classes):
-        chosen = data.images[data.labels == label][:, 0, 20, 20].tolist()
-        assert len(set(chosen)) == len(chosen)
-    again = barcode_data(images, digits, [(10, 6), (40, 3)])
-    assert torch.equal(again.images, data.images)
 
 
 class Toy(GroupTask):
@@ -170,26 +158,6 @@ def test_training_in_pieces_and_micro_batches_is_the_same(rate: float, tmp_path:
     torch.testing.assert_close(results[0], results[2], rtol=1e-5, atol=1e-6)
     with pytest.raises(ParameterError, match="recipe"):
         train_privately(linear(), Toy(), private_settings("adam", 0.1, size=8, sample_rate=rate), 7, tmp_path / "a")
-
-
-def test_steps_that_draw_nobody_still_get_their_noise(tmp_path: Path) -> None:
-    settings = private_settings(
-        "gd", 1.0, size=8, noise_multiplier=1.0, sample_rate=1e-9, seed=10
-    )  # whose first batch is empty
-    model = linear()
-    records = train_privately(model, Toy(), settings, 2, tmp_path)
-    assert math.isnan(records[0].loss)
-    assert float(model.weight.detach().abs().min()) > 0
-
-
-def test_the_network_learns_frequent_classes_first(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    data = barcode_data(*digits_images(), [(10, 12), (20, 2)])
-    settings = private_settings("adam", 5e-3, size=data.size, noise_multiplier=0.2, stability=1e-3, micro_batch=80)
-    records = train_privately(barcode_network(data.classes), data, settings, 12, tmp_path)
-    assert records[-1].group_accuracy[0] > 0.5
-    assert records[-1].group_accuracy[0] > records[-1].group_accuracy[1] + 0.2
-    assert records[-1].loss < records[0].loss - 0.5
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -22,7 +22,6 @@ from paper_figures.next_token import (  # noqa: E402
     pretrained_gpt2,
     small_gpt2,
     text_data,
-    train_on_public,
     with_lora,
     word_encoder,
     word_vocabulary,
@@ -176,20 +175,6 @@ def test_a_model_from_a_local_folder_has_no_dropout(tmp_path: Path, monkeypatch:
     loaded, ids = pretrained_gpt2(str(tmp_path)), torch.tensor([[1, 2, 3]])
     assert not loaded.training
     torch.testing.assert_close(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
-
-
-def test_public_text_is_learnt_in_place_and_by_seed() -> None:
-    data = words()
-    everything = torch.arange(data.size)
-    losses, models = [], []
-    for seed in (0, 0, 1):
-        models.append(small_gpt2(12, hidden=16, length=8))
-        losses.append(train_on_public(models[-1], data, epochs=15, learning_rate=1e-2, batch=4, seed=seed))
-    assert losses[0] == losses[1] != losses[2]
-    start = float(data.measure(small_gpt2(12, hidden=16, length=8), everything).losses.mean().detach())
-    end = float(data.measure(models[0], everything).losses.mean().detach())
-    assert start == pytest.approx(math.log(12), abs=0.1)
-    assert end < losses[0] < 0.5  # the last epoch's mean is taken on the way down
 
 
 @pytest.mark.parametrize("name", ["next-token", "next-token-e2e"])

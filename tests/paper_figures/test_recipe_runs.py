@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dprmt.training.harness import Run, dry_run, read_metrics, train
@@ -223,41 +222,6 @@ def test_two_whole_seeds_of_generation_are_enough_to_be_stored(
     more = rows["E2E, toy, denoised: BLEU more than the baseline, paired"]
     assert more.ours == 1.25
     assert more.interval == pytest.approx((1.25 - 12.706 * 0.25, 1.25 + 12.706 * 0.25), rel=1e-3)
-
-
-@pytest.mark.slow
-def test_generation_at_long_scale_compares_variants_by_seed(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a tiny classifier in the language model's place: what is trained, paired and judged."""
-    monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe}, ""))
-    monkeypatch.setattr(generation, "METRICS", {"loss": ("Loss", 2.0)})
-    slower = {
-        "denoising.method": "paper",
-        "optimizer.learning_rate": 1e-3,
-    }  # else the gate, which stays shut, is nothing
-    monkeypatch.setitem(generation.VARIANTS, "denoised", slower)
-    monkeypatch.setattr(generation, "FASTER", {"twice": {"optimizer.learning_rate": 0.1}})
-    for group, probes in (("HUTCHINSON", 2), ("HUTCHPP", 3)):
-        monkeypatch.setattr(generation, group, {group: {"privacy.norms.probes": probes}})
-    monkeypatch.setattr(generation, "LONG_STEPS", 2)
-    monkeypatch.setattr(generation, "LONG_SEEDS", (0, 1))
-    found = generation.early("long", tmp_path)
-    rows = {row.label.removeprefix("E2E, toy, "): row for row in found.rows}
-    assert len(rows) == 9
-    gap = (rows["twice: Loss"].ours - rows["denoised: Loss"].ours) / 2
-    said = f"{abs(gap):.2f} nats {'lower' if gap < 0 else 'higher'} than with denoising at the paper's (2 seeds)."
-    assert [reason.text.endswith(said) for reason in found.reasons] == [True, False]
-    assert [label for label, row in rows.items() if row.verdict()] == ["denoised: Loss more than the baseline, paired"]
-    pieces = Pieces(tmp_path, "generation-50", "long")
-    names = [f"E2E, toy, {name}, seed {seed}" for name in ("baseline", "denoised") for seed in (0, 1)]
-    ends = [2 * run["scores"]["loss"][-1] for run in pieces.measure(dict.fromkeys(names, lambda: 1 / 0)).values()]
-    gaps = np.subtract(ends[2:], ends[:2])
-    row = rows["denoised: Loss more than the baseline, paired"]
-    assert row.ours == pytest.approx(gaps.mean(), abs=1e-6)
-    assert row.interval == pytest.approx(
-        tuple(gaps.mean() + np.array([-1, 1]) * 12.706 * abs(np.ptp(gaps)) / 2), rel=1e-3
-    )
 
 
 def test_what_was_begun_is_thrown_away_with_the_pieces(recipe: Recipe, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from opacus.optimizers import DPOptimizer
 
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.training.denoising._momentum import MomentumSteps
-from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
+from dprmt.training.denoising._noise import gradient_noise_std
 from dprmt.training.denoising._options import Denoising, DenoisingReport, matches
 from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
 from dprmt.training.recipes import DENOISERS
@@ -151,7 +151,7 @@ class DenoisingStep:
         if isinstance(inner, DPGrape):  # its weights are denoised where their noise is; its other parameters are not
             projected = {layer.weight for layer in inner.subspaces}
             mine = {name: p for name, p in mine.items() if p in projected}
-        step = cls(mine, partial(noise_std_now, dp_optimizer), options, optimizer=inner)
+        step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
         step._handles = step._hooks(inner)
         _ATTACHED.add(inner)
