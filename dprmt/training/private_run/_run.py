@@ -237,7 +237,11 @@ class PrivateRun:
 
         Examples
         --------
-        ``for number in range(epochs): for batch in private.epoch(): private.step(losses_of, batch)``
+        ```python
+        for number in range(epochs):
+            for batch in private.epoch():
+                private.step(losses_of, batch)
+        ```
         """
         return Epoch(self)
 
