@@ -204,7 +204,7 @@ def memory_rows() -> list[dict[str, Any]]:
         large = min(shape) > _SVD_TAKES_MINUTES
         row: dict[str, Any] = {"shape": shape}
         for way in WAYS:
-            if large and way == "numpy_svd":
+            if large and way in ("numpy_svd", "spectra_of_eight", "minus"):
                 continue
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 row[way] = pool.submit(measure_memory, shape, way).result()

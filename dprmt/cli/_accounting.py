@@ -243,12 +243,11 @@ def _risk(run: Run, namespace: argparse.Namespace) -> tuple[dict[str, Any], tupl
 def run_probes(namespace: argparse.Namespace) -> None:
     """The best split for each estimator, and exact norms."""
     run = read_run(namespace, ["delta", "budget"])
-    layers = _shapes(namespace.layers) if isinstance(namespace.layers, str) else namespace.layers
     if len(run.phases) != 1 or run.releases:
         raise ParameterError("from_json", namespace.from_json, "of a run in one phase, with nothing else released")
     ((mechanism, steps),) = run.phases
     mechanism = replace(mechanism, norms=ExactNorms())  # every choice brings its own
-    question = {"delta": namespace.delta, "budget": namespace.budget}
+    layers, question = namespace.layers, {"delta": namespace.delta, "budget": namespace.budget}
     with waiting("trying splits"):
         choices = choose_probes(mechanism, steps=steps, layers=layers, **question)
     document = {

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -90,6 +90,13 @@ class Parser(argparse.ArgumentParser):
                 return action.option_strings[-1] if action.option_strings else str(action.metavar)
         return name
 
+    def read(self, name: str, reader: Callable[[str], Any], text: str) -> Any:
+        """What a reader makes of the text of an option; its error is one of the command line."""
+        try:
+            return reader(text)
+        except argparse.ArgumentTypeError as error:
+            self.error(f"argument {self.shown(name)}: {error}")
+
 
 def add_parser(
     commands: Commands,
@@ -109,7 +116,7 @@ def add_parser(
     summary, usage = SUMMARIES[name], f"dprmt {name} {usage}"
     parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog, usage=usage)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.set_defaults(carry_out=run, shown=parser.shown)
+    parser.set_defaults(carry_out=run, shown=parser.shown, parser=parser)
     return parser
 
 
@@ -197,8 +204,8 @@ def writable(*endings: str) -> Callable[[str], str]:
 picture = writable(".png", ".pdf", ".svg")
 
 
-def record(what: str, keys: Collection[str]) -> Callable[[str], dict[str, Any]]:
-    """A reader of what ``--json`` printed to a file or standard input, with any of these keys."""
+def record(what: str, **keys: type) -> Callable[[str], dict[str, Any]]:
+    """A reader of what ``--json`` printed to a file or standard input, with any of these keys, of these types."""
     form = "a file with what --json printed, or - for standard input"
 
     def read(text: str) -> dict[str, Any]:
@@ -206,17 +213,17 @@ def record(what: str, keys: Collection[str]) -> Callable[[str], dict[str, Any]]:
             found = parse_json(sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise refused(text, f"{form} ({str(error).splitlines()[0]})") from None
-        if not isinstance(found, dict) or not set(keys) & set(found):
+        if not isinstance(found, dict) or not any(isinstance(found.get(key), kind) for key, kind in keys.items()):
             raise refused(text, f"{form}, {what}")
         return found
 
     return read
 
 
-def add_record(parser: Parser, *keys: str) -> None:
+def add_record(parser: Parser, **keys: type) -> None:
     """Declare ``--from-json`` of a command that answers no question about a run's privacy."""
     words = f"ask again what --json of {parser.prog} recorded"
-    parser.add_argument("--from-json", type=record(f"of {parser.prog}", keys), metavar="FILE", help=words)
+    parser.add_argument("--from-json", type=record(f"of {parser.prog}", **keys), metavar="FILE", help=words)
 
 
 def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, needed: Sequence[str] = ()) -> None:

@@ -75,7 +75,7 @@ def add_command(commands: Commands) -> None:
         parser.add_argument("--device", metavar="DEVICE", help=device)
     recipes.add_argument("recipe", metavar="NAME", nargs="?", help="a recipe, to be printed as TOML")
     for parser in (plan, train, recipes):
-        kind = record(f"of a recipe: one with {_CONFIG!r}, or a recipe itself", (_CONFIG, "model"))
+        kind = record(f"of a recipe: one with {_CONFIG!r}, or a recipe itself", config=dict, model=dict)
         parser.add_argument("--from-json", type=kind, metavar="FILE", help=config)
     folder, add = name_of("a folder"), train.add_argument
     go_on = "continue the run in this folder, as its config.toml says, with fresh noise; or the run of RECIPE and --out"

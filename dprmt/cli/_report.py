@@ -38,7 +38,7 @@ def add_command(commands: Commands) -> None:
     add_set(parser)
     add("--steps", metavar="STEPS", type=count(), help="how many of its steps are run (10)")
     add("--seeds", metavar="SEEDS", type=count(), help="runs, for bands around Improvement (1)")
-    add_record(parser, "asked")
+    add_record(parser, asked=dict)
 
 
 def run_report(namespace: argparse.Namespace) -> None:

@@ -49,7 +49,8 @@ from dprmt.accounting import (
     release_from_dict,
 )
 from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record, refused, rounded_up
-from dprmt.statements import mechanism_from_dict, norms_label, relation_label
+from dprmt.statements import mechanism_from_dict, relation_label
+from dprmt.statements._sentences import norms_label
 
 _MOST_STEPS = 10**9
 _RATE = "a number or a fraction such as 2000/67349 in [1e-09, 1]"
@@ -156,7 +157,7 @@ def _spent(text: str) -> Composition:
         raise refused(text, f"a record of a run ({error})") from None
 
 
-record_of_run = record("of a run: one with a mechanism and steps, or with phases", ("mechanism", "phases"))
+record_of_run = record("of a run: one with a mechanism and steps, or with phases", mechanism=dict, phases=list)
 
 
 def add_phase_options(parser: Parser, *, noise: bool = True, norms: bool = True) -> None:
@@ -385,11 +386,12 @@ def read_run(
 def complete(namespace: argparse.Namespace, stated: Mapping[str, Any], targets: Sequence[str] = ()) -> None:
     """Set the options of a question that are not given to what a record states under their name, or as their target."""
     left_out = {*_no_phase(), *(targets if any(getattr(namespace, name) is not None for name in targets) else ())}
-    for name, value in vars(namespace).items():
-        for key in (name, f"target_{name}"):
-            found = stated.get(key)
-            if value is None and name not in left_out and isinstance(found, int | float | str):
-                namespace.__dict__[name] = found
+    for action in namespace.parser._actions:
+        name = action.dest
+        for found in (stated.get(name), stated.get(f"target_{name}")):
+            if getattr(namespace, name, 0) is None and name not in left_out and isinstance(found, int | float | str):
+                text = found if isinstance(found, str) else repr(found)
+                setattr(namespace, name, namespace.parser.read(name, action.type or str, text))
 
 
 def refuse_beside(
@@ -402,31 +404,23 @@ def refuse_beside(
             raise ParameterError(name, "given" if given is True else given, f"left out where {flag} is given")
 
 
-def _read(namespace: argparse.Namespace, name: str, reader: Callable[[str], Any]) -> Any:
-    """Return the content of the file that an option names; None where it is not given."""
-    text = getattr(namespace, name, None)
-    try:
-        return None if text is None else reader(text)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"dprmt {namespace.command}: --{name} {error}") from None
-
-
 def _from_options(namespace: argparse.Namespace, unknown: Mapping[str, Any]) -> Run:
     of_all = {name: value for name, value in vars(namespace).items() if name in _no_phase() and value}
     tables, in_file = getattr(namespace, "phase", None), getattr(namespace, "phases", None)
     if in_file is not None:
         for name, value in (of_all | ({"phase": "given"} if tables else {})).items():
             raise ParameterError(name, value, "left out where --phases is given")
-        tables = _read(namespace, "phases", _phases_of_file)
+        tables = namespace.parser.read("phases", _phases_of_file, in_file)
     names = ("steps", "epochs") if "steps" in unknown else tuple(unknown)
-    also, spent = getattr(namespace, "also", None) or (), _read(namespace, "spent", _spent)
+    also, spent = tuple(getattr(namespace, "also", None) or ()), getattr(namespace, "spent", None)
+    spent = None if spent is None else namespace.parser.read("spent", _spent, spent)
     if not tables:
         instead = "--phases" if hasattr(namespace, "phases") else "a record that --from-json names"
-        return Run((_phase(of_all, unknown, names, f"given, or {instead}"),), False, tuple(also), (), spent)
+        return Run((_phase(of_all, unknown, names, f"given, or {instead}"),), False, also, (), spent)
     tables = [of_all | table for table in tables]
     phases = tuple(_phase(table, unknown, names, "given in every phase, or for all of them") for table in tables)
     open_ended = tuple(not any(table.get(name) for name in names) for table in tables)
-    return Run(phases, True, tuple(also), open_ended if unknown and any(open_ended) else (), spent)
+    return Run(phases, True, also, open_ended if unknown and any(open_ended) else (), spent)
 
 
 def _phase(

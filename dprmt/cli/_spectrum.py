@@ -91,7 +91,7 @@ def add_command(commands: Commands) -> None:
     add("--clipping-norm", metavar="C", type=positive, help="C, > 0")
     add("--batch-size", metavar="B", type=positive, help=level)
     add("--false-alarm", metavar="P", type=real(low=1e-12, high=1 - 1e-6), help=alarm)
-    add_record(parser, "matrices")
+    add_record(parser, matrices=list)
     add("--minus", metavar="BEFORE", type=file, help="a file that is subtracted by name")
     add("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
     add("--top", metavar="N", type=count(), help="show the first N matrices only")
@@ -379,20 +379,20 @@ def _verdict(found: Spectra, *, estimated: bool) -> str:
     if len(found) == 1:
         many = f"{'A value is' if called else 'No value is'} above the gate"
     words = f"{many}; noise alone would give {expected:.2g} on average (false alarm rate {_rate(found)})"
-    caution = ", were σ known: an estimate from a spectrum has a rate of its own" if estimated else ""
+    caution = ", were σ known: an estimate has another rate" if estimated else ""
     nothing = " Nothing here can be told from noise.\n" if not called else "\n"
     return f"{words}{caution}.{nothing}"
 
 
 def _doubts(found: Spectra) -> Iterator[str]:
-    """What speaks against the stated noise, one line for each verdict."""
+    """What speaks against the stated noise, one line for each kind of verdict."""
     by_verdict: dict[str, list[str]] = {}
     for name, spectrum in found.items():
         if not spectrum.fit.fits:
-            by_verdict.setdefault(spectrum.fit.verdict, []).append(printable(name))
+            by_verdict.setdefault(spectrum.fit.verdict.partition(", σ is")[0], []).append(name)
     for said, names in list(by_verdict.items())[:_DOUBTS]:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"noise of {names[0]}{more}: {said}\n"
+        more = f" and {len(names) - 1} more: {said}" if len(names) > 1 else f": {found[names[0]].fit.verdict}"
+        yield f"noise of {printable(names[0])}{more}\n"
     if len(by_verdict) > _DOUBTS:
         yield f"and {len(by_verdict) - _DOUBTS} more verdicts; --json has all\n"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt.cli._options import Commands, UsageError, add_parser, add_record, real
+from dprmt.cli._run import complete
 
 if TYPE_CHECKING:
     from dprmt_verify import Verdict
@@ -28,7 +29,7 @@ def add_command(commands: Commands) -> None:
     seconds = f"CPU time for finer meshes, a file ({_SECONDS:g})"
     parser.add_argument("files", metavar="STATEMENT.json", nargs="*", help="what is claimed")
     parser.add_argument("--seconds", metavar="SECONDS", type=real(low=0.0, high=1e6), help=seconds)
-    add_record(parser, "statements")
+    add_record(parser, statements=dict)
 
 
 def run_verify(namespace: argparse.Namespace) -> int:
@@ -42,7 +43,8 @@ def run_verify(namespace: argparse.Namespace) -> int:
         raise UsageError(f"dprmt verify: STATEMENT.json must be {given}, got {files}")
     stated = record or {}
     stored = {file: json.dumps(claimed) for file, claimed in stated.get("statements", {}).items()}
-    seconds = stated.get("seconds", _SECONDS) if namespace.seconds is None else namespace.seconds
+    complete(namespace, stated)
+    seconds = _SECONDS if namespace.seconds is None else namespace.seconds
     texts: dict[str, Any] = {}
     found, worst = [], 0
     for file in stored or files:

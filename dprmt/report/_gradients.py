@@ -310,7 +310,11 @@ def _spectra_picture(spectra: list[LayerSpectra]) -> Picture:
         for entry, ax in zip(spectra, np.atleast_1d(axes), strict=True):
             noisy, shape, sigma = entry.noisy, entry.shape, entry.sigma
             plot_singular_values(noisy, shape, sigma, clean=entry.clean, denoised=entry.denoised, ax=ax)
-            ax.set_title(f"{_short(entry.layer)}, step {entry.step}: {entry.verdict}", fontsize="small")
+            said = (
+                f"{_short(entry.layer)}\nstep {entry.step}: {entry.verdict}; {shape[0]} × {shape[1]}, σ = {sigma:.4g}"
+            )
+            ax.set_title("", loc="right")  # the plot's, which a long name would cover
+            ax.set_title(said, loc="left", fontsize="small")
 
     alt = (
         f"Sorted singular values of {', '.join(f'{entry.layer} at step {entry.step}' for entry in spectra)}: clean,"
@@ -458,8 +462,8 @@ def _kappa_sentence(points: Sequence[KappaPoint]) -> str:
         return f"No matrix passes κ = {paper.kappa:g}: the gradient comes out as it went in."
     verdict = "no better than none" if no_sign(best.by_step) or best.improvement <= 0 else "the best gate tried"
     return (
-        f"Through κ = {paper.kappa:g} pass {paper.passed} of {matrices(paper.matrices)}; closer to the clean gradient"
-        f" come {paper.gained} of these. For the whole gradient the largest mean Improvement is that of κ ="
+        f"Matrices that pass κ = {paper.kappa:g}: {paper.passed} of {paper.matrices}; closer to the clean gradient of"
+        f" these: {paper.gained}. For the whole gradient the largest mean Improvement is that of κ ="
         f" {best.kappa:g}, {with_interval(best.by_step)}: {verdict}; of κ = {paper.kappa:g} it is"
         f" {effect(paper.improvement)}."
     )

@@ -47,7 +47,6 @@ _DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values
 _GROWTH = 0.44  # growth of r·D at any level, per unit of log r
 _SURE = 5.0  # standard deviations from which on a property of the entries is called
 _SAME = 0.05  # relative difference of two noise levels that are called the same
-_NEAR = 0.1  # largest distance of a law that is called near
 _FEWEST = 4  # values that a law is held against
 
 
@@ -127,7 +126,7 @@ def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: f
     # From singular values in decreasing order, one row a matrix.
     short, long = sorted(shape)
     if method == "median":
-        found = (spectra[:, (short - 1) // 2] + spectra[:, short // 2]) / 2 / _unit_median(shape)
+        found = median_sigma(spectra, shape)
     else:
         top = np.maximum(spectra[:, :1], 1e-300)
         squares = (spectra[:, ::-1] / top) ** 2
@@ -199,10 +198,13 @@ def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int,
     own = _tested(values[above:], shape, estimate, above)[1] if above < len(values) else 0.0
     if not entries and own >= REJECTED and abs(estimate / sigma - 1) > _SAME:
         verdict = f"σ is about {estimate:.3g}, not {sigma:.3g}"
-    elif not entries and abs(estimate / sigma - 1) <= _SAME and distance <= _NEAR:
+    elif not entries and abs(estimate / sigma - 1) <= _SAME and distance <= 0.1:
         verdict = "noise near this σ, with weak signal below the gate"
     else:
-        verdict = entries or "no noise model fits"
+        median = float(median_sigma(values, shape))
+        apart = abs(median / estimate - 1) > _SAME
+        found = f", σ is {estimate:.3g} by mp-pca and {median:.3g} by median" if apart else ""
+        verdict = entries or f"no noise model fits{found}"
     return NoiseFit(estimate, distance, p_value, verdict, False, entries)
 
 

@@ -18,7 +18,6 @@ from dprmt.spectra._phase_transition import bulk_edge
 from dprmt.spectra._top_singular_value import LARGEST_SIDE, TopSingularValue
 
 Centring = Literal["johnstone", "ma"]
-_ORDER = 64
 
 
 class TracyWidom:
@@ -140,7 +139,7 @@ def _log_cdf(s: float) -> float:
 
 @lru_cache(maxsize=1)
 def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return np.polynomial.legendre.leggauss(_ORDER)
+    return np.polynomial.legendre.leggauss(64)
 
 
 def tracy_widom_edge(shape: Sequence[int], sigma: float, false_alarm: float, centring: Centring = "johnstone") -> float:
@@ -301,9 +300,6 @@ def _kappa_for(m: int, n: int, false_alarm: float) -> float:
     return tracy_widom_edge((m, n), 1.0, false_alarm, centring="ma") / edge
 
 
-_POWER_DRAWS = 400
-
-
 def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01, power: float = 0.95) -> float:
     """Find the clean singular value that is detected in a given share of draws.
 
@@ -347,11 +343,11 @@ def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01
 
 
 @lru_cache(maxsize=64)
-def _first_called(short: int, long: int, gate: float) -> NDArray[np.float64]:
+def _first_called(short: int, long: int, gate: float, draws: int = 400) -> NDArray[np.float64]:
     # Least λ > 0 that passes the gate, for each draw of noise of σ = 1; 0 if the noise alone passes.
     rng = np.random.default_rng(0)
-    found = np.zeros(_POWER_DRAWS)
-    for i in range(_POWER_DRAWS):
+    found = np.zeros(draws)
+    for i in range(draws):
         d = rng.standard_normal(short)
         below = np.sqrt(rng.chisquare(short - 1 - np.arange(short - 1)))
         right = np.sqrt(rng.chisquare(np.maximum(long - 1 - np.arange(short), 1e-300)))

@@ -3,12 +3,11 @@
 from dprmt._rounding import round_down, round_up
 from dprmt.statements._card import PrivacyCard, privacy_card
 from dprmt.statements._claim import mechanism_from_dict
-from dprmt.statements._sentences import norms_label, relation_label, statement
+from dprmt.statements._sentences import relation_label, statement
 
 __all__ = [
     "PrivacyCard",
     "mechanism_from_dict",
-    "norms_label",
     "privacy_card",
     "relation_label",
     "round_down",

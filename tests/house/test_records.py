@@ -109,6 +109,8 @@ def test_phases_noise_and_standard_input(
         ("[1]", [], "--from-json must be"),
         ('{"mechanism": {"kind": "dpsgd"}, "steps": 3}', ["--delta", "1e-5"], "without 'noise_multiplier'"),
         ('{"mechanism": {"kind": "pate"}, "steps": 3}', ["--delta", "1e-5"], "whose mechanism is 'dpsgd'"),
+        ('{"mechanism": {}, "steps": 3, "delta": 5}', [], "--delta must be a finite number in [1e-290, 1), got 5"),
+        ('{"phases": 3}', [], "of a run: one with a mechanism and steps, or with phases"),
         ('{"mechanism": {}, "steps": 3}', [], "--delta must be given: the record of --from-json does not state it"),
         ('{"mechanism": {}, "steps": 3}', ["--steps", "3"], "--steps must be left out where --from-json is given"),
     ],

@@ -82,7 +82,7 @@ def test_a_gguf_file_is_a_model_with_its_tokenizer(tmp_path, capfd):
     value = next(value for name, value in parameters.items() if name.endswith("v_proj.base_layer.weight"))
     np.testing.assert_array_equal(value.detach().numpy(), tensors["blk.0.attn_v"])
     assert len(loaded.trainable) == 4
-    assert loaded.describe()["architecture"] == "llama"
+    assert loaded.model.config.model_type == "llama"
     assert loaded.tokenizer.eos_token == "<|im_end|>"
     assert loaded.tokenizer.decode(loaded.tokenizer("this")["input_ids"]) == "this"
     assert capfd.readouterr().err == ""

@@ -181,7 +181,9 @@ def test_faint_effects_are_refused(kind: str) -> None:
         accumulate(step, losses, torch.randn(SIZE, WIDTH).double())
 
 
-@pytest.mark.parametrize("reaches", ["its own row", "earlier rows", "later rows", "row 0 from all", "the row opposite"])
+@pytest.mark.parametrize(
+    "reaches", ["its own row", "earlier rows", "later rows", "row 0 from all", "the last from all", "opposite"]
+)
 def test_a_derivative_by_another_row_is_seen_exactly(reaches: str) -> None:
     """Far below what values show, in either direction."""
     torch.manual_seed(0)
@@ -195,7 +197,8 @@ def test_a_derivative_by_another_row_is_seen_exactly(reaches: str) -> None:
             "earlier rows": found.cumsum(0) - found,
             "later rows": found.flip(0).cumsum(0).flip(0) - found,
             "row 0 from all": found[0] - none,
-            "the row opposite": found.flip(0),
+            "the last from all": found[-1] - none,
+            "opposite": found.flip(0),
         }
         return found + 1e-13 * sums[reaches]
 

@@ -109,11 +109,11 @@ class Level:
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 
     def beyond(self, epsilon: float) -> float:
-        """Return a bound on δ(ε): some step's loss exceeds its share of ε."""
-        share = epsilon / sum(count for _, count in self.pairs["upper"])
-        ends = np.array([-1.0, share])
-        charged = ((pair.cells(ends).p_above + pair.slack, count) for pair, count in self.pairs["upper"])
-        return min(sum(count * above for above, count in charged) * (1.0 + 1e-9), 1.0)
+        """Return a bound on δ(ε): some step's loss exceeds its share of ε, which is as large as its losses are."""
+        total, part = 0.0, epsilon / max(self.farthest, 1e-300)
+        for (pair, count), (_, high) in zip(self.pairs["upper"], self.coarse.ranges, strict=True):
+            total += count * (pair.cells(np.array([-1.0, part * max(high, 0.0)])).p_above + pair.slack)
+        return min(total * (1.0 + 1e-9), 1.0)
 
     def curve(self, side: Side) -> Curve:
         """Return one side."""
@@ -269,8 +269,8 @@ def solve(
     requested unless refinement stopped helping, see ``is_narrow``.
     """
     schedule = gaussians_as_one(schedule)
-    if question.epsilon is not None:
-        question = sized(schedule, question, direction)
+    if question.epsilon is not None:  # no δ below ``enough`` is of interest
+        question = question.sized(min(enough, question.small)) if enough > 0.0 else sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     level, *more = levels(schedule, question, tolerance)
     stalled, patience = 0, 1 if question.epsilon is None else 2

@@ -1,7 +1,8 @@
 """Capture the inputs of every trainable layer and the gradients of its outputs in a backward pass.
 
-Two hooks on a layer's forward pass. Before it, the layer's parameters are exchanged for constants, so that autograd
-forms no gradient of them: that sum over samples is private and would be thrown away. After it, the output goes through
+Two hooks on a layer's forward pass. Before it, the layer's parameters become constants (``requires_grad_(False)``), so
+that autograd forms no gradient of them: that sum over samples is private and would be thrown away. After it, they are
+trainable again, and the output goes through
 :class:`_Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
 is used outside of its layer, which no norm accounts for, so this is an error.
 """
@@ -78,7 +79,7 @@ class Capture:
         self._looked: list[int] | None = None
         self._must_be_zero: torch.Tensor | None = None
         self.batch_size = 1
-        self._restored: dict[nn.Module, Any] = {}
+        self._constants: dict[nn.Module, list[nn.Parameter]] = {}  # while a layer's forward pass runs
         self._at: tuple[int, Samples] = (0, None)
         self._size: int | None = None
         self._units: UnitRows | None = None
@@ -257,9 +258,8 @@ class Capture:
                 return None
             if ("forward" in vars(module)) != patched:
                 raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
-            own: dict[str, Any] = module._parameters
-            self._restored[module] = own
-            module.__dict__["_parameters"] = {name: _constant(value) for name, value in own.items()}
+            trained = [value for value in module.parameters(recurse=False) if value.requires_grad]
+            self._constants[module] = [value.requires_grad_(False) for value in trained]
             if isinstance(module, nn.Embedding) and args and args[0].ndim > 1 and len(args[0]) == 1:
                 return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:]), kwargs
             return None
@@ -270,10 +270,11 @@ class Capture:
         module, owned = layer.module, is_torch_layer(layer.module)
 
         def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            own = self._restored.pop(module, None) if called is module else None
-            if own is None:
+            trained = self._constants.pop(module, None) if called is module else None
+            if trained is None:
                 return None
-            module.__dict__["_parameters"] = own
+            for value in trained:
+                value.requires_grad_(True)
             if output is None:  # the forward pass failed
                 return None
             if next(iter(module._forward_hooks)) != self._first_hooks[module]:
@@ -424,10 +425,6 @@ def uncompiled(hook: Any) -> Any:
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Return values that change when a buffer is written to or replaced."""
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
-
-
-def _constant(parameter: torch.Tensor | None) -> torch.Tensor | None:
-    return parameter.detach() if parameter is not None and parameter.requires_grad else parameter
 
 
 def _has_rows(value: Any) -> bool:

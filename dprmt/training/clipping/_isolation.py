@@ -285,8 +285,8 @@ class Isolation:
         cuda = [torch.cuda.get_rng_state(device) for device in self._devices if device.type == "cuda"]
         own = [generator.get_state() for generator in self.generators]
         torches = [value.numpy().tobytes() for value in (torch.get_rng_state(), *cuda, *own)]
-        state: Any = np.random.get_state()  # noqa: NPY002  (a model may draw from it)
-        return [*torches, random.getstate(), state[1].tobytes(), state[2:]]
+        numpy: Any = np.random.get_state()  # noqa: NPY002  (a model may draw from it)
+        return [*torches, random.getstate(), numpy[1].tobytes(), numpy[2:]]
 
     def _alone(self, losses: Losses, rows: BatchRows, row: int, seed: bytes, *, calm: bool, cut: bool = True) -> _Pass:
         try:

@@ -373,7 +373,7 @@ class ClippedStep(LogicalStep):
 
         Notes
         -----
-        An isolation check compares the loss and the captured gradient of two or three samples. With other neighbours,
+        An isolation check compares the loss and the captured gradient of two samples. With other neighbours,
         in batches of equal size of at most 13 rows, they may differ by 1e-5 in float32, 1e-9 in float64 and 1e-2 in 16
         bits, relative to the larger of C and the gradient. Alone, without dropout and padding, losses may differ by
         1e-4 (1e-7, 5 %) and gradients by a tenth (16 bits: half), because rounding can switch units off. Other

@@ -13,7 +13,7 @@ from opacus.optimizers import DPOptimizer
 
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.training.denoising._momentum import MomentumSteps
-from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
+from dprmt.training.denoising._noise import gradient_noise_std
 from dprmt.training.denoising._options import Denoising, DenoisingReport, matches
 from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
 from dprmt.training.recipes import DENOISERS
@@ -81,7 +81,7 @@ class DenoisingStep:
         *,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        self.parameters = _checked_parameters(named_parameters)
+        self.parameters = checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
         self._method = DENOISERS[self.options.method].meaning()(self.options)
         self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
@@ -142,7 +142,7 @@ class DenoisingStep:
         inner = dp_optimizer.original_optimizer
         if inner in _ATTACHED:
             raise TrainingStateError("the optimizer has a denoising step already: denoising twice removes signal")
-        names = {id(p): name for name, p in _checked_parameters(named_parameters).items()}
+        names = {id(p): name for name, p in checked_parameters(named_parameters).items()}
         unnamed = [tuple(p.shape) for p in dp_optimizer.params if id(p) not in names]
         if unnamed:
             allowed = f"names for all that is optimized, for shapes {unnamed} too"
@@ -151,7 +151,7 @@ class DenoisingStep:
         if isinstance(inner, DPGrape):  # its weights are denoised where their noise is; its other parameters are not
             projected = {layer.weight for layer in inner.subspaces}
             mine = {name: p for name, p in mine.items() if p in projected}
-        step = cls(mine, partial(noise_std_now, dp_optimizer), options, optimizer=inner)
+        step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
         step._handles = step._hooks(inner)
         _ATTACHED.add(inner)
@@ -267,7 +267,8 @@ class DenoisingStep:
         optimizer.set_noise_variance({p: (shares.get(name, 1.0) * report.sigma) ** 2 for p, name in mine.items()})
 
 
-def _checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+    """Return parameters by name, all different."""
     pairs = named_parameters.items() if isinstance(named_parameters, Mapping) else named_parameters
     parameters: dict[str, torch.Tensor] = {}
     seen: dict[int, str] = {}

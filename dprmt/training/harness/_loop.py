@@ -28,7 +28,6 @@ from dprmt.training.harness._task import Task
 from dprmt.training.optimizers import released_gradient
 from dprmt.training.private_run import PrivateBatch, PrivateRun
 from dprmt.training.private_run._clip_only import no_privacy
-from dprmt.training.private_run._ledger import SpentEpsilon, spent_epsilon
 from dprmt.training.private_run._processes import from_first, in_first, rank
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.recipes import Settings
@@ -137,18 +136,13 @@ class Run:
         """Steps charged over all starts, at least ``done``."""
         return self.private.steps_charged
 
-    @property
-    def _spent(self) -> SpentEpsilon:
-        delta = self.prepared.settings.privacy.delta
-        return spent_epsilon(self.prepared.mechanism, delta, self.total, self.private.releases)
-
     def epsilon(self) -> float:
         """Return an upper bound of ε for all charged steps, exactly for their number."""
-        return self._spent.after(self.charged, exactly=True)
+        return self.private._spent.after(self.charged, exactly=True)
 
     def epsilon_after(self, steps: int) -> float:
         """Return an upper bound of ε for a number of steps."""
-        return self._spent.after(steps)
+        return self.private._spent.after(steps)
 
     def _spend(self) -> None:
         settings = self.prepared.settings

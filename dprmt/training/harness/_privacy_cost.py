@@ -23,7 +23,8 @@ from dprmt.accounting import (
     compose,
     release_from_dict,
 )
-from dprmt.statements import PrivacyCard, mechanism_from_dict, norms_label, privacy_card
+from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
+from dprmt.statements._sentences import norms_label
 from dprmt.training.harness._run_folder import CONFIG, read_run
 from dprmt.training.norms import NormRecord
 from dprmt.training.private_run._clip_only import ClippingOnly

@@ -34,7 +34,7 @@ class RecipeTask(Task):
 
     def __post_init__(self) -> None:
         self.size = len(self.data.train)
-        self.class_names, self.unit = self.data.labels, self.data.summary["unit_of_privacy"]
+        self.class_names, self.unit = self.data.labels, self.data.unit_of_privacy
         if self.data.task == "classification" and len(self.data.validation):
             rows = len(self.data.validation)
             self.scored_rows = rows if self.evaluation.limit is None else min(rows, self.evaluation.limit)

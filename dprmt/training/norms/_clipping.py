@@ -58,7 +58,8 @@ def clip_factors(
     Holds if: the computed norm ñ satisfies √ñ >= (1 - ρ)√n̂, with n̂ the exact estimate for the drawn probes. Covers:
     factor·√n <= C·Z with Z = (n̂/n)^{-1/2}, the accountant's sensitivity, rounding of the factor included. Does not
     cover: rounding in the forward and backward passes, relative to the model's dtype. It matters for bfloat16 unless
-    the sum is formed from the same factors A and G ("book-keeping"). Proof: (1-ρ)C/√ñ <= C/√n̂.
+    the sum is formed from the same factors A and G ("book-keeping"). Proof: (1-ρ)C/√ñ <= C/√n̂, and γ
+    only lowers a factor's bound.
 
     Examples
     --------

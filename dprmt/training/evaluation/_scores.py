@@ -1,18 +1,18 @@
-"""Accuracy, loss and F1 of a classifier."""
+"""Accuracy, F1 and losses of a model on a split, in evaluation mode."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import SupportsIndex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, SupportsIndex, TypeAlias
 
 import torch
 from torch.nn import functional
 
-from dprmt._validation import ParameterError, check_choice
-from dprmt.training.data import TaskData, model_logits
-from dprmt.training.evaluation._mode import Item, batches, evaluating, first_samples
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.data import TaskData, model_logits, per_sample_losses
 
-_METRICS = ("accuracy", "f1")
+Item: TypeAlias = dict[str, Any]
 
 
 def evaluate_classification(
@@ -83,7 +83,7 @@ def evaluate_classification(
     samples = first_samples(data, "classification", split, limit)
     classes = len(data.labels or ())
     for metric in metrics:
-        check_choice("metrics", metric, _METRICS)
+        check_choice("metrics", metric, ("accuracy", "f1"))
         if metric == "f1" and classes != 2:
             raise ParameterError("metrics", metric, f"'accuracy' for {classes} classes")
     predicted, losses = _predictions(model, data, samples, batch_size)
@@ -135,3 +135,114 @@ def _predictions(
             predicted[chosen] = logits.argmax(dim=1).cpu()
             losses[chosen] = functional.cross_entropy(logits, batch["labels"], reduction="none").cpu()
     return predicted, losses
+
+
+def generation_loss(
+    model: torch.nn.Module,
+    data: TaskData,
+    split: str = "validation",
+    *,
+    batch_size: SupportsIndex = 64,
+    limit: SupportsIndex | None = None,
+) -> float:
+    r"""Compute the mean cross-entropy per target token over items, in nats.
+
+    Parameters
+    ----------
+    model : Module
+        A causal language model, or the Opacus module around it. Its train mode is restored.
+    data : TaskData
+        Data of a generation task.
+    split : {"validation", "test"}
+        Split to measure on.
+    batch_size : int
+        Number of items per forward pass; the result does not depend on it, up to rounding.
+    limit : int or None
+        Measure on this number of items, the first ones.
+
+    Returns
+    -------
+    float
+        >= 0; the training loss of an item is the same.
+
+    Raises
+    ------
+    ParameterError
+        If the split is empty or unknown, or the task is another.
+
+    Formal guarantees
+    -----------------
+    As for `evaluate_classification`.
+
+    Examples
+    --------
+    In this example the model gives all tokens the same probability:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from dprmt.training.data import load_data
+    >>> from dprmt.training.models import load_model
+    >>> from dprmt.training.recipes import DataRecipe, ModelRecipe
+    >>> sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64}
+    >>> recipe = ModelRecipe(
+    ...     "generation", architecture="gpt2", tokenizer="bytes", config=sizes, finetune="full", untie=True
+    ... )
+    >>> loaded = load_model(recipe)
+    >>> _ = torch.nn.init.zeros_(loaded.model.lm_head.weight)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "e2e.csv")
+    ...     _ = file.write_text("mr,ref\nname[Aromi],Aromi is a pub.\nname[Zizzi],Zizzi.\n")
+    ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["mr"], target="ref")
+    ...     data = load_data(where, loaded.tokenizer, "generation")
+    >>> round(generation_loss(loaded.model, data), 4), round(torch.log(torch.tensor(260.0)).item(), 4)
+    (5.5607, 5.5607)
+    """
+    samples = first_samples(data, "generation", split, limit)
+    losses = torch.empty(len(samples))
+    with evaluating(model):
+        for chosen, batch in batches(model, data, samples, batch_size):
+            losses[chosen] = per_sample_losses(model, batch).cpu()
+    return float(losses.double().mean())
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode without gradients, and restore every module's mode afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Return the device of the model's first parameter."""
+    return next(model.parameters()).device
+
+
+def first_samples(data: TaskData, task: str, split: str, limit: SupportsIndex | None) -> list[Item]:
+    """Return the first samples of a split, all without a limit; refused if there is none, or the data are of another
+    task.
+    """
+    check_choice("split", split, ("validation", "test"))
+    if data.task != task:
+        raise ParameterError("data.task", data.task, repr(task))
+    samples = getattr(data, split)
+    number = len(samples) if limit is None else min(check_count("limit", limit), len(samples))
+    if number == 0:
+        raise ParameterError("split", split, "a split with samples")
+    return [samples[position] for position in range(number)]
+
+
+def batches(
+    model: torch.nn.Module, data: TaskData, samples: Sequence[Item], batch_size: SupportsIndex
+) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
+    """Group samples of similar length, and yield their positions and their batch on the model's device."""
+    at_once, device = check_count("batch_size", batch_size), device_of(model)
+    order = sorted(range(len(samples)), key=lambda position: len(samples[position]["input_ids"]))
+    for start in range(0, len(order), at_once):
+        chosen = order[start : start + at_once]
+        yield chosen, {key: value.to(device) for key, value in data.collate([samples[i] for i in chosen]).items()}
