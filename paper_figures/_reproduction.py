@@ -285,7 +285,7 @@ def verdict_counts(rows: Sequence[Row]) -> str:
     """In words, best first."""
     counted = Counter(row.verdict() for row in rows)
     found = [f"{counted[verdict]} {verdict}" for verdict in reversed(WORST) if counted[verdict]]
-    return ", ".join(found) or "shown"
+    return "; ".join(found) or "shown"
 
 
 def _versions() -> dict[str, str]:
