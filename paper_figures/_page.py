@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from paper_figures import forensics
-from paper_figures._published import names, published
-from paper_figures._reproduction import Row, Stored, load
-from paper_figures._rows import table_of
-from paper_figures._states import WORST, Count, State, counts, states, total
+from paper_figures._published import documents, names, published
+from paper_figures._reproduction import Row, Stored, load, table_of
+from paper_figures._states import Count, State, counts, states, total
+from paper_figures._verdict import WORST, Verdict
 from paper_figures.items import ITEMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
@@ -56,6 +57,13 @@ PRINTED = """## Checked from print
 
 Each check computes printed numbers from other printed numbers of the same paper.
 """
+SHORT = {
+    "randomized-clipping": "randomized clipping",
+    "denoising": "LoRA, denoising (version 3)",
+    "denoising-v1": "denoising (version 1)",
+    "adambc": "heavy tails",
+    "grape": "DP-GRAPE",
+}
 OWN = """## Measurements of no paper
 
 These figures answer questions of this project.
@@ -144,29 +152,28 @@ def cell_states(stored: Mapping[str, Stored | None]) -> dict[str, State]:
 
 
 def _counts(stored: Mapping[str, Stored | None]) -> str:
-    counted = counts(cell_states(stored))
-    lines = [
-        "| document | numbers | settings | results | compared | measured here | from print | not computable here"
-        " | reproduced | compatible, wide | differs |",
-        "|" + "---|" * 11,
-        *(_count_line(title, count) for title, count in counted.items()),
-        _count_line("all", total(counted)),
-    ]
+    """Return one column for each paper, by its short name."""
+    by_title = counts(cell_states(stored))
+    columns = [by_title[title] for title in documents().values()]
+    columns.append(total(by_title))
+    rows: dict[str, Callable[[Count], int]] = {
+        "numbers": lambda count: count.settings + count.results,
+        "of these settings": lambda count: count.settings,
+        "results": lambda count: count.results,
+        "compared": lambda count: count.compared,
+        "measured here": lambda count: count.measured,
+        "from print": lambda count: count.compared - count.measured,
+        "not computable here": lambda count: count.absent,
+        **{verdict: partial(_with_verdict, verdict) for verdict in reversed(WORST)},
+    }
+    head = ["", *(SHORT[key] for key in documents()), "all"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines += [f"| {row} | {' | '.join(str(number(column)) for column in columns)} |" for row, number in rows.items()]
     return "\n".join([*lines, ""])
 
 
-def _count_line(title: str, count: Count) -> str:
-    numbers = (
-        count.settings + count.results,
-        count.settings,
-        count.results,
-        count.compared,
-        count.measured,
-        count.compared - count.measured,
-        count.absent,
-        *(count.verdicts.get(verdict, 0) for verdict in reversed(WORST)),
-    )
-    return f"| {title} | {' | '.join(map(str, numbers))} |"
+def _with_verdict(verdict: Verdict, count: Count) -> int:
+    return count.verdicts.get(verdict, 0)
 
 
 def _measured(stored: Mapping[str, Stored | None]) -> str:
@@ -187,7 +194,7 @@ def _measured(stored: Mapping[str, Stored | None]) -> str:
     for document, lines in tables.items():
         parts += [f"### {document}", "", *head, *lines, ""]
         if document in form_only:
-            parts += [f"On other data only: {'; '.join(form_only[document])}.", ""]
+            parts += [f"Measured on other data only, so not compared: {'; '.join(form_only[document])}.", ""]
     return "\n".join(parts)
 
 
@@ -243,5 +250,6 @@ def details(name: str, result: Stored) -> str:
         f"{result.wall_seconds:.0f} s wall, {result.cpu_seconds:.0f} s CPU",
     ]
     made += [text for text in (found.model, found.data) if text] + ([f"{found.seeds} seeds"] if found.seeds > 1 else [])
+    made += [f"replayed {result.replayed}"] if result.replayed else []
     lines += ["", "; ".join(made) + ".", *(f"Plot: paper_figures/results/{picture}" for picture in found.pictures)]
     return "\n".join(lines) + "\n"

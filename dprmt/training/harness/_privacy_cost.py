@@ -24,6 +24,7 @@ from dprmt.accounting import (
     release_from_dict,
 )
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
+from dprmt.statements._sentences import norms_label
 from dprmt.training.harness._run_folder import CONFIG, read_run
 from dprmt.training.norms import NormRecord
 from dprmt.training.private_run._clip_only import ClippingOnly
@@ -87,8 +88,7 @@ def norms_sentence(asked: str, record: NormRecord, units: str | None = None) -> 
 def _kind(norms: Norms | None) -> str:
     if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
         return "of unknown law" if norms is None else repr(norms)
-    sketch = f", a sketch of {norms.sketch}" if isinstance(norms, HutchPlusPlus) else ""
-    return f"{norms.kind} ({norms.probes} {'secret' if norms.secret else 'public'} probes{sketch})"
+    return f"{norms.kind} ({norms_label(norms)})"
 
 
 def epsilon_of_exact_norms(
