@@ -47,7 +47,7 @@ _BINS = 160  # of a norm's law, at level 0
 _MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step's loss; where there is one step
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
-_MOST_WORK = 2**21  # points of all transforms, beyond which nothing is refined further
+_MOST_WORK = 2**22  # points of all transforms, beyond which nothing is refined further
 _FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
 _LOSS_DRIFT = 32 * EPS  # of a step
 
@@ -144,7 +144,8 @@ class Level:
         coarse, split = self.coarse, self.coarse.split
         mesh = _mesh(self.level, coarse)
         while mesh < math.inf:
-            laws = laws_of_steps(self.pairs[side], coarse.ranges, mesh, _BULK * coarse.scale, side)
+            felt = coarse.tilt or 1.0
+            laws = laws_of_steps(self.pairs[side], coarse.ranges, mesh, _BULK * coarse.scale, side, felt)
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
                 break
             if split is not None:
@@ -373,6 +374,7 @@ def step_laws(
     coarse = coarse_pass(pairs["upper"], question, tail)
     mesh = _mesh(level, coarse)
     laws = {
-        side: laws_of_steps(both, coarse.ranges, mesh, _BULK * coarse.scale, side)[0][0] for side, both in pairs.items()
+        side: laws_of_steps(both, coarse.ranges, mesh, _BULK * coarse.scale, side, coarse.tilt)[0][0]
+        for side, both in pairs.items()
     }
     return laws, coarse.total_variation / count
