@@ -7,11 +7,13 @@ answers that take more than two CPU seconds, and bounds that contradict each oth
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from dprmt.accounting import (
     compose,
 )
 
+RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 _ROUNDING = 1e-7  # relative, of comparisons between two certified answers
 _ALPHA = (0.0, 1e-6, 1e-3, 0.1, 0.5, 1.0)
 
@@ -113,38 +116,52 @@ def contradictions(run: Composition, delta: float, ask: Callable[[str, Callable[
             yield f"a part costs {part.lower}, the whole {epsilon.upper}"
 
 
+def asked(number: int) -> dict[str, Any]:
+    """Ask one drawn composition: what was found, and the CPU seconds of every answer."""
+    run, delta = drawn(random.Random(number))
+    taken: list[tuple[str, float]] = []
+
+    def ask(name: str, call: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        answer = call()
+        taken.append((name, round(time.process_time() - start, 2)))
+        return answer
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = list(contradictions(run, delta, ask))
+    except Exception as error:  # whatever it is, it is a finding
+        found = [f"{type(error).__name__}: {error}"]
+    return {"found": found, "taken": taken, "run": f"delta = {delta!r}, {run!r}"}
+
+
 def main(arguments: list[str]) -> int:
-    """Draw, ask, and print what was found; 1 if anything was."""
+    """Draw and ask what is not in the results yet, and print what was found; 1 if anything was."""
     parser = argparse.ArgumentParser(prog="python -m audits fuzz")
     parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0, help="the first draw's number")
     parser.add_argument("--most", type=float, default=2.0, help="CPU seconds that an answer may take")
+    parser.add_argument("--again", choices=("all", "slow"), help="draw all again, or what was slow or found")
     options = parser.parse_args(arguments)
-    taken: list[float] = []
-    bad = 0
-    for number in range(options.first, options.first + options.draws):
-        run, delta = drawn(random.Random(number))
+    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() and options.again != "all" else {}
+    bad = [number for number, one in kept.items() if one["found"] or _slowest(one) > options.most]
+    for number in map(int, bad) if options.again == "slow" else range(options.draws):
+        if options.again != "slow" and str(number) in kept:
+            continue
+        one = asked(number)
+        if one["found"] or _slowest(one) > options.most:
+            print(f"{number}: {one['found']}, {one['taken']}; {one['run']}", flush=True)
+        else:
+            del one["run"]
+        kept[str(number)] = one
+        RESULTS.write_text(json.dumps(kept, ensure_ascii=False).replace('}, "', '},\n"') + "\n", encoding="utf-8")
+    seconds = sorted(each for one in kept.values() for _, each in one["taken"])
+    found = sum(len(one["found"]) for one in kept.values())
+    print(f"{len(kept)} draws, {len(seconds)} answers: {found} contradictions or crashes")
+    print(f"{sum(each > options.most for each in seconds)} above {options.most:g} s, slowest {seconds[-1]:.1f} s")
+    print(f"median {seconds[len(seconds) // 2]:.2f} s")
+    return int(bool(found))
 
-        def ask(name: str, call: Callable[[], Any], number: int = number, run: Composition = run) -> Any:
-            start = time.process_time()
-            answer = call()
-            taken.append(time.process_time() - start)
-            if taken[-1] > options.most:
-                print(f"{number}: {name} took {taken[-1]:.1f} s: {run!r}", flush=True)
-            return answer
 
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                found = list(contradictions(run, delta, ask))
-        except Exception as error:  # whatever it is, it is a finding
-            found = [f"{type(error).__name__}: {error}"]
-        bad += len(found)
-        for what in found:
-            print(f"{number}: {what}; delta = {delta!r}, {run!r}", flush=True)
-    slow = sum(seconds > options.most for seconds in taken)
-    said = (
-        f"{options.draws} draws, {len(taken)} answers: {bad} contradictions or crashes, {slow} above {options.most:g} s"
-    )
-    print(f"{said}; slowest {max(taken):.1f} s, median {sorted(taken)[len(taken) // 2]:.2f} s")
-    return int(bool(bad))
+def _slowest(one: dict[str, Any]) -> float:
+    return max((seconds for _, seconds in one["taken"]), default=0.0)

@@ -39,6 +39,9 @@ def width(bounds: PrivacyBounds) -> float:
         pytest.param(R(2.125, 5.316e-4, 28), 111668, 6.06e-12, 0.5777, 0.5801, id="polynomial tail"),
         pytest.param(R(0.997, 4.174e-5, 21), 328, 2.6e-11, 2.58616, 2.58722, id="polynomial tail, small rate"),
         pytest.param(R(16.351, 1.057e-4, 4, **SECRET_ENVELOPE), 1, 4.99e-11, 4.5e-5, 4.7e-5, id="one step"),
+        pytest.param(DPSGD(0.4534, 9.455e-6), 39345, 7.42e-9, 2.5559, 2.5563, id="tiny rate"),
+        pytest.param(R(0.3, 0.01, 256), 100, 1e-5, 27.6, 27.65, id="many probes, σ = 0.3"),
+        pytest.param(R(0.327, 6.6e-5, 1296), 986632, 1e-5, 29.7422, 29.744, id="mesh wider than log(1 - q)"),
         pytest.param(R(0.406531, 64 / 42000, 32), 400, 1e-5, 11.679, 11.683, id="32 probes, σ = 0.41"),
     ],
 )
@@ -54,20 +57,17 @@ def test_as_narrow_as_asked(mechanism, steps: int, delta: float, low: float, hig
 @pytest.mark.parametrize(
     ("mechanism", "steps", "delta", "low", "high"),
     [
-        pytest.param(DPSGD(0.4534, 9.455e-6), 39345, 7.42e-9, 2.5559, 2.5563, id="tiny rate"),
-        pytest.param(R(0.3, 0.01, 256), 100, 1e-5, 27.6, 27.65, id="many probes, σ = 0.3"),
-        pytest.param(R(0.327, 6.6e-5, 1296), 986632, 1e-5, 29.7422, 29.744, id="mesh wider than log(1 - q)"),
         pytest.param(R(0.4096, 3.388e-6, 14), 618735, 3.36e-7, 47.763, 47.780, id="rare steps decide"),
         pytest.param(R(0.750704, 0.00148307, 9), 760431, 8e-6, 127.135, 127.285, id="small losses decide"),
     ],
 )
-def test_where_the_commonest_loss_lies_between_nodes_the_upper_end_is_near(
+def test_where_no_mesh_is_fine_enough_both_ends_are_near(
     mechanism, steps: int, delta: float, low: float, high: float
 ) -> None:
-    """Rates or budgets that no one publishes: the lower end may fall far short, and the answer says so."""
+    """Rates or budgets that no one publishes: the answer is wide, and says so."""
     bounds = mechanism.epsilon(steps=steps, delta=delta, tolerance=TOLERANCE)
-    assert bounds.lower <= high
-    assert low <= bounds.upper <= 1.04 * high
+    assert 0.95 * low <= bounds.lower <= high
+    assert low <= bounds.upper <= 1.05 * high
     assert bounds.is_narrow == (width(bounds) <= TOLERANCE)
 
 

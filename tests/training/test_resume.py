@@ -193,13 +193,6 @@ def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, ha
     assert read_summary(tmp_path / "run")["noise_is_secret"]
 
 
-def test_a_damaged_checkpoint_is_replaced_by_the_one_before(folder, halfway, tmp_path):
-    shutil.copytree(halfway, tmp_path / "run")
-    (tmp_path / "run" / "checkpoint" / "tensors.safetensors").write_bytes(b"")
-    result = train(recipe_in(folder), tmp_path / "run", resume=True)
-    assert (result.steps, result.charged) == (STEPS, STEPS + 1)  # step 3 is repeated, and charged again
-
-
 def test_a_run_that_was_killed_before_its_summary_is_scored_when_resumed(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder, **{"evaluation.every": 2, "training.steps": 2})
     with monkeypatch.context() as patch:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dprmt.accounting.composition._compose import ComposedLoss, best_tilt, composed, log_kappa, window
-from dprmt.accounting.composition._curve import Curve, DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, Question
+from dprmt.accounting.composition._curve import (
+    Curve,
+    DeltaAtEpsilon,
+    DeltaCurve,
+    EpsilonAtDelta,
+    OneStepCurve,
+    Question,
+)
 from dprmt.accounting.composition._solve import (
     InconsistentBoundsError,
     Level,
@@ -24,6 +31,7 @@ __all__ = [
     "EpsilonAtDelta",
     "InconsistentBoundsError",
     "Level",
+    "OneStepCurve",
     "Question",
     "best_tilt",
     "composed",

@@ -7,7 +7,7 @@ relative to δ itself, however small δ is: (F0) to (F3) of ``docs/theory/random
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import fft
@@ -82,6 +82,11 @@ def tilted(law: LossPMF, tilt: float) -> Array:
     return weights / max(float(weights.sum()), 1.0)
 
 
+def total_offset(laws: Laws) -> float:
+    """Return by how much the composed losses lie beside multiples of the mesh."""
+    return math.fsum(steps * law.offset for law, steps in laws)
+
+
 def loss_deviation(laws: Laws, tilt: float = 0.0) -> float:
     """Return the standard deviation of the finite part of the composed loss after tilting."""
     variance = 0.0
@@ -131,8 +136,9 @@ def window(laws: Laws, tilt: float, share: float = 1.0) -> Window:
         up, down = up[[int(np.argmin(highest))]] * fine, down[[int(np.argmax(lowest))]] * fine
     highest, lowest = _ends(laws, tilt, up, down, log_outside)
     mesh = laws[0][0].mesh
-    first = math.floor(float(lowest[0]) / mesh) - 1
-    size = max(math.ceil(float(highest[0]) / mesh) + 2 - first, 16)
+    offset = total_offset(laws)
+    first = math.floor((float(lowest[0]) - offset) / mesh) - 1
+    size = max(math.ceil((float(highest[0]) - offset) / mesh) + 2 - first, 16)
     return Window(first, fft.next_fast_len(size, real=True) if size < _LONGEST else size)
 
 
@@ -198,7 +204,7 @@ def _composed_loss(laws: Laws, tilt: float, win: Window, frequency: Array, value
     spectrum = np.zeros(win.size // 2 + 1, dtype=np.complex128)
     spectrum[frequency] = value
     return ComposedLoss(
-        losses=(win.first + np.arange(win.size, dtype=np.int64)) * laws[0][0].mesh,
+        losses=(win.first + np.arange(win.size, dtype=np.int64)) * laws[0][0].mesh + total_offset(laws),
         mass=np.maximum(np.roll(fft.irfft(spectrum, win.size), -(win.first % win.size)), 0.0),
         tilt=tilt,
         log_scale=float(log_mgf(laws, np.array([tilt]))[0]),
@@ -281,7 +287,7 @@ def _log_parts(law: LossPMF, tilts: Array, large: Array) -> tuple[Array, Array]:
 def up_to(laws: Laws, large: float) -> list[tuple[LossPMF, int]]:
     """Return the finite losses that are at most ``large``."""
     return [
-        (LossPMF(law.index, np.where(law.losses > large, 0.0, law.mass), law.mesh, 0.0), steps) for law, steps in laws
+        (replace(law, mass=np.where(law.losses > large, 0.0, law.mass), infinite=0.0), steps) for law, steps in laws
     ]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics import LARGEST_LOSS, Side, graded_indices
-from dprmt.accounting.pairs import LossPMF, StepPair, from_above, from_below, keep_at_last
+from dprmt.accounting.pairs import LossCells, LossPMF, StepPair, from_above, from_below, keep_at_last
+
+_MOST = 0.1  # P-mass of a cell, from which on its mean is a node from below
 
 Laws = Sequence[tuple[LossPMF, int]]
 """Discrete losses of steps, and how often each is taken."""
@@ -31,14 +34,43 @@ def discretize_step(
     return LossPMF(law.index, law.mass, mesh, min(law.infinite + pair.slack, 1.0))
 
 
+def _around_the_commonest(pair: StepPair, index: NDArray[np.int64], mesh: float) -> LossPMF:
+    """Return one step's loss from below; where one cell has most of it, the mean of that and of the cells beside it is
+    a node: (O1).
+    """
+    nodes = index * mesh
+    cells = pair.cells(nodes)
+    at = int(np.argmax(cells.p))
+    first, last = at - 1, at + 2  # nodes
+    if not cells.p[at] > _MOST or first < 1 or last > index.size - 2:
+        return from_below(index, mesh, cells)
+    p, q = float(cells.p[first:last].sum()), float(cells.q[first:last].sum())
+    ends, mean = nodes[[first, last]], math.log(p) - math.log(q)
+    if not ends[0] <= mean <= ends[1]:
+        return from_below(index, mesh, cells)
+    at = first + int(np.argmin(np.abs(nodes[first : last + 1] - mean)))
+    offset = mean - float(nodes[at])
+    nodes = nodes + offset
+    left, right = np.searchsorted(nodes, ends)
+    parts = pair.cells(np.concatenate([nodes[:left], ends, nodes[right:]]))
+    beside = np.zeros((2, index.size - 1))
+    for masses, found in zip(beside, (parts.p, parts.q), strict=True):
+        masses[:left], masses[right - 1 :] = found[:left], found[left + 1 :]
+    at_nodes = np.zeros(index.size)
+    at_nodes[at] = parts.p[left]
+    rest = LossCells(beside[0], beside[1], parts.p_below, parts.q_below, parts.p_above, parts.q_above)
+    return from_below(index, mesh, rest, offset, at_nodes)
+
+
 def laws_of_steps(
     pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], mesh: float, bulk: float, side: Side
 ) -> list[tuple[LossPMF, int]]:
     """Return the steps' discrete losses; nodes are equidistant up to ``bulk``, and farther and farther apart beyond."""
     laws = []
     for (pair, count), (low, high) in zip(pairs, ranges, strict=True):
-        index = graded_indices(low - mesh, high + mesh, mesh, bulk)  # most outcomes may lie at an end itself
-        laws.append((discretize_step(pair, index, mesh, side), count))
+        index = graded_indices(low - 3 * mesh, high + 3 * mesh, mesh, bulk)  # most outcomes may lie at an end itself
+        law = _around_the_commonest(pair, index, mesh) if side == "lower" else discretize_step(pair, index, mesh, side)
+        laws.append((law, count))
     return laws
 
 

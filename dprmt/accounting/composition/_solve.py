@@ -109,11 +109,11 @@ class Level:
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 
     def beyond(self, epsilon: float) -> float:
-        """Return a bound on δ(ε): some step's loss exceeds its share of ε."""
-        share = epsilon / sum(count for _, count in self.pairs["upper"])
-        ends = np.array([-1.0, share])
-        charged = ((pair.cells(ends).p_above + pair.slack, count) for pair, count in self.pairs["upper"])
-        return min(sum(count * above for above, count in charged) * (1.0 + 1e-9), 1.0)
+        """Return a bound on δ(ε): some step's loss exceeds its share of ε, which is as large as its losses are."""
+        total, part = 0.0, epsilon / max(self.farthest, 1e-300)
+        for (pair, count), (_, high) in zip(self.pairs["upper"], self.coarse.ranges, strict=True):
+            total += count * (pair.cells(np.array([-1.0, part * max(high, 0.0)])).p_above + pair.slack)
+        return min(total * (1.0 + 1e-9), 1.0)
 
     def curve(self, side: Side) -> Curve:
         """Return one side."""
@@ -139,7 +139,7 @@ class Level:
         On a common mesh, coarser if the window would be too long; where that resolves nothing, nothing is known.
         """
         coarse, split = self.coarse, self.coarse.split
-        mesh = _fitted(_mesh(self.level, coarse), coarse, self.pairs[side])
+        mesh = _mesh(self.level, coarse)
         while mesh < math.inf:
             laws = laws_of_steps(self.pairs[side], coarse.ranges, mesh, _BULK * coarse.scale, side)
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
@@ -150,8 +150,8 @@ class Level:
                 # The coarse laws are from above: for one from below their tilt may be far too large.
                 tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
                 win = window(laws, tilt)
-            if win.size > 1.6 * _MOST_POINTS:  # what is fitted may be longer
-                mesh = _fitted(1.1 * mesh * win.size / _MOST_POINTS, coarse, self.pairs[side])
+            if win.size > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
+                mesh *= 1.1 * win.size / _MOST_POINTS
                 continue
             if split is None:
                 return [composed(laws, tilt, win)]
@@ -163,13 +163,6 @@ class Level:
 
 def _mesh(level: float, coarse: CoarsePass) -> float:
     return resolvable(_MESH * 2.0**-level * coarse.scale, max(high for _, high in coarse.ranges))
-
-
-def _fitted(mesh: float, coarse: CoarsePass, pairs: Pairs) -> float:
-    """Return the mesh, or one near it of which log(1 - q), the loss of very many steps, is a multiple."""
-    _, ends = max(zip(pairs, coarse.ranges, strict=True), key=lambda phase: phase[0][1])
-    cells = min(abs(ends[0]), abs(ends[1])) / mesh
-    return mesh * cells / round(cells) if 1.0 <= cells < math.inf else mesh
 
 
 def tilt_of(laws: Laws, question: Question | None) -> float:
@@ -276,8 +269,8 @@ def solve(
     requested unless refinement stopped helping, see ``is_narrow``.
     """
     schedule = gaussians_as_one(schedule)
-    if question.epsilon is not None:
-        question = sized(schedule, question, direction)
+    if question.epsilon is not None:  # no δ below ``enough`` is of interest
+        question = question.sized(min(enough, question.small)) if enough > 0.0 else sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     level, *more = levels(schedule, question, tolerance)
     stalled, patience = 0, 1 if question.epsilon is None else 2
@@ -368,7 +361,7 @@ def step_laws(
     """
     pairs = pairs_at([(step, count)], tail, level, direction)
     coarse = coarse_pass(pairs["upper"], question, tail)
-    mesh = _fitted(_mesh(level, coarse), coarse, pairs["upper"])
+    mesh = _mesh(level, coarse)
     laws = {
         side: laws_of_steps(both, coarse.ranges, mesh, _BULK * coarse.scale, side)[0][0] for side, both in pairs.items()
     }

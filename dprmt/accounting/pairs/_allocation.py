@@ -32,7 +32,7 @@ from dprmt.accounting.pairs._steps import ClippingStep
 _LARGE = 5.0  # losses beyond which nodes are further and further apart
 _LARGEST_LOSS = 300.0  # e^300 squared is still a number
 _POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
-_MOST_POINTS = 2**21
+_MOST_POINTS = 2**19
 _EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
 _MESH, _SPACING = 0.03, 0.015  # grid mesh in deviations of V; node spacing in deviations of log V
 _ACCURACY = 2e-4  # wanted in ε, at the first level

@@ -26,29 +26,32 @@ _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order
 
 @dataclass(frozen=True)
 class LossPMF:
-    """A discrete privacy loss on integer multiples of a mesh.
+    """A discrete privacy loss on integer multiples of a mesh, all of them moved by an offset.
 
     Attributes
     ----------
     index : ndarray of int64, shape (n,)
-        Increasing; the losses are ``index * mesh``.
+        Increasing; the losses are ``index * mesh + offset``.
     mass : ndarray, shape (n,)
         P-probabilities; their sum may be below 1.
     mesh : float
         Spacing of the underlying grid.
     infinite : float
         Probability of an infinite loss.
+    offset : float
+        At most a mesh.
     """
 
     index: NDArray[np.int64]
     mass: Array
     mesh: float
     infinite: float
+    offset: float = 0.0
 
     @property
     def losses(self) -> Array:
         """The support."""
-        return self.index * self.mesh
+        return self.index * self.mesh + self.offset
 
 
 def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
@@ -76,7 +79,8 @@ def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
 def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
     """Move larger losses to infinity: never more private."""
     kept = max(int(np.searchsorted(pmf.losses, loss, side="right")), 1)
-    return LossPMF(pmf.index[:kept], pmf.mass[:kept], pmf.mesh, pmf.infinite + float(pmf.mass[kept:].sum()))
+    infinite = pmf.infinite + float(pmf.mass[kept:].sum())
+    return LossPMF(pmf.index[:kept], pmf.mass[:kept], pmf.mesh, infinite, pmf.offset)
 
 
 def connect_the_dots(losses: Array, cells: LossCells) -> Array:
@@ -84,24 +88,27 @@ def connect_the_dots(losses: Array, cells: LossCells) -> Array:
     return _dots(cells.p, _left_share(losses, cells, "upper"))
 
 
-def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
-    """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh``.
+def from_below(
+    index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0, at_nodes: Array | None = None
+) -> LossPMF:
+    """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
 
+    ``at_nodes``: P-masses that lie at the nodes, beside the cells.
     Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
     dropped.
     """
-    losses = index * mesh
-    first = min(int(np.searchsorted(losses, -_LARGE_LOSS)), index.size - 2)
-    index, losses = index[first:], losses[first:]
+    beyond = np.zeros(index.size) if at_nodes is None else at_nodes.copy()
+    beyond[-1] += cells.p_above
+    first = min(int(np.searchsorted(index * mesh, -_LARGE_LOSS)), index.size - 2)
+    index, beyond = index[first:], beyond[first:]
+    losses = index * mesh + offset
     cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
     share = _left_share(losses, cells, "lower")
     share[np.diff(losses) > _WIDE_CELL] = 1.0
-    beyond = np.zeros(losses.size)
-    beyond[-1] = cells.p_above
     # In increasing s = e^{-loss}; segment i joins nodes i and i + 1.
     width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
     mass = pulled_in(width, cells.p[::-1], share[::-1], beyond[::-1])[::-1]
-    return LossPMF(index, mass, mesh, 0.0)
+    return LossPMF(index, mass, mesh, 0.0, offset)
 
 
 def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array:

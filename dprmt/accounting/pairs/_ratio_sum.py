@@ -172,7 +172,7 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER = 4  # largest useful length of a tilted transform, relative to the window
+_LONGER = 1.5  # largest useful length of a tilted transform, relative to the window
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 

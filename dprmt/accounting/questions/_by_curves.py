@@ -8,13 +8,21 @@ from functools import lru_cache
 import numpy as np
 
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds
-from dprmt.accounting.composition import EpsilonAtDelta, Question, interval, solve
+from dprmt.accounting.composition import (
+    DeltaAtEpsilon,
+    EpsilonAtDelta,
+    Level,
+    OneStepCurve,
+    Question,
+    interval,
+    solve,
+)
 from dprmt.accounting.pairs import Neighbours, Schedule, Step
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
-from dprmt.accounting.questions._delta_curve_solver import DeltaCurveSolver
 
 _POINTS = 401
-_TOLERANCE = 2e-2  # of most δ
+_LOSSES, _LEVEL = 8, -0.5  # composed for a curve, and how finely
+_TOLERANCE = 2e-2  # largest share of an error in δ for which no further loss is composed
 _ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
 _NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
 _NEGLIGIBLE = 1e-2  # negligible share of δ
@@ -45,13 +53,24 @@ def bounds_by_curves(
 
 def deltas_by_curves(schedule: Schedule, epsilons: Array, direction: Direction, neighbours: Neighbours) -> Array:
     """Return an upper bound on δ at each of increasing ε."""
-    lines = lines_by_curves(schedule, direction, neighbours, max(float(epsilons[-1]), 1.0))
+    largest = max(float(epsilons[-1]), 1.0)
+    if largest > _NO_END:  # of what is asked, most may lie where nothing is left to say
+        largest = min(largest, _last(schedule, _FLOOR))
+    lines = _related(tuple(schedule), direction, neighbours, largest, _FLOOR)
     return np.minimum(lines.at(epsilons), 1.0)
 
 
-def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighbours, largest: float) -> Lines:
-    """Return all lines of the relation, from curves up to ``largest`` ε."""
-    return _related(tuple(schedule), direction, neighbours, largest, _FLOOR)
+def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighbours, least: float) -> Lines | None:
+    """Return all lines of the relation, from curves down to a δ of ``least``; None if no ε of one sample is finite
+    there.
+    """
+    largest = _last(schedule, least)
+    return _related(tuple(schedule), direction, neighbours, largest, least) if math.isfinite(largest) else None
+
+
+def _last(schedule: Schedule, least: float) -> float:
+    """Return one sample's ε at ``least``, in the worse direction, or more."""
+    return max(solve(schedule, EpsilonAtDelta(least), side, 1e-2, math.inf).upper for side in _OTHER)
 
 
 def _epsilon(
@@ -63,10 +82,8 @@ def _epsilon(
     if not math.isfinite(one) or (one > _NO_END and not is_exact):
         return math.inf
     least = max(_NEGLIGIBLE * delta * math.exp(-min((times - 1) * one, 600.0)), _LEAST)
-    ends = [solve(schedule, EpsilonAtDelta(least), side, 1e-2, math.inf).upper for side in _OTHER]
-    if not math.isfinite(max(ends)):
-        return math.inf
-    return _related(schedule, direction, neighbours, max(ends), least).epsilon_at(delta)
+    lines = lines_by_curves(schedule, direction, neighbours, least)
+    return math.inf if lines is None else lines.epsilon_at(delta)
 
 
 @lru_cache(maxsize=16)
@@ -86,9 +103,27 @@ def _curves(
     schedule: tuple[tuple[Step, int], ...], largest: float, least: float
 ) -> tuple[Array, dict[Direction, Array]]:
     epsilon = np.linspace(0.0, max(largest, 1e-3), _POINTS)
-    floor = [least] * _POINTS
-    curves = {}
-    for side in _OTHER:
-        found = DeltaCurveSolver(schedule, epsilon.tolist(), side, _TOLERANCE, floor).solve(at_once=True)
-        curves[side] = np.array([bounds.upper for bounds in found])
-    return epsilon, curves
+    return epsilon, {side: _upper_curve(schedule, epsilon, side, least) for side in _OTHER}
+
+
+def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least: float) -> Array:
+    """Bound δ from above at increasing ε: few losses are composed, and each is asked everywhere.
+
+    ``least``: a smaller δ is not of interest.
+    """
+    upper, error = np.ones((2, epsilon.size))
+    for _ in range(_LOSSES):
+        todo = np.flatnonzero((error > _TOLERANCE * upper) & (upper > least))
+        if not todo.size:
+            break
+        stretch = max(np.split(todo, np.flatnonzero(np.diff(todo) > 1) + 1), key=len)
+        question = DeltaAtEpsilon(float(epsilon[stretch[stretch.size // 2]]), least)
+        at = Level(schedule, question, direction, _LEVEL)
+        curve = at.curve("upper")
+        bounds = np.array([curve.delta_bounds(asked - at.drift) for asked in epsilon.tolist()])
+        smaller = bounds[:, 1] < upper
+        upper = np.where(smaller, bounds[:, 1], upper)
+        error = np.where(smaller, bounds[:, 1] - bounds[:, 0], error)
+        if isinstance(curve, OneStepCurve):  # without an error
+            break
+    return upper

@@ -36,17 +36,14 @@ class DeltaCurveSolver:
         self.questions = [DeltaAtEpsilon(epsilon) for epsilon in epsilons]
         self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
 
-    def solve(self, *, at_once: bool = False) -> list[PrivacyBounds]:
-        """Refine level by level, as far as this helps; the next level is no finer than the wide bounds need.
-
-        ``at_once``: use one level, because some wide bounds do no harm.
-        """
+    def solve(self) -> list[PrivacyBounds]:
+        """Refine level by level, as far as this helps; the next level is no finer than the wide bounds need."""
         level, *_, last = levels(self.schedule, self.questions[0], self.tolerance)
         while True:
             before = [self._width(place) for place in range(len(self.found))]
             self._refine(self._wide(range(len(self.found))), level)
             wide = self._wide(range(len(self.found)))
-            if at_once or level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
+            if level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
                 return self.found
             worst = max(self._width(place) for place in wide)
             level = min(level + min(max(math.log(1.1 * worst, 4), 0.25), 1.0), last)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
 from dprmt.accounting.basics import Array, Direction, band_html, band_text
-from dprmt.accounting.composition import ComposedLoss, EpsilonAtDelta, Level, solve
+from dprmt.accounting.composition import ComposedLoss, Level
 from dprmt.accounting.pairs import Neighbours, Schedule
 from dprmt.accounting.questions._by_curves import lines_by_curves
 
@@ -82,9 +82,8 @@ def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighb
     """
     one = trade_off(schedule, alpha)
     best = np.zeros(one.alpha.shape)
-    ends = [solve(schedule, EpsilonAtDelta(_LEAST_DELTA), side, 1e-2).upper for side in _DIRECTIONS]
-    if np.all(np.isfinite(ends)):
-        each = [lines_by_curves(schedule, side, neighbours, max(ends)) for side in _DIRECTIONS]
+    each = [lines for side in _DIRECTIONS if (lines := lines_by_curves(schedule, side, neighbours, _LEAST_DELTA))]
+    if each:
         with np.errstate(over="ignore"):
             powers = [np.min(lines.delta + np.exp(lines.epsilon) * one.alpha[..., None], axis=-1) for lines in each]
         best = np.clip(1.0 - np.max(powers, axis=0), 0.0, 1.0)

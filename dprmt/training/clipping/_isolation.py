@@ -143,7 +143,7 @@ class Isolation:
     """
 
     def __init__(self, capture: Capture, rate: float, clipping_norm: float) -> None:
-        self._capture, self._model, self._rate, self._clipping_norm = capture, capture.model, rate, clipping_norm
+        self._capture, self._model, self._rate, self.clipping_norm = capture, capture.model, rate, clipping_norm
         self._chance = secrets.SystemRandom()
         modules = list(self._model.modules())
         self._padding = {part.padding_idx for part in modules if getattr(part, "padding_idx", None) is not None}
@@ -339,7 +339,7 @@ class Isolation:
         if not (within(abs(mine - its), allowed) if both_finite else str(mine) == str(its)):
             _refuse(one, row, other, same, loss, f"a loss depends on other samples: {_LOSSES}")
         apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "the model's outputs")  # squares
-        floor *= self._clipping_norm
+        floor *= self.clipping_norm
         if one.scores and other.scores:
             pairs = [(a[row].double(), b[same].double()) for a, b in zip(one.scores, other.scores, strict=True)]
             apart = sum(float((a - b).square().sum()) for a, b in pairs)

@@ -191,6 +191,10 @@ class ShardedStep(ClippedStep):
     def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
         return torch.zeros_like(finite) if self._stands_in else super()._kept(finite)
 
+    def _count(self, squared: torch.Tensor) -> None:
+        if not self._stands_in:
+            super()._count(squared)
+
     def _in_all(self, value: bool) -> bool:
         return in_all(value)
 

@@ -148,6 +148,8 @@ class LogicalStep(ABC):
         optimizer.may_step = False
         self._draw_key, self._draw_count = secrets.token_bytes(32), 0
         self._devices = sorted({value.device for value in model.parameters()}, key=str)
+        self.centred_count = 0.0
+        """1/2 for each sample of the step whose norm is at most the clipping norm, -1/2 for others. **Private.**"""
         self._guard = optimizer.original_optimizer.register_step_pre_hook(partial(_only_when, optimizer))
 
     @property
@@ -245,13 +247,32 @@ class LogicalStep(ABC):
             self.optimizer.may_step = True
             self.optimizer.zero_grad(set_to_none=True)
             self.optimizer.may_step = False
-            self._log.current = None
+            self._log.current, self.centred_count = None, 0.0
 
     def abandon(self) -> None:
         """Forget everything that was added since the last step, which is neither charged nor used."""
         self.discard()
         self.optimizer.forget()
-        self._log.current = None
+        self._log.current, self.centred_count = None, 0.0
+
+    def complete(self) -> None:
+        """Add what is held back, so that the sum of the step is whole."""
+
+    def clip_at(self, clipping_norm: float) -> None:
+        """Clip and add noise at another clipping norm from the next step on."""
+        self.optimizer.max_grad_norm = clipping_norm
+        for group in self.optimizer.original_optimizer.param_groups:
+            if "noise_variance" in group:  # of DPAdamBC and DPGrape
+                noise = self.optimizer.noise_multiplier * clipping_norm / self.optimizer.expected_batch_size
+                group["noise_variance"] = noise**2
+
+    def _clip_factors(self, squared: torch.Tensor, rounding: float) -> torch.Tensor:
+        bound, stability = self.optimizer.max_grad_norm, self.optimizer.stability
+        return clip_factors(squared, bound, rounding=rounding, stability=stability)
+
+    def _count(self, squared: torch.Tensor) -> None:
+        """Count samples that were added, or left out because their norm is not finite."""
+        self.centred_count += float(((squared <= self.optimizer.max_grad_norm**2).double() - 0.5).sum())
 
     @abstractmethod
     def discard(self) -> None:
@@ -451,13 +472,14 @@ class ClippedStep(LogicalStep):
         if may_spread and not bool(finite.all()):
             raise _MaySpreadError
         all_finite = several and self._in_all(bool(finite.all()))  # NaN shows nothing
-        factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=capture.rounding)
+        factors = self._clip_factors(squared, capture.rounding)
         kept = self._kept(finite)
         capture.summing = True
         self._large_last(contributions)
         while contributions:
             contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one
             self._summed()
+        self._count(squared)
         self._was_checked = self._was_checked or all_finite
 
     def _units_of(self, units: Identities | None, rows: int) -> UnitRows:
@@ -509,6 +531,11 @@ class ClippedStep(LogicalStep):
         self._give_back()
         self._capture.remove()
         return self.model
+
+    def clip_at(self, clipping_norm: float) -> None:
+        """Do as the base does; isolation checks compare gradients with the new clipping norm, too."""
+        super().clip_at(clipping_norm)
+        self._isolation.clipping_norm = clipping_norm
 
     def _large_last(self, contributions: list[Contribution]) -> None:
         """Sort large sums first, and take them from the end, when most other memory is free.

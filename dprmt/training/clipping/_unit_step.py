@@ -18,7 +18,7 @@ from dprmt.training.clipping._isolation import tolerance_of
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses, StepLog
 from dprmt.training.clipping._units import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sum_of_squares
+from dprmt.training.norms import NormRecord, SampleId, full_precision, rounding_margin, sum_of_squares
 from dprmt.training.randomness import draws_from
 from dprmt.training.subspaces import Subspaces
 
@@ -113,7 +113,12 @@ class UnitStep(LogicalStep):
         self._rows = 0  # of the unit that is held
         self._held: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._buffers, self._is_before = buffer_versions(model), True  # forward passes, since the last backward one
-        self._handles = [model.register_forward_pre_hook(self._note_buffers, prepend=True)]
+
+        def noted(called: torch.nn.Module, *_: Any) -> None:  # a closure: copies of the model share it, and skip it
+            if called is model:
+                self._note_buffers()
+
+        self._handles = [model.register_forward_pre_hook(noted, prepend=True)]
         self.count = 0
 
     @property
@@ -161,6 +166,10 @@ class UnitStep(LogicalStep):
             super().step()
         finally:
             self._forget_unit()
+
+    def complete(self) -> None:
+        """Add the unit that is held."""
+        self._finish_unit()
 
     def discard(self) -> None:
         """Forget the rows of the unit that is held; what was added of others stays."""
@@ -225,7 +234,7 @@ class UnitStep(LogicalStep):
 
     def _run(self, function: Callable[[Any], torch.Tensor], batch: Any) -> torch.Tensor:
         self._is_before = True
-        self._note_buffers(self.model)
+        self._note_buffers()
         return function(batch)
 
     def _begin(self, unit: SampleId, samples: list[SampleId], number: int) -> None:
@@ -264,10 +273,11 @@ class UnitStep(LogicalStep):
         gradients = {parameter: self._as_summed(parameter, value) for parameter, value in self._held.items()}
         squared = sum((sum_of_squares(value[None]).cpu() for value in gradients.values()), torch.zeros(1).double())
         if bool(squared.isfinite()):
-            factor = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self.rounding)[0]
+            factor = self._clip_factors(squared, self.rounding)[0]
             for parameter, value in gradients.items():
                 total = sum_of(parameter, value.shape)
                 total.add_(value.to(total.dtype), alpha=float(factor))
+        self._count(squared)
         self._forget_unit()
 
     def _as_summed(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
@@ -295,9 +305,9 @@ class UnitStep(LogicalStep):
     def _forget_unit(self) -> None:
         self._held, self._unit, self._rows = {}, None, 0
 
-    def _note_buffers(self, model: torch.nn.Module, *_: Any) -> None:
+    def _note_buffers(self) -> None:
         if self._is_before:
-            self._buffers, self._is_before = buffer_versions(model), False
+            self._buffers, self._is_before = buffer_versions(self.model), False
 
 
 def _plain(samples: Sequence[SampleId] | torch.Tensor) -> list[SampleId]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -421,7 +421,7 @@ class DenoisingRecipe(Section):
         The loss that the shrinker of "shrink" and "paper" minimizes; Eq. 10 uses Frobenius.
     backend : {"auto", "gram", "lanczos", "svd"}
         Method by which "shrink" and "paper" compute singular values.
-    exclude : tuple of str
+    exclude : sequence of str
         Name patterns (``*`` and ``?``) of parameters that are not denoised; by default the output layers of
         classifiers and language models.
 
@@ -439,7 +439,7 @@ class DenoisingRecipe(Section):
     norm_correction: bool | None = checked(optional(flag), None)
     loss: str = checked(choice("frobenius", "operator", "nuclear"), "frobenius")
     backend: str = checked(choice("auto", "gram", "lanczos", "svd"), "auto")
-    exclude: tuple[str, ...] = checked(texts, HEADS)
+    exclude: Sequence[str] = checked(texts, HEADS)
 
     @property
     def keeps_norm(self) -> bool | None:
