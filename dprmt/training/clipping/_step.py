@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -138,7 +137,7 @@ def _only_when(private: NoisySum, *_: Any) -> None:
         raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
 
-class LogicalStep(ABC):
+class LogicalStep:
     """Base of private steps: micro-batches that a log knows are noised once, for the optimizer that was given."""
 
     def __init__(self, model: torch.nn.Module, optimizer: NoisySum, log: StepLog) -> None:
@@ -218,11 +217,11 @@ class LogicalStep(ABC):
             raise ParameterError("step", number, f"{current} until step() has finished it")
         return self._add(losses, samples, number, batch, units)
 
-    @abstractmethod
     def _add(
         self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
         """Add the clipped gradients of a micro-batch, of step ``number``, to the sum."""
+        raise NotImplementedError
 
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
@@ -274,7 +273,6 @@ class LogicalStep(ABC):
         """Count samples that were added, or left out because their norm is not finite."""
         self.centred_count += float(((squared <= self.optimizer.max_grad_norm**2).double() - 0.5).sum())
 
-    @abstractmethod
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on."""
 
