@@ -84,6 +84,6 @@ def test_a_finer_mesh_narrows_phases_too() -> None:
 
 def test_an_infinite_loss_is_part_of_the_total_variation() -> None:
     """Whose finite losses are all 0: without it δ(0) would be 0."""
-    pair = AtomicPair(np.zeros(1), np.array([0.99]), 0.01)
+    pair = AtomicPair(np.zeros(1), np.array([0.99]), 0.01, reach=1.0)
     found = _level.coarse_pass([(pair, 3)], EpsilonAtDelta(1e-3), 1e-12).total_variation
     assert 0.03 <= found < 0.0301

@@ -48,6 +48,7 @@ _MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
 _MOST_WORK = 2**22  # points of all transforms, beyond which nothing is refined further
+_WORK_OF_EPOCHS = 2**21  # points, about, for the law of an epoch of random allocation
 _FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
 _LOSS_DRIFT = 32 * EPS  # of a step
 
@@ -94,7 +95,7 @@ class Level:
         self.pairs = pairs_at(schedule, tail, level, direction)
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = loss_drift(schedule)
-        self.work = 0
+        self.work = sum(_WORK_OF_EPOCHS for step, _ in schedule if step.steps > 1)
 
     @property
     def at_most(self) -> float:
@@ -194,7 +195,7 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
     given, found = question.small, question
     for _ in range(10):
         tail = tail_per_step(schedule, found.small)
-        pairs = pairs_at(schedule, tail, LOWEST, direction)["upper"]
+        pairs = pairs_at(schedule, tail, LOWEST if _least(schedule) == LEAST_DELTA else 0.0, direction)["upper"]
         laws = coarse_pass(pairs, found, tail).laws
         tilt = tilt_of(laws, found)
         log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation, calibrate
 from dprmt.training.clipping import Units, plan_private
-from dprmt.training.clipping._norms import NormsWanted
+from dprmt.training.clipping._layer_kinds import NormsWanted
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import DPGrape
