@@ -61,7 +61,7 @@ def _from_below(pair: StepPair, index: NDArray[np.int64], mesh: float, tilt: flo
         masses[:left], masses[right - 1 :] = found[:left], found[left + 1 :]
     at_nodes = np.zeros(index.size)
     at_nodes[at] = parts.p[left]
-    rest = LossCells(*beside, parts.p_below, parts.q_below, parts.p_above, parts.q_above)
+    rest = LossCells(beside[0], beside[1], parts.p_below, parts.q_below, parts.p_above, parts.q_above)
     return max(from_below(index, mesh, rest, offset, at_nodes), plain, key=lambda law: _log_moment(law, tilt))
 
 

@@ -114,7 +114,7 @@ class Level:
 
     def beyond(self, epsilon: float) -> float:
         """Return a bound on δ(ε): some step's loss exceeds its share of ε, which is as large as its losses are."""
-        total, part = 0.0, epsilon / max(self.farthest, 1e-300)
+        total, part = 0.0, epsilon / self.farthest if self.farthest > 0.0 else 0.0
         for (pair, count), (_, high) in zip(self.pairs["upper"], self.coarse.ranges, strict=True):
             total += count * (pair.cells(np.array([-1.0, part * max(high, 0.0)])).p_above + pair.slack)
         return min(total * (1.0 + 1e-9), 1.0)
