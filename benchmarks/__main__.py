@@ -5,7 +5,19 @@ from __future__ import annotations
 import runpy
 import sys
 
-_COMMANDS = ("accounting", "denoiser", "false_alarms", "frozen", "gpu", "grape", "peers", "step", "sweep", "verified")
+_COMMANDS = (
+    "accounting",
+    "banded_noise",
+    "denoiser",
+    "false_alarms",
+    "frozen",
+    "gpu",
+    "grape",
+    "peers",
+    "step",
+    "sweep",
+    "verified",
+)
 _QUICK = ("accounting", "denoiser", "grape")
 
 

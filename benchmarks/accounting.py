@@ -1,10 +1,7 @@
-"""Accounting speed: CPU time of common questions, and of other accountants for the same ones in the same run.
+"""Accounting speed: CPU time of common questions.
 
-    python -m benchmarks.accounting                          # prints the tables, a few minutes
-    python -m benchmarks.accounting --results benchmarks/results/accounting.json
-
-The others answer an easier question: exact norms only; prv-accountant one direction. Each is asked at several
-accuracies, and its answer stands beside ours, which is an interval that holds the truth.
+python -m benchmarks.accounting                          # prints the table, a few minutes
+python -m benchmarks.accounting --results benchmarks/results/accounting.json
 """
 
 from __future__ import annotations
@@ -31,8 +28,6 @@ SETTINGS = {
     "(c)": (0.406531, 64 / 42000, 400, 1e-5),
 }
 _SLOW = 1.0
-
-Interval = tuple[float, float]
 
 
 def cpu_seconds(work: Callable[[], Any], repeats: int = 5) -> tuple[float, Any]:
@@ -94,94 +89,29 @@ def _mechanism(sigma: float, probes: int | None) -> DPSGD:
     return DPSGD(sigma, RATE) if probes is None else DPSGD(sigma, RATE, Hutchinson(probes, secret=False))
 
 
-def opacus_prv(sigma: float, rate: float, steps: int, delta: float, error: float) -> Interval:
-    """Opacus' PRV accountant: an estimate, with the error that it was asked for around it."""
-    from opacus.accountants import PRVAccountant
-
-    accountant = PRVAccountant()
-    accountant.history = [(sigma, rate, steps)]
-    found = float(accountant.get_epsilon(delta, eps_error=error, delta_error=delta / 1000))
-    return found, found
-
-
-def google(sigma: float, rate: float, steps: int, delta: float, mesh: float) -> Interval:
-    """dp-accounting with connected dots: from above."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    one = pld.from_gaussian_mechanism(
-        sigma, sampling_prob=rate, value_discretization_interval=mesh, use_connect_dots=True
-    )
-    found = float(one.self_compose(steps).get_epsilon_for_delta(delta))
-    return found, found
-
-
-def microsoft(sigma: float, rate: float, steps: int, delta: float, error: float) -> Interval:
-    """prv-accountant: an interval, of the direction in which a sample is removed."""
-    from prv_accountant import PRVAccountant
-    from prv_accountant.privacy_random_variables import PoissonSubsampledGaussianMechanism
-
-    variable = PoissonSubsampledGaussianMechanism(noise_multiplier=sigma, sampling_probability=rate)
-    accountant = PRVAccountant(
-        prvs=[variable], max_self_compositions=[steps], eps_error=error, delta_error=delta / 1000
-    )
-    low, _, high = accountant.compute_epsilon(delta, [steps])
-    return float(low), float(high)
-
-
-PEERS: dict[str, tuple[Callable[..., Interval], float]] = {
-    "Opacus PRV, error .01": (opacus_prv, 0.01),
-    "dp-accounting, mesh 1e-3": (google, 1e-3),
-    "dp-accounting, mesh 1e-4": (google, 1e-4),
-    "prv-accountant, error .01": (microsoft, 0.01),
-}
-
-
 def measured() -> dict[str, Any]:
     """All times and answers, in one run."""
-    rows: dict[str, Any] = {"ours": [], "peers": []}
+    rows: dict[str, Any] = {"ours": []}
     for name, work in ours().items():
         seconds, answer = cpu_seconds(work)
         calibrated = isinstance(answer, DPSGD)
         ends = 2 * [answer.noise_multiplier] if calibrated else [answer.lower, answer.upper]
         rows["ours"].append({"question": name, "ms": 1e3 * seconds, "answer": ends})
-    for setting, asked in SETTINGS.items():
-        for name, (peer, accuracy) in PEERS.items():
-            try:
-                peer(1.0, 0.01, 1, 1e-3, 0.1)  # what is imported is no part of the time
-                seconds, answer = cpu_seconds(lambda p=peer, a=accuracy, q=asked: p(*q, a), repeats=3)
-            except ImportError as missing:
-                rows["peers"].append({"peer": name, "setting": setting, "ms": None, "answer": str(missing)})
-                continue
-            rows["peers"].append({"peer": name, "setting": setting, "ms": 1e3 * seconds, "answer": answer})
     return rows
 
 
 def report(rows: dict[str, Any]) -> str:
-    """The tables, in Markdown."""
+    """The table, in Markdown."""
     lines = ["| question | CPU ms | answer |", "|---|---|---|"]
     for row in rows["ours"]:
         low, high = row["answer"]
         shown = f"[{round_down(low)}, {round_up(high)}]" if low != high else f"σ = {round_up(high)}"
         lines.append(f"| {row['question']} | {row['ms']:.0f} | {shown} |")
-    lines += ["", "| exact norms | CPU ms | times ours | answer | off ours by |", "|---|---|---|---|---|"]
-    mine = {row["question"].split()[-1]: row for row in rows["ours"] if row["question"].startswith("ε, exact norms")}
-    for row in rows["peers"]:
-        if row["ms"] is None:
-            lines.append(f"| {row['setting']} {row['peer']} | not installed | | {row['answer']} | |")
-            continue
-        own = mine[row["setting"]]
-        low, high = row["answer"]
-        shown = round_up(high) if low == high else f"[{round_down(low)}, {round_up(high)}]"
-        off = max(high - own["answer"][1], own["answer"][0] - high, 0.0) / own["answer"][1]
-        ratio = row["ms"] / own["ms"]
-        lines.append(
-            f"| {row['setting']} {row['peer']} | {row['ms']:.0f} | {ratio:.1f} | {shown} | {100 * off:.2g} % |"
-        )
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Measure, and print the tables."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, help="a JSON file to write")
     arguments, _ = parser.parse_known_args()

@@ -103,7 +103,7 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     from audits.steps import make_private
     from dprmt.training.clipping import ClippedStep
     from dprmt.training.optimizers import DPGrape
-    from dprmt.training.subspaces import Subspaces, at_most
+    from dprmt.training.subspaces import Subspaces
 
     noise = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": case.batch}
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -130,7 +130,7 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
             return 0
 
         return module, ghost_step
-    grape = DPGrape(trainable, lr=1e-4, subspaces=Subspaces(model, rank=at_most(case.rank), seed=0))
+    grape = DPGrape(trainable, lr=1e-4, subspaces=Subspaces(model, rank=lambda layer: min(case.rank, layer.m), seed=0))
     norms = "exact" if method == "DP-GRAPE" else "ghost"
     private = make_private(
         model, grape, norms=norms, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=case.batch

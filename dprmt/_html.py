@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from itertools import cycle
+from math import isfinite
 
 _CELL = "text-align:right;padding:.15em .8em .15em 0;border:0"
-_WIDTH, _HEIGHT, _MARGIN = 346.0, 150.0, 40.0
+_WIDTH, _HEIGHT, _MARGIN, _BOTTOM = 346.0, 150.0, 40.0, 128.0  # pixels
 _INKS = ("#0072b2", "#d55e00", "#009e73")  # colours that most colour-blind readers distinguish, on light and on dark
 
 
@@ -30,12 +31,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     True
     """
     head = "".join(f'<th style="{_CELL}">{escape(text)}</th>' for text in headings)
-    body = "".join(f"<tr>{''.join(_cell(text) for text in row)}</tr>" for row in rows)
+    number = f"{_CELL};font-variant-numeric:tabular-nums"
+    cells = ("".join(f'<td style="{number}">{escape(text)}</td>' for text in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
     return f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-
-
-def _cell(text: str) -> str:
-    return f'<td style="{_CELL};font-variant-numeric:tabular-nums">{escape(text)}</td>'
 
 
 def picture(
@@ -57,78 +56,47 @@ def picture(
     >>> drawn.count("<polyline"), "edge" in drawn, picture({"none": ([], [])})
     (1, True, '')
     """
-    points = {name: _finite(x, y) for name, (x, y) in curves.items()}
-    everything = [point for found in points.values() for point in found]
-    if not everything:
+    points = {name: [(a, b) for a, b in zip(x, y, strict=True) if isfinite(a + b)] for name, (x, y) in curves.items()}
+    if not any(points.values()):
         return ""
-    levels = {name: level for name, level in (levels or {}).items() if math.isfinite(level)}
-    beside = 6.0 if dots else 0.0  # so that the first dot is not on the axis, where the largest singular value would be
-    across = _axis([x for x, _ in everything], _MARGIN + beside, _WIDTH - 8)
-    up = _axis([0.0, *(y for _, y in everything), *levels.values()], _HEIGHT - 22, 16)
-    parts = [f"<title>{escape(title)}</title>", _frame(across, up, axes)]
-    for ink, (name, found) in zip(_cycled(_INKS, len(points)), points.items(), strict=True):
-        parts.append(_drawn(found, across, up, ink, dots=dots, name=name if len(points) > 1 else ""))
-    parts += [_level(name, up(level)) for name, level in levels.items()]
+    levels = {name: level for name, level in (levels or {}).items() if isfinite(level)}
+    xs, ys = zip(*(point for found in points.values() for point in found), strict=True)
+    # With dots, the first is not on the axis, where the largest singular value would be.
+    across = _scale(xs, _MARGIN + (6.0 if dots else 0.0), _WIDTH - 8)
+    up = _scale([0.0, *ys, *levels.values()], _BOTTOM, 16)
+    middle = (_MARGIN + _WIDTH) / 2
+    parts = [
+        f"<title>{escape(title)}</title>",
+        f'<path d="M{_MARGIN:g} 8V{_BOTTOM:g}H{_WIDTH - 4:g}" fill="none" stroke="currentColor" stroke-opacity=".5"/>',
+        _text(_MARGIN, _BOTTOM + 14, "start", f"{min(xs):.3g}"),
+        _text(_WIDTH - 6, _BOTTOM + 14, "end", f"{max(xs):.3g}"),
+        _text(_MARGIN - 3, _BOTTOM, "end", f"{min(0.0, *ys, *levels.values()):.3g}"),
+        _text(_MARGIN - 3, 18.0, "end", f"{max(0.0, *ys, *levels.values()):.3g}"),
+        _text(middle, _BOTTOM + 14, "middle", axes[0]),
+        _text(middle, 10.0, "middle", axes[1]),
+    ]
+    for ink, (name, found) in zip(cycle(_INKS), points.items(), strict=False):
+        places = [(across(x), up(y)) for x, y in found]
+        if dots:
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{ink}"/>' for x, y in places]
+        else:
+            line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{ink}" stroke-width="1.6"/>')
+        if places and len(points) > 1:
+            parts.append(_text(places[-1][0] - 2, places[-1][1] - 4, "end", name, ink))
+    for name, level in levels.items():
+        dashed = f'd="M{_MARGIN:g} {up(level):.1f}H{_WIDTH - 4:g}" stroke="currentColor" stroke-dasharray="4 3"'
+        parts += [f'<path {dashed} opacity=".7"/>', _text(_WIDTH - 6, up(level) - 3, "end", name)]
     size = f'width="{_WIDTH:g}" height="{_HEIGHT:g}" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}"'
     style = "max-width:100%;height:auto;font:11px sans-serif;fill:currentColor"
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} style="{style}">{"".join(parts)}</svg>'
 
 
-def _finite(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
-    pairs = [(float(a), float(b)) for a, b in zip(x, y, strict=True)]
-    return [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+def _scale(values: Sequence[float], first: float, last: float) -> Callable[[float], float]:
+    """Return the function from values to places on the picture."""
+    low, span = min(values), max(values) - min(values)
+    return lambda value: first + ((value - low) / span if span > 0 else 0.5) * (last - first)
 
 
-class _axis:  # noqa: N801  (a function with limits)
-    """From values to places on the picture."""
-
-    def __init__(self, values: Sequence[float], first: float, last: float) -> None:
-        self.low, self.high = min(values), max(values)
-        self.first, self.last = first, last
-
-    def __call__(self, value: float) -> float:
-        span = self.high - self.low
-        share = (value - self.low) / span if span > 0 else 0.5
-        return self.first + share * (self.last - self.first)
-
-
-def _frame(across: _axis, up: _axis, names: tuple[str, str]) -> str:
-    left, bottom = _MARGIN, _HEIGHT - 22
-    middle = (left + _WIDTH) / 2
-    axes = f'<path d="M{left:g} 8V{bottom:g}H{_WIDTH - 4:g}" fill="none" stroke="currentColor" stroke-opacity=".5"/>'
-    texts = [
-        (left, bottom + 14, "start", f"{across.low:.3g}"),
-        (_WIDTH - 6, bottom + 14, "end", f"{across.high:.3g}"),
-        (left - 3, bottom, "end", f"{up.low:.3g}"),
-        (left - 3, 18.0, "end", f"{up.high:.3g}"),
-        (middle, bottom + 14, "middle", names[0]),
-        (middle, 10.0, "middle", names[1]),
-    ]
-    return axes + "".join(
-        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
-        for x, y, anchor, text in texts
-        if text
-    )
-
-
-def _drawn(found: Sequence[tuple[float, float]], across: _axis, up: _axis, ink: str, *, dots: bool, name: str) -> str:
-    places = [(across(x), up(y)) for x, y in found]
-    if dots:
-        drawn = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{ink}"/>' for x, y in places)
-    else:
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        drawn = f'<polyline points="{line}" fill="none" stroke="{ink}" stroke-width="1.6"/>'
-    x, y = places[-1] if places else (0.0, 0.0)
-    label = (
-        f'<text x="{x - 2:.1f}" y="{y - 4:.1f}" text-anchor="end" fill="{ink}">{escape(name)}</text>' if name else ""
-    )
-    return drawn + label
-
-
-def _level(name: str, y: float) -> str:
-    line = f'<path d="M{_MARGIN:g} {y:.1f}H{_WIDTH - 4:g}" stroke="currentColor" stroke-dasharray="4 3" opacity=".7"/>'
-    return f'{line}<text x="{_WIDTH - 6:g}" y="{y - 3:.1f}" text-anchor="end" opacity=".8">{escape(name)}</text>'
-
-
-def _cycled(inks: Sequence[str], count: int) -> list[str]:
-    return [inks[place % len(inks)] for place in range(count)]
+def _text(x: float, y: float, anchor: str, text: str, ink: str = "currentColor") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{ink}">{escape(text)}</text>'

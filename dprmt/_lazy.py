@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 
@@ -32,3 +33,14 @@ def on_demand(package: str, names: Iterable[str], **homes: str) -> tuple[Callabl
         return import_module(f"{package}.{name}")
 
     return get, listed.copy
+
+
+def public_names(namespace: dict[str, Any]) -> list[str]:
+    """List what a subpackage's ``__init__`` imports under its own name, for its ``__all__``.
+
+    Examples
+    --------
+    >>> public_names({"compose": 1, "_compose": 2, "dprmt": import_module("dprmt")})
+    ['compose']
+    """
+    return sorted(name for name, value in namespace.items() if name[0] != "_" and not isinstance(value, ModuleType))

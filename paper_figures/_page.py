@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from paper_figures import forensics
-from paper_figures._published import names, published
-from paper_figures._reproduction import Row, Stored, load
-from paper_figures._rows import table_of
-from paper_figures._states import WORST, Count, State, counts, states, total
+from paper_figures._published import documents, names, published
+from paper_figures._reproduction import Stored, load, table_of, verdict_counts
+from paper_figures._states import Count, State, counts, states, total
+from paper_figures._verdict import WORST, Verdict
 from paper_figures.items import ITEMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
@@ -50,12 +51,19 @@ Intervals have 95 % confidence where an item has several seeds.
 ## Measured here
 
 Scale *paper* repeats a published setting. Scale *small* takes minutes on one core, and scale *long* takes all
-steps and seeds on a small model. Items marked *form only* use other data, so their numbers cannot be compared.
+steps and seeds on a small model. Items that we measured on other data only have no numbers to compare.
 """
 PRINTED = """## Checked from print
 
 Each check computes printed numbers from other printed numbers of the same paper.
 """
+SHORT = {
+    "randomized-clipping": "randomized clipping",
+    "denoising": "LoRA, denoising (version 3)",
+    "denoising-v1": "denoising (version 1)",
+    "adambc": "heavy tails",
+    "grape": "DP-GRAPE",
+}
 OWN = """## Measurements of no paper
 
 These figures answer questions of this project.
@@ -144,59 +152,66 @@ def cell_states(stored: Mapping[str, Stored | None]) -> dict[str, State]:
 
 
 def _counts(stored: Mapping[str, Stored | None]) -> str:
-    counted = counts(cell_states(stored))
-    lines = [
-        "| document | numbers | settings | results | compared | measured here | from print | not computable here"
-        " | reproduced | compatible, wide | differs |",
-        "|" + "---|" * 11,
-        *(_count_line(title, count) for title, count in counted.items()),
-        _count_line("all", total(counted)),
-    ]
+    """Return one column for each paper, by its short name."""
+    by_title = counts(cell_states(stored))
+    columns = [by_title[title] for title in documents().values()]
+    columns.append(total(by_title))
+    rows: dict[str, Callable[[Count], int]] = {
+        "numbers": lambda count: count.settings + count.results,
+        "of these settings": lambda count: count.settings,
+        "results": lambda count: count.results,
+        "compared": lambda count: count.compared,
+        "measured here": lambda count: count.measured,
+        "from print": lambda count: count.compared - count.measured,
+        "not computable here": lambda count: count.absent,
+        **{verdict: partial(_with_verdict, verdict) for verdict in reversed(WORST)},
+    }
+    head = ["", *(SHORT[key] for key in documents()), "all"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines += [f"| {row} | {' | '.join(str(number(column)) for column in columns)} |" for row, number in rows.items()]
     return "\n".join([*lines, ""])
 
 
-def _count_line(title: str, count: Count) -> str:
-    numbers = (
-        count.settings + count.results,
-        count.settings,
-        count.results,
-        count.compared,
-        count.measured,
-        count.compared - count.measured,
-        count.absent,
-        *(count.verdicts.get(verdict, 0) for verdict in reversed(WORST)),
-    )
-    return f"| {title} | {' | '.join(map(str, numbers))} |"
+def _with_verdict(verdict: Verdict, count: Count) -> int:
+    return count.verdicts.get(verdict, 0)
 
 
 def _measured(stored: Mapping[str, Stored | None]) -> str:
-    parts: dict[str, list[str]] = {}
+    tables: dict[str, list[str]] = {}
+    form_only: dict[str, list[str]] = {}
     for name, result in stored.items():
-        lines = parts.setdefault(published(name).document, [])
-        title = f'<a id="{name}"></a>{ITEMS[name].title}'
+        document, title = published(name).document, ITEMS[name].title
+        lines = tables.setdefault(document, [])
         if result is None:
             lines.append(f"| `{name}` | {title} | – | not run | |")
+        elif result.state() == "form only":
+            form_only.setdefault(document, []).append(f"{title} (`{name}`)")
         else:
-            state = "form only" if result.state() == "form only" else _tally(result.found.rows)
-            lines.append(f"| `{name}` | {title} | {result.scale} | {state} | {_why(name, result.disagrees)} |")
+            tally, why = verdict_counts(result.found.rows), _why(name, result.disagrees)
+            lines.append(f"| `{name}` | {title} | {result.scale} | {tally} | {why} |")
     head = ["| name | item | scale | rows | reason for a difference |", "|---|---|---|---|---|"]
-    return "\n".join(line for title, lines in parts.items() for line in [f"### {title}", "", *head, *lines, ""])
+    parts = []
+    for document, lines in tables.items():
+        parts += [f"### {document}", "", *head, *lines, ""]
+        if document in form_only:
+            parts += [f"Measured on other data only, so not compared: {'; '.join(form_only[document])}.", ""]
+    return "\n".join(parts)
 
 
 def _printed() -> str:
     lines = ["| name | check | rows | reason for a difference |", "|---|---|---|---|"]
+    agree = []
     for name, check in forensics.CHECKS.items():
         rows = forensics.stored()[name].rows
         differs = any(row.verdict() == "differs" for row in rows)
         if differs and not check.reasons:
             raise ValueError(f"{name}: a row differs, and no reason is given")
-        lines.append(f"| `{name}` | {check.title} | {_tally(rows)} | {_why(name, differs)} |")
-    return "\n".join([*lines, ""])
-
-
-def _tally(rows: Iterable[Row]) -> str:
-    verdicts = [row.verdict() for row in rows]
-    return "; ".join(f"{verdicts.count(word)} {word}" for word in reversed(WORST) if word in verdicts) or "shown"
+        why = _why(name, differs)
+        if differs:
+            lines.append(f"| `{name}` | {check.title} | {verdict_counts(rows)} | {why} |")
+        else:
+            agree.append(f"`{name}` ({verdict_counts(rows)})")
+    return "\n".join([*lines, "", f"Checks in which no row differs: {', '.join(agree)}.", ""])
 
 
 def _why(name: str, differs: bool) -> str:
@@ -230,5 +245,6 @@ def details(name: str, result: Stored) -> str:
         f"{result.wall_seconds:.0f} s wall, {result.cpu_seconds:.0f} s CPU",
     ]
     made += [text for text in (found.model, found.data) if text] + ([f"{found.seeds} seeds"] if found.seeds > 1 else [])
+    made += [f"replayed {result.replayed}"] if result.replayed else []
     lines += ["", "; ".join(made) + ".", *(f"Plot: paper_figures/results/{picture}" for picture in found.pictures)]
     return "\n".join(lines) + "\n"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 _WIDTHS = (4.6, 8.0, 10.2, 11.2, 12.0)  # inches, by the number of panels in a row: no letter too small on a page
 _FONTS = {"font.size": 9.0, "legend.fontsize": 8.0, "legend.handlelength": 3.2, "axes.titlesize": 9.5}
@@ -41,11 +43,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 LINES: tuple[dict[str, Any], ...] = tuple(
     {"color": color, "linestyle": line}
-    for color, line in zip(
-        COLORS[:5],
-        ("-", "--", "-.", (0, (1, 1.5)), (0, (5, 1, 1, 1))),
-        strict=True,
-    )
+    for color, line in zip(COLORS, ("-", "--", "-.", (0, (1, 1.5)), (0, (5, 1, 1, 1))), strict=False)
 )
 """For curves that are no methods."""
 
@@ -66,3 +64,12 @@ def picture(path: Path, draw: Callable[[Any], object], panels: int = 1, rows: in
             ax.spines[["top", "right"]].set_visible(False)
         figure.savefig(path, dpi=150)
     return path.name
+
+
+def draw_band(ax: Any, x: Sequence[float], values: np.ndarray, label: str, style: Mapping[str, Any]) -> None:
+    """Mean over the seeds, ``values`` of shape (seeds, len(x)), with a band of one standard deviation."""
+    mean = values.mean(0)
+    ax.plot(x, mean, label=label, **style)
+    if len(values) > 1:
+        spread = values.std(0, ddof=1)
+        ax.fill_between(x, mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)

@@ -1,4 +1,4 @@
-"""Long measurements of an item in pieces that are kept one by one: whoever stops a run goes on where it was."""
+"""Long measurements of an item in pieces that are kept one by one: a run that is stopped goes on where it was."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
+class UsageError(ValueError):
+    """A command that names what is not there."""
+
+
 class Pieces:
     """Values by name in ``raw/<item>-<scale>.jsonl`` beside the results; each is measured once.
 
@@ -33,7 +37,7 @@ class Pieces:
         """Processor time of the pieces that earlier calls measured, as far as it was recorded."""
 
     def folder(self, name: str) -> Path:
-        """Where a piece that is measured step by step may keep what it has; made by whoever uses it."""
+        """Where a piece that is measured step by step may keep what it has; made by its user."""
         return self._folders / re.sub(r"[^a-z0-9.]+", "-", name.lower())
 
     def seconds(self, beginning: str) -> float:

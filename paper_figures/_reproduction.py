@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from dprmt._files import strict_json, write_whole
-from paper_figures._pieces import cpu_seconds
+from dprmt._files import append_line, read_lines, strict_json, write_whole
+from paper_figures._pieces import cpu_seconds, raw_file
 from paper_figures._published import Cell
-from paper_figures._sources import digests, module_of
-from paper_figures._verdict import Interval, Reason, Verdict, judge
+from paper_figures._sources import changed, digests, place_of
+from paper_figures._verdict import WORST, Interval, Reason, Verdict, judge
 
 Scale = Literal["small", "long", "paper"]
 """Minutes on one core; the same with all of its steps and seeds, hours; what the paper has."""
@@ -130,6 +130,8 @@ class Item:
     scales: tuple[Scale, ...] = ("small",)
     form_only: bool = False
     """Whether model and data are others than the paper's, so that its numbers are no yardstick."""
+    pieces_of: Item | None = None
+    """The item whose pieces it reads, if they are not its own."""
 
     @property
     def default_scale(self) -> Scale:
@@ -150,7 +152,9 @@ class Stored:
     cpu_seconds: float
     versions: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)
-    """Digests of the item's own files, see `paper_figures._sources`; empty in results that are older than they."""
+    """Digests of the item's code, see `paper_figures._sources`; empty in results that are older than they."""
+    replayed: str = ""
+    """How many pieces later code measured again with the same numbers, if ``code`` is that code."""
 
     @property
     def disagrees(self) -> bool:
@@ -182,7 +186,13 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
     """
     folder.mkdir(parents=True, exist_ok=True)
     wall, cpu = time.perf_counter(), cpu_seconds()
-    found = item.measure(scale, folder)
+    code, pieces = _code(item, scale, folder), raw_file(folder, item.name, scale)
+    begins = not pieces.exists()
+    try:
+        found = item.measure(scale, folder)
+    finally:
+        if begins and pieces.exists():
+            append_line(pieces, {"name": "code", "code": code})
     stored = Stored(
         item.name,
         scale,
@@ -192,12 +202,24 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
         round(time.perf_counter() - wall, 1),
         round(cpu_seconds() - cpu + found.earlier_seconds, 1),
         _versions(),
-        digests(module_of(item.measure)),
+        code,
     )
     save(stored, folder)
     if found.stopped:
         raise KeyboardInterrupt(f"{found.stopped}; what is whole is stored")
     return stored
+
+
+def _code(item: Item, scale: Scale, folder: Path) -> dict[str, str]:
+    """The code that measured the pieces, as far as it is recorded; the present one where there are none."""
+    before, owner, pieces = load(item.name, folder), item.pieces_of, raw_file(folder, item.name, scale)
+    present = digests(place_of(item.measure))
+    if owner is None and pieces.exists():
+        recorded = [line["code"] for line in read_lines(pieces) if "code" in line]
+        return recorded[-1] if recorded else before.code if before else present
+    source = load(owner.name, folder) if owner else None
+    is_old = owner is not None and source is not None and changed(source.code, place_of(owner.measure))
+    return before.code if before and is_old else present
 
 
 def save(stored: Stored, folder: Path = RESULTS) -> None:
@@ -224,6 +246,46 @@ def load(name: str, folder: Path = RESULTS) -> Stored | None:
     rows = [Row(**row | {"ours": math.nan if row["ours"] is None else row["ours"]}) for row in found.pop("rows")]
     reasons = [Reason(**reason) for reason in found.pop("reasons", ())]
     return Stored(found=Found(rows, reasons=reasons, **found), **content)
+
+
+def table_of(rows: Sequence[Row]) -> list[str]:
+    """One line a row: ours with its interval, theirs with its margin, and the verdict."""
+    lines = ["| quantity | ours | interval | published | margin | verdict |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        verdict = row.verdict()
+        unit = f" {row.unit}" if row.unit else ""
+        ours = "none" if math.isnan(row.ours) else f"{row.ours:.4g}{unit}"
+        printed = row.claim or ("–" if row.published is None else f"{row.published:.6g}")
+        cells = (
+            row.label.replace("|", "∣"),
+            ours,
+            _interval(row),
+            printed,
+            "–" if row.margin is None else f"{row.margin:.3g}",
+            "–" if verdict is None else "**differs**" if verdict == "differs" else verdict,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _interval(row: Row) -> str:
+    if row.interval is None:
+        return "–"
+    low, high = row.interval
+    if low == high:
+        return "exact"
+    return f"{_end(low)} … {_end(high)}"
+
+
+def _end(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else ("-∞" if value < 0 else "∞")
+
+
+def verdict_counts(rows: Sequence[Row]) -> str:
+    """In words, best first."""
+    counted = Counter(row.verdict() for row in rows)
+    found = [f"{counted[verdict]} {verdict}" for verdict in reversed(WORST) if counted[verdict]]
+    return "; ".join(found) or "shown"
 
 
 def _versions() -> dict[str, str]:

@@ -17,19 +17,40 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent
-NEUTRAL = {"__main__", "_complete", "_needs", "_page", "_picture", "_pieces", "_plots", "_published", "_replay"}
-NEUTRAL |= {"_reproduction", "_rows", "_sources", "_states", "items"}
+NEUTRAL = {"__main__", "_needs", "_page", "_picture", "_pieces", "_published", "_replay", "_reproduction", "_sources"}
+NEUTRAL |= {"_states", "items"}
 """Modules that store, show and look up."""
 _DRAWS = re.compile(r"_?(plot|draw|picture|panel|show|print|said|sentence|words|differs|title|ITEMS?$)", re.IGNORECASE)
 
 
-def digests(module: str) -> dict[str, str]:
-    """By name, of all definitions of a module of this package and of those of the package that they use.
+def digests(place: tuple[str, str]) -> dict[str, str]:
+    """By name, of a definition of this package, given as module and name, and of all that it uses.
 
-    Empty of a module from elsewhere: an item may be added from outside.
+    Empty of a module from elsewhere: an item may be added from outside. Definitions of one name are one entry.
     """
-    found: dict[str, str] = {}
-    due, seen = [(module, name) for name in _definitions(module)], set()
+    return {name: " ".join(sorted(of)) for name, of in sorted(_reach(place)[0].items())}
+
+
+def changed(stored: Mapping[str, str], place: tuple[str, str]) -> list[str]:
+    """Definitions that are others than when a result was stored, or came since, or went but are still used by name.
+
+    What went and is no longer named went by a change of another definition.
+    """
+    now, names = _reach(place)
+    before: dict[str, set[str]] = {}
+    for name, digest in stored.items():  # results of an earlier form tell definitions of one name apart by their module
+        before.setdefault(name.split(" of ")[0], set()).update(digest.split())
+    return sorted(
+        [name for name, of in now.items() if before.get(name) != of]
+        + [name for name in before.keys() - now.keys() if name in names]
+    )
+
+
+def _reach(place: tuple[str, str]) -> tuple[dict[str, set[str]], set[str]]:
+    # Digests by name, and all names that are used.
+    found: dict[str, set[str]] = {}
+    names: set[str] = set()
+    due, seen = [place], set()
     while due:
         place = due.pop()
         home, name = place
@@ -40,23 +61,19 @@ def digests(module: str) -> dict[str, str]:
         if node is None:  # imported, from here or from elsewhere
             due += [_imports(home)[name]] if name in _imports(home) else []
             continue
-        found[f"{name} of {home.rpartition('.')[2]}" if name in found else name] = _digest(node)
-        due += [(home, one.id) for one in ast.walk(node) if isinstance(one, ast.Name)]
-        due += [(home, base) for one in ast.walk(node) if isinstance(one, ast.ImportFrom) for base in _bound(one)]
-    return dict(sorted(found.items()))
+        found.setdefault(name, set()).add(_digest(node))
+        used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        used |= {base for one in ast.walk(node) if isinstance(one, ast.ImportFrom) for base in _bound(one)}
+        names |= used
+        due += [(home, one) for one in used]
+    return found, names
 
 
-def changed(stored: Mapping[str, str], module: str) -> list[str]:
-    """Definitions that are others than when a result was stored, those that came or went among them."""
-    now = digests(module)
-    return sorted(name for name in stored.keys() | now.keys() if stored.get(name) != now.get(name))
-
-
-def module_of(measure: Any) -> str:
-    """Where an item's function is from, under the arguments that it may have got already."""
+def place_of(measure: Any) -> tuple[str, str]:
+    """Module and name of an item's function, under the arguments that it may have got already."""
     while hasattr(measure, "func"):
         measure = measure.func
-    return str(measure.__module__)
+    return str(measure.__module__), str(measure.__name__)
 
 
 @cache

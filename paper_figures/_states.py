@@ -10,10 +10,9 @@ from typing import Literal
 
 from paper_figures._published import documents, names, published
 from paper_figures._reproduction import Row
-from paper_figures._verdict import Verdict
+from paper_figures._verdict import WORST, Verdict
 
 Kind = Literal["compared", "setting", "not computable here"]
-WORST: tuple[Verdict, ...] = ("differs", "compatible, wide", "reproduced")
 
 
 @dataclass(frozen=True)

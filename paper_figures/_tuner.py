@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from dprmt._validation import ParameterError
-from paper_figures._picture import STYLES
+from paper_figures._picture import STYLES, draw_band
 from paper_figures._pieces import Pieces
-from paper_figures._rates import lowest
 
 LABELS = {"gd": "DP-GD", "gdm": "DP-GDM", "adam": "DP-Adam", "adambc": "DP-AdamBC"}
 Train = Callable[[str, float, int, Path], Sequence[Any]]
@@ -44,14 +43,10 @@ class Tuned:
         """Its mean over the seeds."""
         return float(self.ends(name, group).mean())
 
-    def spread(self, name: str, group: int | None = None) -> float:
-        """Its standard deviation over the seeds; NaN for one."""
-        return float(self.ends(name, group).std(ddof=1)) if len(self.runs) > 1 else math.nan
-
     def curve(self, name: str, group: int | None = None) -> tuple[list[float], np.ndarray]:
-        """ε, and the mean over the seeds at it."""
-        values = np.array([run[name] for run in self.runs], dtype=float).mean(0)
-        return self.runs[0]["epsilon"], values if group is None else values[:, group]
+        """ε, and the values at it, shape (seeds, records)."""
+        values = np.array([run[name] for run in self.runs], dtype=float)
+        return self.runs[0]["epsilon"], values if group is None else values[..., group]
 
 
 def tuned(
@@ -64,17 +59,17 @@ def tuned(
 ) -> dict[str, Tuned]:
     """The lowest final loss on one seed chooses the rate, as in the papers: the first, or one that is not reported.
 
+    The choice reads private losses, and no accountant has counted it, here or in the papers.
+
     Raises
     ------
     ParameterError
-        If there is no seed, or all runs of an optimizer diverged.
+        If all runs of an optimizer diverged.
     """
-    if not len(seeds):
-        raise ParameterError("seeds", [], "at least one")
     first = seeds[0] if tuning_seed is None else tuning_seed
     tried = _measured(pieces, train, where, {name: [(rate, first) for rate in grid] for name, grid in rates.items()})
     losses = {name: {rate: _final(run) for (rate, _), run in runs.items()} for name, runs in tried.items()}
-    best = {name: lowest(found) for name, found in losses.items()}
+    best = {name: min(found, key=found.__getitem__) for name, found in losses.items()}
     for name, rate in best.items():
         if not math.isfinite(losses[name][rate]):
             raise ParameterError(f"rates[{name!r}]", list(rates[name]), "such that at least one run does not diverge")
@@ -91,23 +86,9 @@ def _measured(
     return {name: {run: values[_name(where, name, *run)] for run in runs} for name, runs in wanted.items()}
 
 
-def draw_groups(axes: Any, runs: Mapping[str, Tuned], metric: str, groups: Mapping[int, str]) -> None:
-    """One panel for all samples and one a group: the metric against ε."""
-    panels: list[tuple[int | None, str]] = [(None, "all"), *groups.items()]
-    for ax, (group, title) in zip(axes, panels, strict=True):
-        for optimizer, found in runs.items():
-            name = metric if group is None else f"group_{metric}"
-            ax.plot(*found.curve(name, group), label=LABELS[optimizer], **STYLES[LABELS[optimizer]])
-        ax.set(xlabel="ε", title=title)
-        if metric == "accuracy":
-            ax.set_ylim(0.0, max(0.02, ax.get_ylim()[1]))
-    axes[0].set_ylabel(f"training {metric}" + (" in nats" if metric == "loss" else ""))
-    axes[0].legend(frameon=False)
-
-
 def _final(run: Mapping[str, Any]) -> float:
     last = run["loss"][-1]
-    return float("inf") if last is None or not math.isfinite(last) else float(last)
+    return math.inf if last is None or not math.isfinite(last) else float(last)
 
 
 def _name(where: str, optimizer: str, rate: float, seed: int) -> str:
@@ -121,3 +102,37 @@ def _task(train: Train, optimizer: str, rate: float, seed: int) -> Callable[[], 
         return {name: [getattr(record, name) for record in records] for name in records[0]._fields}
 
     return run
+
+
+def half_power_grid(low: float, high: float) -> list[float]:
+    """The numbers 1·10^k and 5·10^k in [low, high]: the grid of learning rates of the paper on DP-AdamBC (section 3).
+
+    Examples
+    --------
+    >>> half_power_grid(0.1, 10)
+    [0.1, 0.5, 1.0, 5.0, 10.0]
+    """
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    return [rate for power in powers for digit in (1, 5) if low <= (rate := float(f"{digit}e{power}")) <= high]
+
+
+def draw_groups(
+    axes: Sequence[Any] | np.ndarray,
+    runs: Mapping[str, Tuned],
+    metric: str,
+    groups: Mapping[int, str],
+    *,
+    whole: bool = True,
+) -> None:
+    """One panel for all samples, unless not ``whole``, and one a group: the metric against ε."""
+    panels: list[tuple[int | None, str]] = [*([(None, "all samples")] if whole else []), *groups.items()]
+    for ax, (group, title) in zip(axes, panels, strict=True):
+        for optimizer, found in runs.items():
+            epsilon, values = found.curve(metric if group is None else f"group_{metric}", group)
+            draw_band(ax, epsilon, values, LABELS[optimizer], STYLES[LABELS[optimizer]])
+        ax.set(xlabel="ε", title=title)
+        if metric == "accuracy":
+            ax.set_ylim(0.0, max(0.02, ax.get_ylim()[1]))
+    axes[0].set_ylabel(f"training {metric}" + (" in nats" if metric == "loss" else ""))
+    if whole:
+        axes[0].legend(frameon=False)

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 Verdict = Literal["reproduced", "compatible, wide", "differs"]
+WORST: tuple[Verdict, ...] = ("differs", "compatible, wide", "reproduced")
 Kind = Literal["tested", "open"]
 
 

@@ -25,6 +25,9 @@ _UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)]*)\)")
 _FILE = re.compile(r"<code>((?:[\w.-]+/)+[\w.-]*)</code>")
 _NUMBER = re.compile(r"<!--n:[\w.+-]+-->(.*?)<!--/n-->")  # see tests/docs/test_page_numbers.py
 _LONG = re.compile(r"<code>([^<\n]{28,})</code>")
+_BREAK = re.compile(r"(/|::|_(?=[a-z]))")
+_POWER = re.compile(r"(?<![\w.>-])(\d[\d.]*e-\d+)(?![\w.])")
+_CELL = re.compile(r"<td[^>]*>[^<]*</td>")
 _PAGES: dict[str, tuple[str, str]] = {}  # title and Markdown by address, while the site is built
 _SECTIONS: list[tuple[str, list[str]]] = []
 _COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
@@ -79,9 +82,10 @@ def _stays(target: str, folder: str) -> bool:
 
 
 def on_page_content(text: str, **_: Any) -> str:
-    """Every formula as MathML; names of files may be broken after a slash, long code anywhere: tables fit."""
+    """Every formula as MathML; long code in tables may be broken, numbers such as 1e-5 may not."""
     named = _FILE.sub(lambda match: f'<code class="long">{match[1].replace("/", "/<wbr>")}</code>', drawn(text))
-    return _LONG.sub(r'<code class="long">\1</code>', named)
+    long = _LONG.sub(lambda match: '<code class="long">' + _BREAK.sub(r"\1<wbr>", match[1]) + "</code>", named)
+    return _CELL.sub(lambda match: _POWER.sub(r'<span class="number">\1</span>', match[0]), long)
 
 
 def _command_line() -> str:

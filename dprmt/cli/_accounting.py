@@ -1,19 +1,19 @@
 """The commands about a run's privacy, from ``epsilon`` to ``statement``.
 
-Each reads its run by :func:`read_run`, asks the library one question, and prints an :class:`Answer` or a table.
+Each reads its run by :func:`read_run`, asks the library one question, and prints bounds or a table.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import math
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,31 +29,19 @@ from dprmt.accounting import (
     Poisson,
     PrivacyBounds,
     ProbeChoice,
-    TradeOff,
     choose_probes,
     clt_mu,
     largest_steps,
     worst_of,
 )
-from dprmt.cli._options import (
-    MEANING_IN_SHORT,
-    Commands,
-    Option,
-    UsageError,
-    add_command_with,
-    check_picture_name,
-    count,
-    flag,
-    named,
-    real,
-)
-from dprmt.cli._runs import DELTA, EPSILON, FROM_JSON, RUN, Run, read_run, refuse_beside
-from dprmt.cli._terminal import waiting
-from dprmt.cli._text_table import text_table
-from dprmt.cli._values import NEIGHBOURS, NOISE, SAMPLING
-from dprmt.statements import PrivacyCard, privacy_card, relation_label, round_down, round_up, statement
+from dprmt.cli._options import MEANING_IN_SHORT, Commands, Parser, UsageError, add_parser, count, picture, real, refused
+from dprmt.cli._run import Run, add_delta, add_phase_options, add_run_options, read_run, record_of_run, refuse_beside
+from dprmt.cli._terminal import text_table, waiting
+from dprmt.statements import privacy_card, relation_label, round_down, round_up, statement
+from dprmt.statements._card import between, json_bounds
 
 _SOME_RUN = "--noise-multiplier 1 --sample-rate 2000/67349 --steps 400"
+_SOME_EPOCHS = "--samples 67349 --batch-size 2000 --epochs 12"
 _EXAMPLES = {
     "epsilon": (
         f"{_SOME_RUN} --delta 1e-5",
@@ -61,10 +49,7 @@ _EXAMPLES = {
         "--phases run.toml --delta 1e-5",
         "--sample-rate .03 --delta 1e-5 --phase noise-multiplier=2,steps=99 --phase noise-multiplier=1,steps=300",
     ),
-    "delta": (
-        f"--epsilon 2 {_SOME_RUN}",
-        "--epsilon 2 --noise-multiplier 1 --samples 67349 --batch-size 2000 --epochs 12 --json",
-    ),
+    "delta": (f"--epsilon 2 {_SOME_RUN}", f"--epsilon 2 --noise-multiplier 1 {_SOME_EPOCHS} --json"),
     "steps": (
         "--epsilon 2 --noise-multiplier 1 --sample-rate 2000/67349 --delta 1e-5",
         "--epsilon 2 --noise-multiplier 1 --sample-rate .01 --delta 1e-5 --spent runs/first",
@@ -73,335 +58,278 @@ _EXAMPLES = {
         "--epsilon 2 --sample-rate 2000/67349 --steps 400 --delta 1e-5",
         "--epsilon 2 --sample-rate .01 --phase noise-multiplier=1,steps=1000 --phase steps=500 --delta 1e-5",
         "--epsilon 2 --sample-rate .01 --steps 500 --delta 1e-5 --spent runs/first --also gaussian:4",
-        "--advantage 0.1 --samples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --probes 32 --secret-probes",
+        f"--advantage 0.1 {_SOME_EPOCHS} --delta 1e-5 --probes 32 --secret-probes",
     ),
     "probes": (
         f"{_SOME_RUN} --delta 1e-5 --budget 64",
-        "--noise-multiplier 1 --samples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --budget 64 --json",
+        f"--noise-multiplier 1 {_SOME_EPOCHS} --delta 1e-5 --budget 64 --json",
     ),
     "tradeoff": (f"{_SOME_RUN} > curve.csv", f"{_SOME_RUN} --probes 32 --public-probes --plot curve.png"),
     "statement": (f"{_SOME_RUN} --delta 1e-5", f"{_SOME_RUN} --delta 1e-5 --json > card.json", "--run runs/first"),
 }
-
-
-def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
-    try:
-        return [tuple(int(side) for side in layer.split("x")) for layer in text.split(",")]
-    except ValueError:
-        allowed = "tokens x inputs x outputs, as in 1024x4096x4096, with commas between"
-        raise ParameterError(name, text, allowed) from None
-
-
-def _words(name: str, text: str) -> str:
-    if not text.strip():
-        raise ParameterError(name, text, "a non-empty description")
-    return " ".join(text.split())
-
+_TARGETS = ("epsilon", "advantage", "true_positive_rate", "false_positive_rate")
+_POINTS = 101  # of a trade-off curve, false positive rates
 
 _inside = real(low=0.0, high=1.0, low_open=True, high_open=True)
 _positive = real(low=0.0, low_open=True)
-_STATEMENT = flag("--statement", "also print what may be written in a paper")
-_TO_SPEND = Option("--epsilon", _positive, "ε that may be spent in all, > 0, at --delta", metavar="EPSILON")
-_TARGET = Option("--epsilon", _positive, "target ε, > 0, at --delta", metavar="EPSILON")
-_ADVANTAGE = Option("--advantage", _inside, "or an attacker's largest advantage", metavar="ADVANTAGE")
-_TRUE = Option("--true-positive-rate", _inside, "or an attacker's largest one", metavar="TPR")
-_FALSE = Option("--false-positive-rate", _inside, "at this false positive rate, below TPR", metavar="FPR")
-_ONE_OF = (_TARGET, _ADVANTAGE, _TRUE)
-_TARGETS = (*_ONE_OF, _FALSE)
-_BUDGET = Option("--budget", count(2, 10**5), "products per layer and sample, an integer >= 2", metavar="PRODUCTS")
-_LAYERS = Option("--layers", _shapes, "linear layers, as in 1024x4096x4096,1024x4096x11008", metavar="TxPxR,…")
-_POINTS = Option("--points", count(2, 100_001), "false positive rates (default 101)", default=101, metavar="POINTS")
-_PLOT = named("--plot", "FILE", "a file", "write a picture (png, pdf or svg)")
-_UNIT = Option("--unit", _words, "what one sample is (one row of the training data)", metavar="WORDS")
-_FOLDER = named("--run", "RUN", "a folder", "the folder of a run of dprmt train, finished or not", dest="folder")
-_WITHOUT_NOISE = tuple(option for option in RUN if option.dest != NOISE.dest)
-_NARROW = 60  # columns, which names in words do not fit into
+
+
+def _shapes(text: str) -> list[tuple[int, ...]]:
+    try:
+        return [tuple(int(side) for side in layer.split("x")) for layer in text.split(",")]
+    except ValueError:
+        raise refused(text, "tokens x inputs x outputs, as in 1024x4096x4096, with commas between") from None
+
+
+def _words(text: str) -> str:
+    if not text.strip():
+        raise refused(repr(text), "a non-empty description")
+    return " ".join(text.split())
 
 
 def add_command(commands: Commands) -> None:
     """The commands of this file, with their options and help."""
-    one_phase = tuple(option for option in RUN if option.dest in {o.dest for o in (NOISE, *SAMPLING, *NEIGHBOURS)})
-    for name, options, run in (
-        ("epsilon", (DELTA, *RUN, _STATEMENT), run_epsilon),
-        ("noise", (*_TARGETS, DELTA, *_WITHOUT_NOISE, _STATEMENT), run_noise),
-        ("steps", (_TO_SPEND, DELTA, *RUN, _STATEMENT), run_steps),
-        ("delta", (EPSILON, *RUN, _STATEMENT), run_delta),
-        ("probes", (DELTA, _BUDGET, _LAYERS, *one_phase, FROM_JSON), run_probes),
-        ("tradeoff", (_POINTS, _PLOT, *RUN), run_tradeoff),
-        ("statement", (DELTA, _UNIT, _FOLDER, *RUN), run_statement),
-    ):
-        examples = "".join(f"  dprmt {name} {words}\n" for words in _EXAMPLES[name])
-        add_command_with(commands, name, options, run, f"{MEANING_IN_SHORT}\nexamples:\n{examples}")
+    runs = (run_epsilon, run_noise, run_steps, run_delta, run_probes, run_tradeoff, run_statement)
+    made: dict[str, Parser] = {}
+    for run in runs:
+        name = run.__name__.removeprefix("run_")
+        made[name] = add_parser(commands, name, run, _EXAMPLES[name], about=MEANING_IN_SHORT)
+        if name not in ("delta", "tradeoff"):
+            add_delta(made[name])
+    add = made["noise"].add_argument
+    add("--epsilon", metavar="EPSILON", type=_positive, help="target ε, > 0, at --delta")
+    add("--advantage", metavar="ADVANTAGE", type=_inside, help="or an attacker's largest advantage")
+    add("--true-positive-rate", metavar="TPR", type=_inside, help="or an attacker's largest one")
+    add("--false-positive-rate", metavar="FPR", type=_inside, help="at this false positive rate, below TPR")
+    spend, products = "ε that may be spent in all, > 0, at --delta", "products per layer and sample, an integer >= 2"
+    made["steps"].add_argument("--epsilon", metavar="EPSILON", type=_positive, help=spend)
+    made["delta"].add_argument("--epsilon", metavar="EPSILON", type=real(low=0.0, high=1e17), help="ε, in [0, 1e17]")
+    add, layers = made["probes"].add_argument, "linear layers, as in 1024x4096x4096,1024x4096x11008"
+    add("--budget", metavar="PRODUCTS", type=count(2, 10**5), help=products)
+    add("--layers", metavar="TxPxR,…", type=_shapes, help=layers)
+    add, points = made["tradeoff"].add_argument, f"false positive rates (default {_POINTS})"
+    add("--points", metavar="POINTS", type=count(2, 100_001), help=points)
+    add("--plot", metavar="FILE", type=picture, help="write a picture (png, pdf or svg)")
+    add, folder = made["statement"].add_argument, "the folder of a run of dprmt train, finished or not"
+    add("--unit", metavar="WORDS", type=_words, help="what one sample is (one row of the training data)")
+    add("--run", metavar="RUN", dest="folder", help=folder)
+    for name in ("epsilon", "noise", "steps", "delta"):
+        made[name].add_argument("--statement", action="store_true", help="also print what may be written in a paper")
+    for name, parser in made.items():
+        if name != "probes":
+            add_run_options(parser, noise=name != "noise")
+    add_phase_options(made["probes"], norms=False)
+    made["probes"].add_argument(
+        "--from-json", metavar="FILE", type=record_of_run, help="a run that --json printed before"
+    )
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Bounds on ε or δ of a run, in both directions.
-
-    Attributes
-    ----------
-    run : Run
-        Whose.
-    name, symbol : str
-        Of what: "epsilon", "ε" or "delta", "δ".
-    by_direction : dict
-        The bounds.
-    at : tuple of (str, str, float)
-        Name, symbol and value of the other of both.
-    """
-
-    run: Run
-    name: str
-    symbol: str
-    by_direction: dict[Any, PrivacyBounds]
-    at: tuple[str, str, float]
-
-    def document(self) -> dict[str, Any]:
-        """The answer as a JSON object: the run, the question, the deciding direction and all bounds."""
-        (name, _, value), worst = self.at, worst_of(self.by_direction)
-        return {
-            "version": __version__,
-            **self.run.document(),
-            **({} if name == self.name else {name: value}),
-            self.name: _finite(worst),
-            "direction": worst.direction,
-            "by_direction": {direction: _finite(bounds) for direction, bounds in self.by_direction.items()},
-        }
-
-    def lines(self) -> list[str]:
-        """The answer as lines of text."""
-        how, at, worst = self.run.label(), f"{self.at[1]} = {self.at[2]:g}", worst_of(self.by_direction)
-        lines = [f"{self.symbol} <= {round_up(worst.upper)} at {at}  ({how})"]
-        if math.isinf(worst.upper):
-            lines = [f"no finite {self.symbol} could be certified at {at}  ({how})"]
-        both = worst.direction is None  # samples are replaced: exchanging them changes nothing
-        for name, bounds in [("both", worst)] if both else self.by_direction.items():
-            ends = f"{round_down(bounds.lower)} <= {self.symbol} <= {round_up(bounds.upper)}"
-            lines.append(f"  {name:<7}{ends}{'  <- decides' if name == worst.direction else ''}")
-        return lines
-
-    def statement(self) -> str:
-        """A paragraph that may be written in a paper."""
-        worst = worst_of(self.by_direction)
-        said = {
-            self.symbol: f"{self.symbol} ≤ {round_up(worst.upper, 4)}",
-            self.at[1]: f"{self.at[1]} = {self.at[2]:g}",
-        }
-        return statement(worst, self.run.composition(), epsilon=said["ε"], delta=said["δ"])
-
-
-def _epsilon_of(run: Run, delta: float) -> Answer:
-    return Answer(run, "epsilon", "ε", run.composition().epsilon_by_direction(delta), ("delta", "δ", delta))
+def _print(namespace: argparse.Namespace, document: Mapping[str, Any], lines: list[str]) -> None:
+    text = [json.dumps({"version": __version__, **document}, allow_nan=False)] if namespace.json else lines
+    sys.stdout.write("\n".join(text) + "\n")
 
 
 def _print_bounds(
     namespace: argparse.Namespace,
-    answer: Answer,
-    document: Mapping[str, Any] | None = None,
+    run: Run,
+    name: str = "epsilon",
+    document: Mapping[str, Any] = MappingProxyType({}),
     lines: tuple[str, ...] = (),
 ) -> None:
-    """An answer after what a command says besides; with the statement where ``--statement`` asks for it."""
-    if namespace.json:
-        stated = {"statement": answer.statement()} if namespace.statement else {}
-        _print(namespace, {**(document or {}), **answer.document(), **stated}, [])
-    else:
-        _print(namespace, {}, [*lines, *answer.lines(), *(["", answer.statement()] if namespace.statement else [])])
-
-
-def _print(namespace: argparse.Namespace, document: dict[str, Any], lines: list[str]) -> None:
-    if namespace.json:
-        lines = [json.dumps(document, allow_nan=False)]
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _finite(bounds: PrivacyBounds) -> dict[str, float | bool | None]:
-    """Bounds as numbers for JSON; null where nothing finite could be certified."""
-    return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}
+    """Print ε at ``--delta`` or δ at ``--epsilon``, in both directions, after what a command says besides."""
+    composed, of_epsilon = run.composition(), name == "epsilon"
+    with waiting("composing"):
+        ask = composed.epsilon_by_direction if of_epsilon else composed.delta_by_direction
+        level = namespace.delta if of_epsilon else namespace.epsilon
+        by_direction: dict[Any, PrivacyBounds] = ask(level)
+    symbol, given, other = ("ε", "δ", "delta") if of_epsilon else ("δ", "ε", "epsilon")
+    worst, at, said = worst_of(by_direction), f"{given} = {level:g}", {}
+    if namespace.statement:
+        bound = f"{symbol} ≤ {round_up(worst.upper, 4)}"
+        epsilon, delta = (bound, at) if of_epsilon else (at, bound)
+        said = {"statement": statement(worst, composed, epsilon=epsilon, delta=delta)}
+    found = {
+        **document,
+        **run.document(),
+        other: level,
+        name: json_bounds(worst),
+        "direction": worst.direction,
+        "by_direction": {direction: json_bounds(bounds) for direction, bounds in by_direction.items()},
+    }
+    first = f"{symbol} <= {round_up(worst.upper)} at {at}"
+    if math.isinf(worst.upper):
+        first = f"no finite {symbol} could be certified at {at}"
+    shown = [*lines, f"{first}  ({run.label()})"]
+    both = worst.direction is None  # samples are replaced: exchanging them changes nothing
+    for direction, bounds in [("both", worst)] if both else by_direction.items():
+        ends = between(bounds, symbol, "<=")
+        shown.append(f"  {direction:<7}{ends}{'  <- decides' if direction == worst.direction else ''}")
+    _print(namespace, {**found, **said}, [*shown, *(("", said["statement"]) if said else ())])
 
 
 def run_epsilon(namespace: argparse.Namespace) -> None:
     """ε at δ, in both directions."""
-    run, values = read_run(namespace, (DELTA,))
-    with waiting("composing"):
-        answer = _epsilon_of(run, values["delta"])
-    _print_bounds(namespace, answer)
+    _print_bounds(namespace, read_run(namespace, ["delta"]))
 
 
 def run_delta(namespace: argparse.Namespace) -> None:
     """δ at ε, in both directions."""
-    run, values = read_run(namespace, (EPSILON,))
-    with waiting("composing"):
-        by_direction = run.composition().delta_by_direction(values["epsilon"])
-    _print_bounds(namespace, Answer(run, "delta", "δ", by_direction, ("epsilon", "ε", values["epsilon"])))
+    _print_bounds(namespace, read_run(namespace, ["epsilon"]), "delta")
 
 
 def run_steps(namespace: argparse.Namespace) -> None:
     """How many steps a budget allows, and the ε of so many."""
-    run, values = read_run(namespace, (DELTA, _TO_SPEND), unknown={"steps": "1"})
+    run = read_run(namespace, ["delta", "epsilon"], unknown={"steps": 1})
     asked = run.asked or (not run.in_phases,)
     if sum(asked) != 1 or (not run.in_phases and (namespace.steps or namespace.epochs)):
         raise ParameterError("steps", namespace.steps, "left out, and --epochs too, of one phase: the one to be run")
     with waiting("trying numbers of steps"):
-        steps = largest_steps(run.composition(), values["epsilon"], values["delta"])
-        phases = tuple((one, steps if free else count) for (one, count), free in zip(run.phases, asked, strict=True))
-        answer = _epsilon_of(replace(run, phases=phases, asked=asked), values["delta"])
-    found = {"largest_steps": steps, "target_epsilon": values["epsilon"]}
-    _print_bounds(namespace, answer, found, (f"steps = {steps}",))
+        steps = largest_steps(run.composition(), namespace.epsilon, namespace.delta)
+    phases = tuple((one, steps if free else count) for (one, count), free in zip(run.phases, asked, strict=True))
+    found = {"largest_steps": steps, "target_epsilon": namespace.epsilon}
+    _print_bounds(namespace, replace(run, phases=phases, asked=asked), document=found, lines=(f"steps = {steps}",))
 
 
 def run_noise(namespace: argparse.Namespace) -> None:
     """The noise multiplier, and the ε that it gives at δ."""
-    asked, values = read_run(namespace, (DELTA,), unknown={"noise_multiplier": "1"}, targets=_TARGETS)
-    target = _target(values)
+    asked = read_run(namespace, ["delta"], unknown={"noise_multiplier": 1.0}, targets=_TARGETS)
+    target = _target(namespace)
     with waiting("calibrating"):
         try:
             run = asked.calibrated(**target)
         except ParameterError as error:
             raise ParameterError(error.name.removeprefix("target_"), error.value, error.allowed) from None
-        answer = _epsilon_of(run, values["delta"])
-        risk, said = _risk(run, values)
+        risk, line = _risk(run, namespace)
     noise = [mechanism.noise_multiplier for mechanism, _ in run.phases]
     found: dict[str, Any] = {"noise_multiplier": noise[0]}
     if run.in_phases:
         found = {"noise_multipliers": noise, "fixed": [not free for free in run.asked or (True,) * len(noise)]}
-    line = f"noise multiplier{'s' if run.in_phases else ''} = {', '.join(map(round_up, noise))}"
-    given = {f"target_{option.dest}": values[option.dest] for option in _TARGETS if values[option.dest] is not None}
+    said = f"noise multiplier{'s' if run.in_phases else ''} = {', '.join(map(round_up, noise))}"
     if len(noise) > 1 and not run.asked:
-        line += " (all scaled, in their ratios; phases are fixed where others leave noise-multiplier out)"
-    _print_bounds(namespace, answer, {**found, **given, **risk}, (line, *said))
+        said += " (all scaled, in their ratios; phases are fixed where others leave noise-multiplier out)"
+    given = {name: getattr(namespace, name) for name in _TARGETS}
+    found |= {f"target_{name}": value for name, value in given.items() if value is not None}
+    _print_bounds(namespace, run, document=found | risk, lines=(said, *line))
 
 
-def _target(values: dict[str, Any]) -> dict[str, float]:
+def _target(namespace: argparse.Namespace) -> dict[str, float]:
     """The one that is given, by the library's name."""
-    given = [option for option in _ONE_OF if values[option.dest] is not None]
+    given = [name for name in _TARGETS[:3] if getattr(namespace, name) is not None]
     if not given:
-        raise ParameterError(_TARGET.dest, None, f"given, or {_ADVANTAGE.flag}, or {_TRUE.flag} with {_FALSE.flag}")
+        flags = "--advantage, or --true-positive-rate with --false-positive-rate"
+        raise ParameterError("epsilon", None, f"given, or {flags}")
+    name, rate = given[0], namespace.false_positive_rate
     if len(given) > 1:
-        raise ParameterError(given[1].dest, values[given[1].dest], f"left out where {given[0].flag} is given")
-    rate, name = values[_FALSE.dest], given[0].dest
-    if (rate is None) == (given[0] is _TRUE):
-        raise ParameterError(_FALSE.dest, rate, f"given with {_TRUE.flag}, and only with it")
-    more = {"epsilon": {"delta": values["delta"]}, "true_positive_rate": {"false_positive_rate": rate}}
-    return {f"target_{name}": values[name], **more.get(name, {})}
+        raise ParameterError(given[1], getattr(namespace, given[1]), f"left out where {namespace.shown(name)} is given")
+    if (rate is None) == (name == "true_positive_rate"):
+        raise ParameterError("false_positive_rate", rate, "given with --true-positive-rate, and only with it")
+    more = {"epsilon": {"delta": namespace.delta}, "true_positive_rate": {"false_positive_rate": rate}}
+    return {f"target_{name}": getattr(namespace, name), **more.get(name, {})}
 
 
-def _risk(run: Run, values: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _risk(run: Run, namespace: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What the attacker reaches where that was the target."""
-    if values[_ADVANTAGE.dest] is not None:
+    rate = namespace.false_positive_rate
+    if namespace.advantage is not None:
         name, words, bounds = "advantage", "attacker's advantage", run.composition().advantage()
-    elif values[_TRUE.dest] is not None:
-        rate = values[_FALSE.dest]
+    elif rate is not None:
         name, bounds = "true_positive_rate", run.composition().true_positive_rate(rate)
         words = f"true positive rate at a false positive rate of {rate:g}"
     else:
         return {}, ()
-    return {name: _finite(bounds)}, (f"{words} <= {round_up(bounds.upper)}",)
+    return {name: json_bounds(bounds)}, (f"{words} <= {round_up(bounds.upper)}",)
 
 
 def run_probes(namespace: argparse.Namespace) -> None:
     """The best split for each estimator, and exact norms."""
-    run, values = read_run(namespace, (DELTA, _BUDGET, _LAYERS))
+    run = read_run(namespace, ["delta", "budget"])
     if len(run.phases) != 1 or run.releases:
         raise ParameterError("from_json", namespace.from_json, "of a run in one phase, with nothing else released")
     ((mechanism, steps),) = run.phases
     mechanism = replace(mechanism, norms=ExactNorms())  # every choice brings its own
+    layers, question = namespace.layers, {"delta": namespace.delta, "budget": namespace.budget}
     with waiting("trying splits"):
-        choices = choose_probes(mechanism, steps=steps, **values)
-    layers = None if values["layers"] is None else ",".join("x".join(map(str, shape)) for shape in values["layers"])
-    setting = {"noise_multiplier": mechanism.noise_multiplier, "sampling": mechanism.sampling.as_dict()}
-    asked = {"delta": values["delta"], "budget": values["budget"], "layers": layers}
-    described = {**Run(((mechanism, steps),)).document(), **setting, **asked}
-    document = {"version": __version__, **described, "choices": [_choice(choice) for choice in choices]}
+        choices = choose_probes(mechanism, steps=steps, layers=layers, **question)
+    document = {
+        **Run(((mechanism, steps),)).document(),
+        "noise_multiplier": mechanism.noise_multiplier,
+        "sampling": mechanism.sampling.as_dict(),
+        **question,
+        "layers": None if layers is None else ",".join("x".join(map(str, shape)) for shape in layers),
+        "choices": [_choice(choice) for choice in choices],
+    }
     said = f"neighbours that ε is about: {relation_label(mechanism.neighbours)}"
     _print(namespace, document, [*_choices_table(choices), said])
 
 
 def _choice(choice: ProbeChoice) -> dict[str, Any]:
     cost = None if choice.cost is None else choice.cost._asdict()
-    norms, bounds = choice.norms.as_dict(), _finite(choice.epsilon)
+    norms, bounds = choice.norms.as_dict(), json_bounds(choice.epsilon)
     return {"norms": norms, "products": choice.products, "epsilon": bounds, "cost": cost}
 
 
 def _choices_table(choices: tuple[ProbeChoice, ...]) -> list[str]:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    narrow = width is not None and width < _NARROW
-    costs = [] if choices[0].cost is None else ["GFLOP", "MiB"]
     rows = []
     for choice in choices:
         cost = [] if choice.cost is None else [f"{choice.cost.flops / 1e9:.3f}", f"{choice.cost.bytes / 2**20:.2f}"]
-        secrecy, sketch, probes, short, name = _norms_row(choice.norms)
-        rows.append([round_up(choice.epsilon.upper), sketch, probes, *([short] if narrow else [secrecy, *cost, name])])
-    headings = ["ε <=", "sketch", "probes", *([] if narrow else ["they are", *costs]), "norms"]
-    notes = ["*: power iteration"] if narrow and any("*" in row[-1] for row in rows) else []
-    return [*text_table(headings, rows, width=width).splitlines(), *notes]
+        sketch, probes, name = _norms_cells(choice.norms)
+        rows.append([round_up(choice.epsilon.upper), sketch, probes, *cost, name])
+    costs = [] if choices[0].cost is None else ["GFLOP", "MiB"]
+    return text_table(["ε <=", "sketch", "probes", *costs, "norms"], rows, width=width).splitlines()
 
 
-def _norms_row(norms: Norms) -> tuple[str, str, str, str, str]:
+def _norms_cells(norms: Norms) -> tuple[str, str, str]:
     if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
-        return "", "-", "-", "exact norms", "exact norms"
+        return "-", "-", "exact"
     secrecy = "secret" if norms.secret else "public"
     if isinstance(norms, Hutchinson):
-        return secrecy, "-", str(norms.probes), f"{secrecy} probes", "Hutchinson"
-    passes, star = ("power iteration", "*") if norms.power_iteration else ("one pass", "")
-    return secrecy, str(norms.sketch), str(norms.probes), f"{secrecy} Hutch++{star}", f"Hutch++, {passes}"
+        return "-", str(norms.probes), f"Hutchinson, {secrecy}"
+    passes = ", power iteration" if norms.power_iteration else ""
+    return str(norms.sketch), str(norms.probes), f"Hutch++{passes}, {secrecy}"
 
 
 def run_tradeoff(namespace: argparse.Namespace) -> None:
     """The curve, at rates that are denser where it bends: near both ends."""
-    run, values = read_run(namespace, (_POINTS,))
-    if namespace.plot is not None:
-        check_picture_name("dprmt tradeoff", namespace.plot)
-    alpha = (1.0 - np.cos(np.linspace(0.0, np.pi, values["points"]))) / 2.0
+    run = read_run(namespace)
+    alpha = (1.0 - np.cos(np.linspace(0.0, np.pi, namespace.points or _POINTS))) / 2.0
     with waiting("composing"):
         band = run.composition().trade_off(alpha)
     if namespace.plot is not None:
-        _draw(namespace.plot, band, run)
-    columns = {"alpha": band.alpha, "lower": band.lower, "estimate": band.estimate, "upper": band.upper}
-    curve = {name: column.tolist() for name, column in columns.items()}
-    document = {"version": __version__, "points": len(alpha), **curve, **run.document()}
-    lines = [f"wrote {namespace.plot}"] if namespace.plot is not None else _csv(columns, run)
-    _print(namespace, document, lines)
+        from dprmt.plots import plot_trade_off, save_picture
 
-
-def _draw(place: str, band: TradeOff, run: Run) -> None:
-    from dprmt.plots import plot_trade_off, save_picture
-
-    mu, ((first, steps), *more) = None, run.phases
-    if not more and isinstance(first.norms, ExactNorms) and first.sampling == Poisson(first.sampling.rate):
-        mu = clt_mu(first.joint_noise_multiplier, first.sampling.rate, steps)
-    save_picture(place, lambda ax: plot_trade_off({run.label(): band}, gaussian_mu=mu, ax=ax))
-
-
-def _csv(columns: dict[str, np.ndarray], run: Run) -> list[str]:
-    """Every line names the neighbouring relation, as lines of several curves may come into one table."""
-    relation = relation_label(run.composition().neighbours)
-    outward = {"lower": lambda end: round_down(end, 9), "upper": lambda end: round_up(end, 9)}
-    shown = [[outward.get(name, "{:.9g}".format)(end) for end in column] for name, column in columns.items()]
-    rows = [[*row, relation] for row in zip(*shown, strict=True)]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([[*columns, "neighbours"], *rows])
-    return text.getvalue().splitlines()
+        mu, ((first, steps), *more) = None, run.phases
+        if not more and isinstance(first.norms, ExactNorms) and first.sampling == Poisson(first.sampling.rate):
+            mu = clt_mu(first.joint_noise_multiplier, first.sampling.rate, steps)
+        save_picture(namespace.plot, lambda ax: plot_trade_off({run.label(): band}, gaussian_mu=mu, ax=ax))
+    curve = {name: getattr(band, name).tolist() for name in ("alpha", "lower", "estimate", "upper")}
+    if namespace.json or namespace.plot is not None:
+        document = {"points": len(alpha), **curve, **run.document()}
+        _print(namespace, document, [f"wrote {namespace.plot}"])
+        return
+    # Every line names the neighbouring relation, as lines of several curves may come into one table.
+    relation, digits = relation_label(run.composition().neighbours), 9
+    outward = {"lower": lambda end: round_down(end, digits), "upper": lambda end: round_up(end, digits)}
+    shown = [[outward.get(name, f"{{:.{digits}g}}".format)(end) for end in column] for name, column in curve.items()]
+    rows = [[*curve, "neighbours"], *([*row, relation] for row in zip(*shown, strict=True))]
+    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
 
 
 def run_statement(namespace: argparse.Namespace) -> None:
     """The privacy report of a run that options describe, or that a folder holds, as Markdown or as JSON."""
-    card, file = (_described if namespace.folder is None else _kept)(namespace)
+    folder, file = namespace.folder, "card.json"
+    if folder is None:
+        run = read_run(namespace, ["delta"])
+        unit = {} if namespace.unit is None else {"unit": namespace.unit}
+        with waiting("composing"):
+            card = privacy_card(run.composition(), namespace.delta, **unit)
+    else:
+        refuse_beside("--run", namespace, ("delta", "unit"))
+        try:
+            from dprmt.training.harness import CARD, read_card
+        except ModuleNotFoundError as error:
+            raise UsageError(f"dprmt statement: --run needs {error.name}: {how_to_install('train')}") from None
+        with waiting("composing"):
+            card, file = read_card(folder), f"{folder}/{CARD}"
     text = strict_json(card.as_dict(), indent=1) if namespace.json else card.as_markdown(f"dprmt verify {file}")
     sys.stdout.write(text.rstrip("\n") + "\n")
-
-
-def _described(namespace: argparse.Namespace) -> tuple[PrivacyCard, str]:
-    run, values = read_run(namespace, (DELTA, _UNIT))
-    more = {} if values["unit"] is None else {"unit": values["unit"]}
-    with waiting("composing"):
-        return privacy_card(run.composition(), values["delta"], **more), "card.json"
-
-
-def _kept(namespace: argparse.Namespace) -> tuple[PrivacyCard, str]:
-    refuse_beside("--run", namespace, (*RUN, DELTA, _UNIT))
-    try:
-        from dprmt.training.harness import CARD, read_card
-    except ModuleNotFoundError as error:
-        raise UsageError(f"dprmt statement: --run needs {error.name}: {how_to_install('train')}") from None
-    with waiting("composing"):
-        return read_card(namespace.folder), f"{namespace.folder}/{CARD}"

@@ -159,7 +159,7 @@ class _PrintCompletion(argparse.Action):
                 if action.metavar in _FILES or action.metavar == "RECIPE":
                     action.complete = recipe if action.metavar == "RECIPE" else shtab.FILE
                 words = builtin_recipes() if action.metavar == "NAME" and command.prog == "dprmt recipes" else ()
-                if words := words or getattr(action, "words", ()):
+                if words:
                     action.choices = words
         sys.stdout.write(shtab.complete(parser, rest[1], preamble={"bash": bash, "zsh": zsh}) + "\n")
         raise SystemExit(0)

@@ -1,8 +1,8 @@
-"""Options as data: each declared once with its range, read by the library's own checks, refused in one line.
+"""What all commands share: a parser whose errors are one line, readers of values, and errors of options that conflict.
 
-To add an option to a command, add one :class:`Option` to the tuple of options that the command names, and read its
-value from :func:`read_options`. Options of training runs are in ``_values.py``, with what turns them into the
-library's values; they then hold for every accounting command and for ``--phase`` and ``--phases``.
+A command is a file with ``add_command(commands)``, which makes its parser by :func:`add_parser` and adds its options by
+``add_argument``. Readers such as ``real(low=0.0)`` are the ``type`` of an option. The options that describe a training
+run are in ``_run.py``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from dprmt._validation import ParameterError, check_choice, check_count, check_real, did_you_mean
+from dprmt._files import parse_json
+from dprmt._validation import ParameterError, check_count, check_real, did_you_mean
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-Reader: TypeAlias = Callable[[str, Any], Any]
 SUMMARIES = {
     "epsilon": "compute ε of a training run at δ",
     "noise": "find the smallest noise multiplier for a target (ε, δ), or for what an attacker may reach",
@@ -49,9 +48,8 @@ MEANING_IN_SHORT = """\
 what the answer means: how well an attacker who sees all that is released can tell whether one sample was used
 (zero-out neighbours, Poisson sampling, unless options say otherwise); dprmt --help has the conditions
 """
-_PICTURES = (".png", ".pdf", ".svg")
-_MANY = 8  # options that a usage line does not list
 _NEGATIVE = re.compile(r"-(\.?\d|inf|nan)")
+_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 
 
 class UsageError(Exception):
@@ -81,7 +79,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
-        message = re.sub(r"^argument (\S+): must", r"\1 must", message)
+        message = _CHOICE.sub(r"must be one of \2, got \1", message)
+        message = re.sub(r"^argument (\S+): must", r"\1 must", message).removeprefix("argument ")
         raise UsageError(f"{self.prog}: {message}")
 
     def shown(self, name: str) -> str:
@@ -91,107 +90,79 @@ class Parser(argparse.ArgumentParser):
                 return action.option_strings[-1] if action.option_strings else str(action.metavar)
         return name
 
-
-@dataclass(frozen=True)
-class Option:
-    """One option, or one word without a flag.
-
-    Attributes
-    ----------
-    flag : str
-        With its dashes; without any, a word that stands alone.
-    read : callable or tuple of str
-        Turns (name, text) into the value or raises :class:`ParameterError`; or the words of a choice.
-    help : str
-        With the allowed range.
-    default : object
-        The value where it is not given.
-    metavar : str
-        What stands for the value in the help; the words of a choice by default.
-    is_flag : bool
-        Whether it takes no value; its text is "yes" where it is given.
-    is_list : bool
-        Whether it may be repeated; ``read`` then gets all texts.
-    group : str
-        Heading in the help; none by default.
-    more : mapping
-        Further arguments of ``add_argument``.
-    dest : str
-        Its attribute in the parsed namespace.
-    """
-
-    flag: str
-    read: Reader | tuple[str, ...]
-    help: str
-    default: Any = None
-    metavar: str = ""
-    is_flag: bool = False
-    is_list: bool = False
-    group: str = ""
-    more: Mapping[str, Any] = field(default_factory=dict)
-    dest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dest", self.more.get("dest", self.flag.lstrip("-").replace("-", "_")))
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Declare it; its text is read later, by :func:`read_options`."""
-        words = self.read if isinstance(self.read, tuple) else ()
-        more: dict[str, Any] = {"action": "append"} if self.is_list else {}
-        more["metavar"] = self.metavar or "{" + ",".join(words) + "}"
-        if self.is_flag:
-            more = {"action": "store_const", "const": "yes"}
-        made = parser.add_argument(self.flag, help=self.help, **more, **self.more)
-        made.words = words  # type: ignore[attr-defined]  # what a shell completes
-
-    def value(self, text: Any) -> Any:
-        """What a text stands for, checked."""
-        if isinstance(self.read, tuple):
-            return check_choice(self.dest, text, self.read)
-        return self.read(self.dest, text)
-
-
-def grouped(heading: str, *options: Option) -> tuple[Option, ...]:
-    """The options under a heading of the help."""
-    return tuple(replace(option, group=heading) for option in options)
-
-
-def real(**limits: Any) -> Callable[[str, str], float]:
-    """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`."""
-    return _number(float, check_real, limits)
-
-
-def count(low: int = 1, high: int | None = None) -> Callable[[str, str], int]:
-    """A reader of integers within limits."""
-    return _number(int, check_count, {"low": low, "high": high})
-
-
-def _number(kind: type, check: Callable[..., Any], limits: dict[str, Any]) -> Reader:
-    def read(name: str, text: str) -> Any:
+    def read(self, name: str, reader: Callable[[str], Any], text: str) -> Any:
+        """What a reader makes of the text of an option; its error is one of the command line."""
         try:
-            value = _parsed(kind, text)
+            return reader(text)
+        except argparse.ArgumentTypeError as error:
+            self.error(f"argument {self.shown(name)}: {error}")
+
+
+def add_parser(
+    commands: Commands,
+    name: str,
+    run: Callable[..., int | None],
+    examples: Sequence[str],
+    *,
+    about: str = "",
+    usage: str = "[options]",
+) -> Parser:
+    """Declare a command with ``--json``, its epilog, and the function that carries it out, given the namespace."""
+    epilog = (
+        f"{about}\n" * bool(about)
+        + "examples:\n"
+        + "".join(f"  dprmt {name} {words}".rstrip() + "\n" for words in examples)
+    )
+    summary, usage = SUMMARIES[name], f"dprmt {name} {usage}"
+    parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog, usage=usage)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.set_defaults(carry_out=run, shown=parser.shown, parser=parser)
+    return parser
+
+
+def refused(text: object, allowed: str) -> argparse.ArgumentTypeError:
+    """The error of a reader."""
+    return argparse.ArgumentTypeError(f"must be {allowed}, got {text}")
+
+
+def real(**limits: Any) -> Callable[[str], float]:
+    """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`."""
+    return _reader(_real, check_real, limits)
+
+
+def count(low: int = 1, high: int | None = None) -> Callable[[str], int]:
+    """A reader of integers within limits; 1e5 is one, too."""
+    return _reader(_integer, check_count, {"low": low, "high": high})
+
+
+def _reader(parse: Callable[[str], Any], check: Callable[..., Any], limits: dict[str, Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            value = parse(text)
         except (ValueError, ArithmeticError):
             value = None  # which no check accepts
         try:
-            return check(name, value, **limits)
+            return check("value", value, **limits)
         except ParameterError as error:
-            raise ParameterError(name, text, error.allowed) from None
+            raise refused(text, error.allowed) from None
 
     return read
 
 
-def _parsed(kind: type, text: str) -> Any:
-    """A number from its text: 1e5 is an integer, too; 1/60000 is rounded down, the safe side of δ and σ."""
-    if kind is float and "/" in text:
-        exact = Fraction(text)
-        value = float(exact)
-        return value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
-    if kind is int and "e" in text.lower():
-        value = float(text)
-        if not value.is_integer() or abs(value) > 2.0**53:
-            raise ValueError(text)
-        return int(value)
-    return kind(text)
+def _real(text: str) -> float:
+    # 1/60000 is rounded down, the safe side of δ and σ.
+    exact = Fraction(text) if "/" in text else None
+    value = float(text if exact is None else exact)
+    return value if exact is None or Fraction(value) <= exact else math.nextafter(value, -math.inf)
+
+
+def _integer(text: str) -> int:
+    if "e" not in text.lower():
+        return int(text)
+    value = float(text)
+    if not value.is_integer() or abs(value) > 2.0**53:
+        raise ValueError(text)
+    return int(value)
 
 
 def rounded_up(exact: Fraction) -> float:
@@ -201,41 +172,58 @@ def rounded_up(exact: Fraction) -> float:
 
 
 def name_of(what: str) -> Callable[[str], str]:
-    """A reader of names that are not empty, for ``add_argument(type=name_of("a file"))``."""
+    """A reader of names that are not empty, as ``type=name_of("a file")``."""
 
     def read(text: str) -> str:
         if not text.strip():
-            raise argparse.ArgumentTypeError(f"must be the name of {what}, got {text!r}")
+            raise refused(repr(text), f"the name of {what}")
         return text
 
     return read
 
 
-def named(flag: str, metavar: str, what: str, help: str, **more: Any) -> Option:
-    """An option whose value is the name of something, a file say; further arguments are those of ``add_argument``."""
-    return Option(flag, as_it_is, help, metavar=metavar, more={"type": name_of(what), **more})
+def writable(*endings: str) -> Callable[[str], str]:
+    """A reader of names of files that can be written, with one of some endings."""
+
+    def read(name: str) -> str:
+        place = Path(name_of("a file")(name))
+        allowed = ""
+        if endings and place.suffix.lower() not in endings:
+            allowed = f"a file name that ends in {', '.join(endings[:-1])} or {endings[-1]}"
+        elif not place.parent.is_dir() or place.is_dir():
+            allowed = "a file in an existing folder"
+        elif not os.access(place.parent, os.W_OK):
+            allowed = "a file in a folder that can be written"
+        if allowed:
+            raise refused(repr(name), allowed)
+        return name
+
+    return read
 
 
-def as_it_is(name: str, text: Any) -> Any:
-    """A reader of any text; of a flag, "yes"."""
-    del name
-    return text
+picture = writable(".png", ".pdf", ".svg")
 
 
-def yes_or_no(name: str, text: str) -> bool:
-    """A reader of yes and no."""
-    return check_choice(name, text, ("yes", "no")) == "yes"
+def record(what: str, **keys: type) -> Callable[[str], dict[str, Any]]:
+    """A reader of what ``--json`` printed to a file or standard input, with any of these keys, of these types."""
+    form = "a file with what --json printed, or - for standard input"
+
+    def read(text: str) -> dict[str, Any]:
+        try:
+            found = parse_json(sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise refused(text, f"{form} ({str(error).splitlines()[0]})") from None
+        if not isinstance(found, dict) or not any(isinstance(found.get(key), kind) for key, kind in keys.items()):
+            raise refused(text, f"{form}, {what}")
+        return found
+
+    return read
 
 
-def flag(name: str, help: str) -> Option:
-    """An option that takes no value."""
-    return Option(name, yes_or_no, help, is_flag=True)
-
-
-def read_options(namespace: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:
-    """Values of all options, checked."""
-    texts = ((option, getattr(namespace, option.dest, None)) for option in options)
-    return {option.dest: option.default if text is None else option.value(text) for option, text in texts}
+def add_record(parser: Parser, **keys: type) -> None:
+    """Declare ``--from-json`` of a command that answers no question about a run's privacy."""
+    words = f"ask again what --json of {parser.prog} recorded"
+    parser.add_argument("--from-json", type=record(f"of {parser.prog}", **keys), metavar="FILE", help=words)
 
 
 def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, needed: Sequence[str] = ()) -> None:
@@ -254,39 +242,3 @@ def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, neede
 
 def _flags(names: Sequence[str]) -> str:
     return " and ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def add_command_with(
-    commands: Commands,
-    name: str,
-    options: tuple[Option, ...],
-    run: Callable[[argparse.Namespace], int | None],
-    epilog: str,
-) -> Parser:
-    """Declare a command with its options and ``--json``."""
-    summary = SUMMARIES[name]
-    parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
-    if len(options) > _MANY:
-        parser.usage = f"{parser.prog} [options]"
-    headings = {
-        heading: parser.add_argument_group(heading) for heading in dict.fromkeys(o.group for o in options if o.group)
-    }
-    for option in options:
-        option.add_to(headings.get(option.group, parser))
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.set_defaults(carry_out=run, shown=parser.shown)
-    return parser
-
-
-def check_picture_name(command: str, name: str) -> None:
-    """Refuse, before any work, the value of ``--plot`` if no picture could be written there."""
-    place = Path(name)
-    allowed = ""
-    if place.suffix.lower() not in _PICTURES:
-        allowed = "a file name that ends in .png, .pdf or .svg"
-    elif not place.parent.is_dir() or place.is_dir():
-        allowed = "a file in an existing folder"
-    elif not os.access(place.parent, os.W_OK):
-        allowed = "a file in a folder that can be written"
-    if allowed:
-        raise UsageError(f"{command}: --plot must be {allowed}, got {name!r}")

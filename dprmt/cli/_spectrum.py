@@ -6,63 +6,29 @@ import argparse
 import csv
 import difflib
 import json
+import math
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli._options import (
-    Commands,
-    Option,
-    UsageError,
-    add_command_with,
-    check_picture_name,
-    count,
-    name_of,
-    read_options,
-    real,
-)
-from dprmt.cli._runs import of_record
-from dprmt.cli._spectrum_tables import details, doubts, overview, printable, value_rows, verdict
+from dprmt.cli._options import Commands, UsageError, add_parser, add_record, count, name_of, picture, real, writable
+from dprmt.cli._terminal import text_table
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, noisy_spectrum_from_dict, spectra_of
+from dprmt.spectra._checkpoint import SUBTRACTED
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
-_T = TypeVar("_T")
-_COMMAND = "dprmt spectrum"
+Spectra = Mapping[str, NoisySpectrum]
 _MATRIX = "a matrix of real floating-point numbers"
 _NAMES_LISTED = 3
 _AUTO = "auto"
-_LOW, _HIGH = 1e-100, 1e100
-_number = real(low=_LOW, high=_HIGH)
-_POSITIVE = real(low=0.0, low_open=True, high=1e12)
-_PARTS = (
-    Option("--noise-multiplier", real(low=1e-3, high=1e6), "σ_DP, in [1e-3, 1e6]", metavar="S"),
-    Option("--clipping-norm", _POSITIVE, "C, > 0", metavar="C"),
-    Option("--batch-size", _POSITIVE, "B, the expected batch size; then σ = σ_DP·C/B", metavar="B"),
-)
-_NOISE = (
-    Option(
-        "--sigma",
-        lambda name, text: _AUTO if text == _AUTO else _number(name, text),
-        "standard deviation of one entry of the noise, σ_DP·C/|B|, in [1e-100, 1e100]; not the noise multiplier; auto"
-        " estimates it, matrix by matrix",
-        metavar="SIGMA|auto",
-    ),
-    *_PARTS,
-)
-_GATE = Option(
-    "--false-alarm",
-    real(low=1e-12, high=1 - 1e-6),
-    "chance that a matrix of noise alone is called, in [1e-12, 1 - 1e-6]; 0.01 by default",
-    default=0.01,
-    metavar="P",
-)
-_FROM_JSON = of_record(_COMMAND, "matrices")
+_FALSE_ALARM = 0.01
+_LOW, _HIGH = 1e-100, 1e100  # of σ
+_PARTS = ("noise_multiplier", "clipping_norm", "batch_size")
 _SORTED: dict[str, Callable[[NoisySpectrum], float]] = {
     "energy": lambda spectrum: spectrum.energy_above_edge,
     "sigma": lambda spectrum: spectrum.fit.sigma,
@@ -75,100 +41,124 @@ _READ = {
     "stack": "stacks, taken as one matrix for each place on their first axis",
     "product": "adapters, taken as the products B·A",
 }
+_EXAMPLES = (
+    "gradients.safetensors --sigma 0.01",
+    "gradients.safetensors --noise-multiplier 1 --clipping-norm 0.5 --batch-size 2000 --csv",
+    "runs/first/model --sigma auto",
+    "gradients.npz --sigma 0.01 --param layers.0.query --plot query.png",
+    "after.safetensors --minus before.safetensors --sigma auto --sort top/edge --top 10",
+)
 _TITLE = 100  # characters of a name that fit on a picture
-_EXAMPLES = """\
-examples:
-  dprmt spectrum gradients.safetensors --sigma 0.01
-  dprmt spectrum gradients.safetensors --noise-multiplier 1 --clipping-norm 0.5 --batch-size 2000 --csv
-  dprmt spectrum runs/first/model --sigma auto
-  dprmt spectrum gradients.npz --sigma 0.01 --param layers.0.query --plot query.png
-  dprmt spectrum after.safetensors --minus before.safetensors --sigma auto --sort top/edge --top 10
-"""
+_SPIKES_NAMED = 3  # predicted clean values in a row of the overview
+_SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
+_WIDE, _NARROW = 110, 72  # columns of a terminal below which less, and only what decides, is shown
+_DOUBTS = 5  # verdicts under the table
+_SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
+_LEGEND = {
+    "σ̂": "the noise level estimated from the matrix",
+    "top/edge": "the largest singular value over the bulk edge, which that of noise alone is near",
+    "spikes": "values above the gate, which noise alone exceeds in {rate} of such matrices",
+    "clean": "predicted clean values of the top spikes",
+    "ranks": "stable rank, effective rank",
+    "energy": "share of the squared norm in values above the edge",
+    "visible": "the smallest clean value that is called in 95 % of draws",
+    "fit D": "distance of the other values from the law of noise",
+    "p": "how often noise has a larger one",
+}
+
+_number = real(low=_LOW, high=_HIGH)
 
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    parser = add_command_with(commands, "spectrum", (*_NOISE, _GATE, _FROM_JSON), run_spectrum, _EXAMPLES)
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        nargs="*",
-        type=name_of("a file"),
-        help="a .npy, .npz, .safetensors, .pt, .pth, .ckpt, .bin, .gguf, .h5 or .mat file of matrices, an index of"
-        " shards, or the folder of a model; several are analysed one after another",
+    parser = add_parser(commands, "spectrum", run_spectrum, _EXAMPLES, usage="[FILE ...] [options]")
+    add, file, positive = parser.add_argument, name_of("a file"), real(low=0.0, low_open=True, high=1e12)
+    files = (
+        "a .npy, .npz, .safetensors, .pt, .pth, .ckpt, .bin, .gguf, .h5 or .mat file of matrices, an index of shards,"
+        " or the folder of a model; several are analysed one after another"
     )
-    parser.add_argument("--minus", metavar="BEFORE", type=name_of("a file"), help="a file that is subtracted by name")
-    parser.add_argument("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
-    parser.add_argument("--top", metavar="N", help="show the first N matrices only")
-    parser.add_argument("--html", metavar="OUT", type=name_of("a file"), help="write the table of all matrices as HTML")
-    parser.add_argument("--csv", action="store_true", help="one line for each matrix, as csv")
-    parser.add_argument("--csv-values", action="store_true", help="one line for each singular value, as csv")
-    parser.add_argument(
-        "--param", metavar="NAME", help="the matrices of this name, with * and ?; one is shown value by value"
+    sigma = (
+        "standard deviation of one entry of the noise, σ_DP·C/|B|, in [1e-100, 1e100]; not the noise multiplier; auto"
+        " estimates it, matrix by matrix"
     )
-    parser.add_argument(
-        "--plot", metavar="OUT", type=name_of("a file"), help="write a picture (png, pdf or svg) of one matrix"
-    )
-    parser.add_argument(
-        "--plot-all", metavar="OUT", type=name_of("a file"), help="write a picture (png, pdf or svg) of all matrices"
-    )
+    alarm = "chance that a matrix of noise alone is called, in [1e-12, 1 - 1e-6]; 0.01 by default"
+    name = "the matrices of this name, with * and ?; one is shown value by value"
+    draw = "write a picture (png, pdf or svg) of"
+    level = "B, the expected batch size; then σ = σ_DP·C/B"
+    add("file", metavar="FILE", nargs="*", type=file, help=files)
+    add("--sigma", metavar="SIGMA|auto", type=lambda text: text if text == _AUTO else _number(text), help=sigma)
+    add("--noise-multiplier", metavar="S", type=real(low=1e-3, high=1e6), help="σ_DP, in [1e-3, 1e6]")
+    add("--clipping-norm", metavar="C", type=positive, help="C, > 0")
+    add("--batch-size", metavar="B", type=positive, help=level)
+    add("--false-alarm", metavar="P", type=real(low=1e-12, high=1 - 1e-6), help=alarm)
+    add_record(parser, matrices=list)
+    add("--minus", metavar="BEFORE", type=file, help="a file that is subtracted by name")
+    add("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
+    add("--top", metavar="N", type=count(), help="show the first N matrices only")
+    add("--html", metavar="OUT", type=writable(), help="write the table of all matrices as HTML")
+    add("--csv", action="store_true", help="one line for each matrix, as csv")
+    add("--csv-values", action="store_true", help="one line for each singular value, as csv")
+    add("--param", metavar="NAME", help=name)
+    add("--plot", metavar="OUT", type=picture, help=f"{draw} one matrix")
+    add("--plot-all", metavar="OUT", type=picture, help=f"{draw} all matrices")
 
 
 def run_spectrum(namespace: argparse.Namespace) -> None:
-    """``dprmt spectrum``: one row per matrix of the file, or one row per singular value of a single matrix.
+    """Print the spectrum of every matrix of a checkpoint, or the singular values of one matrix.
 
-    Two axes are a matrix. Four or five, and three whose last is at most 7, are the kernel (out, in, …) of a
-    convolution, read as out × in·…; three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``
-    are one matrix, their product. The answer says how each was read, and why an array has no spectrum. The noise level
-    is asked for: in differentially private training it is known; ``--sigma auto`` estimates it. The estimate stands
-    beside it in any case, with a test of whether white noise of the stated level explains the values below the gate.
+    Arrays are read as `dprmt.spectra.spectra_of` describes. The output names how each array was read, and why an array
+    has no spectrum. The noise level must be given: in differentially private training it is known, and ``--sigma auto``
+    estimates it. The estimate is printed in any case, with a test of whether white noise of the given level explains
+    the values below the gate.
 
-    A singular value is called a spike if noise alone, at the given level, has its largest one that high with a chance
-    of ``--false-alarm`` at most, 1 % by default. The answer says of how many matrices that is to be expected.
+    A singular value is a spike if noise alone has a larger one with probability at most ``--false-alarm``, 1 % by
+    default. The output has the number of matrices in which noise alone is expected to have a spike.
 
-    The picture shows the matrix of ``--param``, or else that with the largest top singular value in units of its bulk
-    edge; its title says which. With ``--json`` stdout is one object::
-
-        {"version": "0.1.0", "sigma": 0.01, "false_alarm": 0.01,
-         "matrices": [{"name": "query", "shape": [16, 768], "array_shape": [16, 768], "sigma": 0.01,
-                       "bulk_edge": 0.317, "detection_threshold": 0.105, "gate": 0.322, "false_alarm": 0.01,
-                       "singular_values": [0.495, …],
-                       "spikes": [{"observed": 0.495, "signal": 0.42, "shrunk": 0.33,
-                                   "left_overlap": 0.90, "right_overlap": 0.69}, …]}, …],
-         "skipped": ["bias", …]}
-
-    with the matrices in the order of the file, singular values in decreasing order, one spike per value above the gate,
-    and the names of the arrays that are no matrices; the first "sigma" is null if each matrix has its own.
-    "false_alarm" is the chance of noise to pass the gate: what was asked for, or less where the bulk edge itself is
-    passed less often.
+    The plot shows the matrix of ``--param``, or the matrix whose top singular value is largest relative to its bulk
+    edge. With ``--json`` the output is one object. Its matrices are in the order of the file, with singular values in
+    decreasing order and one spike for each value above the gate. Arrays without a spectrum are listed with the reason.
+    ``sigma`` is null if each matrix has its own level. ``false_alarm`` of a matrix is the probability that noise passes
+    its gate.
     """
-    record = read_options(namespace, (_FROM_JSON,))[_FROM_JSON.dest]
-    sigma, alarm = _levels(namespace, record)
     kinds = [f"--{name.replace('_', '-')}" for name in ("json", "csv", "csv_values") if getattr(namespace, name)]
     if len(kinds) > 1:
-        raise UsageError(f"{_COMMAND}: {kinds[1]} must be left out where {kinds[0]} is given")
-    for place in filter(None, (namespace.plot, namespace.plot_all)):
-        check_picture_name(_COMMAND, place)
-    shown = None if namespace.top is None else count()("top", namespace.top)
+        raise UsageError(f"dprmt spectrum: {kinds[1]} must be left out where {kinds[0]} is given")
+    record = namespace.from_json
+    sigma = _sigma_of(namespace) if record is None else _of_record(namespace, record)
+    alarm = namespace.false_alarm or _FALSE_ALARM
     found = _analysed(namespace, sigma, alarm) if record is None else _recorded(record, alarm, namespace)
     if not found:
         _refuse_all(namespace, found.skipped)
     names = list(found)
     if namespace.sort is not None:
         names.sort(key=lambda name: _SORTED[namespace.sort](found[name]), reverse=True)
-    every, found = found, replace(found, spectra={name: found[name] for name in names[:shown]})
+    every, found = found, replace(found, spectra={name: found[name] for name in names[: namespace.top]})
     widest = max(found, key=lambda name: found[name].top_over_edge)
     if namespace.plot is not None:
         _draw(namespace.plot, widest, found[widest], len(found), alarm)
     if namespace.plot_all is not None:
-        _draw_all(namespace.plot_all, found)
+        from dprmt.plots import save_picture
+
+        printed = replace(found, spectra={printable(name): spectrum for name, spectrum in found.items()})
+        save_picture(namespace.plot_all, printed.plot, size=(8.0, min(2.0 + 0.2 * len(found), 40.0)))
     if namespace.html is not None:
-        Path(namespace.html).write_text(_page(found), encoding="utf-8")
+        style = "body{font-family:sans-serif;color-scheme:light dark}"
+        head = f"<!doctype html><meta charset=utf-8><title>Spectra</title><style>{style}</style>"
+        Path(namespace.html).write_text(f"{head}{found._repr_html_()}\n", encoding="utf-8")
+    _print(namespace, sigma, alarm, every, found, widest)
+
+
+def _print(
+    namespace: argparse.Namespace,
+    sigma: float | None,
+    alarm: float,
+    every: CheckpointSpectra,
+    found: CheckpointSpectra,
+    widest: str,
+) -> None:
     if namespace.json:
-        about = {
-            name: {"name": name, "kind": found.kinds[name], "array_shape": found.array_shapes[name]} for name in found
-        }
-        matrices = [about[name] | spectrum.as_dict() for name, spectrum in found.items()]
+        about = ((name, {"kind": found.kinds[name], "array_shape": found.array_shapes[name]}) for name in found)
+        matrices = [{"name": name} | how | found[name].as_dict() for name, how in about]
         asked = {"version": __version__, "sigma": sigma, "false_alarm": alarm}
         document = {**asked, "matrices": matrices, "skipped": list(found.skipped), "reasons": found.skipped}
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
@@ -178,47 +168,46 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
         writer.writeheader()
         writer.writerows(rows)
     elif namespace.csv_values:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(value_rows(found))
+        csv.writer(sys.stdout, lineterminator="\n").writerows(_value_rows(found))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write(details(widest, found[widest], width) if len(found) == 1 else overview(found, width))
-        sys.stdout.writelines((verdict(every, estimated=sigma is None), *doubts(every), *_notes(found)))
+        sys.stdout.write(_details(widest, found[widest], width) if len(found) == 1 else _overview(found, width))
+        sys.stdout.writelines((_verdict(every, estimated=sigma is None), *_doubts(every), *_notes(found)))
         if namespace.plot is not None:
             sys.stdout.write(f"wrote {namespace.plot}: {printable(widest)}\n")
 
 
 def _sigma_of(namespace: argparse.Namespace) -> float | None:
     # From --sigma, or from the three numbers that make it; None to estimate it.
-    values = read_options(namespace, _NOISE)
-    parts = [values[option.dest] for option in _PARTS]
-    given = [option for option, value in zip(_PARTS, parts, strict=True) if value is not None]
-    if values["sigma"] is not None:
-        for option in given:
-            raise ParameterError(option.dest, values[option.dest], "left out where --sigma is given")
-        return None if values["sigma"] == _AUTO else float(values["sigma"])
+    if not namespace.file:
+        raise UsageError("dprmt spectrum: FILE must be given, or --from-json")
+    parts = {name: getattr(namespace, name) for name in _PARTS}
+    given = [name for name in _PARTS if parts[name] is not None]
+    if namespace.sigma is not None:
+        for name in given:
+            raise ParameterError(name, parts[name], "left out where --sigma is given")
+        return None if namespace.sigma == _AUTO else namespace.sigma
     if not given:
-        flags = ", ".join(option.flag for option in _PARTS)
+        flags = ", ".join(map(namespace.shown, _PARTS))
         raise ParameterError("sigma", None, f"given, or {flags}: a number in [{_LOW:g}, {_HIGH:g}] or auto")
-    for option, value in zip(_PARTS, parts, strict=True):
+    for name, value in parts.items():
         if value is None:
-            raise ParameterError(option.dest, None, f"given where {given[0].flag} is")
-    noise_multiplier, clipping_norm, batch_size = parts
-    return float(_number("sigma", repr(noise_multiplier * clipping_norm / batch_size)))
+            raise ParameterError(name, None, f"given where {namespace.shown(given[0])} is")
+    product = repr(parts["noise_multiplier"] * parts["clipping_norm"] / parts["batch_size"])
+    try:
+        return _number(product)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"dprmt spectrum: σ {error}") from None
 
 
-def _levels(namespace: argparse.Namespace, record: dict[str, Any] | None) -> tuple[float | None, float]:
-    # The noise, and how often noise alone may be called: as asked for, or as a record says.
-    given = [option.dest for option in _NOISE if getattr(namespace, option.dest) is not None]
-    if record is None:
-        if not namespace.file:
-            raise UsageError(f"{_COMMAND}: FILE must be given, or --from-json")
-        return _sigma_of(namespace), read_options(namespace, (_GATE,))[_GATE.dest]
-    for name in [*given, *(["file"] if namespace.file else [])]:
-        shown = "FILE" if name == "file" else "--" + name.replace("_", "-")
-        _refuse(shown, "left out where --from-json is given", _given(getattr(namespace, name)))
-    if namespace.false_alarm is None and "false_alarm" in record:
-        namespace.false_alarm = repr(record["false_alarm"])
-    return record.get("sigma"), read_options(namespace, (_GATE,))[_GATE.dest]
+def _of_record(namespace: argparse.Namespace, record: dict[str, Any]) -> float | None:
+    for name in ("sigma", *_PARTS, "file"):
+        given = getattr(namespace, name)
+        if given:
+            raise ParameterError(name, given, "left out where --from-json is given")
+    if namespace.false_alarm is None:
+        namespace.false_alarm = record.get("false_alarm")
+    return record.get("sigma")
 
 
 def _recorded(record: dict[str, Any], alarm: float, namespace: argparse.Namespace) -> CheckpointSpectra:
@@ -231,7 +220,9 @@ def _recorded(record: dict[str, Any], alarm: float, namespace: argparse.Namespac
             found.array_shapes[name] = tuple(one["array_shape"])
         found.skipped.update({name: str(reason) for name, reason in record["reasons"].items()})
     except (ParameterError, KeyError, TypeError, AttributeError) as error:
-        _refuse("--from-json", f"what --json of {_COMMAND} printed", namespace.from_json, str(error))
+        raise UsageError(
+            f"dprmt spectrum: --from-json must be what --json of dprmt spectrum printed ({error})"
+        ) from None
     if namespace.param is None:
         return found
     if namespace.param not in found:
@@ -239,41 +230,27 @@ def _recorded(record: dict[str, Any], alarm: float, namespace: argparse.Namespac
     return replace(found, spectra={namespace.param: found[namespace.param]}, skipped={})
 
 
-def _given(value: Any) -> Any:
-    return value[0] if isinstance(value, list) else value
-
-
 def _analysed(namespace: argparse.Namespace, sigma: float | None, alarm: float) -> CheckpointSpectra:
     # The spectra of the matrices of all files, and what keeps the other arrays from having one.
-    every = CheckpointSpectra()
-    wanted = "*" if namespace.param is None else namespace.param
-    if namespace.minus is not None:
-        _reading("--minus", namespace.minus, lambda: open_tensors(Path(namespace.minus)))
-    for file in namespace.file:
-        prefix = f"{Path(file).name}:" if len(namespace.file) > 1 else ""
-        options = {"minus": namespace.minus, "param": wanted, "false_alarm": alarm, "progress": _with_progress}
-        found = _reading("FILE", file, partial(spectra_of, file, sigma, **options))
-        for part in ("spectra", "kinds", "array_shapes", "skipped"):
-            getattr(every, part).update({prefix + name: value for name, value in getattr(found, part).items()})
+    every, wanted, before = CheckpointSpectra(), namespace.param or "*", namespace.minus
+    option, file = "--minus", before
+    try:
+        if before is not None:
+            open_tensors(Path(before))
+        option = "FILE"
+        for file in namespace.file:
+            prefix = f"{Path(file).name}:" if len(namespace.file) > 1 else ""
+            found = spectra_of(file, sigma, minus=before, param=wanted, false_alarm=alarm, progress=_with_progress)
+            for part in ("spectra", "kinds", "array_shapes", "skipped"):
+                getattr(every, part).update({prefix + name: value for name, value in getattr(found, part).items()})
+    except UnreadableFileError as error:
+        _refuse(option, error.allowed, file, error.reason)
     if not every and not every.skipped:
         names = [name for file in namespace.file for name in open_tensors(Path(file))]
         if not names:
-            _refuse("FILE", f"a file with {_MATRIX}", _given(namespace.file), "it holds no arrays")
+            _refuse("FILE", f"a file with {_MATRIX}", namespace.file[0], "it holds no arrays")
         _refuse("--param", f"one of {_some_names(names, wanted)}", wanted)
     return every
-
-
-def _reading(option: str, file: str, read: Callable[[], _T]) -> _T:
-    try:
-        return read()
-    except UnreadableFileError as error:
-        _refuse(option, error.allowed, file, error.reason)
-
-
-def _page(found: CheckpointSpectra) -> str:
-    style = "body{font-family:sans-serif;color-scheme:light dark}"
-    head = f"<!doctype html><meta charset=utf-8><title>Spectra</title><style>{style}</style>"
-    return f"{head}{found._repr_html_()}\n"
 
 
 def _with_progress(items: list[str]) -> Iterable[str]:
@@ -290,7 +267,7 @@ def _with_progress(items: list[str]) -> Iterable[str]:
 
 
 def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: float) -> None:
-    from dprmt.plots import plot_singular_values, plot_spectrum_histogram, save_picture
+    from dprmt.plots import plot_singular_values, save_picture
 
     values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))
@@ -301,18 +278,13 @@ def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: flo
 
     def draw(axes: Any) -> None:
         plot_singular_values(values, shape, sigma, denoised=shrunk, false_alarm=alarm, ax=axes[0])
-        plot_spectrum_histogram(values, shape, sigma, false_alarm=alarm, ax=axes[1])
+        if sigma > 0:
+            spectrum.plot(axes[1], false_alarm=alarm)
+        else:
+            axes[1].remove()
         axes[0].figure.suptitle(title, fontsize="medium", parse_math=False)
 
     save_picture(place, draw, size=(11.0, 4.4), panels=(1, 2))
-
-
-def _draw_all(place: str, found: CheckpointSpectra) -> None:
-    from dprmt.plots import save_picture
-
-    printed = {printable(name): spectrum for name, spectrum in found.items()}
-    height = min(2.0 + 0.2 * len(found), 40.0)
-    save_picture(place, lambda ax: replace(found, spectra=printed).plot(ax), size=(8.0, height))
 
 
 def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoReturn:
@@ -320,23 +292,23 @@ def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoRet
     if namespace.param is not None:
         _refuse("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
     others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
-    _refuse("FILE", f"a file with {_MATRIX}", _given(namespace.file), f"{name!r} {reason}{others}")
+    if namespace.minus is not None and all(why.endswith(SUBTRACTED) for why in skipped.values()):
+        _refuse("--minus", "a file with matrices of FILE", namespace.minus, f"{name!r} {reason}{others}")
+    _refuse("FILE", f"a file with {_MATRIX}", namespace.file[0], f"{name!r} {reason}{others}")
 
 
-def _notes(found: CheckpointSpectra) -> Iterable[str]:
-    skipped = found.skipped
+def _notes(found: CheckpointSpectra) -> Iterator[str]:
     for kind, words in _READ.items():
         names = [name for name in found if found.kinds[name] == kind]
         if names:
             yield f"{words}: {_listed(names)}\n"
-    for reason in dict.fromkeys(skipped.values()):
-        yield f"skipped, {reason}: {_listed([name for name, why in skipped.items() if why == reason])}\n"
+    for reason in dict.fromkeys(found.skipped.values()):
+        yield f"skipped, {reason}: {_listed([name for name, why in found.skipped.items() if why == reason])}\n"
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(printable(name) for name in names[:_NAMES_LISTED])
-    more = ", …" if len(names) > _NAMES_LISTED else ""
-    return f"{len(names)} ({shown}{more})"
+    shown = ", ".join(map(printable, names[:_NAMES_LISTED]))
+    return f"{len(names)} ({shown}{', …' * (len(names) > _NAMES_LISTED)})"
 
 
 def _some_names(tensors: list[str], wanted: str) -> str:
@@ -344,9 +316,142 @@ def _some_names(tensors: list[str], wanted: str) -> str:
     like = [name for name in tensors if wanted in name] or difflib.get_close_matches(wanted, tensors)
     listed = (like or tensors)[:_NAMES_LISTED]
     more = f", … ({len(tensors)} in all)" if len(tensors) > len(listed) else ""
-    return ", ".join(repr(name) for name in listed) + more
+    return ", ".join(map(repr, listed)) + more
 
 
 def _refuse(option: str, allowed: str, given: str, reason: str = "") -> NoReturn:
     why = f" ({reason})" if reason else ""
-    raise UsageError(f"{_COMMAND}: {option} must be {allowed}, got {given!r}{why}") from None
+    raise UsageError(f"dprmt spectrum: {option} must be {allowed}, got {given!r}{why}") from None
+
+
+def printable(name: str) -> str:
+    r"""The name with a replacement for every character that could upset a terminal or a picture.
+
+    Examples
+    --------
+    >>> printable("layer.0\x1b[2J")
+    'layer.0�[2J'
+    """
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
+
+
+def _overview(found: Spectra, width: int | None = None) -> str:
+    """One line per matrix, names last: a narrow terminal leaves out what decides least, and cuts names."""
+    levels = sorted({spectrum.sigma for spectrum in found.values()})
+    left_out = {"σ"} if len(levels) == 1 else set()
+    if width is not None and width < _WIDE:
+        left_out |= {"ranks", "energy", "fit D"}
+    if width is not None and width < _NARROW:
+        left_out |= {"σ", "visible", "clean", "σ̂", "p"}
+    rows = [_cells(name, spectrum) for name, spectrum in found.items()]
+    headings = [heading for heading in rows[0] if heading not in left_out]
+    table = text_table(headings, [[row[heading] for heading in headings] for row in rows], width=width)
+    legend = ";\n".join(f"{heading}: {_LEGEND[heading]}" for heading in headings if heading in _LEGEND)
+    level = f"σ = {levels[0]:g}"
+    if len(levels) > 1:
+        level = f"σ, estimated for each matrix, {levels[0]:.4g} to {levels[-1]:.4g},"
+    return (
+        f"Singular values in noise of standard deviation {level} per entry\n\n"
+        f"{table}\n{legend.format(rate=_rate(found))}\n\n"
+    )
+
+
+def _cells(name: str, spectrum: NoisySpectrum) -> dict[str, str]:
+    clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SPIKES_NAMED]]
+    return {
+        "shape": _shape(spectrum),
+        "σ": f"{spectrum.sigma:.4g}",
+        "σ̂": f"{spectrum.fit.sigma:.3g}",
+        "top/edge": f"{spectrum.top_over_edge:.3f}",
+        "spikes": str(len(spectrum.spikes)),
+        "clean": " ".join(clean + ["…"] * (len(spectrum.spikes) > _SPIKES_NAMED)),
+        "ranks": f"{spectrum.stable_rank:.1f} {spectrum.effective_rank:.1f}",
+        "energy": f"{100 * spectrum.energy_above_edge:.3g} %",
+        "visible": f"{spectrum.visible:.4g}",
+        "fit D": f"{spectrum.fit.distance:.2g}",
+        "p": f"{spectrum.fit.p_value:.2g}",
+        "matrix": printable(name),
+    }
+
+
+def _verdict(found: Spectra, *, estimated: bool) -> str:
+    """How many matrices are called, and how many noise alone would have had called."""
+    called = sum(bool(spectrum.spikes) for spectrum in found.values())
+    expected = sum(spectrum.false_alarm for spectrum in found.values())
+    many = f"{called} of {len(found)} matrices {'has' if called == 1 else 'have'} a value above the gate"
+    if len(found) == 1:
+        many = f"{'A value is' if called else 'No value is'} above the gate"
+    words = f"{many}; noise alone would give {expected:.2g} on average (false alarm rate {_rate(found)})"
+    caution = ", were σ known: an estimate has another rate" if estimated else ""
+    nothing = " Nothing here can be told from noise.\n" if not called else "\n"
+    return f"{words}{caution}.{nothing}"
+
+
+def _doubts(found: Spectra) -> Iterator[str]:
+    """What speaks against the stated noise, one line for each kind of verdict."""
+    by_verdict: dict[str, list[str]] = {}
+    for name, spectrum in found.items():
+        if not spectrum.fit.fits:
+            by_verdict.setdefault(spectrum.fit.verdict.partition(", σ is")[0], []).append(name)
+    for said, names in list(by_verdict.items())[:_DOUBTS]:
+        more = f" and {len(names) - 1} more: {said}" if len(names) > 1 else f": {found[names[0]].fit.verdict}"
+        yield f"noise of {printable(names[0])}{more}\n"
+    if len(by_verdict) > _DOUBTS:
+        yield f"and {len(by_verdict) - _DOUBTS} more verdicts; --json has all\n"
+
+
+def _rate(found: Spectra) -> str:
+    rates = sorted({round(100 * spectrum.false_alarm, 4) for spectrum in found.values()})
+    return f"{rates[0]:.3g} %" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g} %"
+
+
+def _value_rows(found: Spectra) -> Iterator[Sequence[object]]:
+    """A header, and a row for every singular value; what is known of spikes only is empty for the others."""
+    yield ["matrix", "rows", "columns", "sigma", "index", "singular_value", "over_edge", *_SPIKE_COLUMNS]
+    for name, spectrum in found.items():
+        over = _over_edge(spectrum)
+        for place, value in enumerate(spectrum.singular_values.tolist()):
+            spike = spectrum.spikes[place] if place < len(spectrum.spikes) else None
+            known = ["" if spike is None else getattr(spike, column) for column in _SPIKE_COLUMNS]
+            yield [name, *spectrum.shape, spectrum.sigma, place + 1, value, over[place], *known]
+
+
+def _details(name: str, spectrum: NoisySpectrum, width: int | None = None) -> str:
+    """One line per singular value of one matrix: its spikes, and the first and the last of the others."""
+    spikes, count, noise = len(spectrum.spikes), len(spectrum.singular_values), spectrum.predicted()
+    columns = [*range(min(spikes, _SPIKES_LISTED)), *range(spikes, min(spikes + _BULK_LISTED, count)), count - 1]
+    listed, table = sorted(set(columns)), []
+    for before, i in zip([-1, *listed], listed, strict=False):
+        table += [["…"]] if i > before + 1 else []
+        row = [str(i + 1), f"{spectrum.singular_values[i]:.4g}", f"{_over_edge(spectrum)[i]:.4f}"]
+        if i < spikes:
+            spike = spectrum.spikes[i]
+            row += ["", f"{spike.signal:.4g}", f"{spike.shrunk:.4g}"]
+            row += [f"{spike.left_overlap:.3f}", f"{spike.right_overlap:.3f}"]
+        else:
+            row.append(f"{noise[i]:.4g}")
+        table.append(row)
+    shown = 4 if not spikes else 5 if width is not None and width < _NARROW else 8
+    headings = ["", "observed", "/ edge", "noise", "clean", "shrunk", "left overlap", "right overlap"][:shown]
+    fit = spectrum.fit
+    explained = "noise: predicted by the Marchenko–Pastur law"
+    explained += "; clean: the value that causes the spike" if spikes else ""
+    if shown == 8:
+        explained += ";\noverlap: predicted squared overlap of the singular vector with the clean one"
+    return (
+        f"{printable(name)}, {_shape(spectrum)}, σ = {spectrum.sigma:g}: bulk edge {spectrum.bulk_edge:.4g}, gate"
+        f" {spectrum.gate:.4g}, detection threshold {spectrum.detection_threshold:.4g}, called in 95 % of draws from"
+        f" {spectrum.visible:.4g} on, estimated σ {fit.sigma:.4g},\n"
+        f"stable rank {spectrum.stable_rank:.4g}, effective rank {spectrum.effective_rank:.4g}, energy above the edge"
+        f" {100 * spectrum.energy_above_edge:.3g} %, fit of the law D = {fit.distance:.2g} (p = {fit.p_value:.2g})\n\n"
+        f"{text_table(headings, [row[:shown] for row in table])}\n{explained}\n"
+    )
+
+
+def _shape(spectrum: NoisySpectrum) -> str:
+    return "{} × {}".format(*spectrum.shape)
+
+
+def _over_edge(spectrum: NoisySpectrum) -> list[float]:
+    edge = spectrum.bulk_edge
+    return [value / edge if edge > 0 else math.inf for value in spectrum.singular_values.tolist()]

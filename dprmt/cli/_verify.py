@@ -10,29 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
-from dprmt.cli._options import Commands, Option, UsageError, add_command_with, named, read_options, real
-from dprmt.cli._runs import of_record
+from dprmt.cli._options import Commands, UsageError, add_parser, add_record, real
+from dprmt.cli._run import complete
 
 if TYPE_CHECKING:
     from dprmt_verify import Verdict
 
-_SECONDS = Option(
-    "--seconds", real(low=0.0, high=1e6), "CPU time for finer meshes, a file (60)", default=60.0, metavar="SECONDS"
-)
-_FROM_JSON = of_record("dprmt verify", "statements")
-_FILES = named("files", "STATEMENT.json", "a file", "what is claimed", nargs="*")
-_EPILOG = """\
+_SECONDS = 60.0  # of CPU time for a file
+_CODES = """\
 exit code: 0 if every end is proved; 2: a file cannot be read; 3: an end is not settled or covered; 4: one is refuted
-
-examples:
-  dprmt verify statement.json
-  dprmt verify others/*.json --seconds 10 --json
 """
 
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    add_command_with(commands, "verify", (_FILES, _SECONDS, _FROM_JSON), run_verify, _EPILOG)
+    examples = ("statement.json", "others/*.json --seconds 10 --json")
+    parser = add_parser(commands, "verify", run_verify, examples, about=_CODES, usage="[STATEMENT.json ...] [options]")
+    seconds = f"CPU time for finer meshes, a file ({_SECONDS:g})"
+    parser.add_argument("files", metavar="STATEMENT.json", nargs="*", help="what is claimed")
+    parser.add_argument("--seconds", metavar="SECONDS", type=real(low=0.0, high=1e6), help=seconds)
+    add_record(parser, statements=dict)
 
 
 def run_verify(namespace: argparse.Namespace) -> int:
@@ -40,29 +37,36 @@ def run_verify(namespace: argparse.Namespace) -> int:
     from dprmt_verify import NotCoveredError, read_statement, verify
     from dprmt_verify.__main__ import CODES
 
-    texts, record = _statements(namespace)
-    if namespace.seconds is None and "seconds" in record:
-        namespace.seconds = repr(record["seconds"])
-    seconds, found, worst = read_options(namespace, (_SECONDS,))["seconds"], [], 0
-    for file, text in texts.items():
+    record, files = namespace.from_json, namespace.files
+    if (record is None) == (not files):
+        given = "given, or --from-json" if record is None else "left out where --from-json is given"
+        raise UsageError(f"dprmt verify: STATEMENT.json must be {given}, got {files}")
+    stated = record or {}
+    stored = {file: json.dumps(claimed) for file, claimed in stated.get("statements", {}).items()}
+    complete(namespace, stated)
+    seconds = _SECONDS if namespace.seconds is None else namespace.seconds
+    texts: dict[str, Any] = {}
+    found, worst = [], 0
+    for file in stored or files:
         try:
+            text = stored.get(file) or Path(file).read_text(encoding="utf-8")
             verdicts = verify(read_statement(text), seconds)
-        except (NotCoveredError, ValueError) as error:
+        except (NotCoveredError, OSError, ValueError) as error:
             raise UsageError(f"dprmt verify: {file}: {error}") from None
+        texts[file] = json.loads(text)
+        relation = _relation(texts[file])
         worst = max([worst, *(CODES[verdict.word] for verdict in verdicts)])
-        neighbours = _relation(text)
-        found += [_document(file, verdict) | {"neighbours": neighbours} for verdict in verdicts]
+        found += [_document(file, verdict) | {"neighbours": relation} for verdict in verdicts]
         if not namespace.json:
-            sys.stdout.writelines(f"{file}: {verdict}; {neighbours}\n" for verdict in verdicts)
+            sys.stdout.writelines(f"{file}: {verdict}; {relation}\n" for verdict in verdicts)
     if namespace.json:
-        asked = {"seconds": seconds, "statements": {file: json.loads(text) for file, text in texts.items()}}
+        asked = {"seconds": seconds, "statements": texts}
         sys.stdout.write(json.dumps({"version": __version__, **asked, "claims": found}, allow_nan=False) + "\n")
     return worst
 
 
-def _relation(text: str) -> str:
+def _relation(document: dict[str, Any]) -> str:
     """Of a statement that was read: in full where one of the places that name it says a group's size."""
-    document = json.loads(text)
     document = document.get("claim", document)
     phase = document.get("phases", [document])[0]
     places = (phase.get("mechanism"), phase, document)
@@ -73,24 +77,6 @@ def _relation(text: str) -> str:
     each = whose.get("of", "zero-out")
     each = each.get("kind", "zero-out") if isinstance(each, dict) else each
     return f"{each}, groups of {whose['size']}"
-
-
-def _statements(namespace: argparse.Namespace) -> tuple[dict[str, str], dict[str, Any]]:
-    """What is claimed, by file; with the record that it is from, where there is one."""
-    record = read_options(namespace, (_FROM_JSON,))[_FROM_JSON.dest]
-    if (record is None) == (not namespace.files):
-        given = "given, or --from-json" if record is None else "left out where --from-json is given"
-        raise UsageError(f"dprmt verify: STATEMENT.json must be {given}, got {namespace.files}")
-    if record is not None:
-        return {file: json.dumps(claimed) for file, claimed in dict(record["statements"]).items()}, record
-    return {file: _text(file) for file in namespace.files}, {}
-
-
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"dprmt verify: {file}: {error}") from None
 
 
 def _document(file: str, verdict: Verdict) -> dict[str, Any]:

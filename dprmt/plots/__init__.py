@@ -1,10 +1,17 @@
 """Pictures. Every function that draws takes ``ax=`` and returns it; none shows, saves, or changes global state."""
 
-from dprmt.plots._denoising import plot_kappa_sweep, plot_layer_improvement
-from dprmt.plots._phase_transition import plot_overlaps, plot_spike_map
+from dprmt.plots._denoising import plot_improvement_over_steps, plot_kappa_sweep, plot_layer_improvement
+from dprmt.plots._phase_transition import (
+    plot_measured_overlaps,
+    plot_measured_spikes,
+    plot_overlaps,
+    plot_prediction_errors,
+    plot_spike_map,
+)
 from dprmt.plots._runs import (
     plot_displacement_spikes,
     plot_epsilon_against_steps,
+    plot_norm_ratios,
     plot_objective_change,
     plot_rate_advice,
     plot_signal_shares,
@@ -12,13 +19,6 @@ from dprmt.plots._runs import (
 )
 from dprmt.plots._spectrum import plot_singular_values, plot_spectra, plot_spectrum_histogram
 from dprmt.plots._style import save_picture
-from dprmt.plots._validation import (
-    plot_improvement_over_steps,
-    plot_measured_overlaps,
-    plot_measured_spikes,
-    plot_norm_ratios,
-    plot_prediction_errors,
-)
 
 __all__ = [
     "plot_displacement_spikes",

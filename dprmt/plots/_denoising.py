@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import check_real
-from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish, ink
+from dprmt.plots._style import axes_or_new, finish, level, look, points, shade
 from dprmt.plots._values import finite_values, matching, shares
 
 if TYPE_CHECKING:
@@ -77,18 +77,14 @@ def plot_kappa_sweep(
     gate = _gate(kappa)
     ax = axes_or_new(ax)
     for label, text, values, width in curves:
-        number = labels.index(label) if label in labels else len(labels)
-        color, line, marker = (cycle[number % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))
-        kw = {"color": color, "linestyle": line, "marker": marker, "markersize": 5, "linewidth": width, "label": text}
-        kw["markerfacecolor"] = color if width > 1 else ax.get_facecolor()
-        ax.plot(gates, 100 * values, **{**kw, **style})
+        kwargs = look(ax, labels.index(label) if label in labels else len(labels))
+        kwargs |= {"markersize": 5, "linewidth": width, "label": text}
+        kwargs["markerfacecolor"] = kwargs["color"] if width > 1 else ax.get_facecolor()
+        ax.plot(gates, 100 * values, **{**kwargs, **style})
     _mark_gate(ax, gate)
     ax.xaxis.set_major_formatter("{x:g}")
-    ax.set_xlabel("gate κ, in units of the bulk edge")
-    ax.set_ylabel(f"{what} (%)")
-    ax.set_ylim(0.0, 104.0)
-    ax.legend(frameon=False, handlelength=3.5)
-    return finish(ax)
+    ax.set(xlabel="gate κ, in units of the bulk edge", ylabel=f"{what} (%)", ylim=(0.0, 104.0))
+    return finish(ax, legend={"handlelength": 3.5})
 
 
 def plot_layer_improvement(
@@ -144,22 +140,65 @@ def plot_layer_improvement(
         groups[label] = x, matching("improvement", y, "top_over_edge", x)
     gate = _gate(kappa)
     ax = axes_or_new(ax)
-    ax.axhline(0.0, color=ink(ax, 0.7), linewidth=1.0)
+    level(ax, 0.0, style="-")
     for number, (label, (x, y)) in enumerate(groups.items()):
-        color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
-        kw: dict[str, Any] = {
-            "alpha": 0.8,
-            "markersize": 5,
-            "markerfacecolor": "none",
-            "markeredgewidth": 1.1,
-            "linestyle": "none",
-        }
-        ax.plot(x, y, label=label, **{"color": color, "marker": marker, **kw, **style})
+        kwargs = look(ax, number) | {"alpha": 0.8, "markersize": 5, "linestyle": "none", "label": label, **style}
+        points(ax, x, y, **kwargs)
     _mark_gate(ax, gate)
-    ax.set_xlabel("top singular value, in units of the bulk edge")
-    ax.set_ylabel("gain in cosine with the clean gradient")
-    ax.legend(frameon=False)
-    return finish(ax)
+    ax.set(xlabel="top singular value, in units of the bulk edge", ylabel="gain in cosine with the clean gradient")
+    return finish(ax, legend={})
+
+
+def plot_improvement_over_steps(
+    steps: Sequence[int], improvements: Mapping[str, ArrayLike], *, ax: Axes | None = None
+) -> Axes:
+    """Plot Improvement(t) of the alignment with the clean gradient along a run.
+
+    Parameters
+    ----------
+    steps : sequence of int
+        Numbers of the steps.
+    improvements : mapping of label to array, shape (k,) or (runs, k)
+        Cosine with the clean gradient after denoising minus before, in [-2, 2], one per step. Not private. For several
+        runs the mean is drawn, with a band from the lowest to the highest.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match, or a value is out of range or not finite.
+
+    References
+    ----------
+    Figure 2 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_improvement_over_steps([1, 2], {"with norm correction": [0.02, 0.03]}, ax=Figure().subplots())
+    >>> ax.get_ylabel()
+    'Improvement(t)'
+    """
+    x = np.ravel(finite_values("steps", steps))
+    checked = {}
+    for label, given in improvements.items():
+        values = finite_values("improvements", given, low=-2.0, high=2.0)
+        checked[label] = np.atleast_2d(matching("improvements", values, "steps", x, draws=True))
+    ax = axes_or_new(ax)
+    level(ax, 0.0, style="-")
+    for number, (label, runs) in enumerate(checked.items()):
+        kwargs = look(ax, number, shift=1)
+        ax.plot(x, runs.mean(0), markersize=5, linewidth=1.8, label=label, **kwargs)
+        if len(runs) > 1:
+            shade(ax, x, runs.min(0), runs.max(0), kwargs["color"])
+    ax.locator_params(axis="x", integer=True)
+    return finish(ax, legend={}, xlabel="step t", ylabel="Improvement(t)")
 
 
 def _gate(kappa: float | None) -> float | None:
@@ -168,4 +207,4 @@ def _gate(kappa: float | None) -> float | None:
 
 def _mark_gate(ax: Axes, gate: float | None) -> None:
     if gate is not None:
-        ax.axvline(gate, color=ink(ax, 0.7), linestyle="-.", linewidth=1.0, label=f"gate κ = {gate:g}")
+        level(ax, gate, f"gate κ = {gate:g}", upright=True)

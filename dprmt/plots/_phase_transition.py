@@ -1,21 +1,24 @@
-"""Pictures of the phase transition: what becomes of a singular value and its vectors in noise."""
+"""Pictures of the phase transition: a singular value and its vectors in noise, in theory and measured."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt.plots._style import PALETTE, axes_or_new, finish, ink
+from dprmt._validation import ParameterError
+from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, legend_below, level, look, points
 from dprmt.plots._values import Floats, finite_values, matching
-from dprmt.spectra import MarchenkoPastur, detection_threshold, spike_map, vector_overlaps
+from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, spike_map, vector_overlaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _, _BLUE, _RED = PALETTE[:3]
-_REACH = 3.0  # end of the curves, in units of the detection threshold
+_REACH, _LEAST = 3.0, 0.03  # ends of the curves, in units of the detection threshold; smaller signals are drawn there
+_PAIRED = "line: predicted, marker: measured"
 
 
 def plot_spike_map(
@@ -71,11 +74,9 @@ def plot_spike_map(
     ax.plot(grid, grid, color=ink(ax, 0.55), linestyle=(0, (6, 2)), linewidth=1.2, label="without noise")
     kwargs = {"color": _BLUE, "linewidth": 2.0, "label": "predicted", **style}
     ax.plot(grid, spike_map(grid, shape, sigma), **kwargs)
-    if signals is not None:
-        _scatter(ax, signals, observed[0], _RED, "o", "simulated")
-    _finish_against_signal(ax, shape, sigma, grid, "noisy singular value")
-    ax.set_ylim(bottom=0.0)
-    return ax
+    for values in observed:
+        _simulated(ax, signals, values, _RED, "o", "simulated")
+    return _against_signal(ax, shape, sigma, grid, "noisy singular value", ylim=(0.0, None))
 
 
 def plot_overlaps(
@@ -126,28 +127,183 @@ def plot_overlaps(
     signals, observed = _simulation(simulated, left=1.0, right=1.0)
     ax = axes_or_new(ax)
     grid = _grid(shape, sigma, signals)
-    appearances = (_BLUE, "-", "o", f"left vector, length {m}"), (_RED, "--", "^", f"right vector, length {n}")
-    for curve, (color, line, _, label) in zip(vector_overlaps(grid, shape, sigma), appearances, strict=True):
+    sides = (_BLUE, "-", "o", "left", m), (_RED, "--", "^", "right", n)
+    for curve, (color, line, _, side, length) in zip(vector_overlaps(grid, shape, sigma), sides, strict=True):
+        label = f"{side} vector, length {length}"
         ax.plot(grid, curve, **{"color": color, "linestyle": line, "linewidth": 2.0, "label": label, **style})
-    if signals is not None:
-        for points, side, (color, _, marker, _) in zip(observed, ("left", "right"), appearances, strict=True):
-            _scatter(ax, signals, points, color, marker, f"{side}, simulated")
-    _finish_against_signal(ax, shape, sigma, grid, "squared overlap with the clean vector")
-    ax.set_ylim(-0.02, 1.02)
+    for values, (color, _, marker, side, _) in zip(observed, sides, strict=False):
+        _simulated(ax, signals, values, color, marker, f"{side}, simulated")
+    return _against_signal(ax, shape, sigma, grid, "squared overlap with the clean vector", ylim=(-0.02, 1.02))
+
+
+def plot_measured_spikes(
+    points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike]], *, ax: Axes | None = None
+) -> Axes:
+    """Plot top singular values of noisy matrices against the clean ones, and the phase transition.
+
+    Both axes are logarithmic and in units in which matrices of one shape and all noise levels share a curve.
+
+    Parameters
+    ----------
+    points : mapping of shape to (signals, observed)
+        Per shape ``(m, n)`` two arrays of shape (k,): clean top singular values >= 0 in units of the detection
+        threshold, and noisy ones > 0 in units of the bulk edge. Signals below 0.03 are drawn there.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ParameterError
+        If there is no shape, two arrays differ in length, or a value is negative or not finite.
+
+    References
+    ----------
+    Eq. 3 of arXiv:2510.01137v3; Baik, Ben Arous & Péché (2005).
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_measured_spikes({(16, 384): ([0.5, 2.0], [0.99, 1.3])}, ax=Figure().subplots())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['16 × 384', 'detection threshold']
+    """
+    groups = _groups(points, "observed")
+    grid, pairs = _log_grid(groups), list[tuple[Any, Any]]()
+    ax = axes_or_new(ax)
+    for number, (shape, (signals, observed)) in enumerate(groups.items()):
+        predicted = spike_map(grid * detection_threshold(shape, 1.0), shape, 1.0) / bulk_edge(shape, 1.0)
+        pairs.append(_pair(ax, _name(shape), number, (grid, predicted), (signals, observed)))
+    ax.set_yscale("log")
+    _plain_log_ticks(ax.yaxis)
+    threshold = _against_log_signal(ax, "noisy top singular value / bulk edge")
+    entries = _entries(list(map(_name, groups)), pairs, threshold, _PAIRED)
+    ax.legend(loc="upper left", framealpha=0.9, edgecolor="none", fontsize="small", **entries)
     return ax
 
 
+def plot_prediction_errors(
+    points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike]], *, tolerance: float = 0.05, ax: Axes | None = None
+) -> Axes:
+    """Plot the relative error of predicted top singular values against the clean ones.
+
+    Parameters
+    ----------
+    points : mapping of shape to (signals, errors)
+        Per shape two arrays of shape (k,): clean top singular values in units of the detection threshold, and
+        measured over predicted minus 1.
+    tolerance : float
+        Half the width of the band that is marked.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, in per cent.
+
+    Raises
+    ------
+    ParameterError
+        As `plot_measured_spikes`.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> plot_prediction_errors({(16, 384): ([0.5, 2.0], [-0.02, 0.01])}, ax=Figure().subplots()).get_ylabel()
+    'measured / predicted − 1 (%)'
+    """
+    groups = _groups(points, "errors", low=-1.0)
+    ax = axes_or_new(ax)
+    width = 100 * tolerance
+    ax.axhspan(-width, width, color=ink(ax, 0.08), linewidth=0, label=f"within {width:g} %")
+    level(ax, 0.0, style="-")
+    for number, (shape, (signals, errors)) in enumerate(groups.items()):
+        _measured(ax, number, _name(shape), signals, 100 * errors)
+    _against_log_signal(ax, "measured / predicted − 1 (%)")
+    legend_below(ax, 4)
+    return ax
+
+
+def plot_measured_overlaps(
+    points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike, ArrayLike]], *, ax: Axes | None = None
+) -> Axes:
+    """Plot squared overlaps of the noisy with the clean top singular vectors, measured and predicted.
+
+    Parameters
+    ----------
+    points : mapping of shape to (signals, left, right)
+        Per shape three arrays of shape (k,): clean top singular values in units of the detection threshold, and
+        squared overlaps in [0, 1] of the left and the right vector.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes. Shapes that are each other's transpose share their curves, by the length of the vector.
+
+    Raises
+    ------
+    ParameterError
+        As `plot_measured_spikes`.
+
+    References
+    ----------
+    Eqs. 4-5 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_measured_overlaps({(16, 384): ([0.5, 2.0], [0.1, 0.8], [0.0, 0.5])}, ax=Figure().subplots())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['16 of 16 × 384', '384 of 16 × 384', 'detection threshold']
+    """
+    if not points:
+        raise ParameterError("points", {}, "of at least one shape")
+    merged: dict[tuple[int, int], list[list[Floats]]] = {}
+    for shape, (signals, left, right) in points.items():
+        columns = _columns(signals, {"left": (left, 0.0, 1.0 + 1e-9), "right": (right, 0.0, 1.0 + 1e-9)})
+        columns = columns if shape[0] <= shape[1] else [columns[0], columns[2], columns[1]]
+        merged.setdefault((min(shape), max(shape)), []).append(columns)
+    groups = {shape: [np.concatenate(column) for column in zip(*rows, strict=True)] for shape, rows in merged.items()}
+    grid = _log_grid(groups)
+    ax = axes_or_new(ax)
+    names: list[str] = []
+    pairs: list[tuple[Any, Any]] = []
+    for shape, (signals, *sides) in groups.items():
+        curves = vector_overlaps(grid * detection_threshold(shape, 1.0), shape, 1.0)
+        for length, curve, measured in zip(shape, curves, sides, strict=True):
+            names.append(f"{length} of {_name(shape)}")
+            pairs.append(_pair(ax, f"length {names[-1]}", len(pairs), (grid, curve), (signals, measured)))
+    threshold = _against_log_signal(ax, "squared overlap", ylim=(-0.02, 1.02))
+    legend_below(ax, 3, **_entries(names, pairs, threshold, f"vector's length, of shape; {_PAIRED}"))
+    return ax
+
+
+def _columns(signals: ArrayLike, others: Mapping[str, Any], draws: bool = False) -> list[Floats]:
+    # Signals of shape (k,), and for each name values between two limits, of this shape or, with draws, (draws, k).
+    x = np.ravel(finite_values("signals", signals, low=0.0))
+    given = ((name, finite_values(name, values, low=low, high=high)) for name, (values, low, high) in others.items())
+    return [x, *(matching(name, values, "signals", x, draws=draws) for name, values in given)]
+
+
 def _simulation(simulated: tuple[ArrayLike, ...] | None, **highest: float) -> tuple[Floats | None, list[Floats]]:
-    # Signals of shape (k,), and for each name in ``highest`` values up to that, of shape (k,) or (draws, k).
     if simulated is None:
         return None, []
-    first, *rest = simulated
-    signals = np.ravel(finite_values("signals", first, low=0.0))
-    checked = []
-    for (name, high), values in zip(highest.items(), rest, strict=True):
-        points = finite_values(name, values, low=0.0, high=high)
-        checked.append(matching(name, points, "signals", signals, draws=True))
+    names = {name: (values, 0.0, highest[name]) for name, values in zip(highest, simulated[1:], strict=True)}
+    signals, *checked = _columns(simulated[0], names, draws=True)
     return signals, checked
+
+
+def _groups(points: Mapping[Any, tuple[ArrayLike, ArrayLike]], name: str, low: float = 0.0) -> dict[Any, list[Floats]]:
+    if not points:
+        raise ParameterError("points", {}, "of at least one shape")
+    return {shape: _columns(signals, {name: (values, low, np.inf)}) for shape, (signals, values) in points.items()}
 
 
 def _grid(shape: tuple[int, int], sigma: float, signals: Floats | None) -> Floats:
@@ -157,17 +313,56 @@ def _grid(shape: tuple[int, int], sigma: float, signals: Floats | None) -> Float
     return np.unique(np.append(np.linspace(0.0, top, 401), threshold))
 
 
-def _scatter(ax: Axes, signals: Floats, points: Floats, color: str, marker: str, label: str) -> None:
-    x = np.broadcast_to(signals, points.shape).ravel()
-    style: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": ax.get_facecolor(), "markeredgewidth": 1.0}
-    ax.plot(x, points.ravel(), color=color, marker=marker, linestyle="none", label=label, **style)
+def _log_grid(groups: Mapping[Any, list[Floats]]) -> Floats:
+    # The same in units of the threshold, on a logarithmic axis.
+    top = max(_REACH, *(1.1 * float(columns[0].max()) for columns in groups.values()))
+    return np.union1d(np.geomspace(_LEAST, top, 301), [1.0])
 
 
-def _finish_against_signal(ax: Axes, shape: tuple[int, int], sigma: float, grid: Floats, ylabel: str) -> None:
-    threshold = detection_threshold(shape, sigma)
-    ax.axvline(threshold, color=ink(ax, 0.7), linestyle="-.", linewidth=1.0, label="detection threshold")
-    ax.set_xlim(0.0, grid[-1])
-    ax.set_xlabel("clean singular value λ")
-    ax.set_ylabel(ylabel)
-    ax.legend(loc="lower right", framealpha=1.0, edgecolor="none")
-    finish(ax)
+def _name(shape: tuple[int, int]) -> str:
+    return f"{shape[0]} × {shape[1]}"
+
+
+def _simulated(ax: Axes, signals: Any, values: Floats, color: str, marker: str, label: str) -> None:
+    x = np.broadcast_to(signals, values.shape).ravel()
+    points(ax, x, values.ravel(), color, marker, label, markerfacecolor=ax.get_facecolor())
+
+
+def _measured(ax: Axes, number: int, label: str, signals: Floats, values: Floats) -> Any:
+    kwargs = look(ax, number, shift=1) | {"linestyle": "none", "label": label, "alpha": 0.7}
+    return points(ax, np.maximum(signals, _LEAST), values, **kwargs)
+
+
+def _pair(ax: Axes, name: str, number: int, predicted: tuple[Any, Any], measured: tuple[Any, Any]) -> tuple[Any, Any]:
+    # A line and markers of one look, which share an entry of the legend.
+    kwargs = look(ax, number, shift=1) | {"marker": None, "linewidth": 1.8, "label": f"{name}, predicted"}
+    (curve,) = ax.plot(*predicted, **kwargs)
+    return curve, _measured(ax, number, f"{name}, measured", *measured)
+
+
+def _entries(names: list[str], pairs: list[tuple[Any, Any]], threshold: Any, title: str) -> dict[str, Any]:
+    labels = [*names, str(threshold.get_label())]
+    return {"handles": [*pairs, threshold], "labels": labels, "title": title, "title_fontsize": "small"}
+
+
+def _against_signal(ax: Axes, shape: tuple[int, int], sigma: float, grid: Floats, ylabel: str, **settings: Any) -> Axes:
+    level(ax, detection_threshold(shape, sigma), "detection threshold", upright=True)
+    legend = {"loc": "lower right", "frameon": True, "framealpha": 1.0, "edgecolor": "none"}
+    limits = (0.0, grid[-1])
+    return finish(ax, legend=legend, xlim=limits, xlabel="clean singular value λ", ylabel=ylabel, **settings)
+
+
+def _against_log_signal(ax: Axes, ylabel: str, **settings: Any) -> Any:
+    threshold = level(ax, 1.0, "detection threshold", upright=True)
+    ax.set_xscale("log")
+    _plain_log_ticks(ax.xaxis)
+    finish(ax, xlabel="clean top singular value / detection threshold", ylabel=ylabel, **settings)
+    return threshold
+
+
+def _plain_log_ticks(axis: Any) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())

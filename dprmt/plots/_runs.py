@@ -1,4 +1,4 @@
-"""Plots of a private run: its ε and trade-off, and its telemetry, from released values alone."""
+"""Plots of a private run: its ε and trade-off, its estimated norms and its telemetry."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import PrivacyBounds, TradeOff, gdp_trade_off
-from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish
+from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, level, look, shade
 from dprmt.plots._values import Floats, as_floats, finite_values, matching
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FURTHEST = 16.0  # factor of the picture of the rate, on either side of 1
-_TRUTH: dict[str, Any] = {"color": PALETTE[2], "linestyle": "none", "marker": "x", "markersize": 6}
+_TRUTH: dict[str, Any] = {"color": PALETTE[2], "linestyle": "none", "marker": "x", "label": "from clean gradients"}
 
 
 def plot_epsilon_against_steps(
@@ -58,16 +58,9 @@ def plot_epsilon_against_steps(
     """
     ax = axes_or_new(ax)
     for number, (label, bounds) in enumerate(curves.items()):
-        color, line = PALETTE[number % len(PALETTE)], LINES[number % len(LINES)]
-        upper, lower = [b.upper for b in bounds], [b.lower for b in bounds]
-        ax.plot(steps, upper, **{"color": color, "linestyle": line, "linewidth": 1.8, "label": label, **style})
-        ax.fill_between(steps, lower, upper, color=color, alpha=0.2, linewidth=0)
-    ax.set_xlabel("steps")
-    ax.set_ylabel(f"ε at δ = {delta:g} (certified upper bound)")
-    ax.set_ylim(bottom=0.0)
-    ax.set_xlim(left=0.0)
-    ax.legend(frameon=False)
-    return finish(ax)
+        _with_band(ax, number, label, steps, [b.upper for b in bounds], [b.lower for b in bounds], style)
+    ylabel = f"ε at δ = {delta:g} (certified upper bound)"
+    return finish(ax, legend={}, xlabel="steps", ylabel=ylabel, xlim=(0.0, None), ylim=(0.0, None))
 
 
 def plot_trade_off(
@@ -104,24 +97,18 @@ def plot_trade_off(
     'false negative rate β'
     """
     ax = axes_or_new(ax)
-    ax.plot([0, 1], [1, 0], color="0.6", linewidth=1.0, label="perfect privacy")
+    ax.plot([0, 1], [1, 0], color=ink(ax, 0.4), linewidth=1.0, label="perfect privacy")
     named = {"certified": bands} if isinstance(bands, TradeOff) else bands
-    for number, (label, band) in enumerate(named.items()):
-        color, line = PALETTE[number % len(PALETTE)], LINES[number % len(LINES)]
-        kwargs = {"color": color, "linestyle": line, "linewidth": 1.8, "label": label, **style}
-        ax.plot(band.alpha, band.lower, **kwargs)
-        ax.fill_between(band.alpha, band.lower, band.upper, color=color, alpha=0.2, linewidth=0)
+    for number, (label, curve) in enumerate(named.items()):
+        _with_band(ax, number, label, curve.alpha, curve.lower, curve.upper, style)
     if gaussian_mu is not None:
         grid = np.linspace(0.0, 1.0, 401)
         label = f"{gaussian_mu:.2f}-GDP (approximation that under-reports)"
-        ax.plot(grid, gdp_trade_off(gaussian_mu, grid), color="0.35", linestyle=":", linewidth=1.5, label=label)
-    ax.set_xlabel("false positive rate α")
-    ax.set_ylabel("false negative rate β")
-    ax.set_xlim(0.0, 1.0)
-    ax.set_ylim(0.0, 1.0)
+        ax.plot(grid, gdp_trade_off(gaussian_mu, grid), color=ink(ax, 0.65), linestyle=":", linewidth=1.5, label=label)
     ax.set_aspect("equal")
-    ax.legend(frameon=False, loc="upper right", fontsize="small")
-    return finish(ax)
+    ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
+    legend = {"loc": "upper right", "fontsize": "small"}
+    return finish(ax, legend=legend, xlabel="false positive rate α", ylabel="false negative rate β")
 
 
 def plot_objective_change(
@@ -173,19 +160,10 @@ def plot_objective_change(
     ax = axes_or_new(ax)
     shown = np.concatenate([y, *(end[np.isfinite(end)] for end in ends)])
     span = float(shown.max() - shown.min()) or 1.0
-    floor, roof = float(shown.min()) - span / 20, float(shown.max()) + span / 20
-    ax.fill_between(
-        x, np.clip(ends[0], floor, roof), np.clip(ends[1], floor, roof), color=PALETTE[1], alpha=0.18, linewidth=0
-    )
-    ax.plot(x, y, **{"color": PALETTE[1], "marker": ".", "label": "estimate, band of 95 % for all steps", **style})
-    if known is not None:
-        ax.plot(x, known, **_TRUTH, label="from clean gradients")
-    ax.axhline(0.0, color="0.3", linewidth=1.0)
-    ax.set_xlabel("step")
-    _whole_steps(ax)
-    ax.set_ylabel("change of the objective")
-    ax.legend(frameon=False)
-    return finish(ax)
+    ends = [np.clip(end, float(shown.min()) - span / 20, float(shown.max()) + span / 20) for end in ends]
+    _estimate(ax, x, y, ends, known, {"label": "estimate, band of 95 % for all steps", **style})
+    level(ax, 0.0, style="-")
+    return finish(ax, legend={}, ylabel="change of the objective")
 
 
 def plot_signal_shares(
@@ -229,19 +207,16 @@ def plot_signal_shares(
     ax = axes_or_new(ax)
     places = np.arange(len(layers))
     for place, (value, low, high) in zip(places, 100 * values, strict=True):
-        seen = low > 0
         shown = float(np.clip(value, low, high))  # an estimate of a square may be negative
-        kwargs = {"color": PALETTE[1] if seen else "0.6", "marker": "o" if seen else "|", "capsize": 2, "markersize": 4}
-        ax.errorbar([shown], [place], xerr=[[shown - low], [high - shown]], **{**kwargs, **style})
+        seen = {"color": PALETTE[1], "marker": "o"} if low > 0 else {"color": ink(ax, 0.4), "marker": "|"}
+        kwargs: dict[str, Any] = {**seen, "capsize": 2, "markersize": 4, **style}
+        ax.errorbar([shown], [place], xerr=[[shown - low], [high - shown]], **kwargs)
     if truth is not None:
-        known = finite_values("truth", [truth[name] for name in layers])
-        ax.plot(100 * known, places, **_TRUTH, label="from clean gradients")
-        ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
+        ax.plot(100 * finite_values("truth", [truth[name] for name in layers]), places, **_TRUTH)
     ax.set_yticks(places, list(layers), fontsize=7 if len(layers) > 8 else 9)
-    ax.set_ylim(len(layers) - 0.4, -0.6)
-    ax.set_xlim(left=0.0)
-    ax.set_xlabel("signal in it (%); grey: none seen")
-    return finish(ax)
+    above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.0}
+    xlabel = "signal in it (%); grey: none seen"
+    return finish(ax, legend=above if truth else None, xlabel=xlabel, xlim=(0.0, None), ylim=(len(layers) - 0.4, -0.6))
 
 
 def plot_rate_advice(
@@ -287,28 +262,22 @@ def plot_rate_advice(
     'factor that all that was done lacks'
     """
     x = np.ravel(finite_values("steps", steps))
-    rows = [_ends(name, values, x) for name, values in (("factor", factor), ("low", low), ("high", high))]
-    if truth is not None:
-        rows.append(_ends("truth", truth, x))
-    if any(np.any(row < 0) for row in rows):
-        raise ParameterError("factor", min(float(row.min()) for row in rows), "numbers >= 0")
+    given = {"factor": factor, "low": low, "high": high, "truth": truth}
+    rows = [_ends(name, values, x) for name, values in given.items() if values is not None]
+    least = min(float(row.min()) for row in rows)
+    if least < 0:
+        raise ParameterError("factor", least, "numbers >= 0")
     rows = [np.clip(row, 1 / _FURTHEST, _FURTHEST) for row in rows]
     ax = axes_or_new(ax)
-    ax.fill_between(x, rows[1], rows[2], color=PALETTE[1], alpha=0.18, linewidth=0)
-    ax.plot(x, rows[0], **{"color": PALETTE[1], "marker": ".", "label": "estimate, interval of 95 %", **style})
-    if truth is not None:
-        ax.plot(x, rows[3], **_TRUTH, label="from clean gradients")
-    ax.axhline(1.0, color="0.3", linewidth=1.0)
+    known = None if truth is None else rows[3]
+    _estimate(ax, x, rows[0], rows[1:3], known, {"label": "estimate, interval of 95 %", **style})
+    level(ax, 1.0, style="-")
     ax.set_yscale("log", base=2)
-    ax.set_ylim(0.9 / _FURTHEST, _FURTHEST / 0.9)
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{round(1 / value)}")
-    ax.text(1.01, 0.75, "rate too low", transform=ax.transAxes, va="center", rotation=-90)
-    ax.text(1.01, 0.25, "rate too high", transform=ax.transAxes, va="center", rotation=-90)
-    ax.set_xlabel("step")
-    _whole_steps(ax)
-    ax.set_ylabel("factor that all that was done lacks")
-    ax.legend(frameon=False, loc="lower right")
-    return finish(ax)
+    for height, words in ((0.75, "rate too low"), (0.25, "rate too high")):
+        ax.text(1.01, height, words, transform=ax.transAxes, va="center", rotation=-90)
+    limits = (0.9 / _FURTHEST, _FURTHEST / 0.9)
+    return finish(ax, legend={"loc": "lower right"}, ylim=limits, ylabel="factor that all that was done lacks")
 
 
 def plot_displacement_spikes(
@@ -358,30 +327,108 @@ def plot_displacement_spikes(
     x = np.ravel(finite_values("steps", steps))
     curves = {name: matching(name, finite_values(name, values, low=0.0), "steps", x) for name, values in tops.items()}
     ax = axes_or_new(ax)
-    for name in [name for name in curves if name not in first]:
-        ax.plot(x, curves[name], color="0.75", linewidth=0.8)
-    for number, name in enumerate(sorted((name for name in curves if name in first), key=lambda name: first[name])):
-        color, line, marker = (cycle[(number + 1) % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))
-        label = f"{name}: from step {first[name]:g}" if number < 6 else "_"
-        ax.plot(x, curves[name], **{"color": color, "linestyle": line, "label": label, **style})
+    for name in curves.keys() - first.keys():
+        ax.plot(x, curves[name], color=ink(ax, 0.3), linewidth=0.8)
+    for number, name in enumerate(sorted(curves.keys() & first.keys(), key=lambda name: first[name]), start=1):
+        kwargs = look(ax, number)
+        color, marker = kwargs["color"], kwargs.pop("marker")
+        label = f"{name}: from step {first[name]:g}" if number <= 6 else "_"
+        ax.plot(x, curves[name], **{**kwargs, "label": label, **style})
         seen = x >= first[name]
         ax.plot(x[seen][:1], curves[name][seen][:1], color=color, marker=marker, linestyle="none")
         when = (predicted or {}).get(name, np.inf)
         if x.min() <= when <= x.max():
             ax.plot([when], [1.0], color=color, marker="|", markersize=16, markeredgewidth=2, linestyle="none")
-    ax.axhline(1.0, color="0.3", linewidth=1.0, linestyle="-.", label="edge of the noise")
-    ax.set_xlabel("step" if not predicted else "step (bars on the edge: when it was expected)")
-    _whole_steps(ax)
-    ax.set_ylabel("largest singular value of the\ndisplacement, over the edge of its noise")
-    ax.legend(frameon=False, fontsize=7)
-    return finish(ax)
+    level(ax, 1.0, "edge of the noise")
+    _whole_steps(ax, "step" if not predicted else "step (bars on the edge: when it was expected)")
+    ylabel = "largest singular value of the\ndisplacement, over the edge of its noise"
+    return finish(ax, legend={"fontsize": 7}, ylabel=ylabel)
 
 
-def _whole_steps(ax: Axes) -> None:
+def plot_norm_ratios(
+    points: ArrayLike,
+    empirical: ArrayLike,
+    *,
+    predicted: ArrayLike,
+    envelope: ArrayLike,
+    band: float,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot the distribution of estimated over true squared norms, its exact law, and the envelope of all laws.
+
+    Parameters
+    ----------
+    points : array, shape (k,)
+        Values of n̂/n, increasing.
+    empirical, predicted, envelope : array, shape (k,)
+        Distribution functions there, in [0, 1].
+    band : float
+        Half the width of the confidence band around the empirical one.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match or a value is out of range.
+
+    References
+    ----------
+    ``docs/theory/randomized_clipping.md`` for the envelope.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> curves = {"predicted": [0.2, 0.6], "envelope": [0.3, 1.0]}
+    >>> ax = plot_norm_ratios([0.9, 1.1], [0.21, 0.6], band=0.02, **curves, ax=Figure().subplots())
+    >>> ax.get_ylabel()
+    'probability of at most this ratio'
+    """
+    x = np.ravel(finite_values("points", points, low=0.0))
+    given = {"empirical": empirical, "predicted": predicted, "envelope": envelope}
+    y = {
+        name: matching(name, finite_values(name, values, low=0.0, high=1.0 + 1e-9), "points", x)
+        for name, values in given.items()
+    }
+    (width,) = finite_values("band", [band], low=0.0)
+    ax = axes_or_new(ax)
+    lower, upper = np.clip(y["empirical"] - width, 0, 1), np.clip(y["empirical"] + width, 0, 1)
+    shade(ax, x, lower, upper, PALETTE[1], "confidence band")
+    ax.plot(x, y["empirical"], color=PALETTE[1], linewidth=1.8, label="measured")
+    ax.plot(x, y["predicted"], color=ink(ax), linestyle="--", linewidth=1.4, label="exact law, predicted")
+    ax.plot(x, y["envelope"], color=PALETTE[2], linestyle="-.", linewidth=1.8, label="envelope of all spectra")
+    ax.set(ylim=(-0.02, 1.04), xlabel="estimated / true squared norm, n̂/n")
+    legend = {"loc": "lower right", "frameon": True, "framealpha": 1.0, "edgecolor": "none"}
+    return finish(ax, legend=legend, ylabel="probability of at most this ratio")
+
+
+def _whole_steps(ax: Axes, label: str = "step") -> None:
     """Place ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlabel(label)
+
+
+def _with_band(ax: Axes, number: int, label: str, x: Any, y: Any, other: Any, style: dict[str, Any]) -> None:
+    # A certified curve, and the space up to its other bound.
+    kwargs = look(ax, number) | {"marker": None, "linewidth": 1.8, "label": label, **style}
+    ax.plot(x, y, **kwargs)
+    shade(ax, x, other, y, kwargs["color"])
+
+
+def _estimate(ax: Axes, x: Floats, y: Floats, ends: list[Floats], truth: Floats | None, style: Any) -> None:
+    # Telemetry's estimate over steps with its band, and the truth where it is known.
+    shade(ax, x, ends[0], ends[1], PALETTE[1])
+    ax.plot(x, y, **{"color": PALETTE[1], "marker": ".", **style})
+    if truth is not None:
+        ax.plot(x, truth, **_TRUTH)
+    _whole_steps(ax)
 
 
 def _ends(name: str, values: ArrayLike, steps: Floats) -> Floats:

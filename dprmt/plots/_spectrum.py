@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
-from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, legend_below
+from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, legend_below, level
 from dprmt.plots._values import Floats, descending
 from dprmt.spectra import MarchenkoPastur, NoisySpectrum, bulk_edge, detection_threshold, kappa_for, spike_map
 
@@ -20,6 +20,7 @@ _, _BLUE, _RED = PALETTE[:3]
 _EACH_MARKED = 16  # leading values with separate markers; markers of a long bulk would merge
 _VISIBLE = 1e-3  # share of the largest value below which a value looks like 0
 _NAMED, _NAME = 200, 60  # matrices with a name on the axis, and the characters of one
+_DASHES = (0, (6, 2))
 _GATE = "gate"  # mark of the lines that count the matrices on the axes
 _FAR = 4.0  # top singular value, in units of the bulk edge, from which the axis is logarithmic beyond the edge
 
@@ -101,22 +102,14 @@ def plot_singular_values(
         kwargs = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
         index = np.arange(1, len(heights) + 1)
         ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=prefix + name, **kwargs)
-    grey = ink(ax, 0.7)
-    ax.axhline(edge, color=grey, linestyle=(0, (6, 2)), linewidth=1.0, label=f"{silent}bulk edge (of noisy values)")
-    words = silent + _gate_label(false_alarm)
-    ax.axhline(gate, color=noise[1], linestyle=":", linewidth=1.8, label=words, gid=_GATE)
-    words = f"{silent}detection threshold (of clean values)"
-    ax.axhline(threshold, color=grey, linestyle="-.", linewidth=1.0, label=words)
+    _edge_and_gate(ax, edge, gate, noise[1], f"{silent}bulk edge (of noisy values)", silent + _gate_label(false_alarm))
+    level(ax, threshold, f"{silent}detection threshold (of clean values)")
     _index_axis(ax, max(map(len, curves.values())), earlier)
     scale = yscale if yscale != "auto" else "log" if top > _FAR * edge > 0 else "linear"
     lowest = min(float(values[values > 0].min(initial=edge or top)) for values in curves.values())
     highest = max(top, gate) or 1.0
     _vertical(ax, scale, (1.3 if scale == "log" else 1.06) * highest, max(0.7 * lowest, 1e-4 * highest), earlier)
-    ax.set_ylabel("singular value")
-    _about(ax, shape, sigma, label)
-    if legend:
-        legend_below(ax)
-    return finish(ax)
+    return _finished(ax, "singular value", shape, sigma, label, legend)
 
 
 def plot_spectrum_histogram(
@@ -201,10 +194,7 @@ def plot_spectrum_histogram(
     density = (1 - len(spikes) / len(values)) * law.pdf(grid)
     kwargs = {"color": noise[0], "linewidth": 1.8, "label": f"{silent}Marchenko–Pastur density", **style}
     ax.plot(grid, density, **kwargs)
-    dashes = (0, (6, 2))
-    ax.axvline(edge, color=ink(ax, 0.7), linestyle=dashes, linewidth=1.0, label=f"{silent}bulk edge")
-    words = silent + _gate_label(false_alarm)
-    ax.axvline(gate, color=noise[1], linestyle=":", linewidth=1.8, label=words, gid=_GATE)
+    _edge_and_gate(ax, edge, gate, noise[1], f"{silent}bulk edge", silent + _gate_label(false_alarm), upright=True)
     heights = ax.get_xaxis_transform()
     if len(predicted):
         words = f"{silent}predicted spikes"
@@ -215,11 +205,7 @@ def plot_spectrum_histogram(
     _show_all(ax, edge, max(gate, values[0], *predicted), earlier)
     tallest = max(float(np.max(density)), float(np.histogram(values, bins, weights=weights)[0].max()))
     _vertical(ax, "linear" if yscale == "auto" else yscale, 1.05 * (tallest or 1.0), 0.5 * float(weights[0]), earlier)
-    ax.set_ylabel("density")
-    _about(ax, shape, sigma, label)
-    if legend:
-        legend_below(ax)
-    return finish(ax)
+    return _finished(ax, "density", shape, sigma, label, legend)
 
 
 def _colors(ax: Axes) -> tuple[tuple[str, str], int]:
@@ -237,12 +223,20 @@ def _vertical(ax: Axes, scale: str, top: float, bottom: float, earlier: int) -> 
     ax.set_ylim(bottom if scale == "log" else 0.0, top, auto=True)
 
 
-def _about(ax: Axes, shape: tuple[int, int], sigma: float, label: str | None) -> None:
-    # Shape and σ over the axes, of one matrix, or of several below each other.
+def _finished(ax: Axes, ylabel: str, shape: tuple[int, int], sigma: float, label: str | None, legend: bool) -> Axes:
+    # With shape and σ over the axes, of one matrix, or of several below each other.
     words = f"{shape[0]} × {shape[1]}, σ = {sigma:.4g}"
     words = words if label is None else f"{label}: {words}"
     before = ax.get_title(loc="right")
     ax.set_title(f"{before}\n{words}" if before else words, loc="right", fontsize="small", parse_math=False)
+    if legend:
+        legend_below(ax)
+    return finish(ax, ylabel=ylabel)
+
+
+def _edge_and_gate(ax: Axes, edge: float, gate: float, color: str, *labels: str, upright: bool = False) -> None:
+    level(ax, edge, labels[0], upright=upright, style=_DASHES)
+    level(ax, gate, labels[1], upright=upright, style=":", color=color, linewidth=1.8, gid=_GATE)
 
 
 def _gate_label(false_alarm: float) -> str:
@@ -309,7 +303,8 @@ def plot_spectra(
 ) -> Axes:
     """Draw the singular values of many matrices below each other, in units of their bulk edges.
 
-    Use it to see which matrices of a checkpoint stand out. The first matrix is at the top.
+    Use it to see which matrices of a checkpoint stand out. The first matrix is at the top. A matrix without noise, such
+    as the product of an adapter, has its largest value as unit, and its name says so.
 
     Parameters
     ----------
@@ -334,7 +329,7 @@ def plot_spectra(
     Raises
     ------
     ParameterError
-        If there is no spectrum, or the noise level of one is 0.
+        If there is no spectrum.
 
     Examples
     --------
@@ -346,44 +341,37 @@ def plot_spectra(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['values below the gate', 'values above the gate', 'bulk edge', 'edge by the estimated σ']
     """
-    if not spectra or not all(spectrum.sigma > 0 for spectrum in spectra.values()):
-        raise ParameterError("spectra", list(spectra), "at least one spectrum, all with noise (sigma > 0)")
+    if not spectra:
+        raise ParameterError("spectra", {}, "at least one spectrum")
     count = len(spectra)
     ax = axes_or_new(ax, width=9.0, height=min(2.0 + 0.2 * count, 40.0))
     places = np.arange(count)
     below, above = [], []
     for place, spectrum in enumerate(spectra.values()):
-        values, spikes = spectrum.singular_values / spectrum.bulk_edge, len(spectrum.spikes)
-        above += [(value, place) for value in values[:spikes]]
-        rest = values[spikes:]
-        if len(rest):
+        unit, spikes = spectrum.bulk_edge or float(spectrum.singular_values[0]), len(spectrum.spikes)
+        above += [(value / unit, place) for value in spectrum.singular_values[:spikes]]
+        rest = spectrum.singular_values[spikes:] / unit
+        if len(rest) and spectrum.sigma > 0:  # else they are rounding
             below.append((place, float(np.max(rest)), float(np.min(rest))))
-    own = np.array([spectrum.fit.sigma / spectrum.sigma for spectrum in spectra.values()])
+    own = np.array([spectrum.fit.sigma / spectrum.sigma if spectrum.sigma > 0 else 0 for spectrum in spectra.values()])
     seen = [*own[own > 0], *(value for value, _ in above), *(max(low, 0.1) for _, _, low in below), 1.0]
     floor = 0.7 * min(seen) if xscale == "log" else 0.0
-    lines: dict[str, Any] = {
-        "color": ink(ax, 0.45),
-        "linewidth": 3.0,
-        "capstyle": "round",
-        "label": "values below the gate",
-    }
-    ax.hlines(
-        [p for p, _, _ in below], [max(low, floor) for _, _, low in below], [high for _, high, _ in below], **lines
-    )
+    rows = [(place, max(low, floor), high) for place, high, low in below]
+    grey: dict[str, Any] = {"color": ink(ax, 0.45), "linewidth": 3.0, "capstyle": "round"}
+    ax.hlines(*(np.transpose(rows) if rows else ([], [], [])), label="values below the gate", **grey)
     if above:
         kwargs = {"color": _RED, "marker": "|", "markersize": 8, "linestyle": "none", "label": "values above the gate"}
         ax.plot(*np.transpose(above), **{**kwargs, **style})
-    ax.axvline(1.0, color=ink(ax, 0.7), linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge")
+    level(ax, 1.0, "bulk edge", upright=True, style=_DASHES)
     marks: dict[str, Any] = {"marker": "d", "markersize": 5, "markerfacecolor": "none", "linestyle": "none"}
     ax.plot(own[own > floor], places[own > floor], color=_BLUE, label="edge by the estimated σ", **marks)
     ax.set_xscale(xscale)
-    ax.set_xlim(left=floor)
     every = -(-count // _NAMED)
     names = [name if len(name) <= _NAME else "…" + name[1 - _NAME :] for name in spectra]
+    silent = [spectrum.sigma == 0 for spectrum in spectra.values()]
+    names = [f"{name}\nno noise: over its largest" if none else name for name, none in zip(names, silent, strict=True)]
     ax.set_yticks(places[::every], names[::every], fontsize="x-small", parse_math=False)
-    ax.set_ylim(count - 0.4, -0.6)
-    ax.set_xlabel("singular value over bulk edge")
-    ax.set_ylabel("matrix")
     if legend:
         legend_below(ax)
+    ax.set(xlim=(floor, None), ylim=(count - 0.4, -0.6), xlabel="singular value over bulk edge", ylabel="matrix")
     return finish(ax, label)

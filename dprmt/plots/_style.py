@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +50,43 @@ def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axe
     return ax
 
 
-def finish(ax: Axes, title: str | None = None) -> Axes:
-    """Draw a light grid and no box, and the title if there is one."""
+def look(ax: Axes, number: int, shift: int = 0) -> dict[str, Any]:
+    """Return color, line style and marker of a curve by its number; ``shift`` the colors, of which the first is the
+    text's.
+    """
+    place = (number + shift) % len(PALETTE)
+    color = PALETTE[place] if place else ink(ax)
+    return {"color": color, "linestyle": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def level(ax: Axes, value: float, label: str = "_", *, upright: bool = False, style: Any = "-.", **more: Any) -> Any:
+    """Draw a thin grey line across the axes."""
+    draw = ax.axvline if upright else ax.axhline
+    return draw(value, **{"color": ink(ax, 0.7), "linestyle": style, "linewidth": 1.0, "label": label, **more})
+
+
+def shade(ax: Axes, x: Any, low: Any, high: Any, color: Any, label: str = "_") -> None:
+    """Shade the space between two curves."""
+    ax.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0, label=label)
+
+
+def points(ax: Axes, x: Any, y: Any, color: Any, marker: str, label: str, **more: Any) -> Any:
+    """Draw hollow markers without a line."""
+    hollow: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 1.0, "linestyle": "none"}
+    return ax.plot(x, y, **{**hollow, "color": color, "marker": marker, "label": label, **more})[0]
+
+
+def finish(ax: Axes, title: str | None = None, legend: Mapping[str, Any] | None = None, **settings: Any) -> Axes:
+    """Draw a light grid and no box, and the title and the legend if there are any.
+
+    ``settings``: of ``ax.set``, such as labels and limits.
+    """
+    ax.set(**settings)
     ax.grid(True, color=ink(ax, 0.12), linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
+    if legend is not None:
+        ax.legend(**{"frameon": False, **legend})
     if title:
         ax.set_title(title)
     return ax

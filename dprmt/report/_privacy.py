@@ -5,11 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Any
 
-from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, ZeroOut, calibrate
+from dprmt._rounding import fixed
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, ZeroOut, calibrate
 from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import relative
+
+# Of each analysis: heading of the table, label of the curve, and the norms of so many products. A sketch of a quarter,
+# whose columns take two products each, is near the best split.
+_ANALYSES: dict[str, tuple[str, str, Callable[[int], Norms]]] = {
+    "published": (
+        "public probes, published analysis",
+        "probes, envelope (published)",
+        lambda products: Hutchinson(products, secret=False, analysis="envelope"),
+    ),
+    "tight": ("public probes, tight", "probes, tight", lambda products: Hutchinson(products, secret=False)),
+    "tight, secret probes": (
+        "secret probes, tight",
+        "probes, tight, secret probes",
+        lambda products: Hutchinson(products, secret=True),
+    ),
+    "Hutch++, secret probes": (
+        "Hutch++ of as many products, secret",
+        "products of Hutch++, secret probes",
+        lambda products: HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True),
+    ),
+}
+_SPEEDUPS = (0.05, 0.1, 0.2, 0.3)
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -25,22 +50,18 @@ class Run:
     curve_steps: tuple[int, ...] = (10, 25, 50, 100, 150, 200, 300, 400, 500, 600, 800)
     curve_probes: int = 32
 
+    def mechanism(self, norms: Norms | None = None) -> DPSGD:
+        """One step of it, with a norm method."""
+        return DPSGD(self.noise_multiplier, self.sample_rate, norms or ExactNorms())
 
-_HEADINGS = {
-    "published": "public probes, published analysis",
-    "tight": "public probes, tight",
-    "tight, secret probes": "secret probes, tight",
-    "Hutch++, secret probes": "Hutch++ of as many products, secret",
-}
+    def epsilon(self, steps: int, norms: Norms | None = None) -> PrivacyBounds:
+        """ε of so many steps."""
+        return self.mechanism(norms).epsilon(steps=steps, delta=self.delta)
 
-
-def _norms(label: str, products: int) -> Norms:
-    # A sketch of a quarter, whose columns take two products each, is near the best split.
-    if label == "Hutch++, secret probes":
-        return HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True)
-    if label == "published":
-        return Hutchinson(products, secret=False, analysis="envelope")
-    return Hutchinson(products, secret=label == "tight, secret probes")
+    @property
+    def setting(self) -> str:
+        """The beginning of a caption."""
+        return f"{self.name}; σ = {self.noise_multiplier:g}, δ = {self.delta:g}; {ZeroOut.kind} neighbours."
 
 
 @dataclass(frozen=True)
@@ -52,105 +73,67 @@ class Row:
     extra_noise: dict[str, float]
 
 
-def work(run: Run) -> int:
-    """Count the calls of ``advance`` by the two functions below."""
-    return 1 + 2 * len(run.probes) * len(_HEADINGS) + (1 + len(_HEADINGS)) * len(run.curve_steps)
-
-
-def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[Row]:
+def privacy_rows(run: Run, say: Say = lambda text: None) -> list[Row]:
     """Return the table's lines: exact norms first, then one per number of probes."""
-    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(steps=run.steps, delta=run.delta)
-    advance()
+    exact = run.epsilon(run.steps)
     rows = [Row(None, {"exact": exact}, {})]
     for probes in run.probes:
+        say(f"accounting: {probes} probes")
         epsilon, extra = {}, {}
-        for label in _HEADINGS:
-            mechanism = DPSGD(run.noise_multiplier, run.sample_rate, _norms(label, probes))
-            epsilon[label] = mechanism.epsilon(steps=run.steps, delta=run.delta)
-            advance()
+        for label, (_, _, norms) in _ANALYSES.items():
+            epsilon[label] = run.epsilon(run.steps, norms(probes))
+            mechanism = run.mechanism(norms(probes))
             found = calibrate(mechanism, steps=run.steps, target_epsilon=exact.upper, delta=run.delta)
             extra[label] = found.noise_multiplier / run.noise_multiplier - 1.0
-            advance()
         rows.append(Row(probes, epsilon, extra))
     return rows
 
 
-def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict[str, list[PrivacyBounds]]:
+def privacy_curves(run: Run, say: Say = lambda text: None) -> dict[str, list[PrivacyBounds]]:
     """Return ε along the run for exact norms and each analysis."""
-    mechanisms = {"exact norms": DPSGD(run.noise_multiplier, run.sample_rate)}
-    names = {
-        "published": "probes, envelope (published)",
-        "tight": "probes, tight",
-        "tight, secret probes": "probes, tight, secret probes",
-        "Hutch++, secret probes": "products of Hutch++, secret probes",
-    }
-    for label, name in names.items():
-        norms = _norms(label, run.curve_probes)
-        mechanisms[f"{run.curve_probes} {name}"] = DPSGD(run.noise_multiplier, run.sample_rate, norms)
-    curves: dict[str, list[PrivacyBounds]] = {}
-    for name, chosen in mechanisms.items():
-        curves[name] = []
-        for steps in run.curve_steps:
-            curves[name].append(chosen.epsilon(steps=steps, delta=run.delta))
-            advance()
+    norms: dict[str, Norms] = {"exact norms": ExactNorms()}
+    norms |= {f"{run.curve_probes} {name}": make(run.curve_probes) for _, name, make in _ANALYSES.values()}
+    curves = {}
+    for name, chosen in norms.items():
+        say(f"accounting: curve of {name}")
+        curves[name] = [run.epsilon(steps, chosen) for steps in run.curve_steps]
     return curves
 
 
 def privacy_table(run: Run, rows: list[Row]) -> Table:
     """Format the rows as a table: certified upper bounds, and their excess over exact norms."""
-    exact = rows[0].epsilon["exact"].upper
-    cells = [["exact norms", *[_three_decimals(exact)] * len(_HEADINGS)]]
-    for row in rows[1:]:
-        values = [
-            f"{_three_decimals(row.epsilon[label].upper)} ({100 * (row.epsilon[label].upper / exact - 1):+.1f} %)"
-            for label in _HEADINGS
-        ]
-        cells.append([f"{row.probes} probes", *values])
-    caption = f"{_setting(run)} ε: certified upper bound; in brackets, how far it is above that of exact norms."
-    return Table(caption, ["clipping", *(f"ε, {_HEADINGS[label]}" for label in _HEADINGS)], cells)
-
-
-def noise_table(rows: list[Row]) -> Table:
-    """Tabulate the noise that makes up for random norms."""
-    cells = [
-        [f"{row.probes} probes", *(f"+{100 * row.extra_noise[label]:.1f} %" for label in _HEADINGS)] for row in rows[1:]
-    ]
-    exact = _three_decimals(rows[0].epsilon["exact"].upper)
-    caption = f"How much larger σ has to be for the ε = {exact} of exact norms. Same setting."
-    return Table(caption, ["clipping", *(f"σ, {_HEADINGS[label]}" for label in _HEADINGS)], cells)
-
-
-SPEEDUPS = (0.05, 0.1, 0.2, 0.3)
-
-
-def savings(run: Run) -> list[tuple[float, int, PrivacyBounds]]:
-    """Return the speed-up, the remaining steps, rounded up, and their ε with exact norms."""
-    mechanism = DPSGD(run.noise_multiplier, run.sample_rate)
-    steps = [math.ceil(run.steps * (1 - speedup)) for speedup in SPEEDUPS]
-    return list(zip(SPEEDUPS, steps, (mechanism.epsilon(steps=count, delta=run.delta) for count in steps), strict=True))
-
-
-def savings_table(run: Run, rows: list[Row]) -> Table:
-    """Tabulate the ε saved by a method that needs fewer steps at the same noise."""
     exact = rows[0].epsilon["exact"]
-    cells = [
-        [
-            f"{100 * speedup:.0f} %",
-            str(steps),
-            _three_decimals(spent.upper),
-            f"{_floored(exact.lower - spent.upper)} to {_three_decimals(exact.upper - spent.lower)}",
-        ]
-        for speedup, steps, spent in savings(run)
-    ]
+    caption = f"{run.setting} ε: certified upper bound; in brackets, how far it is above that of exact norms."
+    cells = [["exact norms", *[f"{exact:.3f}"] * len(_ANALYSES)]]
+    for row in rows[1:]:
+        more = {label: 100 * (bounds.upper / exact.upper - 1) for label, bounds in row.epsilon.items()}
+        values = [f"{row.epsilon[label]:.3f} ({more[label]:+.1f} %)" for label in _ANALYSES]
+        cells.append([f"{row.probes} probes", *values])
+    return Table(caption, ["clipping", *(f"ε, {heading}" for heading, _, _ in _ANALYSES.values())], cells)
+
+
+def _noise_table(rows: list[Row]) -> Table:
+    """Tabulate the noise that makes up for random norms."""
+    extra = [[f"+{100 * row.extra_noise[label]:.1f} %" for label in _ANALYSES] for row in rows[1:]]
+    cells = [[f"{row.probes} probes", *values] for row, values in zip(rows[1:], extra, strict=True)]
+    caption = f"How much larger σ has to be for the ε = {rows[0].epsilon['exact']:.3f} of exact norms. Same setting."
+    return Table(caption, ["clipping", *(f"σ, {heading}" for heading, _, _ in _ANALYSES.values())], cells)
+
+
+def _savings_table(run: Run, rows: list[Row]) -> Table:
+    """Tabulate the ε saved by a method that needs fewer steps at the same noise."""
+    exact, cells = rows[0].epsilon["exact"], []
+    for speedup in _SPEEDUPS:
+        steps = math.ceil(run.steps * (1 - speedup))
+        spent = run.epsilon(steps)
+        least, most = exact.lower - spent.upper, exact.upper - spent.lower
+        saved = f"{fixed(least, '.3f', ROUND_FLOOR)} to {fixed(most, '.3f', ROUND_CEILING)}"
+        cells.append([f"{100 * speedup:.0f} %", str(steps), f"{spent:.3f}", saved])
     caption = (
         f"Δε of a speed-up: a method that reaches in (1 - s)T steps what another reaches in T = {run.steps}, exact"
         " norms. Same setting."
     )
     return Table(caption, ["speed-up s", "steps", "ε", "Δε, between"], cells)
-
-
-def _setting(run: Run) -> str:
-    return f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}; {ZeroOut.kind} neighbours."
 
 
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
@@ -160,63 +143,35 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
     def draw(ax: Any) -> None:
         plot_epsilon_against_steps(run.curve_steps, curves, delta=run.delta, ax=ax)
 
+    alt = "Certified ε against the number of steps, one curve per analysis of randomized clipping"
+    setting = {name: getattr(run, name) for name in ("noise_multiplier", "sample_rate", "delta", "steps")}
+    epsilon = [{label: _ends(bounds) for label, bounds in row.epsilon.items()} for row in rows]
     return Section(
         title="What randomized clipping costs",
-        sentences=[privacy_sentence(rows)],
-        tables=[privacy_table(run, rows), noise_table(rows), savings_table(run, rows)],
-        pictures=[
-            Picture(draw, "Certified ε against the number of steps, one curve per analysis of randomized clipping")
-        ],
+        sentences=[_privacy_sentence(rows)],
+        tables=[privacy_table(run, rows), _noise_table(rows), _savings_table(run, rows)],
+        pictures=[Picture(draw, alt)],
         numbers={
-            "setting": {"noise_multiplier": run.noise_multiplier, "sample_rate": run.sample_rate, "delta": run.delta}
-            | {"steps": run.steps, "neighbours": ZeroOut.kind},
+            "setting": setting | {"neighbours": ZeroOut.kind},
             "neighbours": ZeroOut.kind,
-            "rows": [
-                {
-                    "probes": row.probes,
-                    "epsilon": {label: _bounds(bounds) for label, bounds in row.epsilon.items()},
-                    "extra_noise": row.extra_noise,
-                }
-                for row in rows
-            ],
+            "rows": [vars(row) | {"epsilon": ends} for row, ends in zip(rows, epsilon, strict=True)],
             "curve_steps": list(run.curve_steps),
-            "curves": {label: [_bounds(bounds) for bounds in curve] for label, curve in curves.items()},
+            "curves": {label: [_ends(bounds) for bounds in curve] for label, curve in curves.items()},
         },
     )
 
 
-def privacy_sentence(rows: list[Row]) -> str:
+def _privacy_sentence(rows: list[Row]) -> str:
     """Describe the table in words."""
-    exact = rows[0].epsilon["exact"].upper
-    row = rows[-1] if len(rows) < 3 else rows[2]
-    over = {label: row.epsilon[label].upper / exact - 1 for label in _HEADINGS}
-    published, tight, secret, sketched = (_added(over[label]) for label in _HEADINGS)
-    prices = [over[label] for label in _HEADINGS]
-    if not (prices[0] >= prices[1] > prices[2] > prices[3] > 0):
-        return (
-            f"Unexpected order: with {row.probes} probes the published analysis adds {published} to the ε of exact"
-            f" norms, the tight one {tight}, secret probes for every sample {secret}, and Hutch++ of as many products"
-            f" {sketched}."
-        )
+    exact, row = rows[0].epsilon["exact"], rows[-1] if len(rows) < 3 else rows[2]
+    prices = [row.epsilon[label].upper / exact.upper - 1 for label in _ANALYSES]
+    said = [f"{relative(price)} as much again" if price > 1 else relative(price) for price in prices]
     return (
-        f"With {row.probes} probes the published analysis adds {published} to the ε = {_three_decimals(exact)} of exact"
-        f" norms and the tight one {tight}; secret probes for every sample bring this down to {secret},"
-        f" {relative(prices[2] / prices[0], 0)} of the published price, and Hutch++ of as many products to {sketched}."
+        f"With {row.probes} probes the published analysis adds {said[0]} to the ε = {exact:.3f} of exact norms and the"
+        f" tight one {said[1]}; secret probes for every sample add {said[2]}, and Hutch++ of as many products"
+        f" {said[3]}."
     )
 
 
-def _added(price: float) -> str:
-    return f"{relative(price)} as much again" if price > 1 else relative(price)
-
-
-def _floored(lower: float) -> str:
-    return f"{math.floor(1000 * lower) / 1000:.3f}"
-
-
-def _three_decimals(upper: float) -> str:
-    """Return an upper bound printed so that it still is one."""
-    return f"{math.ceil(1000 * upper) / 1000:.3f}" if math.isfinite(upper) else "none"
-
-
-def _bounds(bounds: PrivacyBounds) -> dict[str, float]:
+def _ends(bounds: PrivacyBounds) -> dict[str, float]:
     return {"lower": bounds.lower, "estimate": bounds.estimate, "upper": bounds.upper}

@@ -64,14 +64,9 @@ _SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are
 _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
 _RESIDUAL = {4: 1e-6, 8: 1e-11}  # residual of a Ritz pair, in units of b², by bytes per entry of the product
-_FEW = 1 / 16  # share of all singular values, above which spikes are not computed one by one
-_TRACE_PROBES = 8  # products with a vector that estimate the number of spikes
 _TINY = 1e-300  # replaces the norm of a zero vector
 _CHECK_EVERY = 12  # steps between checks of the Ritz values
-_TOP_RESIDUAL = 1e-3  # relative residual of the top Ritz pair below the threshold
 _FAILURE, _WIDTH, _BLOCK_STEPS = 1e-12, 16, 48  # probability of a wrong proof, columns of its block, and its steps
-_SEARCHES = 3
-_ROUNDING = 8.0  # of a product with YYᵀ, in units of the dtype's ε times the top eigenvalue
 _BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
 _PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
@@ -226,13 +221,13 @@ def _many_spikes(squares: float, fourths: float, shape: tuple[int, int], edge: f
     signal_fourths = fourths / signal / signal - (r + c + 1) * share * (2 + r * c * share)
     detectable = 1 / max(math.sqrt(r * c) * share, _TINY)  # at most, each of them being λ*² or more
     participating = 1 / max(signal_fourths, _TINY)
-    return min(detectable, participating) > _FEW * r
+    return min(detectable, participating) > r / 16
 
 
 def _moments(y: Array) -> tuple[float, float]:
     # Σs², and an unbiased estimate of Σs⁴ = ‖YYᵀ‖².
-    probes = gaussian(np.random.default_rng(0), y, _TRACE_PROBES, y.shape[0])
-    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _TRACE_PROBES
+    probes = gaussian(np.random.default_rng(0), y, 8, y.shape[0])
+    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / len(probes)
 
 
 def _squared_norm(matrix: Array) -> float:
@@ -359,11 +354,8 @@ def leading_pairs(y: Array, threshold: float, residual: float, limit: float = ma
     >>> values.round(9).tolist()
     [4.0, 9.0]
     """
-    xp, rng, rounding = (
-        array_namespace(y),
-        np.random.default_rng(0),
-        _ROUNDING * float(array_namespace(y).finfo(y.dtype).eps),
-    )
+    xp, rng = array_namespace(y), np.random.default_rng(0)
+    rounding = 8 * float(xp.finfo(y.dtype).eps)  # of a product with YYᵀ, in units of its top eigenvalue
     U = to_float64(y[:, :0])
     values = U[0]
 
@@ -372,7 +364,7 @@ def leading_pairs(y: Array, threshold: float, residual: float, limit: float = ma
         images = to_float64((narrow @ y) @ y.mT)
         return images - (images @ U) @ U.mT
 
-    for _ in range(_SEARCHES):
+    for _ in range(3):
         seen = _search(apply, gaussian(rng, U, len(y)), threshold, residual, _BASIS, rounding=rounding)
         if seen is None:
             return None
@@ -474,7 +466,7 @@ def _proven(
     errors = xp.linalg.norm(images @ S - U * θ, 2, 0)
     wanted, accurate = errors[1:], max(residual * threshold, rounding * float(θ[-1]))
     if not spikes and matrix is not None:  # the top value is for information only
-        wanted, accurate = errors, _TOP_RESIDUAL * float(θ[0])
+        wanted, accurate = errors, 1e-3 * float(θ[0])
     settled = settled or float(θ[0] + errors[0]) < threshold  # else the costly part of the proof would hardly succeed
     if not (settled and bool((wanted <= accurate).all())):
         return None

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt import _html
-from dprmt._validation import check_real
-from dprmt.spectra._arrays import is_tensor, matrices_of
+from dprmt._validation import ParameterError, check_real
+from dprmt.spectra._arrays import is_tensor, matrices_of, promote_half
 from dprmt.spectra._noise_level import ROUNDING, spectrum_sigma
-from dprmt.spectra._noisy_spectrum import NoisySpectrum, spectrum_of_values
+from dprmt.spectra._noisy_spectrum import GramSpectrum, NoisySpectrum, largest_entry, spectrum_of_values
 from dprmt.spectra._tensor_files import EightBit, UnreadableFileError, as_numpy, open_tensors
 
 LARGEST_ENTRY = 1e100
+SUBTRACTED = "in the file that is subtracted"
+"""How the reasons end for which there is no difference."""
 _MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg"}
 _PAIRS = (("lora_A", "lora_B"), ("lora_down", "lora_up"), ("lora_embedding_A", "lora_embedding_B"))
 Sigma = float | Callable[[NDArray[Any]], float] | None
@@ -123,11 +125,12 @@ def spectra_of(
 ) -> CheckpointSpectra:
     """Analyse the matrices of a checkpoint, one at a time.
 
-    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in,
-    …) with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
-    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed. Its scale is read from
-    ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are multiplied by their scales: ``weight_scale``,
-    ``weight_scale_inv`` or ``scale_weight``, one for all, for each row or for each block.
+    An array with two axes is a matrix. An array with four or five axes, or with three of which the last is at most 7,
+    is the kernel (out, in, …) of a convolution, whose outputs become rows. Any other array with three axes is a stack
+    of matrices, such as experts. ``lora_A`` and ``lora_B``, or ``lora_down`` and ``lora_up``, are analysed as their
+    product B·A, which is not formed. Its scale comes from ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are
+    multiplied by ``weight_scale``, ``weight_scale_inv`` or ``scale_weight``: one scale for all, for each row or for
+    each block.
 
     Parameters
     ----------
@@ -136,18 +139,18 @@ def spectra_of(
         ``.gguf`` file, whose tensors are dequantized, where ``gguf`` is installed, ``.mat``, and ``.h5`` where ``h5py``
         is installed.
     sigma : float or callable, optional
-        Standard deviation of one entry of the noise, > 0, or a function that returns it for a matrix; estimated from
-        each matrix by default.
+        Standard deviation of one entry of the noise, >= 0, or a function that returns it for a matrix in its own dtype,
+        float32 at least; estimated from each matrix by default.
     minus : str, Path or mapping, optional
-        A checkpoint that is subtracted first, by name; of adapters the products are subtracted. If no name is in both,
-        a prefix that one of them adds to most names, such as ``module.``, is ignored.
+        Checkpoint that is subtracted first, by name; for adapters, the products are subtracted. If the checkpoints
+        share no name, a prefix that one of them adds to most names, such as ``module.``, is ignored.
     param : str, default "*"
         Names to analyse, with the wildcards of `fnmatch`. Optimizer states are left out unless their whole name is
         given.
     false_alarm : float, default 0.01
         As in `noisy_spectrum`.
     progress : callable, optional
-        Gets the names of the arrays and gives them back one by one, such as ``tqdm``.
+        Function that wraps the iteration over the names of the arrays, such as ``tqdm``.
 
     Returns
     -------
@@ -158,9 +161,15 @@ def spectra_of(
     Raises
     ------
     ParameterError
-        If ``sigma`` or ``false_alarm`` is out of range.
+        If ``source`` is neither a path nor a mapping, or ``sigma`` or ``false_alarm`` is out of range.
     ValueError
         If a file cannot be read at all. An array that cannot be read is listed in ``skipped``.
+
+    Notes
+    -----
+    Memory next to the largest m × n matrix, m ≤ n: 8m² bytes and a few MiB. Values come from Gram matrices in float64:
+    with top value s₁, a value s has an error of about ``2⁻⁵⁰ s₁²/s``, and at most ``2⁻²³ s₁``. `noisy_spectrum` has
+    errors of ``2⁻⁵⁰ s₁``.
 
     Examples
     --------
@@ -193,8 +202,11 @@ def _difference(name: str, arrays: _Arrays, before: _Arrays | None) -> NDArray[A
         return array
     earlier = before.read(name)
     if not isinstance(earlier, str) and earlier.shape != array.shape:
-        earlier = f"has shape {array.shape}, {earlier.shape} in the file that is subtracted"
-    return earlier if isinstance(earlier, str) else array.astype(np.float64) - earlier
+        earlier = f"has shape {array.shape}, {earlier.shape} {SUBTRACTED}"
+    if isinstance(earlier, str):
+        return earlier
+    with np.errstate(over="ignore"):  # such a row says so
+        return np.asarray(promote_half(array) - promote_half(earlier))
 
 
 def _analyse(result: CheckpointSpectra, name: str, array: NDArray[Any] | str, sigma: Sigma, false_alarm: float) -> None:
@@ -216,19 +228,15 @@ def _add(result: CheckpointSpectra, label: str, found: NoisySpectrum | str, kind
 
 
 def _spectrum(matrix: NDArray[Any], sigma: Sigma, false_alarm: float) -> NoisySpectrum | str:
-    largest = float(np.abs(matrix).max())
+    largest = largest_entry(matrix)
     if not math.isfinite(largest):
         return "has entries that are not finite"
     if largest == 0 or largest > LARGEST_ENTRY:
         return f"has entries above {LARGEST_ENTRY:g}" if largest else "is zero"
-    wide = matrix.astype(np.float64)
+    shape, gram = (int(matrix.shape[0]), int(matrix.shape[1])), GramSpectrum(matrix)
     try:
-        observed = np.asarray(np.linalg.svdvals(wide))
-        shape = int(wide.shape[0]), int(wide.shape[1])
-        level = sigma(wide) if callable(sigma) else sigma
-        return replace(
-            spectrum_of_values(observed, shape, _level(level, observed, shape), false_alarm, wide), matrix=None
-        )
+        level = sigma(promote_half(matrix)) if callable(sigma) else sigma
+        return spectrum_of_values(gram.values, shape, _level(level, gram.values, shape), false_alarm, gram)
     except np.linalg.LinAlgError as error:
         return f"has no singular values: {error}"
 
@@ -244,7 +252,7 @@ def _product(
     b, a = factors
     if earlier is not None:
         if (len(b), a.shape[1]) != (len(earlier[0]), earlier[1].shape[1]):
-            return "has another shape in the file that is subtracted"
+            return f"has another shape {SUBTRACTED}"
         b, a = np.hstack([b, -earlier[0]]), np.vstack([a, earlier[1]])
     if callable(sigma):
         return _spectrum(b @ a, sigma, false_alarm)
@@ -268,11 +276,16 @@ class _Arrays:
     """The arrays of a checkpoint, and which of them belong together."""
 
     def __init__(self, source: Source, like: Iterable[str] = ()) -> None:
-        self.readers: dict[str, Callable[[], Any]] = (
-            {str(name): partial(source.__getitem__, name) for name in source}
-            if isinstance(source, Mapping)
-            else dict(open_tensors(Path(source)))
-        )
+        self.readers: dict[str, Callable[[], Any]]
+        if isinstance(source, Mapping):
+            self.readers = {str(name): partial(source.__getitem__, name) for name in source}
+        elif isinstance(source, (str, Path)):
+            try:
+                self.readers = open_tensors(Path(source))
+            except UnreadableFileError as error:
+                raise UnreadableFileError(error.allowed, error.reason, source) from None
+        else:
+            raise ParameterError("source", source, "a path, or a mapping of names to arrays such as model.state_dict()")
         if not self.readers.keys() & set(like):
             self.readers = _renamed(self.readers, list(like))
         self.pairs = {
@@ -302,12 +315,14 @@ class _Arrays:
 
     def _floats(self, name: str) -> NDArray[Any] | str:
         if name not in self.readers:
-            return "is not in the file that is subtracted"
+            return f"is not {SUBTRACTED}"
         try:
             value = self.readers[name]()
+            value = as_numpy(value) if is_tensor(value) else value
         except UnreadableFileError as error:
             return f"cannot be read: {error.reason or error.allowed}"
-        value = as_numpy(value) if is_tensor(value) else value
+        except (RuntimeError, TypeError) as error:  # of tensors without numbers, such as those of the device "meta"
+            return f"cannot be read: {str(error).partition('.')[0]}"
         if not isinstance(value, np.ndarray):
             return "is no array"
         if value.dtype.kind != "f":
@@ -317,7 +332,7 @@ class _Arrays:
     def factors(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | str:
         """Return B, with the adapter's scale, and A as matrices; for a convolution its kernels."""
         if name not in self.pairs:
-            return "is not in the file that is subtracted"
+            return f"is not {SUBTRACTED}"
         found = []
         for one in (self.pairs[name], name):
             array = self.read(one)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import MatrixT, array_namespace, check_matrices, promote_half
+from dprmt.spectra._arrays import MatrixT, check_matrices, is_tensor
 from dprmt.spectra._formulas import checked_scales
 from dprmt.spectra._noise_level import median_sigma
+from dprmt.spectra._noisy_spectrum import GramSpectrum
 from dprmt.spectra._phase_transition import bulk_edge, spike_map_inverse
+from dprmt.spectra._tensor_files import as_numpy
 from dprmt.spectra._tracy_widom import kappa_for
 
 
@@ -155,11 +155,11 @@ def displacement_spectrum(
     >>> found.spikes, round(found.top_over_edge, 1), round(found.share, 2)
     (1, 1.8, 0.09)
     """
-    values = promote_half(check_matrices("displacement", displacement))
+    values = check_matrices("displacement", displacement)
     if values.ndim != 2:
         raise ParameterError("displacement", tuple(values.shape), "one matrix, shape (m, n)")
     shape = (int(values.shape[0]), int(values.shape[1]))
-    found = np.sort(np.asarray(_singular_values(values), dtype=np.float64))[::-1]
+    found = GramSpectrum(as_numpy(values) if is_tensor(values) else values).values
     s = median_sigma(found, shape) if sigma is None else check_real("sigma", sigma, low=0.0)
     squared = float((found**2).sum())
     if s == 0 or squared == 0:
@@ -216,13 +216,3 @@ def steps_until_visible(
         gate = kappa_for((m, n), false_alarm) * bulk_edge((m, n), s)
         needed = max(needed, float(spike_map_inverse(gate, (m, n), s)))
     return (needed / λ) ** 2
-
-
-def _singular_values(matrix: MatrixT) -> object:
-    # By the smaller Gram matrix in double precision: the squares of values near the edge are accurate.
-    xp = array_namespace(matrix)
-    rows, columns = matrix.shape  # type: ignore[union-attr]
-    whole = matrix if rows <= columns else matrix.T  # type: ignore[union-attr]
-    whole = xp.asarray(whole, dtype=xp.float64)
-    squares = xp.linalg.eigvalsh(whole @ whole.T)
-    return (squares.detach().cpu().numpy() if xp is not np else squares).clip(min=0.0) ** 0.5

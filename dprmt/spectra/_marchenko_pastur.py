@@ -233,7 +233,7 @@ class _Tail(NamedTuple):
         xp = array_namespace(mass)
         target = xp.where(mass > 0, mass, 0.5)
         angle = self._start(target)
-        for _ in range(_NEWTON_STEPS):
+        for _ in range(50):  # four are enough
             half = xp.sin(angle / 2), xp.cos(angle / 2)
             reached = self.mass(*half)
             slope = angle * self.density(*half) / reached
@@ -280,9 +280,6 @@ def in_blocks(function: Callable[[Array], Array], values: Array) -> Array:
         return function(flat).reshape(values.shape)
     blocks = [function(flat[start : start + _BLOCK]) for start in range(0, len(flat), _BLOCK)]
     return xp.concatenate(blocks).reshape(values.shape)
-
-
-_NEWTON_STEPS = 50
 
 
 def _checked(name: str, x: Array) -> Array:

@@ -13,7 +13,7 @@ noise can have the same bulk (heavy tails do, by universality), so the entries a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -47,7 +47,6 @@ _DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values
 _GROWTH = 0.44  # growth of r·D at any level, per unit of log r
 _SURE = 5.0  # standard deviations from which on a property of the entries is called
 _SAME = 0.05  # relative difference of two noise levels that are called the same
-_NEAR = 0.1  # largest distance of a law that is called near
 _FEWEST = 4  # values that a law is held against
 
 
@@ -127,7 +126,7 @@ def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: f
     # From singular values in decreasing order, one row a matrix.
     short, long = sorted(shape)
     if method == "median":
-        found = (spectra[:, (short - 1) // 2] + spectra[:, short // 2]) / 2 / _unit_median(shape)
+        found = median_sigma(spectra, shape)
     else:
         top = np.maximum(spectra[:, :1], 1e-300)
         squares = (spectra[:, ::-1] / top) ** 2
@@ -199,10 +198,13 @@ def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int,
     own = _tested(values[above:], shape, estimate, above)[1] if above < len(values) else 0.0
     if not entries and own >= REJECTED and abs(estimate / sigma - 1) > _SAME:
         verdict = f"σ is about {estimate:.3g}, not {sigma:.3g}"
-    elif not entries and abs(estimate / sigma - 1) <= _SAME and distance <= _NEAR:
+    elif not entries and abs(estimate / sigma - 1) <= _SAME and distance <= 0.1:
         verdict = "noise near this σ, with weak signal below the gate"
     else:
-        verdict = entries or "no noise model fits"
+        median = float(median_sigma(values, shape))
+        apart = abs(median / estimate - 1) > _SAME
+        found = f", σ is {estimate:.3g} by mp-pca and {median:.3g} by median" if apart else ""
+        verdict = entries or f"no noise model fits{found}"
     return NoiseFit(estimate, distance, p_value, verdict, False, entries)
 
 
@@ -222,33 +224,31 @@ def _tested(values: Floats, shape: tuple[int, int], sigma: float, spikes: int) -
     count, rest = short - spikes, long - spikes
     if count < min(_FEWEST, short):
         return 1.0, 1 / (_DRAWS + 1)
-    distance = _distance(np.sort(values), count, rest, sigma)
+    distance = float(_distance(np.sort(values), count, rest, sigma))
     size = min(count, _DRAWN)
     null = _null(size, max(size, round(size * rest / count)))
     larger = null + _GROWTH * math.log(count / size) >= count * distance
     return distance, (1 + int(larger.sum())) / (_DRAWS + 1)
 
 
-def _distance(ascending: Floats, short: int, long: int, sigma: float) -> float:
+def _distance(ascending: Floats, short: int, long: int, sigma: float) -> Floats:
     law = np.asarray(MarchenkoPastur((short, long), sigma).cdf(ascending))
     steps = np.arange(short + 1) / short
-    return float(max((law - steps[:-1]).max(), (steps[1:] - law).max()))
+    return np.asarray(np.maximum(law - steps[:-1], steps[1:] - law).max(-1))
 
 
 @lru_cache(maxsize=64)
 def _null(short: int, long: int) -> Floats:
-    # r·D of noise.
+    # r·D of noise, from squared singular values: of bidiagonal matrices of chi variables.
     rng = np.random.default_rng(0)
-    drawn = (np.sqrt(_drawn_squares(rng, short, long)) for _ in range(_DRAWS))
-    return np.array([short * _distance(values, short, long, 1.0) for values in drawn])
-
-
-def _drawn_squares(rng: np.random.Generator, short: int, long: int) -> Floats:
-    # Squared singular values of Gaussian noise, ascending: of a bidiagonal matrix of chi variables.
-    d, e = rng.chisquare(long - np.arange(short)), rng.chisquare(short - 1 - np.arange(short - 1))
-    diagonal = d + np.append(0.0, e)
-    squares = scipy.linalg.eigvalsh_tridiagonal(diagonal, np.sqrt(d[:-1] * e)) if short > 1 else diagonal
-    return np.asarray(np.clip(squares, 0.0, None))
+    tridiagonal = np.zeros((_DRAWS, short, short))  # its lower half
+    places = np.arange(short)
+    for matrix in tridiagonal:
+        d, e = rng.chisquare(long - places), rng.chisquare(short - 1 - places[:-1])
+        matrix[places, places] = d + np.append(0.0, e)
+        matrix[places[1:], places[:-1]] = np.sqrt(d[:-1] * e)
+    values = np.sqrt(np.clip(np.linalg.eigvalsh(tridiagonal), 0.0, None))
+    return short * _distance(values, short, long, 1.0)
 
 
 def whiten(matrix: Floats, rounds: int = 20) -> tuple[Floats, Floats, Floats]:
@@ -299,23 +299,42 @@ def whiten(matrix: Floats, rounds: int = 20) -> tuple[Floats, Floats, Floats]:
     return values / rows[:, None] / columns, rows, columns
 
 
-def other_noise(residual: Floats) -> str:
-    """Describe the evidence against equal, independent, Gaussian entries; empty if there is none."""
-    m, n = residual.shape
-    if min(m, n) < 2 or not ((residual != 0).any(0).all() and (residual != 0).any(1).all()):
-        empty = int((residual == 0).all(1).sum()), int((residual == 0).all(0).sum())
-        return f"{empty[0]} rows and {empty[1]} columns are zero: leave them out" if any(empty) else ""
-    white = residual / np.sqrt(np.mean(residual**2))
-    squares = white**2
-    kurtosis = float((squares**2).mean())
-    for name, means, others in (("rows", squares.mean(1), n), ("columns", squares.mean(0), m)):
+def other_noise(blocks: Iterable[Floats], tall: bool = False) -> str:
+    """Describe the evidence against equal, independent, Gaussian entries; empty if there is none.
+
+    ``blocks`` are consecutive columns of the matrix, or of its transpose if it is ``tall``.
+    """
+    across, down, fourths = 0.0, 0.0, 0.0  # sums of products of neighbours in a row and in a column
+    by_row, by_column, last = [], [], None
+    for block in blocks:
+        squares = block**2
+        by_row.append(squares.sum(1))
+        by_column.append(squares.sum(0))
+        fourths += float(np.einsum("ij,ij->", squares, squares))
+        across += float(np.einsum("ij,ij->", block[:, 1:], block[:, :-1]))
+        across += 0.0 if last is None else float(last @ block[:, 0])
+        down += float(np.einsum("ij,ij->", block[1:], block[:-1]))
+        last = block[:, -1]
+    rows, columns = np.sum(by_row, 0), np.concatenate(by_column)
+    m, n = len(rows), len(columns)
+    sides = [("row", rows, n, across, m * (n - 1)), ("column", columns, m, down, (m - 1) * n)]
+    if tall:
+        sides = [("row", *sides[1][1:]), ("column", *sides[0][1:])]
+    empty = [int((sums == 0).sum()) for _, sums, *_ in sides]
+    if any(empty):
+        return "{} rows and {} columns are zero: leave them out".format(*empty)
+    if min(m, n) < 2:
+        return ""
+    variance = float(rows.sum()) / (m * n)
+    kurtosis = fourths / (m * n) / variance**2
+    for name, sums, others, _, _ in sides:
         expected = max(kurtosis - 1, 2.0) / others
-        if float(np.var(means)) > expected * (1 + _SURE * math.sqrt(2 / (len(means) - 1))) + 0.01:
-            return f"{name} differ in scale: whiten first"
-    for name, one, other in (("a row", white[:, 1:], white[:, :-1]), ("a column", white[1:], white[:-1])):
-        correlation = float((one * other).mean())
-        if abs(correlation) * math.sqrt(one.size) > _SURE and abs(correlation) > 0.02:
-            return f"neighbours in {name} are correlated ({correlation:.2f}): not white, no threshold holds"
+        if float(np.var(sums / others / variance)) > expected * (1 + _SURE * math.sqrt(2 / (len(sums) - 1))) + 0.01:
+            return f"{name}s differ in scale: whiten first"
+    for name, _, _, products, pairs in sides:
+        correlation = products / pairs / variance
+        if abs(correlation) * math.sqrt(pairs) > _SURE and abs(correlation) > 0.02:
+            return f"neighbours in a {name} are correlated ({correlation:.2f}): not white, no threshold holds"
     if abs(kurtosis - 3) > _SURE * math.sqrt(24 / (m * n)) + 0.1:
         tails = "heavy" if kurtosis > 3 else "light"
         return f"entries have {tails} tails (kurtosis {kurtosis:.1f}, Gaussian 3): false alarms are not as stated"

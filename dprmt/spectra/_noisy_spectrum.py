@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from dprmt.spectra._arrays import (
     is_tensor,
     to_float64,
 )
-from dprmt.spectra._backends import leading_spectrum
 from dprmt.spectra._noise_level import ROUNDING, NoiseFit, clear_spikes, noise_fit, other_noise, spectrum_sigma
 from dprmt.spectra._phase_transition import (
     bulk_edge,
@@ -31,7 +30,7 @@ from dprmt.spectra._phase_transition import (
     spike_map_inverse,
     vector_overlaps,
 )
-from dprmt.spectra._tracy_widom import false_alarm_rate, kappa_for
+from dprmt.spectra._tracy_widom import false_alarm_rate, kappa_for, visible_signal
 
 Floats = NDArray[np.float64]
 
@@ -143,23 +142,24 @@ class NoisySpectrum:
         return np.asarray(left * np.array([spike.shrunk for spike in self.spikes]) @ right.T)
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the histogram of the singular values against the law of the noise.
+        """Draw the histogram of the singular values against the law of the noise; without noise, the sorted values.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
             Where to draw; a new figure otherwise.
         **options
-            Of `dprmt.plots.plot_spectrum_histogram`.
+            Of `dprmt.plots.plot_spectrum_histogram`, or of `dprmt.plots.plot_singular_values`.
 
         Returns
         -------
         matplotlib.axes.Axes
             The axes.
         """
-        from dprmt.plots import plot_spectrum_histogram
+        from dprmt.plots import plot_singular_values, plot_spectrum_histogram
 
-        return plot_spectrum_histogram(self.singular_values, self.shape, self.sigma, ax=ax, **options)
+        draw = plot_spectrum_histogram if self.sigma > 0 else plot_singular_values
+        return draw(self.singular_values, self.shape, self.sigma, ax=ax, **options)
 
     def predicted(self) -> Floats:
         """Return the singular values by the law of the noise, given as many spikes.
@@ -272,7 +272,8 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
     values = _float64_matrix(matrix)
     sigma = check_real("sigma", sigma, low=0.0)
     m, n = int(values.shape[0]), int(values.shape[1])
-    return spectrum_of_values(np.asarray(np.linalg.svdvals(values)), (m, n), sigma, false_alarm, values)
+    observed = np.asarray(np.linalg.svdvals(values))
+    return replace(spectrum_of_values(observed, (m, n), sigma, false_alarm, GramSpectrum(values)), matrix=values)
 
 
 def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | None = None) -> NoisySpectrum:
@@ -326,14 +327,14 @@ def spectrum_of_values(
     shape: tuple[int, int],
     sigma: float,
     false_alarm: float,
-    matrix: Floats | None = None,
+    matrix: GramSpectrum | None = None,
     entries: str = "",
 ) -> NoisySpectrum:
     """Build the spectrum of singular values in decreasing order; the entries of a matrix are tested, or ``entries`` is
     used.
     """
     if sigma == 0:
-        return _without_noise(observed, shape, false_alarm, matrix)
+        return _without_noise(observed, shape, false_alarm)
     edge, threshold, kappa = bulk_edge(shape, sigma), detection_threshold(shape, sigma), kappa_for(shape, false_alarm)
     rate = false_alarm if kappa > 1 else false_alarm_rate(shape, 1.0)
     spikes = _spikes(observed[observed > kappa * edge], shape, sigma)
@@ -341,33 +342,78 @@ def spectrum_of_values(
     own = spectrum_sigma(observed, shape, ROUNDING)
     clear = clear_spikes(observed, shape, own)
     clear = clear if 4 * clear <= len(observed) else min(clear, clear_spikes(observed, shape, sigma))
-    residual = None if matrix is None else _without(matrix, observed, clear)
-    found = entries if residual is None else other_noise(residual)
-    fit = noise_fit(observed, shape, sigma, len(spikes), found)
-    return NoisySpectrum(shape, sigma, edge, threshold, kappa * edge, rate, observed, spikes, visible, fit, matrix)
+    if matrix is not None and 4 * clear <= len(observed):  # else little would be left
+        entries = other_noise(matrix.blocks(without=clear), matrix.tall)
+    fit = noise_fit(observed, shape, sigma, len(spikes), entries)
+    return NoisySpectrum(shape, sigma, edge, threshold, kappa * edge, rate, observed, spikes, visible, fit)
 
 
-def _without_noise(
-    observed: Floats, shape: tuple[int, int], false_alarm: float, matrix: Floats | None
-) -> NoisySpectrum:
+def _without_noise(observed: Floats, shape: tuple[int, int], false_alarm: float) -> NoisySpectrum:
     # Every value above rounding is signal.
     gate = 4 * ROUNDING * max(shape) * float(observed[0])
     spikes = tuple(Spike(value, value, value, 1.0, 1.0) for value in observed[observed > gate].tolist())
     fit = noise_fit(observed, shape, 1.0, len(spikes), "")
-    return NoisySpectrum(shape, 0.0, 0.0, 0.0, gate, false_alarm, observed, spikes, 0.0, fit, matrix)
+    return NoisySpectrum(shape, 0.0, 0.0, 0.0, gate, false_alarm, observed, spikes, 0.0, fit)
 
 
-def _without(matrix: Floats, observed: Floats, spikes: int) -> Floats | None:
-    # The matrix without its leading singular vectors; None if little would be left of it.
-    if not spikes:
-        return matrix
-    if 4 * spikes > min(matrix.shape):
-        return None
-    wide = matrix if len(matrix) <= matrix.shape[1] else matrix.T
-    between = (observed[spikes - 1 : spikes] + observed[spikes : spikes + 1]) / 2 / observed[0]
-    top = leading_spectrum(wide[None] / observed[0], between).vectors[0]
-    rest = wide - top @ (top.T @ wide)
-    return np.asarray(rest if wide is matrix else rest.T)
+class GramSpectrum:
+    """The singular values of a matrix, and what is left without its leading vectors, in the memory of a Gram matrix.
+
+    The Gram matrix of the shorter side, of length r, is summed in float64 over blocks of the longer side, and made
+    tridiagonal in place: 8r² bytes, without a copy of the matrix. A square s² has an error of some ``2⁻⁵⁰ s₁²``, s₁
+    the top value. So s has an error of about ``2⁻⁵⁰ s₁²/s``, and at most ``2⁻²³ s₁``, as rounding to float32 has.
+    """
+
+    def __init__(self, matrix: NDArray[Any]) -> None:
+        self.tall = len(matrix) > matrix.shape[1]
+        self._wide = matrix.T if self.tall else matrix
+        self._unit = math.ldexp(1.0, math.frexp(largest_entry(matrix))[1] - 1)
+
+    @cached_property
+    def _tridiagonal(self) -> tuple[Floats, Floats, Floats, Floats]:
+        # Diagonal, subdiagonal, reflectors below it, and their scales.
+        rows = len(self._wide)
+        gram = np.zeros((rows, rows), order="F")
+        for block in self.blocks():
+            gram = scipy.linalg.blas.dsyrk(1.0, block, 1.0, gram, lower=1, overwrite_c=1)
+        work = int(scipy.linalg.lapack.dsytrd_lwork(rows, lower=1)[0])
+        gram, diagonal, below, scales, _ = scipy.linalg.lapack.dsytrd(gram, lower=1, lwork=work, overwrite_a=1)
+        return diagonal, below, gram, scales
+
+    @cached_property
+    def values(self) -> Floats:
+        """All singular values, in decreasing order."""
+        diagonal, below, _, _ = self._tridiagonal
+        squares = scipy.linalg.eigvalsh_tridiagonal(diagonal, below, lapack_driver="sterf")
+        return np.asarray(self._unit * np.sqrt(np.clip(squares[::-1], 0.0, None)))
+
+    def _leading(self, count: int) -> Floats:
+        # Singular vectors of the shorter side.
+        diagonal, below, reflectors, scales = self._tridiagonal
+        last, choice = len(diagonal) - 1, {"select": "i", "lapack_driver": "stemr"}
+        place = (last + 1 - count, last)
+        vectors = scipy.linalg.eigh_tridiagonal(diagonal, below, select_range=place, **choice)[1]
+        # The reflectors are the columns below the diagonal: a view that starts one entry later, with a row more.
+        shifted = reflectors.ravel("F")[1 : 1 + last * len(diagonal)].reshape((len(diagonal), last), order="F")
+        vectors[1:] = scipy.linalg.lapack.dormqr("L", "N", shifted, scales, vectors[1:], 64 * count)[0]
+        vectors[~self._wide.any(1)] = 0.0
+        return np.asarray(vectors)
+
+    def blocks(self, without: int = 0) -> Iterator[Floats]:
+        """Yield columns of the wide matrix in float64, in a unit near its largest entry, without leading vectors."""
+        rows, columns = self._wide.shape
+        width = max(128, 2**17 // rows)  # of a MiB, or more where thin products would be slow
+        leading = self._leading(without) if without else None
+        for start in range(0, columns, width):
+            block = np.divide(self._wide[:, start : start + width], self._unit, order="F", dtype=np.float64)
+            if leading is not None:
+                block -= leading @ (leading.T @ block)
+            yield block
+
+
+def largest_entry(matrix: NDArray[Any]) -> float:
+    """Return the largest absolute value; NaN if there is one among the entries."""
+    return max(float(matrix.max()), -float(matrix.min()))
 
 
 def _float64_matrix(matrix: Any) -> Floats:
@@ -384,81 +430,3 @@ def _spikes(observed: Floats, shape: tuple[int, int], sigma: float) -> tuple[Spi
     signals = spike_map_inverse(observed, shape, sigma)
     columns = observed, signals, shrink(observed, shape, sigma), *vector_overlaps(signals, shape, sigma)
     return tuple(Spike(*row) for row in np.stack(columns, axis=1).tolist())
-
-
-_POWER_DRAWS = 400
-
-
-def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01, power: float = 0.95) -> float:
-    """Find the clean singular value that is detected in a given share of draws.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        ``(m, n)`` of the matrix, either orientation.
-    sigma : float
-        Standard deviation of one entry of the noise, >= 0, in the units of the matrix.
-    false_alarm : float, default 0.01
-        False-alarm rate of the gate, in [1e-30, 1 - 1e-6].
-    power : float, default 0.95
-        Share of draws in which a matrix of rank one with this value passes the gate, in (0, 1).
-
-    Returns
-    -------
-    float
-        From 400 draws: the share is met within two standard errors, 2.2 % at 95 %.
-
-    Raises
-    ------
-    ParameterError
-        If an argument is out of range.
-
-    Notes
-    -----
-    With one spike ``X = λuvᵀ`` the noise is reduced to a tridiagonal T that leaves u and v in place. A value g is
-    singular for ``T + λe₁e₁ᵀ`` if ``1/λ = β + g√(αγ)``, with ``α = e₁ᵀ(g² - TTᵀ)⁻¹e₁``, γ the same for Tᵀ, and ``β =
-    e₁ᵀ(g² - TTᵀ)⁻¹Te₁``. So every draw has one λ.
-
-    Examples
-    --------
-    >>> round(visible_signal((64, 256), 1.0) / detection_threshold((64, 256), 1.0), 1)
-    1.5
-    """
-    edge = bulk_edge(shape, 1.0)
-    gate = kappa_for(shape, false_alarm) * edge
-    share = check_real("power", power, low=0.0, high=1.0, low_open=True, high_open=True)
-    short, long = sorted((int(shape[0]), int(shape[1])))
-    return check_real("sigma", sigma, low=0.0) * float(np.quantile(_first_called(short, long, gate), share))
-
-
-@lru_cache(maxsize=64)
-def _first_called(short: int, long: int, gate: float) -> Floats:
-    # Least λ > 0 that passes the gate, for each draw of noise of σ = 1; 0 if the noise alone passes.
-    rng = np.random.default_rng(0)
-    found = np.zeros(_POWER_DRAWS)
-    for i in range(_POWER_DRAWS):
-        d = rng.standard_normal(short)
-        below = np.sqrt(rng.chisquare(short - 1 - np.arange(short - 1)))
-        right = np.sqrt(rng.chisquare(np.maximum(long - 1 - np.arange(short), 1e-300)))
-        upper = right[:-1] if long > short else right[: short - 1]
-        rest = right[-1] if long > short else 0.0  # of the columns beyond, folded into one
-        bands = np.zeros((3, short))  # of g² - TTᵀ, the lower ones
-        bands[0] = gate**2 - d**2
-        bands[0, :-1] -= upper**2
-        bands[0, 1:] -= below**2
-        bands[0, -1] -= rest**2
-        bands[1, :-1] = -d[:-1] * below
-        bands[1, :-1] -= upper * d[1:]
-        bands[2, : short - 2] = -upper[: short - 2] * below[1:] if short > 2 else 0.0
-        sides = np.zeros((short, 2))
-        sides[0, 0], sides[0, 1] = 1.0, d[0]
-        if short > 1:
-            sides[1, 1] = below[0]
-        try:
-            solved = scipy.linalg.solveh_banded(bands[: min(3, short)], sides, lower=True)
-        except np.linalg.LinAlgError:
-            continue  # the noise alone is above the gate
-        α, β = float(solved[0, 0]), float(solved[0, 1])
-        γ = (1 + float(sides[:, 1] @ solved[:, 1])) / gate**2
-        found[i] = max(0.0, 1 / (β + gate * math.sqrt(α * γ)))
-    return found

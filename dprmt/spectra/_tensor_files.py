@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -52,9 +53,9 @@ _PICKLED = ("pickle", "Python objects", "weights_only")
 class UnreadableFileError(ValueError):
     """A file that cannot be read as named arrays."""
 
-    def __init__(self, allowed: str, reason: str = "") -> None:
+    def __init__(self, allowed: str, reason: str = "", place: str | Path = "the file") -> None:
         self.allowed, self.reason = allowed, reason
-        super().__init__(f"must be {allowed} ({reason})")
+        super().__init__(f"{place} must be {allowed}" + (f" ({reason})" if reason else ""))
 
 
 class EightBit(np.ndarray):
@@ -80,10 +81,10 @@ def open_tensors(path: Path) -> dict[str, Reader]:
     """
     if path.is_dir():
         return _open_folder(path)
-    if path.name.endswith(".index.json"):
+    if path.name.endswith(".index.json") and path.is_file():
         return _open_shards(path)
     suffix = path.suffix.lower()
-    if suffix not in _FORMATS:
+    if suffix not in _FORMATS and not path.name.endswith(".index.json"):
         raise UnreadableFileError("a file that ends in " + ", ".join(_FORMATS) + ", or a folder of them")
     if not os.path.isfile(path):
         raise UnreadableFileError("a file", "no such file")
@@ -131,7 +132,8 @@ def _guarded(read: Callable[[], _T], suffix: str) -> _T:
         pickled = isinstance(error, pickle.UnpicklingError) or any(word in reason for word in _PICKLED)
     allowed = f"a {suffix} file of arrays"
     if pickled:
-        raise UnreadableFileError(allowed, "damaged, or with pickled objects in it, which could run code")
+        advice = "damaged, or with pickled objects in it, which could run code: save a state_dict() instead"
+        raise UnreadableFileError(allowed, advice)
     raise UnreadableFileError(allowed, reason.splitlines()[0])
 
 
@@ -175,7 +177,9 @@ def _read_safetensor(path: Path, offset: int, dtype: str, shape: list[int]) -> A
         return np.broadcast_to(np.zeros((), "V1"), shape)
     values = np.fromfile(path, code, math.prod(shape), offset=offset).reshape(shape)
     if dtype == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        wide = values.astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
     return _EIGHT_BITS[dtype][values].view(EightBit) if dtype in _EIGHT_BITS else values
 
 
@@ -189,7 +193,8 @@ def _needing(module: str, install: str) -> Any:
 
 def _open_torch(path: Path) -> dict[str, Reader]:
     torch = _needing("torch", "extra train")
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    mapped = zipfile.is_zipfile(path)  # not read before it is used; older files have no such form
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     named = {path.stem: content} if isinstance(content, torch.Tensor) else dict(_leaves(content))
     return {name: partial(as_numpy, leaf) for name, leaf in named.items() if isinstance(leaf, torch.Tensor)}
 

@@ -18,7 +18,6 @@ from dprmt.spectra._phase_transition import bulk_edge
 from dprmt.spectra._top_singular_value import LARGEST_SIDE, TopSingularValue
 
 Centring = Literal["johnstone", "ma"]
-_ORDER = 64
 
 
 class TracyWidom:
@@ -140,7 +139,7 @@ def _log_cdf(s: float) -> float:
 
 @lru_cache(maxsize=1)
 def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return np.polynomial.legendre.leggauss(_ORDER)
+    return np.polynomial.legendre.leggauss(64)
 
 
 def tracy_widom_edge(shape: Sequence[int], sigma: float, false_alarm: float, centring: Centring = "johnstone") -> float:
@@ -299,3 +298,78 @@ def _kappa_for(m: int, n: int, false_alarm: float) -> float:
     if m <= LARGEST_SIDE:
         return TopSingularValue((m, n)).isf(false_alarm) / edge
     return tracy_widom_edge((m, n), 1.0, false_alarm, centring="ma") / edge
+
+
+def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01, power: float = 0.95) -> float:
+    """Find the clean singular value that is detected in a given share of draws.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        ``(m, n)`` of the matrix, either orientation.
+    sigma : float
+        Standard deviation of one entry of the noise, >= 0, in the units of the matrix.
+    false_alarm : float, default 0.01
+        False-alarm rate of the gate, in [1e-30, 1 - 1e-6].
+    power : float, default 0.95
+        Share of draws in which a matrix of rank one with this value passes the gate, in (0, 1).
+
+    Returns
+    -------
+    float
+        From 400 draws: the share is met within two standard errors, 2.2 % at 95 %.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+
+    Notes
+    -----
+    With one spike ``X = λuvᵀ`` the noise is reduced to a tridiagonal T that leaves u and v in place. A value g is
+    singular for ``T + λe₁e₁ᵀ`` if ``1/λ = β + g√(αγ)``, with ``α = e₁ᵀ(g² - TTᵀ)⁻¹e₁``, γ the same for Tᵀ, and ``β =
+    e₁ᵀ(g² - TTᵀ)⁻¹Te₁``. So every draw has one λ.
+
+    Examples
+    --------
+    >>> round(visible_signal((64, 256), 1.0) / detection_threshold((64, 256), 1.0), 1)
+    1.5
+    """
+    edge = bulk_edge(shape, 1.0)
+    gate = kappa_for(shape, false_alarm) * edge
+    share = check_real("power", power, low=0.0, high=1.0, low_open=True, high_open=True)
+    short, long = sorted((int(shape[0]), int(shape[1])))
+    return check_real("sigma", sigma, low=0.0) * float(np.quantile(_first_called(short, long, gate), share))
+
+
+@lru_cache(maxsize=64)
+def _first_called(short: int, long: int, gate: float, draws: int = 400) -> NDArray[np.float64]:
+    # Least λ > 0 that passes the gate, for each draw of noise of σ = 1; 0 if the noise alone passes.
+    rng = np.random.default_rng(0)
+    found = np.zeros(draws)
+    for i in range(draws):
+        d = rng.standard_normal(short)
+        below = np.sqrt(rng.chisquare(short - 1 - np.arange(short - 1)))
+        right = np.sqrt(rng.chisquare(np.maximum(long - 1 - np.arange(short), 1e-300)))
+        upper = right[:-1] if long > short else right[: short - 1]
+        rest = right[-1] if long > short else 0.0  # of the columns beyond, folded into one
+        bands = np.zeros((3, short))  # of g² - TTᵀ, the lower ones
+        bands[0] = gate**2 - d**2
+        bands[0, :-1] -= upper**2
+        bands[0, 1:] -= below**2
+        bands[0, -1] -= rest**2
+        bands[1, :-1] = -d[:-1] * below
+        bands[1, :-1] -= upper * d[1:]
+        bands[2, : short - 2] = -upper[: short - 2] * below[1:] if short > 2 else 0.0
+        sides = np.zeros((short, 2))
+        sides[0, 0], sides[0, 1] = 1.0, d[0]
+        if short > 1:
+            sides[1, 1] = below[0]
+        try:
+            solved = scipy.linalg.solveh_banded(bands[: min(3, short)], sides, lower=True)
+        except np.linalg.LinAlgError:
+            continue  # the noise alone is above the gate
+        α, β = float(solved[0, 0]), float(solved[0, 1])
+        γ = (1 + float(sides[:, 1] @ solved[:, 1])) / gate**2
+        found[i] = max(0.0, 1 / (β + gate * math.sqrt(α * γ)))
+    return found

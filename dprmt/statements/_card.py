@@ -9,18 +9,30 @@ from functools import lru_cache
 from typing import Any
 
 from dprmt import __version__
-from dprmt._rounding import round_up
+from dprmt._rounding import round_down, round_up
 from dprmt._validation import check_real
 from dprmt.accounting import AddRemove, Composition, Group, PrivacyBounds, worst_of
 from dprmt.statements._claim import claim
-from dprmt.statements._markdown import markdown
-from dprmt.statements._sentences import releases, statement, trainings
+from dprmt.statements._sentences import (
+    norms_sentence,
+    relation_sentence,
+    release_sentence,
+    releases,
+    sampling_sentence,
+    statement,
+    trainings,
+)
 
 FALSE_POSITIVE_RATE = 0.01
 LEAST_DELTA = 1e-10
 RELEASED = ("the trained parameters after every step, and whatever is computed from them",)
 _PUBLIC = "the number of samples, names of labels, and all that a recipe says: public"
 _PUBLIC_CONSTANTS = "names of labels, and all that a recipe says, chosen without the number of samples: public"
+_NOT_VERIFIED = "No statement for `dprmt verify`: its small program does not know this mechanism or what is released."
+_VERIFIED = (
+    "`{}`, given this card as JSON, proves or refutes every end of ε above in ball arithmetic, with a small program"
+    " that shares no code with the accountant."
+)
 NOT_COVERED = (
     "anything else that is computed from the training data: losses, sizes of batches, norms, times",
     "scores on validation or test data, which are about those data, unless they are listed as released",
@@ -106,12 +118,12 @@ class PrivacyCard:
             "phases": [{"mechanism": one.as_dict(), "steps": steps} for one, steps in trainings(self.run)],
             **({"also": also} if also else {}),
             "delta": self.delta,
-            "epsilon": _finite(self.worst),
+            "epsilon": json_bounds(self.worst),
             "direction": self.worst.direction,
-            "by_direction": {way: _finite(bounds) for way, bounds in self.epsilon.items()},
-            "gdp_mu": _finite(self.gdp_mu) | {"least_delta": LEAST_DELTA},
-            "advantage": _finite(self.advantage),
-            "true_positive_rate": _finite(self.true_positive_rate) | {"false_positive_rate": FALSE_POSITIVE_RATE},
+            "by_direction": {way: json_bounds(bounds) for way, bounds in self.epsilon.items()},
+            "gdp_mu": json_bounds(self.gdp_mu) | {"least_delta": LEAST_DELTA},
+            "advantage": json_bounds(self.advantage),
+            "true_positive_rate": json_bounds(self.true_positive_rate) | {"false_positive_rate": FALSE_POSITIVE_RATE},
             "released": list(self.released),
             "not_covered": list(self.not_covered),
             "ledger": self.ledger or None,
@@ -132,7 +144,7 @@ class PrivacyCard:
         str
             Markdown; every number is a bound as printed.
         """
-        return markdown(self, verify if claim(self.run, self.delta, self.epsilon) else None)
+        return _markdown(self, verify if claim(self.run, self.delta, self.epsilon) else None)
 
 
 def privacy_card(
@@ -200,6 +212,58 @@ def _numbers(
     return run.epsilon_by_direction(delta), mu, run.advantage(), rate
 
 
-def _finite(bounds: PrivacyBounds) -> dict[str, Any]:
-    # JSON has no infinity: null means that nothing finite could be certified.
+def _markdown(card: PrivacyCard, verify: str | None) -> str:
+    """Return the card; ``verify`` is the command that proves its ends, if there is one."""
+    said = release_sentence
+    rows = [
+        ("relation", f"{card.run.neighbours.kind}: {relation_sentence(card.run)}"),
+        ("one sample", card.unit),
+        *_mechanism_rows(card.run),
+        (
+            "(ε, δ)",
+            f"{between(card.worst, 'ε')} at δ = {card.delta:g}; {card.worst.direction or 'neither direction'} decides",
+        ),
+        *((f"ε to {way}", between(bounds, "ε")) for way, bounds in card.epsilon.items()),
+        ("μ of Gaussian DP, where δ > 1e-10", between(card.gdp_mu, "μ")),
+        ("attacker's advantage", between(card.advantage, "A")),
+        ("true positive rate at a false positive rate of 1 %", between(card.true_positive_rate, "β")),
+    ]
+    if card.ledger:
+        rows.append(("ledger", ", ".join(f"{name} {value}" for name, value in card.ledger.items())))
+    lines = [f"| {name} | {text.replace('|', chr(92) + '|')} |".replace("\n", " ") for name, text in rows]
+    parts = [
+        "# Privacy card",
+        "\n".join(["| | |", "|---|---|", *lines]),
+        "## What may be written",
+        card.statement(),
+        "## Released",
+        "\n".join(f"- {line}" for line in (*card.released, *(said(*one) for one in releases(card.run)))),
+        "## Not covered",
+        "\n".join(f"- {line}" for line in card.not_covered),
+        "## Verified by",
+        _NOT_VERIFIED if verify is None else _VERIFIED.format(verify),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _mechanism_rows(run: Composition) -> list[tuple[str, str]]:
+    rows, phases = [], trainings(run)
+    for number, (mechanism, steps) in enumerate(phases, 1):
+        phase = "" if len(phases) == 1 else f", phase {number}"
+        by_pairs = "" if mechanism.has_pairs else " (analysis: composed curves)"
+        rows += [
+            (f"sampling{phase}", sampling_sentence(mechanism.sampling, steps).removeprefix("for ")),
+            (f"noise multiplier{phase}", f"{mechanism.noise_multiplier:.6g}"),
+            (f"norms and probes{phase}", norms_sentence(mechanism.norms).removeprefix("by ") + by_pairs),
+        ]
+    return rows
+
+
+def between(bounds: PrivacyBounds, symbol: str, at_most: str = "≤") -> str:
+    """Return an interval as text, rounded outward."""
+    return f"{round_down(bounds.lower)} {at_most} {symbol} {at_most} {round_up(bounds.upper)}"
+
+
+def json_bounds(bounds: PrivacyBounds) -> dict[str, float | bool | None]:
+    """Return bounds for JSON, which has no infinity: null means that nothing finite could be certified."""
     return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}

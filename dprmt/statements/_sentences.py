@@ -105,7 +105,9 @@ def relation_sentence(run: Composition) -> str:
             f"under the addition or removal of {who}, provided that the sampling rate and the divisor of the sum were"
             " chosen without the number of samples"
         )
-    return f"when {who} may{each} be replaced by one without a gradient, the number of samples being public"
+    is_shared = any(mechanism.beside for mechanism, _ in trainings(run))
+    absent = "one without a gradient" + (" that is in none of the sums" if is_shared else "")
+    return f"when {who} may{each} be replaced by {absent}, the number of samples being public"
 
 
 def sampling_sentence(sampling: Sampling, steps: int) -> str:
@@ -137,6 +139,14 @@ def norms_sentence(norms: Norms) -> str:
     if isinstance(norms, HutchPlusPlus):
         estimate = f"a sketch of {norms.sketch} columns and {estimate} (Hutch++)"
     return f"by gradient norms estimated with {estimate}, {sharing}"
+
+
+def norms_label(norms: Norms) -> str:
+    """Name the norm method in a few words, with who may see the probes."""
+    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
+        return "exact norms"
+    sketch = f", a sketch of {norms.sketch}" if isinstance(norms, HutchPlusPlus) else ""
+    return f"{norms.probes} {'secret' if norms.secret else 'public'} probes{sketch}"
 
 
 def release_sentence(release: Release, times: int) -> str:

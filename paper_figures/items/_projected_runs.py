@@ -56,7 +56,7 @@ class ProjectedPlan(ClippingPlan):
         options = dict(self.options)
         order = options.pop("order", "project-then-privatize")
         grape = {name: options.pop(name) for name in ("rule", "at_refresh", "betas", "floor") if name in options}
-        subspaces = Subspaces(self.model, **{"refresh_every": 25, "keep": True, **options})
+        subspaces = Subspaces(self.model, **{"refresh_every": 25, **options})
         inner = DPGrape(self.model.parameters(), optimizer.defaults["lr"], subspaces=subspaces, **grape)
         plan = plan_private(
             self.model,

@@ -1,10 +1,11 @@
-"""Runs of recipes as pieces of an item: scores at every evaluation, by metric."""
+"""Runs of recipes as pieces of an item: scores at every evaluation, by metric, and variants paired by seed."""
 
 from __future__ import annotations
 
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ import numpy as np
 from dprmt._files import read_lines
 from dprmt._validation import ParameterError
 from dprmt.training.recipes import Recipe, recipe_from_dict
+from paper_figures._picture import STYLES, draw_band
 from paper_figures._pieces import Pieces
+
+Changes = dict[str, Any]
+SHORTER: Changes = {"training.steps": 20, "training.batch_size": 128, "evaluation.every": 5, "evaluation.limit": 200}
 
 
 def train_once(recipe: Recipe, seed: int) -> dict[str, Any]:
@@ -107,17 +112,45 @@ def scores(runs: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
     return np.array([run["scores"][metric] for run in runs], dtype=float)
 
 
-def paired(runs: np.ndarray, others: np.ndarray) -> tuple[float, float]:
-    """Mean and standard error of the differences at the end, paired by seed; the error is NaN for one seed."""
-    gaps = runs[:, -1] - others[:, -1]
-    error = gaps.std(ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else np.nan
-    return float(gaps.mean()), float(error)
+@dataclass(frozen=True)
+class PairedRuns:
+    """Accuracies in percent by variant, each of shape (seeds, evaluations), at equal ε over the same seeds."""
+
+    recipe: str
+    steps: Sequence[float]
+    accuracy: Mapping[str, np.ndarray]
+    earlier_seconds: float
+
+    @property
+    def variants(self) -> list[str]:
+        return list(self.accuracy)
+
+    @property
+    def seeds(self) -> int:
+        return min(map(len, self.accuracy.values()))
+
+    @property
+    def length(self) -> str:
+        return f"{self.recipe}, {self.steps[-1]:g} steps"
+
+    def last(self, variant: str) -> np.ndarray:
+        """At the end of each seed's run."""
+        return self.accuracy[variant][:, -1]
+
+    def difference(self, variant: str, baseline: str) -> np.ndarray:
+        """At the end, in points, paired by seed."""
+        return self.last(variant) - self.last(baseline)
+
+    def draw(self, ax: Any, styles: Mapping[str, str]) -> None:
+        """Mean and spread over the steps, by variant."""
+        for name, values in self.accuracy.items():
+            draw_band(ax, self.steps, values, name, STYLES[styles[name]])
+        ax.set(xlabel="step", ylabel="accuracy, %")
+        ax.legend(frameon=False)
 
 
-def draw_band(ax: Any, steps: Sequence[float], values: np.ndarray, label: str, style: Mapping[str, Any]) -> None:
-    """Mean over the seeds with a band of one standard deviation."""
-    mean = values.mean(0)
-    ax.plot(steps, mean, label=label, **style)
-    if len(values) > 1:
-        spread = values.std(0, ddof=1)
-        ax.fill_between(steps, mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)
+def trained(pieces: Pieces, recipe: Recipe, variants: Mapping[str, Changes], seeds: int) -> PairedRuns:
+    """Train what the pieces lack."""
+    runs = run_variants(pieces, recipe, variants, range(seeds))
+    accuracy = {name: 100 * scores(found, "accuracy") for name, found in runs.items()}
+    return PairedRuns(recipe.name, next(iter(runs.values()))[0]["steps"], accuracy, pieces.earlier_seconds)

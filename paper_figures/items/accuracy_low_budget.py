@@ -16,7 +16,7 @@ from paper_figures._picture import picture
 from paper_figures._pieces import Pieces
 from paper_figures._reproduction import Found, Item, Scale
 from paper_figures._verdict import Reason
-from paper_figures.items._paired_runs import SHORTER, Changes, trained
+from paper_figures.items._recipe_runs import SHORTER, Changes, trained
 
 RECIPE = load_recipe("roberta-tiny-docstrings").with_changes({"evaluation.every": 5, "denoising.method": "none"})
 SEEDS = {"small": 2, "long": 5}

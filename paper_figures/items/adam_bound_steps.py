@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from dprmt.plots._style import legend_below
 from paper_figures._measured import exact_row
-from paper_figures._picture import picture
+from paper_figures._picture import STYLES, picture
 from paper_figures._pieces import Pieces
-from paper_figures._plots import plot_step_improvement
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures.quadratic import StepRecord, digits_layer, one_step_improvements
 
@@ -29,6 +30,12 @@ COLUMNS = (
     "printed_bound_applies",
 )
 """Of `quadratic.StepRecord`."""
+LOOKS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("cosine", "improvement", "decrease", {"marker": "o", "markersize": 5, "markerfacecolor": "none"}),
+    ("cosine", "bound", "bound, corrected", {"marker": "_", "markersize": 9, "markeredgewidth": 1.6}),
+    ("cosine", "printed_bound", "bound as printed", {"marker": "x", "markersize": 4, "markeredgewidth": 0.8}),
+    ("weighted_cosine", "weighted_bound", "bound in P's geometry", {"marker": ".", "markersize": 3}),
+)
 
 
 def measure(scale: Scale, folder: Path) -> Found:
@@ -37,9 +44,14 @@ def measure(scale: Scale, folder: Path) -> Found:
     rows = pieces.measure({"means": lambda: means(records)})["means"]
 
     def draw(axes: np.ndarray) -> None:
-        for ax, (method, label) in zip(np.ravel(axes), LABELS.items(), strict=True):
-            plot_step_improvement({label: columns(records, method)}, ax=ax)
-            ax.set_xlim(-0.05, 1.0)
+        for ax, (method, label) in zip(axes, LABELS.items(), strict=True):
+            for cosine, column, name, look in LOOKS:
+                points = ([getattr(r, at) for r in records if r.method == method] for at in (cosine, column))
+                ax.plot(*points, linestyle="none", label=name, color=STYLES[label.split(",")[0]]["color"], **look)
+            ax.axhline(0.0, color="0.5", linewidth=1.0)
+            ax.set(title=label, xlabel="cosine of the direction with the gradient", xlim=(-0.05, 1.0))
+            legend_below(ax)
+        axes[0].set_ylabel("decrease of the loss in one step,\nin units of ‖g‖²/(2λ_max)")
 
     return Found(
         [
@@ -60,12 +72,6 @@ def measure(scale: Scale, folder: Path) -> Found:
 def _never_above(rows: Sequence[dict[str, float]], bound: str, name: str) -> Row:
     above = sum(row[bound] > row["improvement"] for row in rows)
     return exact_row(f"of them with {name} above the decrease", above, claim="none", within=(0, 0))
-
-
-def columns(records: Sequence[StepRecord], method: str) -> dict[str, np.ndarray]:
-    """The numbers of one method."""
-    chosen = [record for record in records if record.method == method]
-    return {name: np.array([getattr(record, name) for record in chosen]) for name in COLUMNS}
 
 
 def means(records: Sequence[StepRecord]) -> list[dict[str, float | str]]:

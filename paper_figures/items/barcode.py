@@ -6,7 +6,6 @@ outweighs the gradient. At small scale scikit-learn's digits, at long scale long
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +35,7 @@ LARGER = (
 )
 ORDER = ("adambc", "adam", "gd", "gdm")
 """Of the runs: DP-AdamBC, which the others are compared with, first, so that a run that is stopped has an answer."""
-MOMENTUM, STABILITY = 0.9, {"gd": 0.1, "gdm": 0.1, "adam": 1e-3, "adambc": 0.1}
+STABILITY = {"gd": 0.1, "gdm": 0.1, "adam": 1e-3, "adambc": 0.1}
 SIGMA, CLIPPING, TUNED_ON = 1.0, 1.0, 1000
 MARGINS = {"loss": 0.35, "accuracy": 5.0}
 """In nats and points."""
@@ -70,22 +69,17 @@ EXTENTS: dict[Scale, Extent] = {
 def rate_of(optimizer: str, step: float, batch: float) -> float:
     """The learning rate whose effective step is ``step``, with batches of ``batch`` on average.
 
-    As in `heavy_tail.Trial`: η for "gd", η/(1 - μ) for "gdm", η/(s + γ) for "adam" with γ = stability·s, η/√γ' for
-    "adambc" with γ' = stability·s²; s = σC/L is the noise's deviation.
+    See `heavy_tail.Trial.effective_step`.
 
     Examples
     --------
     >>> [round(rate_of(name, 2.0, 100.0), 6) for name in ("gd", "gdm", "adam", "adambc")]
     [2.0, 0.2, 0.02002, 0.006325]
     """
-    deviation = SIGMA * CLIPPING / batch
-    factors = {
-        "gd": 1.0,
-        "gdm": 1 - MOMENTUM,
-        "adam": deviation * (1 + STABILITY["adam"]),
-        "adambc": deviation * math.sqrt(STABILITY["adambc"]),
-    }
-    return float(f"{step * factors[optimizer]:.6g}")
+    from paper_figures.heavy_tail import Trial
+
+    unit: Any = {"stability": STABILITY[optimizer], "groups": 1, "samples": batch}
+    return float(f"{step / Trial(optimizer, 1.0, CLIPPING, SIGMA, **unit).effective_step:.6g}")
 
 
 def measure(scale: Scale, folder: Path) -> Found:
@@ -230,7 +224,7 @@ def _train(data: Any, extent: Extent) -> Train:
         )
         network = barcode_network(data.classes, seed=seed)
         every = extent.record_every
-        return train_privately(network, data, settings, extent.steps, folder, record_every=every, progress=False)
+        return train_privately(network, data, settings, extent.steps, folder, record_every=every)
 
     return train
 

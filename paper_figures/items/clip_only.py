@@ -8,10 +8,10 @@ from typing import Any
 from dprmt.training.recipes import load_recipe
 from paper_figures._measured import ABOVE_ZERO, mean_row
 from paper_figures._needs import all_missing, missing_gpu, missing_weights
-from paper_figures._picture import STYLES, picture
+from paper_figures._picture import STYLES, draw_band, picture
 from paper_figures._pieces import Pieces
 from paper_figures._reproduction import Found, Item, Scale
-from paper_figures.items._recipe_runs import draw_band, run_variants, scores
+from paper_figures.items._recipe_runs import run_variants, scores
 
 PUBLIC = {"privacy.target_epsilon": None, "privacy.clip_only": True}
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -19,6 +19,7 @@ from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures._verdict import Reason
+from paper_figures.forensics import CHECKS
 from paper_figures.items._recipe_runs import run_variants, scores
 
 OWNER = "generation-50"
@@ -265,7 +266,15 @@ def _printed(scale: Scale, step: int, data: str, model: str, method: str, column
     return published(f"generation-{step}").number(column, data=data, model=model, method=method)
 
 
+def counts(scale: Scale, folder: Path) -> Found:
+    """How often the denoised model is ahead, counted in the printed tables themselves."""
+    check = CHECKS["counts"]
+    return Found(check.rows(published), differs=check.how, reasons=check.reasons, seeds=0)
+
+
+ITEM = Item(OWNER, "Generation early in training", early, ("small", "long", "paper"), form_only=True)
 ITEMS = (
-    Item(OWNER, "Generation early in training", early, ("small", "long", "paper"), form_only=True),
-    Item("generation-400", "Generation late in training", late, ("small", "paper"), form_only=True),
+    ITEM,
+    Item("generation-400", "Generation late in training", late, ("small", "paper"), True, ITEM),
+    Item("generation-counts", "Combinations in which the denoised model is ahead", counts, scales=("paper",)),
 )

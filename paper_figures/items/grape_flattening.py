@@ -7,13 +7,14 @@ median per-sample norm: below it noise and signal shrink together, above it only
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paper_figures._measured import mean_row
-from paper_figures._picture import STYLES, picture
+from paper_figures._picture import LINES, MARKERS, STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
 
 if TYPE_CHECKING:
@@ -70,19 +71,30 @@ def stable_rank(values: np.ndarray) -> float:
     return float(np.square(values).sum() / values.max() ** 2)
 
 
-def measure(scale: Scale, folder: Path) -> Found:
-    from paper_figures._plots import plot_spectrum_flattening
+def draw_spectra(ax: Any, spectra: Mapping[str, np.ndarray]) -> None:
+    """Sorted singular values of the gradient, in units of the largest."""
+    for (name, values), style, marker in zip(
+        spectra.items(), (STYLES["clean"], STYLES["clipped"], *LINES[1:]), MARKERS, strict=False
+    ):
+        heights = np.sort(values)[::-1] / values.max()
+        marked = np.unique(np.geomspace(1, len(values), 12).round().astype(int) - 1).tolist()
+        ax.loglog(
+            np.arange(1, len(values) + 1), heights, marker=marker, markersize=4, markevery=marked, label=name, **style
+        )
+    ax.set_ylim(1e-4, 1.4)
+    ax.set(xlabel="index", ylabel="singular value, in units of the largest")
+    ax.legend(frameon=False)
 
+
+def measure(scale: Scale, folder: Path) -> Found:
     samples = per_sample_gradients()
     draws = [spectra(samples, seed) for seed in range(1, 1 + DRAWS)]
     found = draws[0]
 
     def draw(axes: np.ndarray) -> None:
         for ax, (clipping, values) in zip(axes, found.items(), strict=True):
-            private = {name: spectrum for name, spectrum in values.items() if name != "clean"}
-            plot_spectrum_flattening(values["clean"], private, ax=ax, title=f"C = {clipping:g} × median norm")
-            ax.lines[list(values).index("clipped")].set_color(STYLES["clipped"]["color"])
-            ax.legend(frameon=False)
+            draw_spectra(ax, values)
+            ax.set_title(f"C = {clipping:g} × median norm")
 
     rows = []
     for clipping, values in found.items():

@@ -43,7 +43,7 @@ REASONS = (
         " these gradients: with 2,000 of 67,349 sentences and 400 steps the median LoRA B is at 0.089 of the threshold,"
         " after 40 steps at 0.12, and all sentences in one batch at 0.17 and 0.22. What RoBERTa's own gradients are"
         " like was not measured.",
-        "python -m paper_figures study gate-map page",
+        "git worktree add closed da72f65; cd closed; python -m paper_figures study gate-map page",
     ),
 )
 
@@ -281,10 +281,11 @@ def overhead(scale: Scale, folder: Path) -> Found:
 
 
 SCALES: tuple[Scale, ...] = ("small", "long")
+ITEM = Item(OWNER, "Improvement with and without norm correction", over_steps, SCALES, form_only=True)
 ITEMS = (
-    Item(OWNER, "Improvement with and without norm correction", over_steps, SCALES, form_only=True),
-    Item("kappa-sweep", "Layers that improve, by κ", by_kappa, SCALES, form_only=True),
-    Item("improvement-by-shape", "Improvement of layers by shape", by_shape, SCALES, form_only=True),
-    Item("improvement-by-data", "Improvement on several data sets", by_data, SCALES, form_only=True),
-    Item("overhead", "Denoising as a share of a training step", overhead, SCALES, form_only=True),
+    ITEM,
+    Item("kappa-sweep", "Layers that improve, by κ", by_kappa, SCALES, True, ITEM),
+    Item("improvement-by-shape", "Improvement of layers by shape", by_shape, SCALES, True, ITEM),
+    Item("improvement-by-data", "Improvement on several data sets", by_data, SCALES, True, ITEM),
+    Item("overhead", "Denoising as a share of a training step", overhead, SCALES, True, ITEM),
 )

@@ -17,6 +17,7 @@ from paper_figures._measured import mean_row
 from paper_figures._picture import picture
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures._verdict import Reason
+from paper_figures.items.improvement import ITEM as OWNER
 from paper_figures.items.improvement import MODEL, Steps, probed, where_files_are
 
 SHAPE, SIGMA, DRAWS = (64, 768), 1.0, 20
@@ -90,4 +91,4 @@ def _spike(signal: float, rng: np.random.Generator) -> tuple[float, float, float
     return float(s[0]), float(u[:, 0] @ left) ** 2, float(vt[0] @ right) ** 2
 
 
-ITEM = Item("singular-values", "Singular values before and after the noise", measure, ("small", "long"), form_only=True)
+ITEM = Item("singular-values", "Singular values before and after the noise", measure, ("small", "long"), True, OWNER)

@@ -14,6 +14,7 @@ from dprmt.plots._style import legend_below
 from paper_figures._measured import ABOVE_ZERO, BELOW_ZERO, mean_row
 from paper_figures._picture import STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures.items.improvement import ITEM as OWNER
 from paper_figures.items.improvement import MODEL, Steps, probed, where_files_are
 
 GAINS = {
@@ -58,4 +59,4 @@ def _means(run: Steps, name: str) -> np.ndarray:
     return np.array([np.mean([layer[f"entropy {name}"] for layer in layers]) for layers in steps])
 
 
-ITEM = Item("spectral-entropy", "Spectral entropy of noisy gradients", measure, ("small", "long"), form_only=True)
+ITEM = Item("spectral-entropy", "Spectral entropy of noisy gradients", measure, ("small", "long"), True, OWNER)

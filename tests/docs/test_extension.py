@@ -71,11 +71,11 @@ def half(*, probes, secret, generator):
 """
 
 COMMAND = """
-from dprmt.cli._options import add_command_with, named
+from dprmt.cli._options import add_parser
 
 def add_command(commands):
-    to = named("--to", "NAME", "a person", "who is told", required=True)
-    add_command_with(commands, "answer", (to,), lambda namespace: print(f"{namespace.to}: 42"), "")
+    parser = add_parser(commands, "answer", lambda namespace: print(f"{namespace.to}: 42"), ["--to you"])
+    parser.add_argument("--to", metavar="NAME", required=True, help="who is told")
 """
 
 FIGURE = """

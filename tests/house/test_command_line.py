@@ -7,9 +7,7 @@ import contextlib
 import io
 import json
 import math
-import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -109,19 +107,6 @@ def test_help_says_what_the_answer_means(name: str) -> None:
     assert "Poisson sampling" in text
 
 
-def test_a_run_in_examples_and_epochs(capsys: pytest.CaptureFixture[str]) -> None:
-    epochs = answer(capsys, *EPSILON, "--samples", "1000", "--batch-size", "30", "--epochs", "1.5")
-    assert 0.03 <= epochs["mechanism"]["sampling"]["rate"] < 0.03 * (1 + 1e-15)
-    assert epochs["steps"] == 50
-    assert (epochs["mechanism"]["sampling"]["kind"], epochs["neighbours"]) == ("poisson", "zero-out")
-    rates = answer(capsys, *EPSILON, "--sample-rate", "3/100", "--steps", "50")
-    assert rates == epochs
-    assert (
-        epochs["epsilon"]["upper"]
-        == DPSGD(2.0, epochs["mechanism"]["sampling"]["rate"]).epsilon(steps=50, delta=1e-5).upper
-    )
-
-
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
 def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
     exact, printed = Fraction(batch, batch + more), io.StringIO()
@@ -140,42 +125,6 @@ def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
         )
     rate = json.loads(printed.getvalue())["mechanism"]["sampling"]["rate"]
     assert Fraction(math.nextafter(rate, 0.0)) < exact <= Fraction(rate)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--steps", "5"], "--sample-rate must be given where --sampling is poisson, or --samples with --batch-size"),
-        (["--steps", "5", "--samples", "9"], "--batch-size must be given where the other of"),
-        (
-            ["--steps", "5", "--sample-rate", "0.1", "--samples", "9"],
-            "--samples must be left out where --sample-rate",
-        ),
-        (["--sample-rate", "0.1"], "--steps must be given where --sampling is poisson, or --epochs"),
-        (["--sample-rate", "0.1", "--steps", "5", "--epochs", "2"], "--epochs must be left out where --steps is given"),
-        (
-            ["--steps", "5", "--samples", "9", "--batch-size", "10"],
-            "--batch-size must be an integer in [1, 9], got 10",
-        ),
-        (["--sample-rate", "1e-9", "--epochs", "1e9"], "--epochs must be at most 1e+09 steps long, got 1000000000.0"),
-        (["--sample-rate", "3/0", "--steps", "5"], "--sample-rate must be a number or a fraction such as"),
-        (["--sample-rate", "1e-999999999", "--steps", "5"], "--sample-rate must be a number or a fraction such as"),
-        (["--sample-rate", "1e999999999", "--steps", "5"], "--sample-rate must be a number or a fraction such as"),
-        (["--sample-rate", "5/4", "--steps", "5"], "--sample-rate must be a number or a fraction such as"),
-    ],
-)
-def test_runs_that_are_no_runs(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
-    message = refusal(capsys, *EPSILON, *arguments)
-    assert message.startswith("dprmt epsilon: ")
-    assert words in message
-
-
-@pytest.mark.parametrize("delta", ["-1e-5", "-.5", "-inf", "-nan"])
-def test_negative_numbers_are_values(capsys: pytest.CaptureFixture[str], delta: str) -> None:
-    run = ["epsilon", "--noise-multiplier", "2", "--sample-rate", "0.1", "--steps", "5"]
-    assert refusal(capsys, *run, "--delta", delta).endswith(
-        f"--delta must be a finite number in [1e-290, 1), got {delta}"
-    )
 
 
 @pytest.mark.parametrize(
@@ -217,19 +166,6 @@ def test_statement_names_the_conditions_and_rounds_up(capsys: pytest.CaptureFixt
     assert "ε = 1 and δ ≤ " in capsys.readouterr().out
 
 
-def test_statement_of_random_allocation(capsys: pytest.CaptureFixture[str]) -> None:
-    run = ["--sampling", "allocation", "--steps-per-epoch", "20", "--epochs", "3"]
-    said = answer(capsys, *EPSILON, *run, "--statement")["statement"]
-    assert "3 epochs of 20 steps with random allocation" in said
-    assert "Poisson" not in said
-
-
-def test_statement_claims_nothing_without_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = ["epsilon", "--noise-multiplier", "0.001", "--sample-rate", "1", "--steps", "1000000", "--delta", "1e-290"]
-    document = answer(capsys, *tiny, "--probes", "2", "--public-probes", "--statement")
-    assert (document["epsilon"]["upper"] is None) == ("nothing may be claimed" in document["statement"])
-
-
 def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     assert tuple(capsys.readouterr().out.split()) == builtin_recipes()
@@ -256,20 +192,6 @@ def test_completion(capsys: pytest.CaptureFixture[str], shell: str, monkeypatch:
     )
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_taken_by_the_shell(shell: str, tmp_path: Path) -> None:
-    pytest.importorskip("shtab")
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    done = subprocess.run(
-        [sys.executable, "-m", "dprmt", "--print-completion", shell], capture_output=True, text=True, check=True
-    )
-    (tmp_path / "completion").write_text(done.stdout, encoding="utf-8")
-    assert subprocess.run([shell, "-n", str(tmp_path / "completion")], check=False).returncode == 0
-    (tmp_path / "completion").write_text(done.stdout + "\nif then", encoding="utf-8")
-    assert subprocess.run([shell, "-n", str(tmp_path / "completion")], capture_output=True, check=False).returncode
-
-
 def test_names_of_recipes_complete_in_bash(tmp_path: Path) -> None:
     pytest.importorskip("shtab")
     done = subprocess.run(
@@ -282,30 +204,6 @@ def test_names_of_recipes_complete_in_bash(tmp_path: Path) -> None:
         found = subprocess.run(shell, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.split()
         assert len(found) == wanted, (words, found)
         assert all(name.startswith(words.split()[1]) for name in found)
-
-
-def test_names_of_recipes_complete_in_fish(tmp_path: Path) -> None:
-    pytest.importorskip("shtab")
-    if shutil.which("fish") is None:
-        pytest.skip("fish is not installed")
-    done = subprocess.run(
-        [sys.executable, "-m", "dprmt", "--print-completion", "fish"], capture_output=True, text=True, check=True
-    )
-    (tmp_path / "dprmt.fish").write_text(done.stdout, encoding="utf-8")
-    (tmp_path / "mine.toml").touch()
-    asked = {
-        "eps": {"epsilon"},
-        "train minilm-docstrings-h": {"minilm-docstrings-hutchinson", "minilm-docstrings-hutchpp"},
-        "recipes minilm-s": {"minilm-sst2"},
-        "train mine": {"mine.toml"},
-        "epsilon --neighbours ": {"zero-out", "add-remove", "replace-one"},
-    }
-    script = "function dprmt; end; source dprmt.fish; " + "; echo; ".join(f"complete -C 'dprmt {w}'" for w in asked)
-    command = ["fish", "--no-config", "-c", script]
-    environment = os.environ | {"HOME": str(tmp_path)}
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
-    answers = [{line.split("\t")[0] for line in part.splitlines()} for part in run.stdout.split("\n\n")]
-    assert answers == list(asked.values())
 
 
 def test_help_names_all_commands_and_loads_none_of_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,13 @@ import matplotlib as mpl
 import matplotlib.style
 import numpy as np
 import pytest
+import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from dprmt import ParameterError, plots
+from dprmt.accounting import PrivacyBounds, TradeOff
 from dprmt.spectra import (
     MarchenkoPastur,
     bulk_edge,
@@ -225,13 +227,26 @@ def test_refuses_what_cannot_be_drawn_and_leaves_the_axes_empty(name: str, draw:
     assert not ax.has_data()
 
 
-SPECTRA = {
-    name: PICTURES[name] for name in ("singular values", "histogram", "histogram with a far spike", "many matrices")
+BOUNDS = [PrivacyBounds(0.9, 0.95, 1.0), PrivacyBounds(1.8, 1.9, 2.0)]
+LAW = {"predicted": [0.2, 0.6], "envelope": [0.3, 1.0], "band": 0.02}
+OTHERS: dict[str, Callable[[Axes], Axes]] = {
+    "epsilon": lambda ax: plots.plot_epsilon_against_steps([1, 2], {"a": BOUNDS, "b": BOUNDS}, delta=1e-5, ax=ax),
+    "trade-off": lambda ax: plots.plot_trade_off(
+        TradeOff(*np.array([[0.0, 1.0], *3 * [[1.0, 0.0]]])), gaussian_mu=1.0, ax=ax
+    ),
+    "objective": lambda ax: plots.plot_objective_change([1, 2], [-1, -2], [-2, -3], [0, np.inf], truth=[0, 1], ax=ax),
+    "rate": lambda ax: plots.plot_rate_advice([1, 2], [5, 4], [2, 3], [np.inf, 6], truth=[3, 3], ax=ax),
+    "displacement": lambda ax: plots.plot_displacement_spikes([1, 2], {"a": [1, 2], "b": [1, 1]}, {"a": 2}, ax=ax),
+    "measured spikes": lambda ax: plots.plot_measured_spikes({SHAPE: ([0.5, 2.0], [1.0, 1.3])}, ax=ax),
+    "prediction errors": lambda ax: plots.plot_prediction_errors({SHAPE: ([0.5, 2.0], [0.0, 0.1])}, ax=ax),
+    "measured overlaps": lambda ax: plots.plot_measured_overlaps({SHAPE: ([2.0], [0.5], [0.4])}, ax=ax),
+    "improvement": lambda ax: plots.plot_improvement_over_steps([1, 2], {"a": [[0.1, 0.2], [0.2, 0.2]]}, ax=ax),
+    "norm ratios": lambda ax: plots.plot_norm_ratios([0.9, 1.1], [0.2, 0.6], **LAW, ax=ax),
 }
-every_spectrum = pytest.mark.parametrize("draw", SPECTRA.values(), ids=SPECTRA)
+ALL = PICTURES | OTHERS
 
 
-@every_spectrum
+@pytest.mark.parametrize("draw", ALL.values(), ids=ALL)
 @pytest.mark.parametrize("style", ["default", "dark_background"])
 def test_lines_differ_from_the_paper_in_every_style(draw: Callable[[Axes | None], Axes], style: str) -> None:
     with mpl.style.context(style):
@@ -240,18 +255,6 @@ def test_lines_differ_from_the_paper_in_every_style(draw: Callable[[Axes | None]
     texts = [*ax.get_legend().get_texts(), ax.xaxis.label, *ax.get_xticklabels()]
     colours = [line.get_color() for line in ax.lines] + [text.get_color() for text in texts]
     assert min(float(np.abs(np.array(to_rgba(colour)[:3]) - paper).max()) for colour in colours) > 0.25
-
-
-@pytest.mark.parametrize("name", ["singular values", "histogram", "histogram with a far spike"])
-def test_a_logarithmic_axis_may_be_chosen_afterwards(name: str) -> None:
-    ax = PICTURES[name](fresh_axes())
-    ax.set_yscale("log")
-    ax.figure.draw_without_rendering()
-    low, high = ax.get_ylim()
-    assert 0 < low < high
-    curve = next(line for line in ax.lines if line.get_label() in ("noisy", "Marchenko–Pastur density"))
-    heights = np.asarray(curve.get_ydata())
-    assert np.mean((heights[heights > 0] >= low) & (heights[heights > 0] <= high)) > 0.9
 
 
 @pytest.mark.parametrize("plot", [plots.plot_singular_values, plots.plot_spectrum_histogram])
@@ -268,3 +271,89 @@ def test_two_matrices_on_the_same_axes(plot: Callable[..., Axes]) -> None:
     assert low <= NOISY.min()
     assert 3 * NOISY.max() <= high
     assert plot(NOISY, SHAPE, SIGMA, ax=fresh_axes(), legend=False).get_legend() is None
+
+
+def test_spikes_and_the_curve_of_eq_3() -> None:
+    signals, observed = [0.0, 0.5, 4.0], [0.98, 0.99, 2.2]
+    lines = by_label(
+        plots.plot_measured_spikes({(8, 64): (signals, observed), (64, 8): ([1.0], [1.0])}, ax=fresh_axes())
+    )
+    np.testing.assert_allclose(lines["8 × 64, measured"][1], observed)
+    np.testing.assert_allclose(lines["8 × 64, measured"][0], [0.03, 0.5, 4.0])  # a log axis has no 0
+    x, y = lines["8 × 64, predicted"]
+    assert 1.0 in x
+    assert x.max() >= 4.0
+    expected = spike_map(x * detection_threshold((8, 64), 0.3), (8, 64), 0.3) / bulk_edge((8, 64), 0.3)
+    np.testing.assert_allclose(y, expected, rtol=1e-12)
+    assert lines["detection threshold"][0][0] == 1.0
+
+
+def test_errors_are_in_per_cent() -> None:
+    ax = plots.plot_prediction_errors({(8, 64): ([0.5, 2.0], [-0.02, 0.01])}, tolerance=0.04, ax=fresh_axes())
+    np.testing.assert_allclose(by_label(ax)["8 × 64"][1], [-2.0, 1.0])
+    assert ax.patches[0].get_label() == "within 4 %"
+
+
+def test_overlaps_of_transposed_shapes_share_their_curves() -> None:
+    points = {(8, 64): ([2.0], [0.8], [0.5]), (64, 8): ([3.0], [0.6], [0.9])}
+    lines = by_label(plots.plot_measured_overlaps(points, ax=fresh_axes()))
+    np.testing.assert_allclose(lines["length 8 of 8 × 64, measured"], [[2.0, 3.0], [0.8, 0.9]])
+    np.testing.assert_allclose(lines["length 64 of 8 × 64, measured"], [[2.0, 3.0], [0.5, 0.6]])
+    for number, length in enumerate((8, 64)):
+        x, y = lines[f"length {length} of 8 × 64, predicted"]
+        np.testing.assert_allclose(y, vector_overlaps(x * detection_threshold((8, 64), 1.0), (8, 64), 1.0)[number])
+
+
+def test_norm_ratios_with_their_band() -> None:
+    ax = plots.plot_norm_ratios(
+        [0.5, 1.0], [0.1, 0.5], predicted=[0.12, 0.5], envelope=[0.2, 1.0], band=0.15, ax=fresh_axes()
+    )
+    lines = by_label(ax)
+    np.testing.assert_allclose(lines["envelope of all spectra"][1], [0.2, 1.0])
+    heights = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.min() == 0.0  # cut at 0
+    assert heights.max() == pytest.approx(0.65)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda ax: plots.plot_measured_spikes({}, ax=ax),
+        lambda ax: plots.plot_measured_spikes({(8, 64): ([1.0, 2.0], [1.0])}, ax=ax),
+        lambda ax: plots.plot_measured_spikes({(8, 64): ([-1.0], [1.0])}, ax=ax),
+        lambda ax: plots.plot_prediction_errors({(8, 64): ([1.0], [np.nan])}, ax=ax),
+        lambda ax: plots.plot_measured_overlaps({}, ax=ax),
+        lambda ax: plots.plot_measured_overlaps({(8, 64): ([1.0], [1.2], [0.1])}, ax=ax),
+        lambda ax: plots.plot_improvement_over_steps([1], {"a": [3.0]}, ax=ax),
+        lambda ax: plots.plot_improvement_over_steps([1], {"a": [0.1, 0.2]}, ax=ax),
+        lambda ax: plots.plot_norm_ratios([1.0], [1.5], predicted=[1.0], envelope=[1.0], band=0.1, ax=ax),
+        lambda ax: plots.plot_norm_ratios([1.0], [0.5], predicted=[1.0], envelope=[1.0], band=-0.1, ax=ax),
+    ],
+)
+def test_bad_numbers_are_refused(draw: Callable[[Axes], Axes]) -> None:
+    with pytest.raises(ParameterError):
+        draw(fresh_axes())
+
+
+SMALL, VALUES = (4, 9), [9.0, 5.0, 3.0, 2.0]
+DRAWN: dict[str, Callable[..., Axes]] = {
+    "singular values": lambda x, **o: plots.plot_singular_values(x, SMALL, 1.0, **o),
+    "histogram": lambda x, **o: plots.plot_spectrum_histogram(x, SMALL, 1.0, signals=x, **o),
+    "spike map": lambda x, **o: plots.plot_spike_map(SMALL, 1.0, simulated=(x, x), **o),
+    "overlaps": lambda x, **o: plots.plot_overlaps(SMALL, 1.0, simulated=(x, x / 16, x / 16), **o),
+    "kappa sweep": lambda x, **o: plots.plot_kappa_sweep(x, {"w": x / 16}, **o),
+    "layer improvement": lambda x, **o: plots.plot_layer_improvement({"w": (x, x / 16)}, **o),
+}
+
+
+def heights(ax: Axes) -> list[np.ndarray]:
+    return [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_tensors_are_drawn_as_arrays_are(name: str) -> None:
+    tensor = torch.tensor(VALUES, dtype=torch.bfloat16, requires_grad=True)
+    expected = heights(DRAWN[name](np.array(VALUES), ax=fresh_axes()))
+    found = heights(DRAWN[name](tensor, ax=fresh_axes()))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-2)

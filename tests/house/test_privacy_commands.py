@@ -1,105 +1,193 @@
-"""The commands epsilon, noise, delta and tradeoff, through the same entry point as the shell's."""
+"""The commands about a run's privacy: their numbers are the library's, and bad input is one line and exit code 2."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import subprocess
-import sys
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import dprmt
-from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, norms_from_dict, sampling_from_dict
+from dprmt.accounting import (
+    DPSGD,
+    GaussianRelease,
+    Group,
+    Hutchinson,
+    HutchPlusPlus,
+    LaplaceRelease,
+    RandomAllocation,
+    ReplaceOne,
+    compose,
+    largest_steps,
+)
 from dprmt.cli import build_parser, main
+from dprmt.cli._run import composition_of, document_of
 
-RUN = ["--noise-multiplier", "1.1", "--sample-rate", "0.02", "--steps", "50"]
-EPSILON = ["epsilon", *RUN, "--delta", "1e-5"]
-BOUNDS = {"lower", "estimate", "upper", "is_narrow"}
+BATCHES = "--sample-rate 0.02 --steps 50"
+RUN = f"--noise-multiplier 1.1 {BATCHES}"
+EPOCHS = "--sampling allocation --steps-per-epoch 20 --epochs 3"
+AT = "--delta 1e-5"
+DONE = "--phase noise-multiplier=1,steps=1000"
+PHASES = [(DPSGD(2.0, 0.05), 10), (DPSGD(1.5, 0.1, Hutchinson(16, secret=True)), 5)]
+FILE = """\
+sample_rate = "1/20"
+[[phases]]
+noise_multiplier = 2
+steps = 10
+[[phases]]
+noise_multiplier = 1.5
+sample_rate = 0.1
+steps = 5
+probes = 16
+secret_probes = true
+"""
+Ask = Callable[[str], dict[str, Any]]
+Say = Callable[[str], str]
 
 
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """What a command prints."""
+
+    def ask(words: str) -> str:
+        assert main(words.split()) == 0
+        return capsys.readouterr().out
+
+    return ask
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     """The one JSON object that a command prints."""
-    assert main([*arguments, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    assert captured.out.count("\n") == 1
-    return json.loads(captured.out)
+
+    def ask(words: str) -> dict[str, Any]:
+        assert main([*words.split(), "--json"]) == 0
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        assert words.startswith("statement") or captured.out.count("\n") == 1
+        return json.loads(captured.out)
+
+    return ask
 
 
-def test_epsilon_of_exact_norms(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run_json(capsys, *EPSILON)
-    expected = DPSGD(1.1, 0.02).epsilon(steps=50, delta=1e-5)
-    assert document["epsilon"] == expected.as_dict()
-    assert document["direction"] == expected.direction
-    assert document["analysis"] == "exact"
-    assert set(document["by_direction"]) == {"remove", "add"}
-    assert all(set(bounds) == BOUNDS for bounds in document["by_direction"].values())
+def step(*rest: Any, noise: float = 1.1, sampling: Any = 0.02) -> DPSGD:
+    return DPSGD(noise, sampling, *rest)
 
 
-@pytest.mark.parametrize("analysis", ["tight", "envelope"])
-@pytest.mark.parametrize("secret", [False, True])
-def test_epsilon_of_randomized_clipping(capsys: pytest.CaptureFixture[str], analysis: str, secret: bool) -> None:
-    options = ["--probes", "16", "--analysis", analysis, "--secret-probes" if secret else "--public-probes"]
-    document = run_json(capsys, *EPSILON, *options)
-    mechanism = DPSGD(1.1, 0.02, Hutchinson(16, secret=secret, analysis=analysis))  # type: ignore[arg-type]
-    assert document["epsilon"] == mechanism.epsilon(steps=50, delta=1e-5).as_dict()
-    assert (document["analysis"], document["mechanism"]) == (analysis, mechanism.as_dict())
-    assert main([*EPSILON, *options]) == 0
-    assert f"(16 {'secret' if secret else 'public'} probes, {analysis} analysis; zero-out)" in capsys.readouterr().out
-
-
-def test_the_record_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    """What was asked can be asked again from the answer alone."""
-    document = run_json(capsys, *EPSILON, "--probes", "16", "--public-probes")
-    mechanism = document["mechanism"]
-    sampling, norms = sampling_from_dict(mechanism["sampling"]), norms_from_dict(mechanism["norms"])
-    again = DPSGD(mechanism["noise_multiplier"], sampling, norms).epsilon(
-        steps=document["steps"], delta=document["delta"]
-    )
-    assert document["epsilon"] == again.as_dict()
-    assert document["version"] == dprmt.__version__
-
-
-def test_an_answer_without_an_upper_end_is_not_narrow(capsys: pytest.CaptureFixture[str]) -> None:
-    run = "epsilon --noise-multiplier 0.05 --sample-rate 1e-6 --steps 1 --delta 1e-30 --probes 2 --public-probes"
-    epsilon = run_json(capsys, *run.split())["epsilon"]
-    bounds = DPSGD(0.05, 1e-6, Hutchinson(2, secret=False)).epsilon(steps=1, delta=1e-30)
-    assert (epsilon["lower"], epsilon["is_narrow"]) == (bounds.lower, bounds.is_narrow)
-    assert epsilon["upper"] is not None or not epsilon["is_narrow"]
-
-
-def test_epsilon_with_a_sketch(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run_json(capsys, *EPSILON, "--probes", "16", "--public-probes", "--sketch", "16", "--power-iteration")
-    mechanism = DPSGD(1.1, 0.02, HutchPlusPlus(16, 16, power_iteration=True, secret=False))
-    assert document["epsilon"] == mechanism.epsilon(steps=50, delta=1e-5).as_dict()
-    assert document["mechanism"]["norms"] == mechanism.norms.as_dict()
-    assert main([*EPSILON, "--probes", "16", "--public-probes", "--sketch", "16"]) == 0
-    assert "16 public probes and a sketch of 16, tight analysis" in capsys.readouterr().out
+ALLOCATED = {"noise": 1.2, "sampling": RandomAllocation(20)}
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("words", "mechanism", "analysis"),
     [
-        (["--sketch", "16"], "--sketch must be left out where --probes is not given"),
-        (["--probes", "16", "--sketch", "2"], "--sketch must be an integer in [3, 10000], got 2"),
+        (RUN, step(), "exact"),
+        (f"{RUN} --probes 16 --public-probes", step(Hutchinson(16, secret=False)), "tight"),
+        (f"{RUN} --probes 16 --secret-probes", step(Hutchinson(16, secret=True)), "tight"),
         (
-            ["--probes", "16", "--public-probes", "--sketch", "16", "--analysis", "envelope"],
-            "--analysis must be 'tight' where",
+            f"{RUN} --probes 16 --public-probes --analysis envelope",
+            step(Hutchinson(16, secret=False, analysis="envelope")),
+            "envelope",
         ),
-        (["--probes", "16", "--public-probes", "--power-iteration"], "--power-iteration must be left out"),
-        (["--probes", "16"], "--secret-probes must be given where --probes is, or --public-probes"),
-        (["--probes", "16", "--secret-probes", "--public-probes"], "--public-probes must be left out where"),
-        (["--secret-probes"], "--secret-probes must be left out where --probes is not given, got given"),
+        (
+            f"{RUN} --probes 16 --public-probes --sketch 16 --power-iteration",
+            step(HutchPlusPlus(16, 16, power_iteration=True, secret=False)),
+            "tight",
+        ),
+        (f"{RUN} --group 3", DPSGD(1.1, 0.02, neighbours=Group(3)), "exact"),
+        (
+            f"{RUN} --neighbours replace-one --probes 16 --secret-probes",
+            step(Hutchinson(16, secret=True), ReplaceOne()),
+            "tight",
+        ),
+        (f"--noise-multiplier 1.2 {EPOCHS}", step(**ALLOCATED), "exact"),
+        (
+            f"--noise-multiplier 1.2 {EPOCHS} --probes 32 --public-probes",
+            step(Hutchinson(32, secret=False), **ALLOCATED),
+            "tight",
+        ),
+        (
+            f"--noise-multiplier 1.2 {EPOCHS} --participations 3",
+            step(noise=1.2, sampling=RandomAllocation(20, 3)),
+            "exact",
+        ),
     ],
 )
-def test_a_wrong_sketch_is_one_line(capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
-    assert main([*EPSILON, *options]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+def test_epsilon_is_the_library_s(ask: Ask, words: str, mechanism: DPSGD, analysis: str) -> None:
+    document = ask(f"epsilon {words} {AT}")
+    expected = mechanism.epsilon(steps=document["steps"], delta=1e-5)
+    assert document["epsilon"] == expected.as_dict()
+    assert (document["direction"], document["analysis"]) == (expected.direction, analysis)
+    assert document["mechanism"] == mechanism.as_dict()
+    assert set(document["by_direction"]) <= {"remove", "add"}
+
+
+def test_the_other_questions_are_the_library_s(ask: Ask, tmp_path: Path, say: Say) -> None:
+    assert ask(f"delta --epsilon 0.5 {RUN}")["delta"] == step().delta(steps=50, epsilon=0.5).as_dict()
+    noise = ask(f"noise --epsilon 1 {AT} {BATCHES}")
+    assert 0.98 < noise["epsilon"]["upper"] <= 1.0
+    assert DPSGD(noise["noise_multiplier"], 0.02).epsilon(steps=50, delta=1e-5).upper <= 1.0
+    lines = say(f"tradeoff {RUN} --points 11").splitlines()
+    assert (lines[0], len(lines)) == ("alpha,lower,estimate,upper,neighbours", 12)
+    curve = ask(f"tradeoff {RUN} --points 11")
+    assert curve["lower"] == step().trade_off(alpha=curve["alpha"], steps=50).lower.tolist()
+    printed = [line.split(",")[1:4:2] for line in lines[1:]]
+    for ends, low, high in zip(printed, curve["lower"], curve["upper"], strict=True):
+        assert float(ends[0]) <= low <= high <= float(ends[1])
+    say(f"tradeoff {RUN} --plot {tmp_path / 'curve.png'}")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_lines_round_outward_and_name_norms_sampling_and_direction(say: Say) -> None:
+    lines = say(f"epsilon {RUN} {AT}").splitlines()
+    assert float(lines[0].split()[2]) >= step().epsilon(steps=50, delta=1e-5).upper
+    assert sum("decides" in line for line in lines) == 1
+    assert "(exact norms, random allocation; zero-out)" in say(f"epsilon --noise-multiplier 1.2 {EPOCHS} {AT}")
+    estimated = say(f"epsilon {RUN} {AT} --probes 16 --public-probes --sketch 16")
+    assert "16 public probes, a sketch of 16, tight analysis" in estimated
+    assert "composed curves; zero-out, groups of 2" in say(f"epsilon {RUN} {AT} --probes 4 --secret-probes --group 2")
+    replaced = say(f"epsilon {RUN} {AT} --neighbours replace-one --statement")
+    assert "decides" not in replaced  # one direction
+    assert "  both " in replaced
+
+
+def test_what_has_no_finite_end_is_null_and_not_narrow(ask: Ask) -> None:
+    words = f"epsilon --noise-multiplier 0.05 --sample-rate 1e-6 --steps 1 {AT} --probes 2 --public-probes"
+    found = ask(words.replace("1e-5", "1e-30"))["epsilon"]
+    bounds = DPSGD(0.05, 1e-6, Hutchinson(2, secret=False)).epsilon(steps=1, delta=1e-30)
+    assert (found["lower"], found["is_narrow"]) == (bounds.lower, bounds.is_narrow)
+    assert (found["upper"] is None) == math.isinf(bounds.upper)
+
+
+def test_numbers_as_people_write_them(ask: Ask) -> None:
+    words = "epsilon --noise-multiplier 1 --sample-rate .001"
+    found = ask(f"{words} --steps 1e4 --delta 1/60000")
+    assert found["steps"] == 10_000
+    assert Fraction(found["delta"]) <= Fraction(1, 60000)
+    assert found["delta"] == pytest.approx(1 / 60000, rel=1e-15)
+    epochs = ask(f"epsilon --noise-multiplier 1 --sample-rate .3 {AT} --epochs 1")  # an epoch of 3⅓ steps
+    assert epochs["steps"] == 4
+    rated = ask(f"epsilon --noise-multiplier 2 --samples 1000 --batch-size 30 --epochs 1.5 {AT}")
+    assert rated == ask(f"epsilon --noise-multiplier 2 --sample-rate 3/100 --steps 50 {AT}")
+
+
+def test_releases_beside_a_run(ask: Ask) -> None:
+    found = ask(f"epsilon {RUN} {AT} --also laplace:4 --also laplace:4")
+    assert found["epsilon"]["upper"] == compose([(step(), 50), (LaplaceRelease(4.0), 2)]).epsilon(1e-5).upper
+    assert found["also"] == [{"kind": "laplace", "scale": 4.0, "rate": 1.0}] * 2
+
+
+def test_a_delta_above_one_over_n_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["epsilon", *f"--samples 100 --batch-size 10 --steps 5 {NOISE} --json --delta".split()]
+    assert main([*words, ".1"]) == 0
+    out, err = capsys.readouterr()
+    assert "above 1/N = 0.01" in err
+    json.loads(out)
+    assert main([*words, "1e-3"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_every_command_that_takes_probes_takes_a_sketch() -> None:
@@ -111,107 +199,206 @@ def test_every_command_that_takes_probes_takes_a_sketch() -> None:
     assert all({"--sketch", "--power-iteration"} <= flags[name] for name in with_probes)
 
 
-def test_noise_never_exceeds_the_target(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run_json(capsys, "noise", "--epsilon", "1", "--delta", "1e-5", *RUN[2:])
-    assert 0.98 < document["epsilon"]["upper"] <= 1.0
-    assert DPSGD(document["noise_multiplier"], 0.02).epsilon(steps=50, delta=1e-5).upper <= 1.0
+# --- phases, budgets, targets ---------------------------------------------------------------------------------------
 
 
-def test_delta(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run_json(capsys, "delta", "--epsilon", "0.5", *RUN)
-    assert document["delta"] == DPSGD(1.1, 0.02).delta(steps=50, epsilon=0.5).as_dict()
+@pytest.fixture
+def run_file(tmp_path: Path) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE)
+    return str(path)
 
 
-def test_text_names_the_deciding_direction(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(EPSILON) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("ε <= ")
-    assert float(lines[0].split()[2]) >= DPSGD(1.1, 0.02).epsilon(steps=50, delta=1e-5).upper
-    assert sum("decides" in line for line in lines) == 1
+def test_phases_are_composed(ask: Ask, say: Say, run_file: str) -> None:
+    """From a file or one by one: what is said of the run holds for every phase that does not say otherwise."""
+    composed = compose(PHASES)
+    of_file = ask(f"epsilon --phases {run_file} {AT}")
+    assert of_file["epsilon"]["upper"] == composed.epsilon(1e-5).upper
+    second = "noise_multiplier=1.5,steps=5,sample-rate=0.1,probes=16,secret-probes"
+    phases = f"--phase noise-multiplier=2,steps=10 --phase {second}"
+    assert ask(f"epsilon --sample-rate 1/20 {phases} {AT}") == of_file
+    assert ask(f"delta --phases {run_file} --epsilon 1")["delta"]["upper"] == composed.delta(1.0).upper
+    curve = ask(f"tradeoff --phases {run_file} --points 3")["lower"]
+    assert curve == pytest.approx(composed.trade_off([0.0, 0.5, 1.0]).lower.tolist(), abs=1e-9)
+    said = say(f"epsilon --phases {run_file} {AT} --statement")
+    assert "in 2 phases: for T = 10 steps" in said
+    assert "; then for T = 5 steps" in said
 
 
-def test_tradeoff_csv_json_and_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["tradeoff", *RUN, "--points", "11"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "alpha,lower,estimate,upper,neighbours"
-    assert len(lines) == 12
-    document = run_json(capsys, "tradeoff", *RUN, "--points", "11")
-    assert document["lower"][5] == pytest.approx(float(lines[6].split(",")[1]), rel=1e-8)
-    picture = tmp_path / "curve.png"
-    assert main(["tradeoff", *RUN, "--plot", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+def test_phases_are_calibrated_in_their_ratios(ask: Ask, say: Say, run_file: str) -> None:
+    document = ask(f"noise --epsilon 0.5 --phases {run_file} {AT}")
+    first, second = document["noise_multipliers"]
+    assert first / second == pytest.approx(2.0 / 1.5)
+    composed = compose([(DPSGD(first, 0.05), 10), (DPSGD(second, 0.1, Hutchinson(16, secret=True)), 5)])
+    assert composed.epsilon(1e-5).upper == document["epsilon"]["upper"]
+    assert 0.49 < document["epsilon"]["upper"] <= 0.5
+    assert document["fixed"] == [False, False]
+    said = say(f"noise --epsilon 2 --sample-rate .01 {AT} {DONE} --phase noise-multiplier=1,steps=500")
+    assert "all scaled, in their ratios" in said.splitlines()[0]
 
 
-def test_nothing_finite_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run_json(
-        capsys,
-        "epsilon",
-        *RUN[2:],
-        "--noise-multiplier",
-        "0.002",
-        "--delta",
-        "1e-200",
-        "--probes",
-        "2",
-        "--public-probes",
-    )
-    upper = document["epsilon"]["upper"]
-    assert upper is None or math.isfinite(upper)
+def test_only_phases_without_noise_move(ask: Ask) -> None:
+    found = ask(f"noise --epsilon 2 --sample-rate .01 {AT} {DONE} --phase steps=500")
+    past, rest = found["noise_multipliers"]
+    assert (past, found["fixed"]) == (1.0, [True, False])
+    assert rest == pytest.approx(1.312, abs=2e-3)  # both phases scaled would be 1.058
+    composed = compose([(DPSGD(1.0, 0.01), 1000), (DPSGD(rest, 0.01), 500)])
+    assert found["epsilon"]["upper"] == composed.epsilon_by_direction(1e-5)["remove"].upper <= 2.0
 
 
+def test_noise_with_a_release_and_with_what_was_spent(ask: Ask, say: Say, tmp_path: Path) -> None:
+    """A card or an answer stands for what is over; the answer is a record that can be spent in turn."""
+    place, again = tmp_path / "past.json", tmp_path / "again.json"
+    place.write_text(json.dumps(ask(f"statement --noise-multiplier 1 --steps 1000 --sample-rate .01 {AT}")))
+    words = f"--sample-rate .01 {AT} --steps 500 --also gaussian:8 --spent {place}"
+    found = ask(f"noise --epsilon 2.2 {words}")
+    rest = (DPSGD(found["noise_multiplier"], 0.01), 500)
+    composed = compose([(DPSGD(1.0, 0.01), 1000), rest, GaussianRelease(8.0)])
+    assert composed.epsilon(1e-5).upper == pytest.approx(found["epsilon"]["upper"], rel=1e-9)
+    assert 2.195 < found["epsilon"]["upper"] <= 2.2
+    again.write_text(json.dumps(found))
+    assert ask(f"epsilon --from-json {again}")["epsilon"]["upper"] == found["epsilon"]["upper"]
+    assert "with what was spent before" in say(f"epsilon {RUN} {AT} --spent {again}")
+    run = compose([(DPSGD(1.0, 0.01), 10), (GaussianRelease(2.0), 3)])
+    assert composition_of(document_of(run)) == run
+
+
+def test_steps_that_are_left(ask: Ask) -> None:
+    alone = ask(f"steps --epsilon 2 --noise-multiplier 1 --sample-rate .01 {AT}")
+    assert alone["largest_steps"] == largest_steps(DPSGD(1.0, 0.01), 2.0, 1e-5) == alone["steps"]
+    left = ask(f"steps --epsilon 2 --sample-rate .01 {AT} {DONE} --phase noise-multiplier=1")
+    assert left["largest_steps"] == alone["largest_steps"] - 1000
+    assert [phase["steps"] for phase in left["phases"]] == [1000, left["largest_steps"]]
+    allocated = "--sampling allocation --steps-per-epoch 100 --noise-multiplier 1"
+    epochs = ask(f"steps --epsilon 2 {allocated} {AT}")["largest_steps"]
+    assert epochs == largest_steps(DPSGD(1.0, RandomAllocation(100)), 2.0, 1e-5)
+    assert epochs % 100 == 0
+
+
+def test_noise_for_what_an_attacker_may_reach(ask: Ask, tmp_path: Path) -> None:
+    """Targets of :func:`calibrate`: met from above, nearly; the answer is a record that is met again."""
+    for target, name, wanted in (
+        ("--advantage 0.1", "advantage", 0.1),
+        ("--true-positive-rate 0.03 --false-positive-rate 0.01", "true_positive_rate", 0.03),
+    ):
+        found = ask(f"noise {BATCHES} {AT} {target}")
+        assert 0.998 * wanted <= found[name]["upper"] <= wanted
+        assert found[f"target_{name}"] == wanted
+        (tmp_path / "noise.json").write_text(json.dumps(found))
+        assert ask(f"noise --from-json {tmp_path / 'noise.json'}") == found
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+FIVE, NOISE = "--steps 5", f"--noise-multiplier 1 {AT}"
 BAD = [
-    (["--noise-multiplier", "0"], "--noise-multiplier must be a finite number in [0.001, 1e+06], got 0"),
-    (["--noise-multiplier", "-1"], "--noise-multiplier must be a finite number in [0.001, 1e+06], got -1"),
-    (["--noise-multiplier", "abc"], "--noise-multiplier must be a finite number in [0.001, 1e+06], got abc"),
-    (
-        ["--sample-rate", "1.5"],
-        "--sample-rate must be a number or a fraction such as 2000/67349 in [1e-09, 1], got 1.5",
+    (f"epsilon {RUN}", "--delta must be given, or in a record that --from-json names"),
+    (f"epsilon {RUN} --delta 1", "--delta must be a finite number in [1e-290, 1), got 1"),
+    *((f"epsilon {RUN} --delta {x}", f"in [1e-290, 1), got {x}") for x in ("-1e-5", "-.5", "-inf", "-nan", "1/0")),
+    (f"epsilon {AT}", "--noise-multiplier must be given, or --phases"),
+    (f"epsilon {RUN} {AT} --noise-multiplier 0", "--noise-multiplier must be a finite number in [0.001, 1e+06], got 0"),
+    (f"epsilon {RUN} {AT} --noise-multiplier -1", "--noise-multiplier must be a finite number in [0.001, 1e+06], got"),
+    (f"epsilon {RUN} {AT} --noise-multiplier a", "--noise-multiplier must be a finite number in [0.001, 1e+06], got a"),
+    *(
+        (f"epsilon {NOISE} {FIVE} --sample-rate {rate}", "--sample-rate must be a number or a fraction such as")
+        for rate in ("1.5", "nan", "3/0", "1e-999999999", "1e999999999", "5/4")
     ),
-    (
-        ["--sample-rate", "nan"],
-        "--sample-rate must be a number or a fraction such as 2000/67349 in [1e-09, 1], got nan",
+    *(
+        (f"epsilon {NOISE} --sample-rate .1 --steps {x}", f"--steps must be an integer in [1, 1000000000], got {x}")
+        for x in ("0", "2.5", "1.5e0", "1e999", "nan", "1e")
     ),
-    (["--steps", "0"], "--steps must be an integer in [1, 1000000000], got 0"),
-    (["--steps", "2.5"], "--steps must be an integer in [1, 1000000000], got 2.5"),
-    (["--delta", "1"], "--delta must be a finite number in [1e-290, 1), got 1"),
-    (["--delta", "inf"], "--delta must be a finite number in [1e-290, 1), got inf"),
-    (["--probes", "1"], "--probes must be an integer in [2, 100000], got 1"),
-    (["--probes", "8", "--public-probes", "--rank", "0"], "--rank must be an integer >= 1, got 0"),
-    (["--probes", "8", "--analysis", "loose"], "--analysis must be one of 'tight', 'envelope', got loose"),
-    (["--rank", "4"], "--rank must be left out where --probes is not given, got 4"),
+    (f"epsilon {NOISE} {FIVE}", "--sample-rate must be given where --sampling is poisson, or --samples with"),
+    (f"epsilon {NOISE} {FIVE} --samples 9", "--batch-size must be given where the other of"),
+    (f"epsilon {NOISE} {FIVE} --sample-rate .1 --samples 9", "--samples must be left out where --sample-rate"),
+    (f"epsilon {NOISE} --sample-rate .1", "--steps must be given where --sampling is poisson, or --epochs"),
+    (f"epsilon {NOISE} --sample-rate .1 {FIVE} --epochs 2", "--epochs must be left out where --steps is given"),
+    (f"epsilon {NOISE} {FIVE} --samples 9 --batch-size 10", "--batch-size must be an integer in [1, 9], got 10"),
+    (f"epsilon {NOISE} --sample-rate 1e-9 --epochs 1e9", "--epochs must be at most 1e+09 steps long, got 1000000000.0"),
+    (f"epsilon {NOISE} --sampling shuffle", "--sampling must be one of"),
+    (f"epsilon {NOISE} --sampling allocation --epochs 3", "--steps-per-epoch must be given"),
+    (f"epsilon {NOISE} --sampling allocation --steps-per-epoch 3", "--epochs must be given"),
+    (f"epsilon {NOISE} {EPOCHS} --steps 60", "--steps must be left out where --sampling is allocation, got 60"),
+    (f"epsilon {NOISE} {EPOCHS} --participations 21", "--participations must be an integer in [1, 20], got 21"),
+    (f"epsilon {NOISE} {EPOCHS} --epochs 1.5", "--epochs must be an integer where --sampling is allocation, got 1.5"),
+    (f"epsilon {NOISE} {EPOCHS} --epochs 1e9", "--epochs must be an integer in [1, 50000000]"),
+    (f"epsilon {NOISE} {BATCHES} --participations 2", "--participations must be left out where --sampling is poisson"),
+    (
+        f"epsilon {NOISE} --sampling allocation --samples 100 --batch-size 10 --steps 5",
+        "--steps must be left out where --sampling is allocation, and so must --samples and --batch-size; give"
+        " --steps-per-epoch and --epochs instead",
+    ),
+    (f"epsilon {RUN} {AT} --rank 4", "--rank must be left out where --probes is not given, got 4"),
+    (f"epsilon {RUN} {AT} --sketch 16", "--sketch must be left out where --probes is not given"),
+    (f"epsilon {RUN} {AT} --secret-probes", "--secret-probes must be left out where --probes is not given, got given"),
+    (f"epsilon {RUN} {AT} --probes 1", "--probes must be an integer in [2, 100000], got 1"),
+    (f"epsilon {RUN} {AT} --probes 16", "--secret-probes must be given where --probes is, or --public-probes"),
+    (f"epsilon {RUN} {AT} --probes 9 --secret-probes --public-probes", "--public-probes must be left out where"),
+    (f"epsilon {RUN} {AT} --probes 9 --public-probes --rank 0", "--rank must be an integer >= 1, got 0"),
+    (f"epsilon {RUN} {AT} --probes 9 --public-probes --analysis x", "--analysis must be one of 'tight', 'envelope'"),
+    (f"epsilon {RUN} {AT} --probes 9 --public-probes --power-iteration", "--power-iteration must be left out"),
+    (f"epsilon {RUN} {AT} --probes 9 --sketch 2", "--sketch must be an integer in [3, 10000], got 2"),
+    (
+        f"epsilon {RUN} {AT} --probes 9 --public-probes --sketch 9 --analysis envelope",
+        "--analysis must be 'tight' where",
+    ),
+    (f"epsilon {RUN} {AT} --group 0", "--group must be an integer in [1, 1000], got 0"),
+    (f"epsilon {RUN} {AT} --neighbours replace-one --group 2", "--group must be left out where --neighbours is"),
+    (f"epsilon {RUN} {AT} --neighbours cousins", "--neighbours must be one of"),
+    (f"epsilon {RUN} {AT} --also gauss:1", "did you mean 'gaussian'?"),
+    (f"epsilon {RUN} {AT} --also laplace", "--also must be gaussian:SIGMA"),
+    (f"epsilon {RUN} {AT} --also laplace:0", "scale must be"),
+    (f"epsilon {AT} --phase steps=3,noise=2", "--phase: no such option: --noise"),
+    (f"epsilon {AT} --phase noise-multiplyer=2", "did you mean '--noise-multiplier'?"),
+    (f"epsilon {AT} --phase steps", "--steps: expected one argument"),
+    (f"epsilon {AT} --phase steps=", "--steps must be an integer in [1, 1000000000], got"),
+    (f"epsilon {AT} --phase steps=3", "--noise-multiplier must be given in every phase, or for all of them"),
+    (f"epsilon {AT} --phase noise-multiplier=1,steps=-3 --sample-rate 1", "--steps must be an integer in [1, "),
+    (f"epsilon {AT} --phases x.toml --phase steps=3", "--phase must be left out where --phases is given"),
+    (f"epsilon {AT} --phases x.toml --steps 3", "--steps must be left out where --phases is given"),
+    (f"epsilon {AT} --phases x.toml", "--phases must be a TOML file with a list of tables [[phases]] (["),
+    (f"epsilon {RUN} {AT} --colour red", "no such option: --colour"),
+    (f"steps --epsilon 2 --sample-rate .01 {AT} {DONE}", "--steps must be left out"),
+    (f"steps --epsilon 2 {RUN} {AT}", "--steps must be left out"),
+    (f"noise {BATCHES} {AT}", "--epsilon must be given, or --advantage, or --true-positive-rate"),
+    (f"noise {BATCHES} {AT} --advantage 0.1 --epsilon 2", "--advantage must be left out where --epsilon is given"),
+    (f"noise {BATCHES} {AT} --true-positive-rate 0.1", "--false-positive-rate must be given"),
+    (f"noise {BATCHES} {AT} --advantage 0.1 --false-positive-rate 0.1", "--false-positive-rate must be given with"),
+    (f"noise {BATCHES} {AT} --advantage 1", "--advantage must be a finite number in (0, 1), got 1"),
+    (f"noise {BATCHES} {AT} --true-positive-rate 0.01 --false-positive-rate 0.1", ": --true-positive-rate must be"),
+    (f"tradeoff {RUN} --plot curve.gif", "--plot must be a file name that ends in .png, .pdf or .svg"),
+    (f"tradeoff {RUN} --plot missing-folder/curve.png", "--plot must be a file in an existing folder"),
+    (f"statement {RUN} {AT} --run nowhere", "--noise-multiplier must be left out where --run is given"),
+    ("nonsense", "no such command: 'nonsense'"),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), BAD)
-def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], change: list[str], message: str
-) -> None:
-    assert main([*EPSILON, *change]) == 2
+@pytest.mark.parametrize(("words", "message"), BAD)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
+    assert main(words.split()) == 2
     captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == f"dprmt epsilon: {message}\n"
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert message in captured.err
+    assert captured.err.startswith(f"dprmt {words.split()[0]}: " if " " in words else "dprmt: ")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("text", "words"),
     [
-        (["nonsense"], "'nonsense'"),
-        (["epsilon"], "--delta"),
-        ([*EPSILON, "--colour", "red"], "--colour"),
-        (["tradeoff", *RUN, "--plot", "curve.gif"], "curve.gif"),
-        (["tradeoff", *RUN, "--plot", "missing-folder/curve.png"], "missing-folder"),
+        ("", "[[phases]]"),
+        ("phases = 3", "[[phases]]"),
+        ("[[phases]]\nnoise = 2", "no such option: --noise"),
+        ("[[phases]]\nsteps = 2", "--noise-multiplier must be given in every phase"),
+        ("[[phases]]\nnoise_multiplier = -1\nsteps = 3\nsample_rate = 1", "--noise-multiplier must be a finite number"),
+        ("[[phases]]\nnoise_multiplier = 1\nsteps = true\nsample_rate = 1", "--steps: expected one argument"),
+        ("[[phases", "[[phases]]"),
     ],
 )
-def test_bad_usage_is_one_line_too(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert words in captured.err
-    assert captured.err.count("\n") == 1
-
-
-def test_as_a_module_and_as_a_program() -> None:
-    done = subprocess.run([sys.executable, "-m", "dprmt", "epsilon"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def test_a_bad_file_of_phases_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    assert main(["epsilon", "--phases", str(path), "--delta", "1e-5"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error

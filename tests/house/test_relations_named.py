@@ -17,16 +17,13 @@ from dprmt.accounting import (
     DPSGD,
     Group,
     Neighbours,
-    PrivacyBounds,
     ProbeChoice,
     ReplaceOne,
     compose,
     neighbours_from_dict,
 )
 from dprmt.cli import _accounting, main
-from dprmt.report._privacy import _HEADINGS, Row, Run, privacy_section
 from dprmt.statements import relation_label
-from tests.house.test_command_line import COMMANDS
 from tests.training.tiny_recipe import recipe_in, write_data
 
 STEP = "--noise-multiplier 2 --sample-rate 0.02"
@@ -41,9 +38,6 @@ QUESTIONS = {
     "statement": [f"{RUN} --delta 1e-5"],
 }
 """Of commands that are told whose privacy is meant."""
-OF_RUNS = {"plan", "train", "report", "verify", "statement"}
-"""Which are asked below, of a run that was trained."""
-WITHOUT_EPSILON = {"spectrum", "recipes"}
 RELATIONS = {
     "zero-out": "",
     "add-remove": "--neighbours add-remove",
@@ -58,15 +52,6 @@ SENTENCES = {
     "zero-out, groups of 2": r"up to 2 samples of one person.*each be replaced by one without a gradient",
     "add-remove, groups of 2": r"addition or removal of up to 2 samples of one person",
 }
-
-
-def test_no_command_is_forgotten() -> None:
-    """A new command is asked here, or said to print no ε; one that takes a relation is asked with each."""
-    assert QUESTIONS.keys() | OF_RUNS | WITHOUT_EPSILON == COMMANDS.keys()
-    takes = {name for name, parser in COMMANDS.items() if "--neighbours" in parser.format_help()}
-    assert takes == set(QUESTIONS)
-    for name in WITHOUT_EPSILON:
-        assert not re.search(r"ε|epsilon", COMMANDS[name].format_help()), name
 
 
 def unnamed(found: Any, relation: str | None = None, place: str = "") -> Iterator[str]:
@@ -164,20 +149,6 @@ def test_a_training_run_names_it_wherever_it_says_epsilon(tmp_path: Path, capsys
     (run / "run.json").unlink()  # who is not told, does not say
     said(capsys, f"report --run {run} --out {tmp_path / 'page'}")
     assert "ε ≤" not in (tmp_path / "page" / "index.html").read_text()
-
-
-def test_the_price_of_clipping_names_it() -> None:
-    labels = ["exact", *_HEADINGS]
-    bounds = {
-        label: PrivacyBounds(2.0 - place / 10, 2.0 - place / 10, 2.0 - place / 10) for place, label in enumerate(labels)
-    }
-    rows = [Row(None, bounds, {}), Row(16, bounds, dict.fromkeys(_HEADINGS, 0.1))]
-    section = privacy_section(Run(curve_steps=(1,)), rows, {"exact": [bounds["exact"]]})
-    for table in section.tables:
-        assert "zero-out" in table.caption or "Same setting" in table.caption
-    assert "zero-out" in section.tables[0].caption
-    assert list(unnamed(section.numbers)) == []
-    assert "curves" in section.numbers
 
 
 @pytest.mark.parametrize(("neighbours", "words"), [(Group(3, ReplaceOne()), "replace-one, groups of 3")])

@@ -65,8 +65,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(None, {"exact": made_up(1.0)}, {}), row]
     monkeypatch.setattr(_write, "Run", lambda: SMALL)
     monkeypatch.setattr(_write, "Sizes", lambda: TINY)
-    monkeypatch.setattr(_write, "privacy_rows", lambda run, advance: rows)
-    monkeypatch.setattr(_write, "privacy_curves", lambda run, advance: {"exact norms": [made_up(1.0)]})
+    monkeypatch.setattr(_write, "privacy_rows", lambda run, say: rows)
+    monkeypatch.setattr(_write, "privacy_curves", lambda run, say: {"exact norms": [made_up(1.0)]})
 
 
 @pytest.fixture
@@ -106,16 +106,12 @@ sys.exit(main(["report", "--out", sys.argv[1]]))
 """
 
 
-PER_CENT = [f"{10 * tenths} %" for tenths in range(1, 11)]
-
-
 @pytest.mark.slow
 def test_without_torch_the_table_is_there_and_the_rest_is_named(tmp_path: Path) -> None:
     """In a process in which nothing can import torch."""
     done = subprocess.run([sys.executable, "-c", BARE, str(tmp_path / "new")], capture_output=True, text=True)
     assert done.returncode == 0
-    assert set(done.stderr.splitlines()) <= {f"dprmt report: {text}" for text in ("accounting", "drawing", *PER_CENT)}
-    assert "dprmt report: 100 %" in done.stderr
+    assert "dprmt report: accounting" in done.stderr
     page = (tmp_path / "new" / "index.html").read_text(encoding="utf-8")
     assert "16 probes" in page
     assert "Left out" in page
@@ -249,9 +245,6 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for options in (["--recipe", "no-such-recipe"], ["--seeds", "0"], ["--steps", "x"], ["--set", "training.stepz=2"]):
         assert main(["report", "--out", str(tmp_path / "out"), *options]) == 2
         assert capsys.readouterr().err.count("\n") == 1
-
-
-# --- sentences: other words where theory fails -------------------------------------------------------------------
 
 
 @pytest.mark.slow

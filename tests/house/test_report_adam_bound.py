@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from dprmt.report.measurements import AdamBoundStep, GradientStep, measure_adam_bound  # noqa: E402
+from dprmt.report.measurements import GradientStep, measure_adam_bound  # noqa: E402
 from dprmt.spectra import adam_improvement_bound  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC, preconditioner  # noqa: E402
 
@@ -58,7 +58,3 @@ def test_the_bound_is_positive_exactly_where_the_report_says(seed: int) -> None:
         assert step.shortfall == pytest.approx(1 - math.tanh(math.log(scales.max() / scales.min()) / 2))
         seen.add(exact.bound > 0)
     assert seen == {True, False}
-
-
-def step(number: int = 0, *, spread: float = 1e6, cosine: float = 0.05, gain: float = 0.0) -> AdamBoundStep:
-    return AdamBoundStep(number, spread, cosine, cosine, 0.02, 0.02 + gain)

@@ -21,7 +21,6 @@ from paper_figures._reproduction import load, run  # noqa: E402
 from paper_figures.barcode import (  # noqa: E402
     barcode_data,
     barcode_network,
-    digits_images,
 )
 from paper_figures.items import barcode as item  # noqa: E402
 from paper_figures.studies import (  # noqa: E402
@@ -65,17 +64,6 @@ def test_every_class_is_one_digit_with_one_barcode() -> None:
     assert float(rest.abs().max()) == 0.0
 
 
-def test_images_of_a_class_are_drawn_without_repetition() -> None:
-    images, digits = blank_images()
-    images[:, 20, 20] = torch.arange(len(digits)) / 100  # their numbers
-    data = barcode_data(images, digits, [(10, 6), (40, 3)])
-    for label in range(data.classes):
-        chosen = data.images[data.labels == label][:, 0, 20, 20].tolist()
-        assert len(set(chosen)) == len(chosen)
-    again = barcode_data(images, digits, [(10, 6), (40, 3)])
-    assert torch.equal(again.images, data.images)
-
-
 class Toy(GroupTask):
     """Eight points in two classes, for a linear layer."""
 
@@ -102,7 +90,7 @@ def linear() -> torch.nn.Module:
 @pytest.fixture
 def noise_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise by the number of the step alone, so that a literal loop can draw it: a run's own depends on the sums."""
-    monkeypatch.setattr(PrivateRun, "_noise_key", lambda run: run._key(f"noise of step {run.steps_taken}"))
+    monkeypatch.setattr(PrivateRun, "_of_this_sum", lambda run, purpose: f"{purpose} of step {run._place}")
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.4])
@@ -113,7 +101,7 @@ def test_training_is_dp_sgd_literally(rate: float, tmp_path: Path) -> None:
         "gd", 0.7, size=8, clipping_norm=C, noise_multiplier=σ, sample_rate=rate, micro_batch=3, seed=5
     )
     model = linear()
-    train_privately(model, task, settings, steps, tmp_path, progress=False)
+    train_privately(model, task, settings, steps, tmp_path)
     randomness = fresh_randomness(5, 1)
     L = round(8 * rate)
     expected = linear()
@@ -142,7 +130,7 @@ def test_training_is_dp_sgd_literally(rate: float, tmp_path: Path) -> None:
 def test_records_have_groups_and_epsilon(tmp_path: Path) -> None:
     task = Toy()
     settings = private_settings("adambc", 0.05, size=8, noise_multiplier=2.0, micro_batch=5)
-    records = train_privately(linear(), task, settings, 3, tmp_path, progress=False)
+    records = train_privately(linear(), task, settings, 3, tmp_path)
     assert [record.step for record in records] == [0, 1, 2, 3]
     assert records[0].epsilon == 0.0
     bounds = DPSGD(2.0, 1.0).epsilon(steps=3, delta=1e-5)
@@ -164,34 +152,12 @@ def test_training_in_pieces_and_micro_batches_is_the_same(rate: float, tmp_path:
         settings = private_settings("adam", 0.05, size=8, sample_rate=rate, micro_batch=micro, seed=1)
         for steps in pieces:
             model = linear()
-            train_privately(model, Toy(), settings, steps, tmp_path / name, progress=False)
+            train_privately(model, Toy(), settings, steps, tmp_path / name)
         results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(results[0], results[1])
     torch.testing.assert_close(results[0], results[2], rtol=1e-5, atol=1e-6)
     with pytest.raises(ParameterError, match="recipe"):
-        train_privately(
-            linear(), Toy(), private_settings("adam", 0.1, size=8, sample_rate=rate), 7, tmp_path / "a", progress=False
-        )
-
-
-def test_steps_that_draw_nobody_still_get_their_noise(tmp_path: Path) -> None:
-    settings = private_settings(
-        "gd", 1.0, size=8, noise_multiplier=1.0, sample_rate=1e-9, seed=10
-    )  # whose first batch is empty
-    model = linear()
-    records = train_privately(model, Toy(), settings, 2, tmp_path, progress=False)
-    assert math.isnan(records[0].loss)
-    assert float(model.weight.detach().abs().min()) > 0
-
-
-def test_the_network_learns_frequent_classes_first(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    data = barcode_data(*digits_images(), [(10, 12), (20, 2)])
-    settings = private_settings("adam", 5e-3, size=data.size, noise_multiplier=0.2, stability=1e-3, micro_batch=80)
-    records = train_privately(barcode_network(data.classes), data, settings, 12, tmp_path, progress=False)
-    assert records[-1].group_accuracy[0] > 0.5
-    assert records[-1].group_accuracy[0] > records[-1].group_accuracy[1] + 0.2
-    assert records[-1].loss < records[0].loss - 0.5
+        train_privately(linear(), Toy(), private_settings("adam", 0.1, size=8, sample_rate=rate), 7, tmp_path / "a")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -200,9 +166,9 @@ def test_a_signal_ends_a_run_and_leaves_no_shorter_one(number: int, tmp_path: Pa
     data = barcode_data(*blank_images(), PLAN)
     settings = private_settings("adambc", 0.01, size=data.size, noise_multiplier=1.0, seed=3)
 
-    def trained(folder: Path, on_step: Any = None) -> list[GroupRecord]:
+    def trained(folder: Path, on_step: Any = lambda step, loss: None) -> list[GroupRecord]:
         network = barcode_network(data.classes)
-        return train_privately(network, data, settings, 4, folder, record_every=2, on_step=on_step, progress=False)
+        return train_privately(network, data, settings, 4, folder, record_every=2, on_step=on_step)
 
     def at_two(step: int, loss: float) -> None:
         if step == 2:

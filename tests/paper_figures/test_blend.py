@@ -1,9 +1,10 @@
-"""The blend of shrinkers: optimality of the weights, the guarantee, simulations, symmetries and numerics."""
+"""The blend of shrinkers: its divergence, the weights, the guarantee, simulations, layers and memory."""
 
 from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy
@@ -11,18 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.spectra import cosine_similarity
-from paper_figures.shrinkers import blend
-from paper_figures.shrinkers._blend_weights import (
-    NAMES,
-    Moments,
-    estimated_gain,
-    fit_weights,
-    inner_product,
-    members,
-    moments_of,
-    squared_norm,
-)
+from dprmt.spectra import bulk_edge, cosine_similarity
+from paper_figures.shrinkers import BlendMemory, blend, blend_layers
+from paper_figures.shrinkers._blend import NAMES, divergence, fit_weights, members, moments_of
 from tests.spectra.simulation import denoise
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -54,7 +46,63 @@ def relative_error(actual, expected):
     return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
 
 
-# The weights
+def smooth(y):
+    """An odd function with an even one's curvature, and its derivative."""
+    return y**3 / (1 + y**2), (3 * y**2 + y**4) / (1 + y**2) ** 2
+
+
+def apply_spectrally(y):
+    """``Y (YᵀY) (I + YᵀY)⁻¹``, whose singular values are smooth(y_i), without a decomposition."""
+    gram = y.T @ y
+    return torch.linalg.solve(torch.eye(len(gram), dtype=y.dtype) + gram, gram @ y.T).T
+
+
+def jacobian(y):
+    size = y.numel()
+    return torch.autograd.functional.jacobian(apply_spectrally, y).reshape(size, size)
+
+
+@given(SEEDS, st.integers(1, 5), st.integers(1, 5))
+def test_equals_the_trace_of_the_jacobian(seed, m, n):
+    """Both traces, of J and J², by automatic differentiation of a matrix function written without an SVD."""
+    y = torch.from_numpy(np.random.default_rng(seed).standard_normal((m, n)))
+    values = torch.linalg.svdvals(y).numpy()
+    J = jacobian(y)
+    expected = float(J.trace()), float((J @ J).trace())
+    assert divergence(values, *smooth(values), (m, n)) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (3, 5), (5, 3)], ids=str)
+@pytest.mark.parametrize("values", [(2.0, 2.0, 2.0), (2.0, 2.0, 0.5), (1.5, 0.0, 0.0), (0.0, 0.0, 0.0)], ids=str)
+def test_repeated_and_vanishing_values(shape, values):
+    """The limit forms, at matrices where the plain formula is 0/0."""
+    m, n = shape
+    y = torch.zeros(m, n, dtype=torch.float64)
+    y[range(3), range(3)] = torch.tensor(values, dtype=torch.float64)
+    J = jacobian(y)
+    observed = np.array(values)
+    expected = float(J.trace()), float((J @ J).trace())
+    assert divergence(observed, *smooth(observed), shape) == pytest.approx(expected, abs=1e-12)
+
+
+def exact_divergence(values, shape):
+    """The formula as it stands in the literature, in 60 digits."""
+    with mpmath.workdps(60):
+        y = [mpmath.mpf(float(v)) for v in values]
+        f, slope = zip(*(smooth(v) for v in y), strict=True)
+        pairs = [(i, j) for i in range(len(y)) for j in range(i)]
+        total = sum(slope) + abs(shape[0] - shape[1]) * sum(a / b for a, b in zip(f, y, strict=True))
+        total += 2 * sum((y[i] * f[i] - y[j] * f[j]) / (y[i] ** 2 - y[j] ** 2) for i, j in pairs)
+        return float(total)
+
+
+@given(st.floats(-15, -0.5), st.floats(-9, -0.5), st.floats(0.01, 50.0), st.integers(0, 3))
+def test_close_values(gap, other_gap, y, excess):
+    """1e-9 accurate however close values are, where plain floats lose everything."""
+    values = y * np.array([1 + 10**gap + 10**other_gap, 1 + 10**gap, 1.0])
+    if len(set(values)) == 3:
+        actual, _ = divergence(values, *smooth(values), (3, 3 + excess))
+        assert actual == pytest.approx(exact_divergence(values, (3, 3 + excess)), rel=1e-9)
 
 
 def brute_force_divergence(f, y, step=1e-5):
@@ -120,163 +168,79 @@ def test_equals_the_literal_transcription(shape, norm_correction):
     assert changed > 3
 
 
-def spectra(seed, m, n, top, decay="harmonic", draws=8):
-    noisy = clean_matrix((m, n), decay, top) + np.random.default_rng(seed).standard_normal((draws, m, n))
-    return np.linalg.svd(noisy, compute_uv=False)
-
-
 @given(SEEDS, SIDES, SIDES, st.floats(0, 10), st.sampled_from(list(DECAYS)))
 def test_estimated_cosine_is_never_below_that_of_doing_nothing(seed, m, n, top, decay):
     """wᵀc/√(wᵀΓw) >= c_0/‖Y‖ with the unbiased c, by the margin that caution demands; all 0 only if c_0 <= 0."""
-    moments = moments_of(spectra(seed, m, n, top, decay), (m, n))
-    c, gram, variances = moments
+    noisy = noisy_matrix(np.random.default_rng(seed), (m, n), decay, top)
+    c, gram, variances = moments = moments_of(np.linalg.svd(noisy, compute_uv=False), (m, n))
     w = fit_weights(moments)
     assert (w >= 0).all()
-    found = w.any(-1)
-    assert (c[~found, 0] <= 0).all()
-    length, noisy = np.sqrt(squared_norm(w, gram))[found], np.sqrt(gram[found, 0, 0])
-    gain = inner_product(w, c)[found] / length - c[found, 0] / noisy
-    s, w = np.sqrt(variances[found]), w[found]
-    margin = s[:, 0] * (1 / noisy - w[:, 0] / length) + (w[:, 1:3] * s[:, 1:3]).sum(-1) / length
-    assert (margin >= -1e-7).all()
-    assert (gain >= 0.75 * margin - 1e-6).all()
-    assert np.allclose(inner_product(w, c[found]), length**2, rtol=1e-9)  # a least-squares estimate
-
-
-@given(SEEDS, st.integers(2, 12), st.integers(2, 12), st.floats(0.3, 10), st.sampled_from(list(DECAYS)))
-def test_oracle_inequality(seed, m, n, top, decay):
-    """Told the true inner products, no non-negative combination is better, and none is worse than Y."""
-    rng = np.random.default_rng(seed)
-    clean = clean_matrix((m, n), decay, top)
-    U, y, Vt = np.linalg.svd(clean + rng.standard_normal((m, n)), full_matrices=False)
-    overlaps = np.einsum("ir,ij,rj->r", U, clean, Vt)
-    f = members(y[None], (m, n))
-    exact = Moments(f @ overlaps, f @ f.swapaxes(-1, -2), np.zeros((1, len(NAMES))))
-    w = fit_weights(exact)
-
-    def cosine(weights):
-        shrunk = weights @ f[0]
-        return shrunk @ overlaps / np.linalg.norm(shrunk) / np.linalg.norm(clean)
-
     if not w.any():
-        assert (f @ overlaps <= 1e-9).all()
+        assert c[0] <= 0
         return
-    best = cosine(w[0])
-    scales = 1 / np.maximum(np.linalg.norm(f[0], axis=-1), 1e-12)
-    rivals = [*np.eye(len(NAMES)), *rng.exponential(size=(50, len(NAMES))) ** 3]
-    for rival in rivals:
-        if (rival * scales) @ f[0] @ y > 1e-6:
-            assert cosine(rival * scales) <= best + 1e-6
-    true_gain = best - max(0.0, cosine(np.eye(len(NAMES))[0]))
-    estimate = Moments(exact.inner_products.copy(), *exact[1:])
-    estimate.inner_products[0, 0] = np.sum(clean**2)  # ‖X‖² in its place, where ‖X‖ is read off
-    assert true_gain >= -1e-9
-    assert 0 <= estimated_gain(w, estimate)[0] <= 1
+    length, norm, s = math.sqrt(w @ gram @ w), math.sqrt(gram[0, 0]), np.sqrt(variances)
+    margin = s[0] * (1 / norm - w[0] / length) + w[1:3] @ s[1:3] / length
+    assert margin >= -1e-7
+    assert w @ c / length - c[0] / norm >= 0.75 * margin - 1e-6
+    assert w @ c == pytest.approx(length**2, rel=1e-9)  # a least-squares estimate
 
 
 def test_estimates_of_all_members_are_unbiased():
     """E c_k = E⟨f_k(Y), X⟩ for each member, and the errors have the stated variance."""
-    rng, draws, shape = np.random.default_rng(1), 4000, (8, 20)
+    rng, draws, shape = np.random.default_rng(1), 1500, (8, 20)
     clean = clean_matrix(shape, "power", 1.3)
     U, y, Vt = np.linalg.svd(clean + rng.standard_normal((draws, *shape)), full_matrices=False)
     overlaps = np.einsum("bir,ij,brj->br", U, clean, Vt, optimize=True)
-    moments = moments_of(y, shape)
-    errors = moments.inner_products - np.einsum("bkr,br->bk", members(y, shape), overlaps)
+    found = [moments_of(values, shape) for values in y]
+    errors = np.array([m.inner_products - members(v, shape) @ o for m, v, o in zip(found, y, overlaps, strict=True)])
     assert (abs(errors.mean(0)) < 4 * errors.std(0) / math.sqrt(draws)).all()
-    excess = errors**2 - moments.variances
+    excess = errors**2 - np.array([m.variances for m in found])
     assert (abs(excess.mean(0)) < 4 * excess.std(0) / math.sqrt(draws)).all()
 
 
-# What it is good for
-
-
-def cosines(shape, decay, top, draws, seed):
-    """Cosines with the clean matrix: of the noisy one, behind the gate, and blended."""
-    clean = clean_matrix(shape, decay, top).astype(np.float32)
-    noise = np.random.default_rng(seed).standard_normal((draws, *shape), dtype=np.float32)
-    noisy = clean + noise
-    unit = clean / np.linalg.norm(clean)
-
-    def against_clean(y):
-        return (y * unit).sum((-1, -2)) / np.sqrt((y.astype(np.float64) ** 2).sum((-1, -2)))
-
-    return against_clean(noisy), against_clean(denoise(noisy, 1.0)), against_clean(blend(noisy, 1.0))
-
-
 SIMULATIONS = [  # shape, spectrum, top in units of the detection threshold, draws, what it must be better than
-    ((16, 768), "power", 1.3, 300, ("noisy", "gate")),
-    ((16, 768), "power", 0.5, 1000, ()),
-    ((16, 768), "bulk", 0.5, 1000, ("gate",)),
-    ((16, 768), "one", 0.5, 600, ()),
-    ((16, 768), "one", 2.0, 400, ("noisy",)),
-    ((16, 768), "harmonic", 10.0, 60, ("noisy",)),
-    ((768, 16), "flat", 1.0, 300, ("noisy", "gate")),
-    ((16, 384), "one", 1.5, 1000, ("noisy",)),
-    ((16, 384), "exponential", 1.0, 800, ("noisy", "gate")),
-    ((64, 256), "one", 1.2, 300, ("noisy", "gate")),
-    ((64, 256), "bulk", 0.5, 150, ("gate",)),
-    ((128, 128), "power", 2.0, 150, ("noisy", "gate")),
-    ((256, 256), "power", 1.3, 40, ("noisy", "gate")),
-    ((256, 256), "exponential", 1.3, 60, ("noisy",)),
-    ((4, 400), "power", 1.0, 3000, ("gate",)),
-    ((2, 2), "one", 1.0, 10000, ()),
-    ((8, 8), "harmonic", 1.5, 6000, ("noisy", "gate")),
+    ((16, 384), "power", 1.3, 200, ("noisy", "gate")),
+    ((16, 384), "bulk", 0.5, 200, ("gate",)),
+    ((64, 256), "one", 1.2, 150, ("noisy", "gate")),
+    ((96, 96), "power", 2.0, 80, ("noisy", "gate")),
+    ((8, 8), "harmonic", 1.5, 800, ("noisy", "gate")),
 ]
 
 
 @pytest.mark.parametrize(("shape", "decay", "top", "draws", "better_than"), SIMULATIONS, ids=str)
 def test_mean_cosine(shape, decay, top, draws, better_than):
     """Never below the noisy matrix by 0.005, nor below the gate by 0.02; better where it should be: by 4 errors."""
-    noisy, gated, blended = cosines(shape, decay, top, draws, seed=5)
-    for name, rival, tolerance in (("noisy", noisy, 0.005), ("gate", gated, 0.02)):
-        gain = blended - rival
-        error = gain.std() / math.sqrt(draws)
-        assert gain.mean() - 4 * error > (0 if name in better_than else -tolerance)
-
-
-# Symmetries and numerics
-
-
-@given(SEEDS, SIDES, SIDES, st.floats(0, 5), st.booleans())
-def test_orthogonal_equivariance_and_transposition(seed, m, n, top, norm_correction):
-    """blend(QYR) = Q·blend(Y)·R and blend(Yᵀ) = blend(Y)ᵀ: only singular values count."""
-    rng = np.random.default_rng(seed)
-    y = noisy_matrix(rng, (m, n), top=top)
-    Q, R = (np.linalg.qr(rng.standard_normal((side, side)))[0] for side in (m, n))
-    expected = blend(y, 1.0, norm_correction)
-    assert relative_error(blend(Q @ y @ R, 1.0, norm_correction), Q @ expected @ R) < 1e-7
-    assert relative_error(blend(y.T, 1.0, norm_correction), expected.T) < 1e-7
-
-
-@given(SEEDS, SIDES, SIDES, st.floats(0, 5), st.floats(-200, 200), st.booleans())
-def test_scale_equivariance(seed, m, n, top, exponent, norm_correction):
-    """blend(cY; cσ) = c·blend(Y; σ), over four hundred orders of magnitude."""
-    y = noisy_matrix(np.random.default_rng(seed), (m, n), top=top)
-    c = 10.0**exponent
-    expected = blend(y, 1.0, norm_correction)
-    assert relative_error(blend(c * y, c, norm_correction) / c, expected) < 1e-6
+    clean = clean_matrix(shape, decay, top)
+    noisy = clean + np.random.default_rng(5).standard_normal((draws, *shape))
+    cosines = {
+        name: np.array([cosine_similarity(matrix, clean) for matrix in matrices])
+        for name, matrices in (("noisy", noisy), ("gate", denoise(noisy, 1.0)), ("blend", blend(noisy, 1.0)))
+    }
+    for name, tolerance in (("noisy", 0.005), ("gate", 0.02)):
+        gain = cosines["blend"] - cosines[name]
+        assert gain.mean() - 4 * gain.std() / math.sqrt(draws) > (0 if name in better_than else -tolerance)
 
 
 @given(SEEDS, SIDES, SIDES, st.floats(0, 5))
-def test_norm_is_kept(seed, m, n, top):
+def test_norm_is_kept_and_scale_is_no_matter(seed, m, n, top):
     y = noisy_matrix(np.random.default_rng(seed), (m, n), top=top)
-    assert np.linalg.norm(blend(y, 1.0)) == pytest.approx(np.linalg.norm(y), rel=1e-12)
+    blended = blend(y, 1.0)
+    assert np.linalg.norm(blended) == pytest.approx(np.linalg.norm(y), rel=1e-12)
+    assert relative_error(blend(1e5 * y, 1e5), 1e5 * blended) < 1e-9
+    assert relative_error(blend(y.T, 1.0), blended.T) < 1e-7
 
 
-@given(SEEDS, SIDES, SIDES, st.booleans())
 @pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-def test_batches(library, seed, m, n, norm_correction):
-    """A stack is a set of independent matrices; those that do not change keep every bit."""
-    rng = np.random.default_rng(seed)
-    stack = np.stack([noisy_matrix(rng, (m, n), top=top) for top in (0.0, 0.0, 3.0, 0.5, 6.0, 0.0)]).reshape(2, 3, m, n)
-    before = stack.copy()
-    together = np.asarray(blend(library(stack), 1.0, norm_correction))
-    assert np.array_equal(stack, before)
-    for i in np.ndindex(2, 3):
-        alone = blend(library(stack[i]), 1.0, norm_correction)
-        assert relative_error(together[i], alone) < 1e-10
-        if np.array_equal(np.asarray(alone), stack[i]):
-            assert np.array_equal(together[i], stack[i])
+def test_a_stack_is_a_set_of_matrices_and_those_that_do_not_change_keep_every_bit(library):
+    rng = np.random.default_rng(0)
+    stack = np.stack([noisy_matrix(rng, (6, 30), top=top) for top in (0.0, 0.0, 3.0, 0.5, 6.0, 0.0)]).reshape(
+        2, 3, 6, 30
+    )
+    together = blend(library(stack), 1.0)
+    assert type(together) is type(library(stack))
+    alone = {i: blend(stack[i], 1.0) for i in np.ndindex(2, 3)}
+    assert all(np.array_equal(np.asarray(together[i]), one) for i, one in alone.items())
+    assert {np.array_equal(one, stack[i]) for i, one in alone.items()} == {True, False}
 
 
 def test_without_norm_correction_it_is_an_estimate_of_the_clean_matrix():
@@ -289,3 +253,63 @@ def test_without_norm_correction_it_is_an_estimate_of_the_clean_matrix():
     assert errors[0] < errors[1] < errors[2]
     assert errors[0] < 0.8 * np.sum(clean**2)  # the error of the estimate 0
     assert all(cosine_similarity(a, b) > 1 - 1e-9 for a, b in zip(kept, shrunk, strict=True))
+
+
+# Layers and memory
+
+
+@pytest.mark.parametrize("norm_correction", [True, False])
+def test_the_report_rebuilds_the_result(norm_correction):
+    """With a noise level of each layer's own; what is no matrix, or has no noise, passes through."""
+    rng = np.random.default_rng(0)
+    layers = {"strong": noisy_matrix(rng, (8, 60), top=4.0), "loud": noisy_matrix(rng, (60, 8), top=2.0, sigma=50.0)}
+    layers |= {"bias": rng.standard_normal(7), "clean": np.eye(3)}
+    sigmas = {"strong": 1.0, "loud": 50.0, "clean": 0.0}
+    blended, report = blend_layers(layers, sigmas, norm_correction)
+    assert list(blended) == list(report) == list(layers)
+    assert (report["bias"].top_over_edge, report["clean"].top_over_edge, report["clean"].spikes) == (None, math.inf, 3)
+    for name, σ in sigmas.items():
+        layer, entry = layers[name], report[name]
+        assert entry.denoised == (blended[name] is not layer) == (name in ("strong", "loud"))
+        if entry.denoised:
+            U, y, Vt = np.linalg.svd(layer, full_matrices=False)
+            values = σ * members(y / σ, layer.shape)
+            assert relative_error(blended[name], (U * ([entry.weights[n] for n in NAMES] @ values)) @ Vt) < 1e-9
+            assert entry.top_over_edge == pytest.approx(y[0] / bulk_edge(layer.shape, σ))
+            assert 0 < entry.cosine_gain < 1
+            assert entry.noisy_share == entry.weights["identity"] < 1
+            assert relative_error(blended[name], blend(layer, σ, norm_correction)) < 1e-12
+    assert blended["bias"] is layers["bias"]
+
+
+def stream(seed, steps, top, shape=(16, 200)):
+    """Noisy gradients of a matrix that turns slowly, with their clean matrices."""
+    rng = np.random.default_rng(seed)
+    left, right = (rng.standard_normal((side, 3)) for side in shape)
+    for _ in range(steps):
+        left, right = (0.99 * x + math.sqrt(1 - 0.99**2) * rng.standard_normal(x.shape) for x in (left, right))
+        Q, R = (np.linalg.qr(x)[0] for x in (left, right))
+        clean = (Q * (top * math.prod(shape) ** 0.25 / np.arange(1, 4))) @ R.T
+        yield clean, clean + rng.standard_normal(shape)
+
+
+def test_pooling_over_steps_raises_the_mean_cosine():
+    """By more than 4 standard errors, where single steps leave much to chance."""
+    memory, gains = BlendMemory(), []
+    for clean, noisy in stream(8, 250, 1.3):
+        pooled, single = blend_layers({"w": noisy}, 1.0, memory=memory)[0]["w"], blend(noisy, 1.0)
+        gains.append(cosine_similarity(pooled, clean) - cosine_similarity(single, clean))
+    blocks = np.array(gains[20:]).reshape(-1, 10).mean(-1)  # neighbours share their memory
+    assert blocks.mean() > 4 * blocks.std() / math.sqrt(len(blocks))
+    assert blocks.mean() > 0.01
+
+
+def test_memory_is_a_sum_with_exponential_forgetting():
+    memory, shape = BlendMemory(decay=0.5), (16, 200)
+    steps = [moments_of(np.linalg.svd(noisy, compute_uv=False), shape) for _, noisy in stream(10, 4, 2.0)]
+    for moments in steps:
+        pooled = memory.pooled("w", shape, moments)
+    for at, decay in enumerate((0.5, 0.5, 0.25)):
+        expected = sum(decay ** (3 - t) * moments[at] for t, moments in enumerate(steps))
+        np.testing.assert_allclose(pooled[at], expected, rtol=1e-12)
+    assert memory.pooled("w", (200, 16), steps[0]) is steps[0]

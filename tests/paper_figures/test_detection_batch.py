@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paper_figures.shrinkers import detection_batch
-from paper_figures.shrinkers._detection_batch import _crossing
+from paper_figures.shrinkers._gains import _crossing
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPE = (10, 24)

@@ -7,24 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from benchmarks.grape import Case, build, formula, measure
 from dprmt import ParameterError
-from paper_figures._plots import plot_spectrum_flattening
 from paper_figures.items._projected_runs import digits, perceptron, train_once
 from paper_figures.items.grape_flattening import per_sample_gradients, spectra, stable_rank
 from paper_figures.items.grape_vit import cifar_images
-
-
-def test_the_picture_shows_each_spectrum_in_units_of_its_largest_value() -> None:
-    ax = Figure(layout="constrained").subplots()
-    assert plot_spectrum_flattening([1.0, 4.0, 2.0], {"a": [3.0, 3.0, 1.5], "b": [5.0, 0.0]}, ax=ax) is ax
-    assert [line.get_ydata().tolist() for line in ax.lines] == [[1.0, 0.5, 0.25], [1.0, 1.0, 0.5], [1.0, 0.0]]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["clean", "a", "b"]
-    looks = {(line.get_marker(), line.get_linestyle(), line._dash_pattern[1] is None) for line in ax.lines}
-    assert len(looks) == 3  # told apart without colours
-    ax.figure.draw_without_rendering()
 
 
 def test_noise_flattens_real_gradients() -> None:

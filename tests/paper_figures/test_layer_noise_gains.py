@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paper_figures.shrinkers._layer_gains import layer_noise_gains  # noqa: E402
+from paper_figures.shrinkers import layer_noise_gains  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("opacus")
 
-from paper_figures.__main__ import main  # noqa: E402
+from paper_figures.items import ITEMS  # noqa: E402
+from paper_figures.items import next_token as item  # noqa: E402
 from paper_figures.next_token import (  # noqa: E402
     HeadData,
     e2e_data,
     head_and_features,
-    pretrained_encoder,
     pretrained_gpt2,
     small_gpt2,
     text_data,
-    train_on_public,
     with_lora,
     word_encoder,
     word_vocabulary,
@@ -149,7 +148,7 @@ def test_closed_form_trains_like_the_hooks(
         head, features = head_and_features(model, data.ids)
         task = HeadData(features, data)
         used = task if name == "closed" else Hooked(task)
-        records.append(train_privately(head, used, settings, 4, tmp_path / name, progress=False))
+        records.append(train_privately(head, used, settings, 4, tmp_path / name))
         weights.append(head.weight.detach())
     torch.testing.assert_close(*weights, rtol=tolerance, atol=1e-4)
     assert records[0][-1].loss == pytest.approx(records[1][-1].loss, rel=1e-3)
@@ -162,62 +161,42 @@ def test_lora_trains_the_adapters_and_nothing_else(tmp_path: Path) -> None:
     model = with_lora(small_gpt2(12, layers=1, hidden=8, heads=2), rank=2).eval()  # as a pretrained one comes
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     settings = private_settings("adam", 0.05, size=data.size, noise_multiplier=0.3, micro_batch=8)
-    records = train_privately(model, data, settings, 3, tmp_path, progress=False)
+    records = train_privately(model, data, settings, 3, tmp_path)
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name]) == ("lora_" not in name)
     assert len(records) == 4
     assert set(records[-1].group_loss) != set(records[0].group_loss)
 
 
-def test_pretrained_model_and_tokenizer_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import PreTrainedTokenizerFast
-
+def test_a_model_from_a_local_folder_has_no_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    tokenizer = Tokenizer(WordLevel({"<unk>": 0, **word_vocabulary(TEXT, 12)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(tmp_path)
     model = small_gpt2(12, layers=1, hidden=8, heads=2)
     model.save_pretrained(tmp_path)
-    encode, size, end = pretrained_encoder(str(tmp_path))
-    assert end == 0  # it has no token for the end
-    assert size == len(word_vocabulary(TEXT, 12)) + 1
-    assert encode("the cat flew") == word_encoder(word_vocabulary(TEXT, 12))("the cat flew")
-    loaded = pretrained_gpt2(str(tmp_path))
+    loaded, ids = pretrained_gpt2(str(tmp_path)), torch.tensor([[1, 2, 3]])
     assert not loaded.training
-    ids = torch.tensor([encode("the cat sat")])
     torch.testing.assert_close(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
 
 
-def test_public_text_is_learnt_in_place_and_by_seed() -> None:
-    data = words()
-    everything = torch.arange(data.size)
-    losses, models = [], []
-    for seed in (0, 0, 1):
-        models.append(small_gpt2(12, hidden=16, length=8))
-        losses.append(train_on_public(models[-1], data, epochs=15, learning_rate=1e-2, batch=4, seed=seed))
-    assert losses[0] == losses[1] != losses[2]
-    start = float(data.measure(small_gpt2(12, hidden=16, length=8), everything).losses.mean().detach())
-    end = float(data.measure(models[0], everything).losses.mean().detach())
-    assert start == pytest.approx(math.log(12), abs=0.1)
-    assert end < losses[0] < 0.5  # the last epoch's mean is taken on the way down
+@pytest.mark.parametrize("name", ["next-token", "next-token-e2e"])
+def test_the_papers_weights_are_looked_for_before_anything_trains(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPRMT_PAPER_DATA", str(tmp_path))
+    monkeypatch.setattr(item, "missing_weights", lambda source: f"weights of {source}")
+    missing = ITEMS[name].measure("paper", tmp_path).missing
+    assert ("weights of gpt2" in missing, "csv" in missing or "tinyptb" in missing) == (True, True)
 
 
-def test_a_model_from_public_text_is_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    public, private, folder = tmp_path / "public.txt", tmp_path / "e2e.csv", tmp_path / "checkpoint"
-    public.write_text("name[Aromi] | Aromi is a pub.\n" * 30)
-    private.write_text(E2E)
-    command = ["study", "public-model", str(folder), str(public), "--vocabulary", "300", "--length", "128"]
-    command += ["--layers", "1", "--hidden", "8", "--epochs", "1"]
-    assert main(command) == 0
-    encode, size, end = pretrained_encoder(str(folder))
-    data = e2e_data(private, encode, size, length=128, end=end)
-    tokens = data.ids[0][data.counted[0]].tolist()
-    assert tokens == [*encode(" There is a place in the city centre called Alimentum."), end]
-    assert end not in tokens[:-1]
-    assert float(data.measure(pretrained_gpt2(str(folder)), torch.arange(1)).losses.detach()[0]) > 0
-    with pytest.raises(SystemExit):  # a checkpoint is not overwritten
-        main(command)
+def test_public_text_becomes_a_checkpoint_and_a_tokenizer_of_e2e(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPRMT_PAPER_DATA", str(tmp_path))
+    (tmp_path / "e2e").mkdir()
+    (tmp_path / "e2e" / "trainset.csv").write_text(E2E)
+    lines = ["name[Aromi] | Aromi is a pub."] * 60
+    monkeypatch.setattr("paper_figures.next_token.public_lines", lambda path: lines)
+    data, start = item._public_start(tmp_path)
+    assert data.size == 2
+    ends = [row[counted].tolist()[-1] for row, counted in zip(data.ids, data.counted, strict=True)]
+    assert ends[1] == 0  # the token for the end, as the second reference is short
+    assert float(data.measure(pretrained_gpt2(start), torch.arange(1)).losses.detach()[0]) > 0

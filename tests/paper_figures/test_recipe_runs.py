@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from dprmt.training.harness import Run, read_metrics
+from dprmt.training.harness import Run, dry_run, read_metrics, train
 from dprmt.training.private_run import PrivateRun
 from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures.__main__ import _ending_after, main
@@ -22,7 +21,7 @@ from paper_figures._pieces import Pieces, forget, raw_file
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures._reproduction import load as load_result
 from paper_figures._reproduction import run as run_item
-from paper_figures.items import generation
+from paper_figures.items import accuracy_low_budget, generation, grape_accuracy
 from paper_figures.items._recipe_runs import run_variants, train_on, train_once, with_noise
 from tests.training.tiny_recipe import recipe_in, write_data
 
@@ -84,13 +83,6 @@ def test_a_run_that_is_cut_anywhere_gives_the_numbers_of_the_run_in_one(
     assert train_on(recipe, 3, tmp_path / "run") == whole
 
 
-def test_a_run_that_is_cut_three_times_gives_them_too(recipe: Recipe, whole: dict[str, Any], tmp_path: Path) -> None:
-    for method, step in (("_charge", 1), ("_checkpoint", 2), ("_accumulate", 4)):
-        cut(method, step, lambda: train_on(recipe, 3, tmp_path / "run"))
-    assert train_on(recipe, 3, tmp_path / "run") == whole
-    assert [line["attempt"] for line in read_metrics(tmp_path / "run")] == [2, 3, 3, 4]
-
-
 def test_the_numbers_are_those_of_a_run_with_the_target(recipe: Recipe, whole: dict[str, Any]) -> None:
     once = train_once(recipe, 3)
     assert once["scores"] == whole["scores"]
@@ -140,7 +132,9 @@ def test_an_item_stops_between_steps_after_its_minutes(
     assert not folder.exists()
     lines = Pieces(tmp_path, "toy", "small").measure({"Plain, a, seed 0": lambda: 1 / 0})
     assert lines["Plain, a, seed 0"]["steps"] == [2, 4]
-    assert len(raw_file(tmp_path, "toy", "small").read_text().splitlines()) == 3  # one of them of the time alone
+    assert (
+        len(raw_file(tmp_path, "toy", "small").read_text().splitlines()) == 4
+    )  # one of the time alone, and one of the code
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
@@ -232,64 +226,6 @@ def test_two_whole_seeds_of_generation_are_enough_to_be_stored(
     assert more.interval == pytest.approx((1.25 - 12.706 * 0.25, 1.25 + 12.706 * 0.25), rel=1e-3)
 
 
-def test_fewer_seeds_than_the_baseline_has_are_paired_with_its_first(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the tables' methods three seeds are whole, of twice the rate two."""
-
-    def run(value: float) -> dict[str, Any]:
-        return {"scores": {metric: [value] for metric in ("loss", *generation.METRICS)}, "steps": [50]}
-
-    (faster,) = generation.FASTER
-    pieces = Pieces(tmp_path, "generation-50", "long")
-    pieces.measure({f"E2E, toy, {faster}, seed {seed}": partial(run, 3.0 + seed) for seed in range(2)})
-
-    def runs(pieces: Pieces, recipe: Recipe, variants: Any, seeds: Any, **_: Any) -> dict[str, list[dict[str, Any]]]:
-        if any(faster in name for name in variants):
-            raise KeyboardInterrupt("the run was stopped")
-        return {name: [run(10.0**seed) for seed in seeds] for name in variants}
-
-    monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe}, ""))
-    monkeypatch.setattr(generation, "run_variants", runs)
-    rows = {row.label: row for row in generation.early("long", tmp_path).rows}
-    assert rows[f"E2E, toy, {faster}: METEOR more than the baseline, paired"].ours == (3 + 4 - 1 - 10) / 2
-
-
-@pytest.mark.slow
-def test_generation_at_long_scale_compares_variants_by_seed(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a tiny classifier in the language model's place: what is trained, paired and judged."""
-    monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe}, ""))
-    monkeypatch.setattr(generation, "METRICS", {"loss": ("Loss", 2.0)})
-    slower = {
-        "denoising.method": "paper",
-        "optimizer.learning_rate": 1e-3,
-    }  # else the gate, which stays shut, is nothing
-    monkeypatch.setitem(generation.VARIANTS, "denoised", slower)
-    monkeypatch.setattr(generation, "FASTER", {"twice": {"optimizer.learning_rate": 0.1}})
-    for group, probes in (("HUTCHINSON", 2), ("HUTCHPP", 3)):
-        monkeypatch.setattr(generation, group, {group: {"privacy.norms.probes": probes}})
-    monkeypatch.setattr(generation, "LONG_STEPS", 2)
-    monkeypatch.setattr(generation, "LONG_SEEDS", (0, 1))
-    found = generation.early("long", tmp_path)
-    rows = {row.label.removeprefix("E2E, toy, "): row for row in found.rows}
-    assert len(rows) == 9
-    gap = (rows["twice: Loss"].ours - rows["denoised: Loss"].ours) / 2
-    said = f"{abs(gap):.2f} nats {'lower' if gap < 0 else 'higher'} than with denoising at the paper's (2 seeds)."
-    assert [reason.text.endswith(said) for reason in found.reasons] == [True, False]
-    assert [label for label, row in rows.items() if row.verdict()] == ["denoised: Loss more than the baseline, paired"]
-    pieces = Pieces(tmp_path, "generation-50", "long")
-    names = [f"E2E, toy, {name}, seed {seed}" for name in ("baseline", "denoised") for seed in (0, 1)]
-    ends = [2 * run["scores"]["loss"][-1] for run in pieces.measure(dict.fromkeys(names, lambda: 1 / 0)).values()]
-    gaps = np.subtract(ends[2:], ends[:2])
-    row = rows["denoised: Loss more than the baseline, paired"]
-    assert row.ours == pytest.approx(gaps.mean(), abs=1e-6)
-    assert row.interval == pytest.approx(
-        tuple(gaps.mean() + np.array([-1, 1]) * 12.706 * abs(np.ptp(gaps)) / 2), rel=1e-3
-    )
-
-
 def test_what_was_begun_is_thrown_away_with_the_pieces(recipe: Recipe, tmp_path: Path) -> None:
     pieces = Pieces(tmp_path, "toy", "small")
     cut("_charge", 2, lambda: run_variants(pieces, recipe, {"a": {}}, (0,), by_steps=True))
@@ -315,3 +251,46 @@ def test_minutes_are_positive(minutes: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit, match="2"):
         main(["run", "--minutes", minutes])
     assert "--minutes" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    folder = tmp_path_factory.mktemp("plain")
+    write_data(folder)
+    return recipe_in(folder, **{"training.steps": 4, "evaluation.every": 2})
+
+
+@pytest.mark.parametrize("item", [grape_accuracy, accuracy_low_budget])
+def test_an_item_trains_its_variants_once(
+    plain: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item: Any
+) -> None:
+    full = {"model.finetune": "full", "model.lora": None, "training.steps": 4}
+    private = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 30.0}
+    monkeypatch.setattr(item, "RECIPE", plain.with_changes(full | private))
+    monkeypatch.setattr(item, "SHORTER", {})
+    monkeypatch.setattr(item, "RANKS", (3, 8), raising=False)
+    found = item.measure("small", tmp_path)
+    assert found.seeds == 2
+    assert len(found.rows) == 4
+    monkeypatch.setattr("dprmt.training.harness.train", None)  # training would fail
+    assert item.measure("small", tmp_path).rows == found.rows
+
+
+def test_a_run_that_was_stopped_is_no_piece(plain: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter = plain.with_changes({"training.steps": 2})
+    monkeypatch.setattr("dprmt.training.harness.train", lambda _, folder, **more: train(shorter, folder, **more))
+    with pytest.raises(KeyboardInterrupt, match="stopped"):
+        train_once(plain, 0)
+    assert train_once(shorter, 0)["steps"] == [2]
+
+
+def test_the_published_charge_asks_for_more_noise(plain: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy_low_budget, "PROBES", 4)  # fewer than the tiny layers are wide
+    monkeypatch.setitem(accuracy_low_budget.SHARED["privacy.norms"], "probes", 4)
+    full = {"model.finetune": "full", "model.lora": None}
+    private = plain.with_changes(full | {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0})
+    changes = accuracy_low_budget.variants(private)
+    del changes["Hutch++"]
+    plans = {name: dry_run(private.with_changes(change)) for name, change in changes.items()}
+    noise = {name: plan.mechanism["noise_multiplier"] for name, plan in plans.items()}
+    assert noise["Hutchinson, published charge"] > noise["Hutchinson, tight"] > noise["exact"]

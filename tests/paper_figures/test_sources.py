@@ -10,10 +10,11 @@ import pytest
 from paper_figures import _sources
 from paper_figures.__main__ import main
 from paper_figures._reproduction import load
-from paper_figures._sources import changed, digests, module_of
+from paper_figures._sources import changed, digests, place_of
 from paper_figures.items import ITEMS
 
 Capture = pytest.CaptureFixture[str]
+ITEM = "paper_figures.item", "f"
 TEXT = '''"""Says."""
 
 from paper_figures.other import x
@@ -42,8 +43,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_that_a_module_uses_counts_but_what_shows_and_stores(package: Path) -> None:
-    assert list(digests("paper_figures.item")) == ["f", "x", "y"]
-    assert digests("elsewhere.item") == {}
+    assert list(digests(ITEM)) == ["f", "x", "y"]
+    assert digests(("elsewhere.item", "f")) == {}
 
 
 @pytest.mark.parametrize(
@@ -63,36 +64,43 @@ def test_all_that_a_module_uses_counts_but_what_shows_and_stores(package: Path) 
 def test_what_is_computed_is_seen_and_what_is_said_is_not(
     package: Path, file: str, old: str, new: str, seen: str
 ) -> None:
-    before, path = digests("paper_figures.item"), package / file
+    before, path = digests(ITEM), package / file
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    assert changed(before, "paper_figures.item") == ([seen] if seen else [])
+    assert changed(before, ITEM) == ([seen] if seen else [])
 
 
 def test_moves_and_names_of_local_variables_change_nothing(package: Path) -> None:
     body = 'def g(a, *, b: int = 3) -> int:\n    """Says."""\n    total = a * b\n    return total + z\n'
+    place = "paper_figures.item", "g"
     (package / "item.py").write_text(f"z = 2\n{body}")
-    before = digests("paper_figures.item")
+    before = digests(place)
     renamed = body.replace("total", "c").replace("a, *", "first, *").replace("a * b", "first * b").replace(": int", "")
     (package / "other.py").write_text(f"z = 2\n{renamed.replace('Says', 'Says more')}")
-    (package / "item.py").write_text("from paper_figures.other import g\nh = g\n")
-    assert changed(before, "paper_figures.item") == ["h"]
+    (package / "item.py").write_text("from paper_figures.other import g\n")
+    assert changed(before, place) == []
     (package / "other.py").write_text(f"z = 2\n{body.replace('a * b', 'b * a')}")
-    assert changed(before, "paper_figures.item") == ["g", "h"]
+    assert changed(before, place) == ["g"]
 
 
 def test_a_definition_that_came_or_went_is_named(package: Path) -> None:
-    before = digests("paper_figures.item")
-    (package / "item.py").write_text("from paper_figures.fresh import z\nw = z\n")
+    before = digests(ITEM)
+    (package / "item.py").write_text("from paper_figures.fresh import z\ndef f():\n    return z\n")
     (package / "fresh.py").write_text("z = 1\n")
-    assert changed(before, "paper_figures.item") == ["f", "w", "x", "y", "z"]
+    assert changed(before, ITEM) == ["f", "z"]  # what went is named in f no longer
+
+
+def test_what_stands_beside_an_item_is_not_its_code(package: Path) -> None:
+    before = digests(ITEM)
+    (package / "item.py").write_text(TEXT + "\ndef of_another_item():\n    return 1\n")
+    assert changed(before, ITEM) == []
 
 
 def test_every_item_has_code_of_its_own() -> None:
     for item in ITEMS.values():
-        assert digests(module_of(item.measure)), item.name
-    assert module_of(partial(partial(digests, "a"), "b")) == "paper_figures._sources"
+        assert digests(place_of(item.measure)), item.name
+    assert place_of(partial(partial(digests, "a"), "b")) == ("paper_figures._sources", "digests")
 
 
 def test_older_results_are_told(tmp_path: Path, capsys: Capture) -> None:

@@ -6,19 +6,26 @@ import csv
 import html
 import io
 import json
+import math
 import re
+import tracemalloc
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 import torch
+from matplotlib.figure import Figure
 from safetensors.torch import save_file
 from scipy import io as scipy_io
 
+from dprmt._validation import ParameterError
 from dprmt.cli import main
-from dprmt.spectra import MarchenkoPastur, denoise, spectra_of, visible_signal
+from dprmt.spectra import MarchenkoPastur, denoise, noisy_spectrum, spectra_of, visible_signal
+from dprmt.spectra._noisy_spectrum import GramSpectrum
+from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 RNG = np.random.default_rng(0)
 
@@ -144,8 +151,8 @@ def test_every_8_bit_number_is_read_as_torch_does(kind: torch.dtype, tmp_path: P
     numbers = torch.arange(256, dtype=torch.uint8).view(kind)
     finite = numbers[torch.isfinite(numbers.float())][:192].reshape(12, 16)
     save_file({"x": finite}, tmp_path / "x.safetensors")
-    found = spectra_of(tmp_path / "x.safetensors", sigma=1.0)
-    np.testing.assert_allclose(found["x"].singular_values, np.linalg.svdvals(finite.double().numpy()))
+    np.testing.assert_array_equal(open_tensors(tmp_path / "x.safetensors")["x"](), finite.float().numpy())
+    assert list(spectra_of(tmp_path / "x.safetensors", sigma=1.0)) == ["x"]
 
 
 def blocks(scale: np.ndarray, size: int, shape: tuple[int, int]) -> np.ndarray:
@@ -254,11 +261,11 @@ def test_an_array_that_cannot_be_read_is_a_row(capsys: pytest.CaptureFixture[str
 
 
 def test_a_decomposition_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> None:
-        raise np.linalg.LinAlgError("SVD did not converge")
+    def fails(*_: object, **__: object) -> None:
+        raise np.linalg.LinAlgError("it did not converge")
 
-    monkeypatch.setattr(np.linalg, "svdvals", fails)
-    assert spectra_of({"w": np.eye(3)}).skipped == {"w": "has no singular values: SVD did not converge"}
+    monkeypatch.setattr(scipy.linalg, "eigvalsh_tridiagonal", fails)
+    assert spectra_of({"w": np.eye(3)}).skipped == {"w": "has no singular values: it did not converge"}
 
 
 COLUMNS = [
@@ -336,3 +343,111 @@ def test_one_picture_of_all_matrices(tmp_path: Path) -> None:
     picture = tmp_path / "all.png"
     assert main(["spectrum", str(tmp_path / "x.npz"), "--sigma", "1", "--plot-all", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def noise_with(signals: list[float], shape: tuple[int, int], dtype: type = np.float32) -> np.ndarray:
+    """Noise of σ = 1 plus a signal whose singular values are about these, in units of the bulk edge."""
+    rng, edge = np.random.default_rng(3), math.sqrt(shape[0]) + math.sqrt(shape[1])
+    left, right = (rng.standard_normal((side, len(signals))) / math.sqrt(side) for side in shape)
+    return (rng.standard_normal(shape) + edge * left * signals @ right.T).astype(dtype)
+
+
+CHECKED = {
+    "noise": noise_with([], (96, 160)),
+    "spikes": noise_with([3.0, 2.0, 1.3], (200, 120)),
+    "many": noise_with(list(np.linspace(4.0, 1.5, 20)), (120, 120)),
+    "far": noise_with([3000.0, 2.0], (64, 300)),
+    "very far": noise_with([1e6], (64, 300)),
+    "low rank": noise_with([1.0] * 3, (90, 70)) - noise_with([], (90, 70)),
+    "equal spikes": noise_with([], (100, 100)) + np.diag([60.0] * 8 + [0.0] * 92).astype(np.float32),
+    "half": noise_with([2.0], (60, 90), np.float16),
+    "uneven": noise_with([], (64, 300)) * np.geomspace(1, 9, 64, dtype=np.float32)[:, None],
+    "uneven columns": noise_with([], (300, 64)) * np.geomspace(1, 9, 64, dtype=np.float32),
+    "large": noise_with([2.0], (50, 80)) * np.float32(1e36),
+    "small": noise_with([2.0], (50, 80)) * np.float32(1e-36),
+    "tiny": np.array([[3.0, 4.0]]),
+    "zeros": np.pad(noise_with([5.0], (40, 50)), ((0, 3), (2, 0))),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("turned", [False, True])
+def test_values_are_those_of_an_svd_in_float64_up_to_float32_rounding(name: str, turned: bool) -> None:
+    matrix = CHECKED[name].T if turned else CHECKED[name]
+    found = spectra_of({"w": matrix})["w"]
+    exact = noisy_spectrum(matrix.astype(np.float64), found.sigma)  # from an SVD in float64
+    top = exact.singular_values[0]
+    squares = found.singular_values**2 / top / top - (exact.singular_values / top) ** 2
+    assert np.abs(found.singular_values - exact.singular_values).max() <= 2.0**-23 * top
+    assert np.abs(squares).max() <= 64 * 2.0**-53
+    assert len(found.spikes) == len(exact.spikes)
+    assert (found.fit.verdict, found.fit.fits) == (exact.fit.verdict, exact.fit.fits)
+    for column in ("stable_rank", "effective_rank", "energy_above_edge", "top_over_edge"):
+        assert getattr(found, column) == pytest.approx(getattr(exact, column), rel=1e-6)
+    assert found.fit.sigma == pytest.approx(exact.fit.sigma, rel=1e-6)
+    assert found.fit.distance == pytest.approx(exact.fit.distance, abs=1e-5)
+
+
+def test_the_residual_has_lost_its_leading_vectors() -> None:
+    for name, count in (("spikes", 3), ("equal spikes", 8), ("many", 20), ("far", 2)):
+        for matrix in (CHECKED[name], CHECKED[name].T):
+            spectrum = GramSpectrum(matrix)
+            rest = np.hstack(list(spectrum.blocks(without=count))) * spectrum._unit
+            left, values, right = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
+            expected = left[:, count:] * values[count:] @ right[count:]
+            expected = expected.T if spectrum.tall else expected
+            np.testing.assert_allclose(rest, expected, rtol=0, atol=1e-12 * values[0])
+
+
+def test_memory_is_that_of_one_gram_matrix_for_any_number_of_matrices() -> None:
+    matrices = {f"w{i}": noise_with([2.0], (256, 4096)) for i in range(3)}
+    spectra_of({"w0": matrices["w0"]}, 1.0)  # what is computed once for a shape
+    peaks = []
+    for some in ({"w0": matrices["w0"]}, matrices):
+        tracemalloc.start()
+        spectra_of(some, 1.0)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    gram, block = 8 * 256**2, 8 * 2**17
+    assert peaks[0] < gram + 6 * block  # in float64 the matrix alone would be 8 blocks
+    assert peaks[1] < peaks[0] + 2**17
+
+
+def test_tensors_without_numbers_are_rows_and_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    found = spectra_of({"w": np.ones((2, 3)), "meta": torch.ones(2, 3, device="meta")}, 1.0)
+    assert (list(found), found.skipped) == (["w"], {"meta": "cannot be read: Cannot copy out of meta tensor; no data!"})
+    for source in (torch.nn.Linear(2, 3), np.ones((2, 3)), None):
+        with pytest.raises(ParameterError, match="source must be a path, or a mapping"):
+            spectra_of(source)
+    with pytest.raises(UnreadableFileError, match=r"none\.npz must be a file \(no such file\)"):
+        spectra_of(tmp_path / "none.npz")
+
+
+def test_files_that_cannot_be_subtracted_or_written_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "after.npz", w=np.ones((2, 3)))
+    np.savez(tmp_path / "before.npz", other=np.ones((2, 3)))
+    files = [str(tmp_path / "after.npz"), "--sigma", "1"]
+    assert main(["spectrum", *files, "--minus", str(tmp_path / "before.npz")]) == 2
+    assert "--minus must be a file with matrices of FILE" in capsys.readouterr().err
+    for option, name in (("--html", "none/x.html"), ("--plot-all", "none/x.png")):
+        assert main(["spectrum", *files, option, str(tmp_path / name)]) == 2
+        assert f"{option} must be a file in an existing folder" in capsys.readouterr().err
+    assert main(["spectrum", str(tmp_path / "model.safetensors.index.json"), "--sigma", "1"]) == 2
+    assert "(no such file)" in capsys.readouterr().err
+
+
+def test_pictures_of_adapters_which_have_no_noise(tmp_path: Path) -> None:
+    factors = {"lora_A": RNG.standard_normal((2, 40)), "lora_B": RNG.standard_normal((30, 2))}
+    np.savez(tmp_path / "x.npz", noise=RNG.standard_normal((20, 30)), **factors)
+    places = [str(tmp_path / name) for name in ("one.png", "all.png")]
+    options = ["--sigma", "auto", "--plot", places[0], "--plot-all", places[1]]
+    assert main(["spectrum", str(tmp_path / "x.npz"), *options]) == 0
+    assert all(Path(place).stat().st_size > 5000 for place in places)
+    found = spectra_of(factors)
+    ax = found.plot(Figure().subplots())
+    assert ax.get_yticklabels()[0].get_text() == "lora_B·A\nno noise: over its largest"
+    top = found["lora_B·A"].singular_values[:2] / found["lora_B·A"].singular_values[0]
+    np.testing.assert_allclose(next(line for line in ax.lines if len(line.get_xdata()) == 2).get_xdata(), top)
+    assert found["lora_B·A"].plot(Figure().subplots()).get_ylabel() == "singular value"

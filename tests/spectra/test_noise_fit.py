@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dprmt import ParameterError
+from dprmt.cli._spectrum import _doubts as doubts
 from dprmt.spectra import (
     denoise,
     detection_threshold,
@@ -80,7 +81,13 @@ def test_a_wrong_sigma_is_contradicted(stated: float) -> None:
 
 def test_equal_values_are_no_noise() -> None:
     turned = np.linalg.qr(np.random.default_rng(0).standard_normal((64, 64)))[0]
-    assert noisy_spectrum(turned, 0.125).fit.verdict == "no noise model fits"
+    found = noisy_spectrum(turned, 0.125).fit
+    median = float(estimate_sigma(turned, "median"))
+    said = f"no noise model fits, σ is {found.sigma:.3g} by mp-pca and {median:.3g} by median"
+    assert found.verdict == said
+    two = {"a": noisy_spectrum(turned, 0.125), "b": noisy_spectrum(2 * turned, 0.125)}
+    assert list(doubts(two)) == ["noise of a and 1 more: no noise model fits\n"]
+    assert list(doubts({"a": two["a"]})) == [f"noise of a: {said}\n"]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -122,17 +122,6 @@ def test_follows_a_changing_noise_variance(
     np.testing.assert_allclose(p.detach().numpy(), expected, rtol=0, atol=1e-10)
 
 
-def test_an_announced_variance_holds_for_one_step() -> None:
-    skipped, used = params = parameters(draw([(2,), (2,)], 0))
-    optimizer = DPAdamBC(params, 0.1, (0.0, 0.0), noise_variance=3.0, floor=1.0)
-    optimizer.set_noise_variance({skipped: 1.0, used: 1.0})
-    (gradient,) = draw([(2,)], 1)
-    take_steps(optimizer, params, [[None, gradient]])
-    assert optimizer.state[used]["noise_average"] == 1.0
-    take_steps(optimizer, params, [[gradient, gradient]])
-    assert optimizer.state[used]["noise_average"] == optimizer.state[skipped]["noise_average"] == 3.0
-
-
 @loop_and_foreach
 @given(seed=SEEDS, η=RATES, β1=BETAS, β2=BETAS, λ=st.floats(0.0, 0.05), shapes=SHAPES)
 def test_without_noise_is_adamw(
@@ -154,75 +143,7 @@ def test_without_noise_is_adamw(
         np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=1e-11, atol=1e-11 * η)
 
 
-@loop_and_foreach
-@given(seed=SEEDS, k=st.integers(-20, 20), Φ=st.floats(0.0, 4.0), γ=st.floats(1e-4, 1.0))
-def test_is_invariant_to_scale(foreach: bool, seed: int, k: int, Φ: float, γ: float) -> None:
-    """Gradients times c, σ times c and floor times c² leave the updates as they were; to the bit for c = 2^k."""
-    start, gradients = draw([(7,)], seed), [draw([(7,)], seed + t) for t in range(1, 20)]
-    ends = []
-    for c in (1.0, 2.0**k):
-        (p,) = params = parameters(start)
-        optimizer = DPAdamBC(params, 0.1, noise_variance=Φ * c * c, floor=γ * c * c, foreach=foreach)
-        take_steps(optimizer, params, [[c * g for g in step] for step in gradients])
-        ends.append(p.detach())
-    assert torch.equal(ends[0], ends[1])
-
-
 # --- what it is for: the noise taken out of v̂
-
-
-def noisy_run(Φ: Sequence[float], β2: float, told: Callable[[float], float], entries: int = 20_000) -> np.ndarray:
-    """v̂_t - Φ̂_t after steps of pure noise of the given variances, when the optimizer is told something of them."""
-    rng = np.random.default_rng(7)
-    (p,) = params = parameters([torch.zeros(entries)])
-    optimizer = DPAdamBC(params, 0.1, (0.9, β2), noise_variance=0.0, floor=1e-12)
-    for variance in Φ:
-        optimizer.param_groups[0]["noise_variance"] = told(variance)
-        take_steps(optimizer, params, [[torch.as_tensor(math.sqrt(variance) * rng.standard_normal(entries)).float()]])
-    return second_moment(optimizer, p, β2)
-
-
-SCHEDULES = {"constant": [0.04] * 30, "rising": [0.01] * 20 + [0.04] * 10, "falling": [0.09] * 20 + [0.01] * 10}
-
-
-@pytest.mark.parametrize("steps", [1, 3, 30])
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_pure_noise_leaves_an_unbiased_second_moment(schedule: list[float], steps: int) -> None:
-    """E(v̂_t - Φ̂_t) = 0 for t = 1 and later, within 4.5 standard errors; not with half the variance or twice it."""
-    noise = schedule[-steps:]
-    for factor in (1.0, 0.5, 2.0):
-        left = noisy_run(noise, 0.95, lambda Φ, factor=factor: factor * Φ)
-        z = left.mean() / (left.std() / math.sqrt(left.size))
-        assert abs(z) < 4.5 if factor == 1 else z * (1 - factor) > 20
-
-
-def test_the_step_itself_is_corrected() -> None:
-    """With β₁ = β₂ = 0 a noise entry escapes the floor if z² > Φ: probability P(|N| > 1), seen in the update."""
-    entries = 40_000
-    for told, expected in ((1.0, True), (0.5, False), (2.0, False)):
-        (p,) = params = parameters([torch.zeros(entries, dtype=torch.float64)])
-        (z,) = draw([(entries,)], 3, scale=0.2)
-        take_steps(DPAdamBC(params, 1.0, (0.0, 0.0), noise_variance=0.04 * told, floor=1e-12), params, [[z]])
-        free = float(((z / p.detach()) ** 2 > 2e-12).double().mean())
-        chance = math.erfc(1 / math.sqrt(2))
-        error = math.sqrt(chance * (1 - chance) / entries)
-        assert (abs(free - chance) < 4.5 * error) == expected
-
-
-def test_a_signal_under_noise_is_scaled_by_its_own_size() -> None:
-    """The step divides by the root mean square of the clean gradient: η m̂/Δθ has mean square g², not g² + Φ."""
-    g, entries = np.array([[3.0], [1.5]]), 4000
-    rng = np.random.default_rng(11)
-    (p,) = params = parameters([torch.zeros(2, entries, dtype=torch.float64)])
-    optimizer = DPAdamBC(params, 1.0, (0.0, 0.99), noise_variance=1.0, floor=1e-9)
-    for _ in range(400):
-        before = p.detach().clone()
-        gradient = torch.as_tensor(g + rng.standard_normal((2, entries)))
-        take_steps(optimizer, params, [[gradient]])
-    divisor = ((gradient / (before - p.detach())) ** 2).numpy()
-    error = divisor.std(1) / math.sqrt(entries)
-    assert np.all(abs(divisor.mean(1) - g[:, 0] ** 2) < 4.5 * error)
-    assert np.all(20 * error < 0.5)  # so half the correction, or twice, would have been seen
 
 
 # --- after the denoiser
@@ -251,24 +172,6 @@ def test_a_denoised_layer_has_no_noise_to_subtract(strength: float) -> None:
     assert abs(excess["noisy"].mean() - 1) < 0.02
     np.testing.assert_allclose(excess["rescaled"], excess["noisy"], rtol=1e-9)
     assert np.mean(np.mean(squares["rescaled"], axis=0) < 1) > 0.6
-
-
-def test_announcing_what_the_denoiser_did() -> None:
-    """A layer that is denoised in every other step: Φ enters the average in the other ones only."""
-    shape, Φ, β2 = (16, 64), 1.0, 0.5
-    (p,) = params = parameters([torch.zeros(shape)])
-    optimizer = DPAdamBC(params, 0.1, (0.0, β2), noise_variance=Φ, floor=1e-3)
-    changed = []
-    for t in range(4):
-        p.grad = draw([shape], t, torch.float32)[0] + (5.0 if t % 2 else 0.0)
-        denoised = denoise(p.grad, 1.0, kappa=1.3)
-        changed.append(denoised is not p.grad)
-        if changed[-1]:
-            p.grad = denoised
-            optimizer.set_noise_variance({p: 0.0})
-        optimizer.step()
-    assert changed == [False, True, False, True]
-    assert optimizer.state[p]["noise_average"] == pytest.approx(0.5**2 + 0.5**4)
 
 
 # --- the torch.optim interface

@@ -83,11 +83,7 @@ def test_docstrings_as_task_data() -> None:
         assert data.labels[item["labels"]] == sample.package
         assert item["input_ids"] == byte_ids(sample.text)[:16]
     assert len({item["sample_id"] for item in data.train}) == 100
-    described = data.describe()
-    assert described["items"]["train"] == 100
-    assert described["items"]["test"] == len([s for s in docstrings() if s.split == "test"])
-    assert described["python"].startswith("3.")
-    json.dumps(described)
+    assert len(data.test) == len([s for s in docstrings() if s.split == "test"])
 
 
 # Files

@@ -89,8 +89,8 @@ def test_load_data_keeps_the_numbers_of_rows_and_names_the_unit(tmp_path: Path) 
         assert len(data.validation) == 200
     assert (len(few.train), len(everything.train)) == (30, 200)
     assert 50 < len(part.train) < 110
-    assert "counts as two" in few.describe()["unit_of_privacy"]
-    assert part.describe()["unit_of_privacy"] == everything.describe()["unit_of_privacy"]
+    assert "counts as two" in few.unit_of_privacy
+    assert part.unit_of_privacy == everything.unit_of_privacy
     shorter = load(tmp_path, 199, fraction=0.4)
     assert {row.inputs for row in part.train.rows} - {row.inputs for row in shorter.train.rows} <= {
         ("text number 199",)

@@ -138,7 +138,7 @@ def state(step: ClippedStep) -> dict[str, Any]:
     found["inner"] = copy.deepcopy(inner.state_dict())
     found["noise"] = step.optimizer.generator.get_state()  # type: ignore[attr-defined]
     found["waiting"] = (dict(uses.waiting), uses.squared, list(uses.contributions), uses._size, dict(uses._forward))
-    found["summing"] = (uses.summing, uses._at, uses._expected, uses._asked, list(uses._elsewhere))
+    found["summing"] = (uses.summing, uses._at, uses._expected, uses._must_be_zero, list(uses._elsewhere))
     return found
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("peft")
 
 from dprmt.cli import main  # noqa: E402
 from dprmt.training.data import load_data  # noqa: E402
-from dprmt.training.models import _gguf, _sources, byte_tokenizer, load_model, load_tokenizer  # noqa: E402
+from dprmt.training.models import _sources, byte_tokenizer, load_model, load_tokenizer  # noqa: E402
 from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe, load_recipe  # noqa: E402
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
@@ -82,35 +82,10 @@ def test_a_gguf_file_is_a_model_with_its_tokenizer(tmp_path, capfd):
     value = next(value for name, value in parameters.items() if name.endswith("v_proj.base_layer.weight"))
     np.testing.assert_array_equal(value.detach().numpy(), tensors["blk.0.attn_v"])
     assert len(loaded.trainable) == 4
-    assert loaded.describe()["architecture"] == "llama"
+    assert loaded.model.config.model_type == "llama"
     assert loaded.tokenizer.eos_token == "<|im_end|>"
     assert loaded.tokenizer.decode(loaded.tokenizer("this")["input_ids"]) == "this"
     assert capfd.readouterr().err == ""
-
-
-@needs_gguf
-def test_a_gguf_file_is_parsed_once_and_forgotten(tmp_path, monkeypatch):
-    import gguf
-
-    parsed = []
-
-    class Counted(gguf.GGUFReader):
-        def __init__(self, path):
-            parsed.append(path)
-            super().__init__(path)
-
-    monkeypatch.setattr(gguf, "GGUFReader", Counted)
-    write_gguf(tmp_path / "tiny.gguf")
-    load_model(recipe(str(tmp_path / "tiny.gguf")))
-    assert len(parsed) == 1
-    assert gguf.GGUFReader is Counted
-    assert _gguf._LAST == {}
-    tokenizer = load_tokenizer(recipe(str(tmp_path / "tiny.gguf")))  # remembered, until the file is another one
-    for seed in (1, 2):
-        tensors = write_gguf(tmp_path / "tiny.gguf", seed=seed)
-        loaded = load_model(recipe(str(tmp_path / "tiny.gguf")), tokenizer=tokenizer)
-        embedding = next(p for key, p in loaded.model.named_parameters() if "embed_tokens" in key)
-        np.testing.assert_array_equal(embedding.detach().numpy(), tensors["token_embd"])
 
 
 @needs_gguf

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from audits.steps import make_private
-from dprmt import TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, Units, UnitStep
 
 SIZE, WIDTH = 16, 5
@@ -179,6 +179,47 @@ def test_faint_effects_are_refused(kind: str) -> None:
 
     with pytest.raises(TrainingStateError, match=r"depends? on other samples"):
         accumulate(step, losses, torch.randn(SIZE, WIDTH).double())
+
+
+@pytest.mark.parametrize(
+    "reaches", ["its own row", "earlier rows", "later rows", "row 0 from all", "the last from all", "opposite"]
+)
+def test_a_derivative_by_another_row_is_seen_exactly(reaches: str) -> None:
+    """Far below what values show, in either direction."""
+    torch.manual_seed(0)
+    step = private(network().double())
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        found = step.model(x).square()
+        none = torch.zeros_like(found)
+        sums = {
+            "its own row": none,
+            "earlier rows": found.cumsum(0) - found,
+            "later rows": found.flip(0).cumsum(0).flip(0) - found,
+            "row 0 from all": found[0] - none,
+            "the last from all": found[-1] - none,
+            "opposite": found.flip(0),
+        }
+        return found + 1e-13 * sums[reaches]
+
+    x = torch.randn(SIZE, WIDTH).double()
+    if reaches == "its own row":
+        accumulate(step, losses, x)
+        return
+    with pytest.raises(ParameterError, match="no sample in another's loss"):
+        accumulate(step, losses, x)
+
+
+def test_what_depends_faintly_on_a_flag_of_other_rows_is_refused() -> None:
+    """Masks stay where other rows are turned into their opposite: copies of a row have its flags."""
+    torch.manual_seed(0)
+    step, batch = private(network().double()), {"x": torch.randn(SIZE, WIDTH).double(), "flag": torch.arange(SIZE) % 2}
+
+    def losses(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return step.model(batch["x"]).square() * (1.0 + 1e-8 * batch["flag"].double().mean())
+
+    with pytest.raises(TrainingStateError, match="depends on other samples"):
+        step.accumulate(losses, batch=batch, samples=range(SIZE), step=0)
 
 
 class Quantized(nn.Module):

@@ -157,9 +157,13 @@ def test_a_batch_of_nobody_is_noise_alone() -> None:
         assert measure_alignment(step).corrected == 0
 
 
-def test_a_run_without_a_denoiser_to_look_at_is_refused() -> None:
-    with pytest.raises(ParameterError, match=r"denoising\.method"):
-        next(private_gradients(tiny_bert(), settings(denoising__method="none")))
+def test_gradients_are_seen_without_a_denoiser_too() -> None:
+    """Before the first update they are those of a run with one."""
+    (bare,) = private_gradients(tiny_bert(), settings(denoising__method="none"), steps=1)
+    (denoised,) = private_gradients(tiny_bert(), settings(), steps=1)
+    for name, gradient in denoised.clean.items():
+        torch.testing.assert_close(bare.clean[name], gradient)
+        torch.testing.assert_close(bare.noisy[name], denoised.noisy[name])
 
 
 def test_no_more_steps_than_asked_for() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +138,6 @@ def test_adapters_train_what_the_recipe_names(architecture: str, task: str) -> N
     assert len(adapted) == 2 * (len(TARGETS[architecture]) + (architecture == "roberta"))
     requiring = {name for name, parameter in loaded.model.named_parameters() if parameter.requires_grad}
     assert requiring == set(loaded.trainable)
-    described = loaded.describe()
-    assert described["trainable_parameters"] == sum(math.prod(shape) for shape in described["trainable"].values())
-    assert described["architecture"] == architecture
-    json.dumps(described)
 
 
 @every_task

@@ -21,7 +21,7 @@ pytest.importorskip("opacus")
 import torch
 from scipy import stats
 
-from dprmt.training.denoising import DenoisingStep, _methods
+from dprmt.training.denoising import DenoisingStep, _options
 from dprmt.training.harness import ItemTask, Observer, Run
 from dprmt.training.harness._prepare import prepare
 from dprmt.training.private_run._randomness import Randomness
@@ -151,7 +151,7 @@ def steps_of(
     looked: list[Any] = []
     if way.method != "none":
         name = {"paper": "shrinkage", "shrink": "shrinkage", "none": "nothing"}[way.method]
-        patch.setattr(_methods, name, marking(getattr(_methods, name), looked))
+        patch.setattr(_options, name, marking(getattr(_options, name), looked))
     randomness = Randomness(bytes([7]) * 32, False, way.secure)
     task = ItemTask(list(range(ITEMS)), torch.tensor, losses)
     prepared = prepare(network(rank), task, settings(way, sigma), randomness, processes=processes)
@@ -329,7 +329,7 @@ def test_every_rule_and_order_of_projected_training(
         noise_generator=torch.Generator().manual_seed(1),
     )
     looked: list[Any] = []
-    monkeypatch.setattr(_methods, "shrinkage", marking(_methods.shrinkage, looked))
+    monkeypatch.setattr(_options, "shrinkage", marking(_options.shrinkage, looked))
     DenoisingStep.attach(private.optimizer, model.named_parameters())
     received: list[dict[str, torch.Tensor]] = []
     parameters = dict(model.named_parameters())

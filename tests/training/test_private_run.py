@@ -337,12 +337,15 @@ def test_the_same_noise_never_comes_with_other_parameters() -> None:
     assert float((moves[0][1] - moves[1][1]).abs().max()) > 1e-3
 
 
-def test_two_sums_at_one_place_of_a_run_never_get_the_same_noise() -> None:
+@pytest.mark.parametrize("units", [None, Units(1, regime="alone")])
+def test_two_sums_at_one_place_of_a_run_never_get_the_same_noise(units: Units | None) -> None:
     """Loaded twice and trained with other losses: the difference of what is released has noise, and no bare sum."""
-    state = new(noise_multiplier=1000.0).state_dict()
+    data = torch.utils.data.Subset(ROWS, [1]) if units else ROWS  # a unit, held back until the step ends
+    options = {"noise_multiplier": 1000.0, "units": units, "batch_size": len(data) / 5 if units is None else 1}
+    state = new(data, **options).state_dict()
 
     def moved(sign: float) -> torch.Tensor:
-        private = new(noise_multiplier=1000.0)
+        private = new(data, **options)
         private.load_state_dict(state)
         before = torch.cat([value.flatten() for value in weights(private.model)])
         private.step(lambda rows: sign * losses(private)(rows), next(iter(private)))
@@ -350,7 +353,7 @@ def test_two_sums_at_one_place_of_a_run_never_get_the_same_noise() -> None:
 
     one, same, other = moved(1.0), moved(1.0), moved(-1.0)
     assert torch.equal(one, same)
-    noise = 1000.0 * 0.3 / 12  # of an entry; sums differ by less than 2 N C / L = 2
+    noise = 1000.0 * 0.3 / options["batch_size"]  # of an entry; sums differ by less than 2 N C / L
     assert (one - other).std() > noise
 
 
@@ -427,8 +430,9 @@ def test_states_of_other_runs_raise() -> None:
         other.load_state_dict(state)
 
 
-def test_copies_averages_and_evaluation_work_between_steps() -> None:
-    private = new()
+@pytest.mark.parametrize("units", [None, Units(1, regime="alone")])
+def test_copies_averages_and_evaluation_work_between_steps(units: Units | None) -> None:
+    private = new(units=units)
     average = torch.optim.swa_utils.AveragedModel(private.model)
     for batch in private:
         private.step(losses(private), batch)

@@ -12,8 +12,8 @@ from scipy import stats
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, GaussianRelease, RandomAllocation, calibrate, compose
 from dprmt.cli import main
-from dprmt.training.harness import ItemTask, Run, _private_score, dry_run, read_card, read_summary, train, train_task
-from dprmt.training.harness._private_score import SCORE, release_score
+from dprmt.training.harness import ItemTask, Run, _privacy_cost, dry_run, read_card, read_summary, train, train_task
+from dprmt.training.harness._privacy_cost import SCORE, release_score
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.recipes import Recipe, Settings
 from tests.training.tiny_recipe import recipe_in, write_data
@@ -83,7 +83,7 @@ def test_a_crash_between_charge_and_score_costs_and_gives_nothing(
         raise RuntimeError("power cut")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_private_score, "_normal", power_cut)
+        patch.setattr(_privacy_cost, "_normal", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             train(wanted, run)
     assert (GaussianRelease(NOISE), 1) in read_card(run).run.phases

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import math
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from dprmt.training.recipes import (
     EvaluationRecipe,
     LoraRecipe,
     ModelRecipe,
-    NormsRecipe,
     Recipe,
     builtin_recipes,
     load_recipe,
@@ -103,24 +99,6 @@ def test_only_recipes_that_repeat_a_papers_denoising_have_a_denoiser() -> None:
     for name in with_one:
         first = (LIBRARY / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0]
         assert re.match(r"# Repeats Table [12] of arXiv:2510.01137v3, whose denoiser is no advice", first)
-
-
-@pytest.mark.parametrize(("task", "metric"), [("bbc", "accuracy"), ("billsum", "rouge_1"), ("hotpotqa", "exact_match")])
-def test_the_long_text_recipes_are_randomized_and_untied(task: str, metric: str) -> None:
-    recipe = load_recipe(f"llama-3.2-1b-{task}-4096")
-    assert recipe.privacy.norms == NormsRecipe("hutchinson", probes=32, secret=False)
-    assert recipe.evaluation.metrics == (metric,)
-    assert (recipe.data.max_tokens, recipe.model.finetune, recipe.model.untie) == (4096, "full", True)
-
-
-def test_recipes_of_the_other_papers_name_their_optimizers() -> None:
-    grape, adambc = load_recipe("roberta-large-sst2-grape"), load_recipe("gpt2-medium-e2e-adambc")
-    assert (grape.optimizer.name, grape.optimizer.rank, grape.model.finetune) == ("grape", 16, "full")
-    assert (adambc.optimizer.name, adambc.privacy.noise_multiplier, adambc.privacy.clipping_norm) == (
-        "adambc",
-        0.6,
-        1.0,
-    )
 
 
 @pytest.mark.parametrize("name", builtin_recipes())
@@ -283,26 +261,3 @@ def test_sections_can_be_built_in_python() -> None:
     assert recipe.evaluation == EvaluationRecipe()
     with pytest.raises(ParameterError, match=r"model\.task"):
         ModelRecipe(task="regression", source="x")
-
-
-@pytest.mark.parametrize("name", builtin_recipes())
-def test_a_recipe_is_read_as_python_and_back(name: str) -> None:
-    recipe = load_recipe(name)
-    assert eval(repr(recipe), dict(vars(recipes))) == recipe
-    assert recipe_from_dict(tomllib.loads(recipe.to_toml())) == recipe
-
-
-def test_sections_are_keywords_of_the_library() -> None:
-    pytest.importorskip("torch")
-    from dprmt.training.clipping import plan_private
-    from dprmt.training.optimizers import make_optimizer
-    from dprmt.training.subspaces import Subspaces
-
-    def words(*functions: Callable[..., object]) -> set[str]:
-        return {name for function in functions for name in inspect.signature(function).parameters}
-
-    privacy = {field.name for field in dataclasses.fields(recipes.PrivacyRecipe)}
-    beside = {"delta", "target_epsilon", "noise_multiplier", "clip_only", "sampling", "secure"}
-    assert privacy - words(plan_private) == beside
-    optimizer = {field.name for field in dataclasses.fields(recipes.OptimizerRecipe)}
-    assert optimizer - words(make_optimizer, Subspaces) == {"learning_rate", "schedule"}

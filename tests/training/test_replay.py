@@ -370,7 +370,7 @@ def test_looking_leaves_every_generator_as_it_was() -> None:
     handle = step.model.register_forward_pre_hook(lambda *_: calls.append(1))
     step._isolation.check(partial(plain, step), x, SIZE)
     handle.remove()
-    assert len(calls) >= 9
+    assert len(calls) >= 8
     assert all(
         torch.equal(one, other) for one, other in zip(before, [own.get_state(), torch.get_rng_state()], strict=True)
     )
@@ -494,6 +494,59 @@ def test_stated_tolerances_from_both_sides(dtype: torch.dtype, tolerance: float,
                 step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
         else:
             step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
+
+
+def test_a_gradient_that_depends_on_the_size_alone_is_refused() -> None:
+    """Also where it is far shorter than C."""
+    step = private(Single().train())
+
+    def losses(part: torch.Tensor) -> torch.Tensor:
+        found = 0.01 * plain(step, part)
+        return found.detach() + (1.0 + 0.5 * (len(part) > 1)) * (found - found.detach())
+
+    with pytest.raises(TrainingStateError, match="gradients at head depend on other samples"):
+        step.accumulate(losses, samples=range(SIZE), step=0, batch=rows())
+
+
+def test_a_row_with_padding_among_others_is_run_alone() -> None:
+    step = private(Language().train())
+    with pytest.raises(TrainingStateError, match="not over padding"):
+        step.accumulate(partial(over_padding, step), samples=range(4), step=0, batch=texts([7, 7, 3, 7]))
+
+
+def test_gradients_that_a_check_forms_are_in_no_sum() -> None:
+    """They are formed where a row alone differs by more than rounding, and less than what is refused."""
+    sums = []
+    for checked in (True, False):
+        torch.manual_seed(0)
+        step, x = private(Single().train()), rows()
+
+        def losses(part: torch.Tensor, step: ClippedStep = step) -> torch.Tensor:
+            return plain(step, part) * (1.0 + 2e-5 * (len(part) > 1))
+
+        if checked:
+            step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
+        else:
+            step.accumulate(losses(x), samples=range(SIZE), step=0)
+        sums.append([value.summed_grad.clone() for value in step.optimizer.params])
+    assert all(torch.equal(one, other) for one, other in zip(*sums, strict=True))
+
+
+class PackedDropout(Language):
+    """Dropout of words alone, without padding: how many numbers are drawn depends on the lengths of all texts."""
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x, own = self.words(words), words != 0
+        return self.head(x.masked_scatter(own[..., None], self.dropout(x[own])))
+
+
+def test_rows_that_get_other_numbers_beside_shorter_ones_are_not_compared() -> None:
+    torch.manual_seed(0)
+    step = private(PackedDropout().train(), replay=1.0)
+    for number in range(3):
+        step.accumulate(partial(over_own_tokens, step), samples=range(4), step=number, batch=texts([3, 7, 5, 6]))
+        step.step()
+    assert step.replays == 3
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.002, False), (0.5, True)])

@@ -138,7 +138,7 @@ def flipped_byte(folder: Path) -> None:
 
 def flipped_digit(folder: Path) -> None:
     text = (folder / "document.json").read_text()
-    (folder / "document.json").write_text(text.replace('["step", 3]', '["step", 2]'))
+    (folder / "document.json").write_text(text.replace('"leaves": [1,', '"leaves": [2,'))
     assert (folder / "document.json").read_text() != text
 
 

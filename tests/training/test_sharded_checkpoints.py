@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from dprmt import ParameterError
-from dprmt.training.harness import ItemTask, _shard_files, load_parameters, train_task
-from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._shard_files import SavedRows, write_whole_tensors
+from dprmt.training.harness import ItemTask, _checkpoint, load_parameters, train_task
+from dprmt.training.harness._checkpoint import SavedRows, load_checkpoint, save_checkpoint
+from dprmt.training.harness._shards import whole_weights
 from dprmt.training.private_run import PrivateRun
 from tests.training.sharded import in_processes, losses, network
 from tests.training.test_sharded import _are_independent, _is_noise
@@ -95,7 +93,7 @@ def saved_twice(rank: int, size: int, folder: str) -> str:
     state = {"step": 1, "parameters": dict(model.named_parameters())}
     save_checkpoint(Path(folder), state)
     if rank == size - 1:
-        _shard_files.save_file = _full
+        _checkpoint.save_file = _full
     try:
         save_checkpoint(Path(folder), state | {"step": 2})
     except OSError as error:
@@ -151,41 +149,17 @@ def test_folders_that_are_not_shared_are_refused(tmp_path: Path) -> None:
     assert not any((tmp_path / f"run-{rank}" / "checkpoint").exists() for rank in range(2))
 
 
-def written_whole(rank: int, size: int, path: str) -> tuple[int, str]:
-    """How many whole tensors there were at once at the most, and what was refused."""
-    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
-    most, whole = [0], DTensor.full_tensor
-
-    def full_tensor(value: DTensor) -> torch.Tensor:
-        found = whole(value)
-        alive.add(found)
-        most[0] = max(most[0], len(alive))
-        return found
-
-    DTensor.full_tensor = full_tensor
+def gathered(rank: int, size: int) -> dict[str, list[float]]:
     model = network(sharded=True)
-    model.register_buffer("count", torch.tensor(7))
-    try:
-        write_whole_tensors(Path(path), model.state_dict())
-    except OSError as error:
-        return most[0], str(error)
-    return most[0], ""
+    model.register_buffer("count", torch.tensor(7.0))
+    return {name: value.flatten().tolist() for name, value in whole_weights(model).items()}
 
 
-def test_the_trained_model_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
-    """In safetensors' own format, from shards; a place that cannot be written to is refused in all processes."""
-    path = tmp_path / "whole.safetensors"
-    for most, problem in in_processes(2, partial(written_whole, path=str(path)), tmp_path):
-        assert most <= 2  # the last one lives until the next is there
-        assert not problem
-    found, wanted = load_file(path), network().state_dict()
-    assert found.pop("count") == 7
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
-    (tmp_path / "again").mkdir()
-    nowhere = partial(written_whole, path=str(tmp_path / "no" / "file"))
-    for _, problem in in_processes(2, nowhere, tmp_path / "again"):
-        assert "No such file" in problem
+def test_the_first_process_gathers_the_weights(tmp_path: Path) -> None:
+    first, second = in_processes(2, gathered, tmp_path)
+    assert first.pop("count") == [7.0]
+    assert first == {name: value.flatten().tolist() for name, value in network().state_dict().items()}
+    assert second == {}
 
 
 def other_model(rank: int, size: int, folder: str) -> str:

@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 import torch
 
 from dprmt.training.clipping._optimizer import NoisySum
-from dprmt.training.harness import _shard_files
+from dprmt.training.harness import _checkpoint
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.private_run import _ledger
 from dprmt.training.private_run._ledger import charged_steps
@@ -69,7 +69,7 @@ def _kill_at(point: str) -> Any:
         return mock.patch.object(_ledger, "append_line", _killed(STEP, _ledger.append_line))
     if point == "noise":
         return mock.patch.object(NoisySum, "add_noise", _killed(STEP, NoisySum.add_noise, before=NoisySum.add_noise))
-    return mock.patch.object(_shard_files, "save_file", _killed(STEP, _shard_files.save_file, before=_half))
+    return mock.patch.object(_checkpoint, "save_file", _killed(STEP, _checkpoint.save_file, before=_half))
 
 
 def _start(

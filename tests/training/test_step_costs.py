@@ -20,9 +20,9 @@ from dprmt.cli import main
 from dprmt.training.clipping import StepCosts, TensorMemory, WayCost, plan_private
 from dprmt.training.clipping._matrix_layers import FactoredLayer, LinearLayer
 from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.harness import _costs as harness_costs
+from dprmt.training.harness import _preview as harness_costs
 from dprmt.training.harness import dry_run, recipe_costs, train
-from dprmt.training.harness._costs import with_norms
+from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._recipe_task import load
 from dprmt.training.norms import gram_entries
 from dprmt.training.recipes import Recipe

@@ -9,7 +9,7 @@ import joblib
 import pytest
 
 from dprmt import ParameterError
-from dprmt.training.harness import Run, _sweep, read_summary, sweep
+from dprmt.training.harness import Run, _train, read_summary, sweep
 from tests.training.tiny_recipe import recipe_in, write_data
 
 GRID = {"denoising.kappa": [1.01, 1.1], "training.seed": [0, 1]}
@@ -23,8 +23,8 @@ def recipe(tmp_path):
 
 def test_every_combination_is_run_once(recipe, tmp_path, monkeypatch):
     trained = []
-    real = _sweep.train
-    monkeypatch.setattr(_sweep, "train", lambda *a, **k: trained.append(a) or real(*a, **k))
+    real = _train.train
+    monkeypatch.setattr(_train, "train", lambda *a, **k: trained.append(a) or real(*a, **k))
     runs = sweep(recipe, GRID, tmp_path / "sweep", jobs=1, noise_seed=1)
     assert [tuple(run.changes.values()) for run in runs] == [(1.01, 0), (1.01, 1), (1.1, 0), (1.1, 1)]
     assert len({run.folder for run in runs}) == len(trained) == 4

@@ -21,7 +21,6 @@ from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
 from dprmt.training.telemetry._history import ROWS
 from dprmt.training.telemetry._optimizers import last_update
-from dprmt.training.telemetry._vectors import vector
 
 S = 0.3
 OPTIMIZERS = {
@@ -59,7 +58,7 @@ def test_updates_and_responses_are_those_of_the_optimizer(name):
         optimizer.step()
         ends[shift] = x.detach().clone()
     with torch.no_grad():
-        update, response = last_update(optimizer, [x], optimizer.param_groups[0], vector(x.grad))
+        update, response = last_update(optimizer, x, optimizer.param_groups[0], x.grad)
     assert torch.allclose(torch.as_tensor(update), ends[0.0] - start, rtol=1e-9, atol=1e-12)
     expected = -(ends[h] - ends[-h]) / (2 * h)
     assert torch.allclose(torch.as_tensor(response, dtype=torch.float64).expand(12), expected, rtol=1e-4, atol=1e-8)
@@ -126,9 +125,9 @@ def test_without_its_own_term_adam_would_be_wrong():
 
     def fixed(optimizer, parameters, group, gradient):
         update, _ = last_update(optimizer, parameters, group, gradient)
-        state, (β1, β2) = optimizer.state[parameters[0]], group["betas"]
+        state, (β1, β2) = optimizer.state[parameters], group["betas"]
         step = float(state["step"])
-        root = np.sqrt(vector(state["exp_avg_sq"]) / (1 - β2**step)) + group["eps"]
+        root = (state["exp_avg_sq"] / (1 - β2**step)).sqrt() + group["eps"]
         return update, group["lr"] * (1 - β1) / (1 - β1**step) / root
 
     errors = {}
@@ -457,3 +456,13 @@ def test_the_largest_response_is_one_in_size() -> None:
     response = float(pending[ROWS.index("noise_before"), 0])
     assert response < 0
     assert float(pending[ROWS.index("largest_response"), 0]) == -response
+    assert pending[ROWS.index("link"), 0] != 0
+
+
+def test_the_first_update_shares_nothing_with_one_before_it() -> None:
+    x = torch.nn.Parameter(torch.zeros(2))
+    telemetry = Telemetry(torch.optim.Adam([x], lr=0.1), {"x": x}, sigma=1.0)
+    x.grad = torch.ones(2)
+    telemetry._optimizer.step()
+    assert telemetry._pending is not None
+    assert (telemetry._pending[ROWS.index("link")] == 0).all()

@@ -41,9 +41,7 @@ def test_rows_know_whose_they_are(tmp_path: Path) -> None:
     data = load_data(table(tmp_path), byte_tokenizer(), "classification")
     assert [row.unit for row in data.train.rows] == ["ann", "ben", "ann", "cy"]
     assert [row.unit for row in data.validation.rows] == [None] * 4
-    described = data.describe()
-    assert described["units"] == 3
-    assert described["unit_of_privacy"] == "all items of the training split that have one value of 'who'"
+    assert data.unit_of_privacy == "all items of the training split that have one value of 'who'"
 
 
 @pytest.mark.slow
@@ -65,13 +63,20 @@ def test_every_docstring_is_of_one_module() -> None:
             "text,label,who",
             "data.unit must be a column without holes: 1 of 2 rows",
         ),
-        ([("a", "x", "1.5"), ("b", "y", "2.5")], "text,label,who", "integers or strings, not of float, got 'who'"),
         ([("a", "x", "ann"), ("b", "y", "ben")], "text,label,name", "data.unit must be one of the columns"),
     ],
 )
 def test_bad_columns_are_refused_in_a_sentence(tmp_path: Path, rows: list, head: str, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         load_data(table(tmp_path, rows, head), byte_tokenizer(), "classification")
+
+
+def test_owners_are_integers_or_strings(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('[{"text": "a", "label": "x", "who": 1.5}]')
+    where = {name: (str(tmp_path / "rows.json"),) for name in ("train", "validation")}
+    recipe = DataRecipe("files", **where, inputs=("text",), target="label", unit="who")
+    with pytest.raises(ParameterError, match="integers or strings, not of float, got 'who'"):
+        load_data(recipe, byte_tokenizer(), "classification")
 
 
 @pytest.mark.parametrize(

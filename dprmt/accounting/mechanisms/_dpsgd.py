@@ -13,26 +13,14 @@ from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._mechanism import Mechanism
 from dprmt.accounting.mechanisms._releases import GaussianRelease
 from dprmt.accounting.mechanisms._sampling import (
-    CyclicPoisson,
-    FixedOrder,
-    FixedSize,
-    Poisson,
     Sampling,
     checked_sampling,
 )
 from dprmt.accounting.pairs import (
-    AddRemove,
     AnyStep,
-    ClippingStep,
-    FixedSizeStep,
-    Group,
     Neighbours,
-    ReplaceOne,
-    TruncatedStep,
     ZeroOut,
     checked_neighbours,
-    has_pairs,
-    related,
 )
 
 
@@ -114,22 +102,7 @@ class DPSGD(Value, Mechanism):
             norms=checked_norms(norms),
             neighbours=checked_neighbours(neighbours),
         )
-        related_to = self.neighbours.of if isinstance(self.neighbours, Group) else self.neighbours
-        if isinstance(self.sampling, FixedOrder) and isinstance(related_to, AddRemove):
-            allowed = (
-                "ZeroOut() or ReplaceOne() in a fixed order, because a removed sample moves others to other batches"
-            )
-            raise ParameterError("neighbours", self.neighbours, allowed)
-        if isinstance(self.sampling, FixedSize) or self._is_truncated:
-            if not isinstance(self.norms, ExactNorms):
-                allowed = "ExactNorms() where batches have a fixed or largest size: shifts of estimates are differences"
-                raise ParameterError("norms", self.norms, allowed)
-            if isinstance(self.sampling, FixedSize) and not isinstance(self.neighbours, ZeroOut | ReplaceOne):
-                allowed = "ZeroOut() or ReplaceOne() for batches of a fixed size, whose number of samples is public"
-                raise ParameterError("neighbours", self.neighbours, allowed)
-        if isinstance(self.neighbours, Group) and (self._is_truncated or isinstance(self.sampling, CyclicPoisson)):
-            allowed = "of one sample for batches of a largest size and for cyclic sampling"
-            raise ParameterError("neighbours", self.neighbours, allowed)
+        self.sampling.check(self.norms, self.neighbours)
         if self.beside and not isinstance(self.norms, ExactNorms):
             allowed = "ExactNorms() with beside: the joint shift is no multiple of the estimated norm's error"
             raise ParameterError("norms", self.norms, allowed)
@@ -143,8 +116,8 @@ class DPSGD(Value, Mechanism):
         return math.nextafter(joint, 0.0) * (1.0 - 2.0**-50)  # never more than the real number
 
     @property
-    def _is_truncated(self) -> bool:
-        return isinstance(self.sampling, Poisson) and self.sampling.at_most is not None
+    def _step(self) -> tuple[AnyStep, bool]:
+        return self.sampling.step(self.joint_noise_multiplier, self.norms, self.neighbours)
 
     def _noises(self) -> list[float]:
         return [self.noise_multiplier, *(one.noise_multiplier for one in self.beside)]
@@ -167,7 +140,7 @@ class DPSGD(Value, Mechanism):
     @property
     def has_pairs(self) -> bool:
         """True if a pair of one step is known for ``neighbours``; else bounds are composed of curves (N6)."""
-        return self._step(self.norms)[1]
+        return self._step[1]
 
     def step(self) -> AnyStep:
         """Return one step under the chosen analysis.
@@ -178,7 +151,7 @@ class DPSGD(Value, Mechanism):
             The step as ``neighbours`` see it; where it has no pair for them, of a sample that is present or without a
             gradient.
         """
-        return self._step(self.norms)[0]
+        return self._step[0]
 
     def of_one_sample(self) -> DPSGD:
         """Return the same mechanism for :class:`ZeroOut`.
@@ -189,30 +162,6 @@ class DPSGD(Value, Mechanism):
             The mechanism with all other values unchanged.
         """
         return replace(self, neighbours=ZeroOut())
-
-    def _step(self, norms: Norms) -> tuple[AnyStep, bool]:
-        """Return one step with these norms, and whether it is for ``neighbours`` or for one sample's presence."""
-        relation = self.neighbours
-        if isinstance(self.sampling, FixedSize):
-            return FixedSizeStep(self.joint_noise_multiplier, self.sampling.rate, relation.is_replacement), True
-        if isinstance(self.sampling, Poisson) and self.sampling.at_most and self.sampling.samples:
-            batches = (self.sampling.rate, self.sampling.at_most, self.sampling.samples)
-            is_removal = isinstance(relation, AddRemove)
-            return TruncatedStep(self.joint_noise_multiplier, *batches, relation.is_replacement, is_removal), True
-        step = ClippingStep(self.joint_noise_multiplier, self.sampling.step_rate, norms.law(), norms.secret)
-        if relation.group_size == 1 and not relation.is_replacement:
-            return step, True
-        is_poisson = isinstance(self.sampling, Poisson | CyclicPoisson)
-        if isinstance(self.sampling, FixedOrder):
-            if step.is_exact:
-                # Batches with a_1 + a_2 + … = m of a person's samples are Gaussian mechanisms of these shifts, so all
-                # in one batch is the worst; what replaces a sample may point the other way: twice the shift.
-                shift = relation.group_size * (2 if relation.is_replacement else 1)
-                return ClippingStep(math.nextafter(self.joint_noise_multiplier / shift, 0.0), 1.0), True
-            # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
-            is_poisson = relation.group_size == 1 and step.secret
-        has_pair = has_pairs(step, relation, is_poisson)
-        return (related(step, relation) if has_pair else step), has_pair
 
 
 def check_noise(noise_multiplier: float) -> float:

@@ -9,13 +9,44 @@ from typing import Any, ClassVar, SupportsFloat, TypeAlias, TypeVar
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics import Value, value_from_dict
-from dprmt.accounting.pairs import AllocationEpoch, AnyStep, ClippingStep, Schedule, Step
+from dprmt.accounting.laws import ExactNorms, Norms
+from dprmt.accounting.pairs import (
+    AddRemove,
+    AllocationEpoch,
+    AnyStep,
+    ClippingStep,
+    FixedSizeStep,
+    Group,
+    Neighbours,
+    ReplaceOne,
+    Schedule,
+    Step,
+    TruncatedStep,
+    ZeroOut,
+    has_pairs,
+    related,
+)
 
 OneStep = TypeVar("OneStep", bound=Step)
 _MOST_STEPS = 10**9
 
 
-class _EqualSteps(Value):
+class _Scheme(Value):
+    """Base of all samplings: which norms and neighbours a scheme covers, and the step that it makes of them."""
+
+    step_rate: float
+    """Sample rate of the step that the engine sees."""
+
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse norms and neighbours for which this scheme has no proof."""
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step, and whether it is for ``neighbours``; else it is for one sample's presence."""
+        presence = ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret)
+        return presence, neighbours.group_size == 1 and not neighbours.is_replacement
+
+
+class _EqualSteps(_Scheme):
     """Base of samplings that compose equal steps."""
 
     bands: ClassVar[int] = 1
@@ -51,9 +82,17 @@ class _IndependentSteps(_EqualSteps):
     rate: float
 
     @property
-    def step_rate(self) -> float:
+    def step_rate(self) -> float:  # type: ignore[override]  # computed here, a constant of other samplings
         """The sample rate of the step that the engine sees."""
         return self.rate
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step, by pairs wherever they are known for independent draws."""
+        presence, is_related = super().step(noise_multiplier, norms, neighbours)
+        assert isinstance(presence, ClippingStep)
+        if is_related or not has_pairs(presence, neighbours):
+            return presence, is_related
+        return related(presence, neighbours), True
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
         """Return the number of steps of a run.
@@ -123,6 +162,20 @@ class Poisson(_IndependentSteps):
             samples = check_count("samples", self.samples, low=2, high=10**12)
             self._keep(samples=samples, at_most=check_count("at_most", self.at_most, high=samples))
 
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse what (B2) does not cover where batches have a largest size."""
+        if self.at_most is not None:
+            _refuse_estimates(norms)
+            _refuse_groups(neighbours)
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step, with what a full batch displaces where batches have a largest size."""
+        if self.at_most is None or self.samples is None:
+            return super().step(noise_multiplier, norms, neighbours)
+        batches = (self.rate, self.at_most, self.samples)
+        is_removal = isinstance(neighbours, AddRemove)
+        return TruncatedStep(noise_multiplier, *batches, neighbours.is_replacement, is_removal), True
+
     def as_dict(self) -> dict[str, Any]:
         """See :meth:`Value.as_dict`; the rate alone where batches may have any size."""
         return {name: part for name, part in super().as_dict().items() if part is not None}
@@ -172,8 +225,12 @@ class CyclicPoisson(_IndependentSteps):
         bands = check_count("bands", self.bands, high=10**6)
         self._keep(bands=bands, rate=check_real("rate", self.rate, low=1e-9, high=1.0 / bands))
 
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse groups of several samples, which (B3) does not cover."""
+        _refuse_groups(neighbours)
+
     @property
-    def step_rate(self) -> float:
+    def step_rate(self) -> float:  # type: ignore[override]  # see Poisson
         """The probability with which a sample of the group is drawn, b·q, rounded up."""
         return min(math.nextafter(self.bands * self.rate, 1.0), 1.0)
 
@@ -231,9 +288,21 @@ class FixedSize(_IndependentSteps):
         """The probability of entering a given batch, B/n, rounded up."""
         return min(math.nextafter(self.batch_size / self.samples, 1.0), 1.0)
 
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse estimated norms, and neighbours between which the number of samples differs."""
+        _refuse_estimates(norms)
+        if not isinstance(neighbours, ZeroOut | ReplaceOne):
+            allowed = "ZeroOut() or ReplaceOne() for batches of a fixed size, whose number of samples is public"
+            raise ParameterError("neighbours", neighbours, allowed)
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step, in which each sample displaces another."""
+        del norms
+        return FixedSizeStep(noise_multiplier, self.rate, neighbours.is_replacement), True
+
 
 @dataclass(frozen=True, repr=False)
-class RandomAllocation(Value):
+class RandomAllocation(_Scheme):
     """Random allocation: in every epoch each sample takes part in exactly one step, chosen uniformly.
 
     Independently of the other samples and of other epochs.
@@ -259,6 +328,9 @@ class RandomAllocation(Value):
 
     kind: ClassVar[str] = "allocation"
 
+    step_rate: ClassVar[float] = 1.0  # type: ignore[misc]  # see Poisson
+    """The epoch does the sampling, not the step."""
+
     steps_per_epoch: int
     participations: int = 1
 
@@ -270,11 +342,6 @@ class RandomAllocation(Value):
     def rate(self) -> float:
         """The probability of entering a given batch, r/t."""
         return self.participations / self.steps_per_epoch
-
-    @property
-    def step_rate(self) -> float:
-        """1: the epoch does the sampling, not the step."""
-        return 1.0
 
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule a number of steps for the engine, in blocks of ⌊t/r⌋ or ⌈t/r⌉ (R1').
@@ -356,8 +423,32 @@ class FixedOrder(_EqualSteps):
     """One step of the accountant is an epoch."""
     rate: ClassVar[float] = 1.0
     """No sample is drawn at random."""
-    step_rate: ClassVar[float] = 1.0
+    step_rate: ClassVar[float] = 1.0  # type: ignore[misc]  # see Poisson
     """The sample rate of the step that the engine sees."""
+
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse the removal of a sample, after which all others move up."""
+        if isinstance(neighbours.of if isinstance(neighbours, Group) else neighbours, AddRemove):
+            allowed = (
+                "ZeroOut() or ReplaceOne() in a fixed order, because a removed sample moves others to other batches"
+            )
+            raise ParameterError("neighbours", neighbours, allowed)
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one epoch, by pairs with exact norms, and for one replaced sample with secret probes."""
+        presence, is_related = super().step(noise_multiplier, norms, neighbours)
+        assert isinstance(presence, ClippingStep)
+        if is_related:
+            return presence, True
+        if presence.is_exact:
+            # Batches with a_1 + a_2 + … = m of a person's samples are Gaussian mechanisms of these shifts, so all
+            # in one batch is the worst; what replaces a sample may point the other way: twice the shift.
+            shift = neighbours.group_size * (2 if neighbours.is_replacement else 1)
+            return ClippingStep(math.nextafter(noise_multiplier / shift, 0.0), 1.0), True
+        # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
+        if neighbours.group_size > 1 or not presence.secret or not has_pairs(presence, neighbours):
+            return presence, False
+        return related(presence, neighbours), True
 
     def run_length(self, steps: int | None, epochs: int | None) -> int:
         """Return the number of epochs of a run.
@@ -424,6 +515,18 @@ def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
     """
     value: Sampling = value_from_dict("sampling", _KINDS, record)
     return value
+
+
+def _refuse_estimates(norms: Norms) -> None:
+    if not isinstance(norms, ExactNorms):
+        allowed = "ExactNorms() where batches have a fixed or largest size: shifts of estimates are differences"
+        raise ParameterError("norms", norms, allowed)
+
+
+def _refuse_groups(neighbours: Neighbours) -> None:
+    if isinstance(neighbours, Group):
+        allowed = "of one sample for batches of a largest size and for cyclic sampling"
+        raise ParameterError("neighbours", neighbours, allowed)
 
 
 def _block(step: OneStep, length: int) -> OneStep | AllocationEpoch:

@@ -345,12 +345,10 @@ class RelatedStep:
 AnyStep: TypeAlias = ClippingStep | RelatedStep | FixedSizeStep | TruncatedStep
 
 
-def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> bool:
+def has_pairs(step: ClippingStep, neighbours: Neighbours) -> bool:
     """Return whether the pairs of a step are known where several samples change, or one is replaced; else curves are
     (N6).
     """
-    if not is_poisson:
-        return False
     if step.is_exact:
         return True
     if neighbours.group_size > 1 or step.law.convex_mixture is None:

@@ -15,9 +15,15 @@ from dprmt.report.measurements._alignment import (
     measure_adam_bound,
     measure_alignment,
 )
-from dprmt.report.measurements._demo import RecipeExperiment, losses_without_noise, recipe_experiment
 from dprmt.report.measurements._norm_ratio import NormRatios, measure_norm_ratios
-from dprmt.report.measurements._run import Experiment, GradientStep, private_gradients
+from dprmt.report.measurements._run import (
+    Experiment,
+    GradientStep,
+    RecipeExperiment,
+    losses_without_noise,
+    private_gradients,
+    recipe_experiment,
+)
 from dprmt.report.measurements._spectra import LayerSpectra, layers_along_depth, measure_spectra
 from dprmt.report.measurements._spikes import Agreement, Spike, agreement, measure_spikes
 from dprmt.report.measurements._telemetry import TelemetryTruth, telemetry_readings

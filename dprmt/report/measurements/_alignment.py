@@ -156,7 +156,7 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02, exclude: Seque
     check_real("kappa", kappa, low=1.0)
     clean, noisy = ({name: x.double() for name, x in layers.items()} for layers in (step.clean, step.noisy))
     before = cosine_similarity(noisy, clean)
-    paper = Denoising("paper", kappa=kappa, exclude=exclude)
+    paper = Denoising("paper", kappa=kappa, exclude=tuple(exclude))
     after = [
         cosine_similarity(replace(paper, norm_correction=correction).apply(noisy, step.sigma)[0], clean)
         for correction in (True, False)
@@ -325,7 +325,7 @@ def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequ
     clean, noisy, scales = (
         {name: layers[name].double() for name in names} for layers in (step.clean, step.noisy, step.preconditioner)
     )
-    denoised, _ = Denoising("paper", kappa=kappa, exclude=exclude).apply(noisy, step.sigma)
+    denoised, _ = Denoising("paper", kappa=kappa, exclude=tuple(exclude)).apply(noisy, step.sigma)
     least, largest = min(float(p.min()) for p in scales.values()), max(float(p.max()) for p in scales.values())
     return AdamBoundStep(
         step.number,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,81 +166,66 @@ def measure_norm_ratios(
     )
 
 
-@dataclass(frozen=True)
-class _Factors:
-    # Activations and output gradients of one layer, for all samples, zero where a text was padded.
-    name: str
-    activations: torch.Tensor
-    gradients: torch.Tensor
-    bias: bool
+_Factors = dict[str, tuple[torch.Tensor, torch.Tensor, bool]]
+"""Of each layer: activations and output gradients of all samples, zero where a text was padded; if it has a bias."""
 
 
-def _factors(experiment: Experiment, items: list[Any]) -> list[_Factors]:
+def _factors(experiment: Experiment, items: list[Any]) -> _Factors:
     # One forward and backward pass over all samples together.
-    with _recorded(experiment.model) as record:
-        losses = experiment.task.losses(experiment.model, experiment.task.collate(items))
-        losses.sum().backward()
-    experiment.model.zero_grad(set_to_none=True)
-    if not record:
-        raise ParameterError("experiment.model", type(experiment.model).__name__, "with trainable linear layers")
-    return [
-        _Factors(name, *_samples_first(activations, gradients, len(items)), bias)
-        for name, (activations, gradients, bias) in record.items()
-    ]
+    record: _Factors = {}
 
-
-@contextmanager
-def _recorded(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
-    inputs: dict[str, torch.Tensor] = {}
-    record: dict[str, Any] = {}
-    handles = []
-
-    def hook(name: str, layer: torch.nn.Linear) -> None:
-        bias = layer.bias is not None and layer.bias.requires_grad
-
+    def hook(name: str, bias: bool) -> Any:
         def forward(_: Any, args: Any, output: torch.Tensor) -> None:
-            inputs[name] = args[0].detach()
-            output.register_hook(lambda gradient: record.update({name: (inputs[name], gradient.detach(), bias)}))
+            inputs = _by_sample(args[0], len(items))
+            output.register_hook(
+                lambda gradient: record.update({name: (inputs, _by_sample(gradient, len(items)), bias)})
+            )
 
-        handles.append(layer.register_forward_hook(forward))
+        return forward
 
+    layers = {
+        name or "model": layer
+        for name, layer in experiment.model.named_modules()
+        if isinstance(layer, torch.nn.Linear) and layer.weight.requires_grad
+    }
+    handles = [
+        layer.register_forward_hook(hook(name, layer.bias is not None and layer.bias.requires_grad))
+        for name, layer in layers.items()
+    ]
     try:
-        for name, layer in model.named_modules():
-            if isinstance(layer, torch.nn.Linear) and layer.weight.requires_grad:
-                hook(name or "model", layer)
-        yield record
+        experiment.task.losses(experiment.model, experiment.task.collate(items)).sum().backward()
     finally:
         for handle in handles:
             handle.remove()
+    experiment.model.zero_grad(set_to_none=True)
+    if not record:
+        raise ParameterError("experiment.model", type(experiment.model).__name__, "with trainable linear layers")
+    return record
 
 
-def _samples_first(activations: torch.Tensor, gradients: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return activations.reshape(count, -1, activations.shape[-1]), gradients.reshape(count, -1, gradients.shape[-1])
+def _by_sample(values: torch.Tensor, count: int) -> torch.Tensor:
+    return values.detach().reshape(count, -1, values.shape[-1])
 
 
-def _squared_singular_values(factors: list[_Factors]) -> Floats:
+def _squared_singular_values(factors: _Factors) -> Floats:
     # Shape (samples, all singular values of all layers).
     spectra = []
-    for layer in factors:
-        activations = layer.activations.double()
-        if layer.bias:
-            activations = torch.cat([activations, torch.ones_like(activations[..., :1])], -1)
-        matrices = activations.transpose(1, 2) @ layer.gradients.double()
+    for activations, gradients, bias in factors.values():
+        ones = [torch.ones_like(activations[..., :1])] if bias else []
+        matrices = torch.cat([activations, *ones], -1).double().transpose(1, 2) @ gradients.double()
         spectra.append(torch.linalg.svdvals(matrices).square().numpy())
     return np.concatenate(spectra, axis=1)
 
 
-def _estimates(factors: list[_Factors], probes: int, generator: ProbeGenerator, draw: int) -> Floats:
-    samples = range(len(factors[0].activations))
-    total = np.zeros(len(samples))
-    for layer in factors:
-        sizes = layer.activations.shape[-1], layer.gradients.shape[-1]
-        side = cheaper_side(*sizes, bias=layer.bias)
-        rows = sizes[1] if side == "gradients" else sizes[0] + layer.bias
-        matrices = generator.per_sample(samples, step=draw, layer=layer.name, rows=rows, probes=probes)
-        estimate = hutchinson_squared_norms(layer.activations, layer.gradients, matrices, side=side, bias=layer.bias)
-        total += estimate.numpy()
-    return total
+def _estimates(factors: _Factors, probes: int, generator: ProbeGenerator, draw: int) -> Floats:
+    total: Any = 0.0
+    for name, (activations, gradients, bias) in factors.items():
+        sizes, samples = (activations.shape[-1], gradients.shape[-1]), range(len(activations))
+        side = cheaper_side(*sizes, bias=bias)
+        rows = sizes[1] if side == "gradients" else sizes[0] + bias
+        matrices = generator.per_sample(samples, step=draw, layer=name, rows=rows, probes=probes)
+        total = total + hutchinson_squared_norms(activations, gradients, matrices, side=side, bias=bias).numpy()
+    return np.asarray(total)
 
 
 def _positive(squares: Floats) -> Floats:

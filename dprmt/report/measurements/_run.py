@@ -1,4 +1,4 @@
-"""A DP training run that hands out the clean and the noisy gradient of every step."""
+"""A recipe's first steps as an experiment, and a run that hands out the clean and the noisy gradient of every step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError
-from dprmt.training.denoising import DenoisingEvaluation, PrivateDataWarning
-from dprmt.training.harness import ItemTask, Observer, run_in_memory
+from dprmt.training.data import load_data, per_sample_losses
+from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
+from dprmt.training.harness import ItemTask, Observer, StepRecord, run_in_memory
+from dprmt.training.models import load_model, load_tokenizer
 from dprmt.training.optimizers import preconditioner
-from dprmt.training.recipes import Settings
+from dprmt.training.recipes import Recipe, Settings
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def private_gradients(
     experiment : Experiment
         Model and data to train.
     settings : Settings
-        Settings with a denoiser. For weights that DP-GRAPE trains, gradients are in their subspaces.
+        Of the run. For weights that DP-GRAPE trains and a denoiser sees, gradients are in their subspaces.
     steps : int, optional
         Number of steps to run; by default all of the settings'.
     seed : int
@@ -94,7 +95,7 @@ def private_gradients(
     Raises
     ------
     ParameterError
-        If the expected batch is larger than the data set, or there is no denoiser.
+        If the expected batch is larger than the data set.
 
     Formal guarantees
     -----------------
@@ -118,19 +119,14 @@ def private_gradients(
     look = CleanGradients()
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=[look]) as run:
         for record in itertools.islice(run.steps(), steps):
-            loss = math.nan if record.loss is None else record.loss
-            scales = _preconditioner(run)
-            yield GradientStep(record.step - 1, look.sigma, record.batch_size, loss, look.clean, look.noisy, scales)
-
-
-def _preconditioner(run: Any) -> dict[str, torch.Tensor]:
-    optimizer, parameters = run.noised, run.prepared.parameters
-    scales = {name: preconditioner(optimizer, p) for name, p in parameters.items()}
-    return {name: scale for name, scale in scales.items() if scale is not None}
+            found = {name: preconditioner(run.noised, p) for name, p in run.prepared.parameters.items()}
+            scales = {name: scale for name, scale in found.items() if scale is not None}
+            seen = look.sigma, record.batch_size, _loss(record), look.clean, look.noisy, scales
+            yield GradientStep(record.step - 1, *seen)
 
 
 class CleanGradients(Observer):
-    """Copies of the gradients as the denoiser gets them: **private**.
+    """Copies of the gradients as the denoiser gets them, or the optimizer if there is none: **private**.
 
     Attributes
     ----------
@@ -146,17 +142,173 @@ class CleanGradients(Observer):
         self.noisy: dict[str, torch.Tensor] = {}
 
     def start(self, run: Any) -> None:
+        """Attach between noise and optimizer, after telemetry."""
         step = run.private.denoising
-        if step is None:
-            raise ParameterError("denoising.method", None, "a denoiser, on whole gradients, to compare them at")
+        self._own = step is None
+        self._step = step or DenoisingStep.attach(run.noised, run.prepared.parameters, Denoising(method="none"))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivateDataWarning)  # `private_gradients` documents it
-            self._evaluation = DenoisingEvaluation(step)
-        step.observe(self, self._take)
+            warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring documents it
+            self._evaluation = DenoisingEvaluation(self._step)
+        self._step.observe(self, self._take)
+
+    def end(self, run: Any) -> None:
+        """Detach from the optimizer."""
+        self._evaluation.stop()
+        self._step.observe(self, None)
+        if self._own:
+            self._step.detach()
 
     def _take(self, noisy: Mapping[str, torch.Tensor], _: object, sigma: float) -> None:
-        self.sigma = sigma
-        self.noisy = {name: gradient.detach().clone() for name, gradient in noisy.items()}
-        self.clean = {
-            name: total.detach().clone() for name, total in self._evaluation.private_clean_gradients().items()
-        }
+        clean = self._evaluation.private_clean_gradients()
+        self.sigma, self.noisy, self.clean = sigma, copies(noisy), copies(clean)
+
+
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy tensors by name, without their graphs."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+@dataclass(frozen=True)
+class RecipeExperiment:
+    """A recipe as an experiment.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        Model and data.
+    settings : Settings
+        Settings of the recipe, with the noise multiplier of its whole length, and the denoiser of the report.
+    steps : int
+        Number of the recipe's steps that are run.
+    sample_rate : float
+        Inclusion probability q of an item.
+    target_epsilon : float or None
+        The ε of the whole recipe; None if the recipe fixes the noise.
+    """
+
+    experiment: Experiment
+    settings: Settings
+    steps: int
+    sample_rate: float
+    target_epsilon: float | None
+
+
+def recipe_experiment(recipe: Recipe, *, steps: int = 12) -> RecipeExperiment:
+    """Load model and data of a recipe, and calibrate its noise.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        With any optimizer; of DP-GRAPE's weights the gradients in their subspaces are looked at.
+    steps : int
+        How many of its steps to run; no more than it has.
+
+    Returns
+    -------
+    RecipeExperiment
+        Ready to run.
+
+    Raises
+    ------
+    ParameterError
+        If something cannot be loaded.
+
+    Examples
+    --------
+    >>> from dprmt.training.recipes import load_recipe
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes({"optimizer.name": "grape"})
+    >>> recipe_experiment(recipe, steps=2).settings.optimizer.name
+    'grape'
+    """
+    tokenizer = load_tokenizer(recipe.model)
+    data = load_data(recipe.data, tokenizer, recipe.model.task)
+    labels = None if data.labels is None else len(data.labels)
+    loaded = load_model(recipe.model, labels=labels, seed=recipe.training.seed, tokenizer=tokenizer)
+    task = ItemTask(data.train, data.collate, per_sample_losses, _length)
+    with run_in_memory(loaded.model, task, recipe.settings) as run:  # not a step of it: for its noise multiplier
+        mechanism = run.prepared.mechanism
+    changes = {"privacy.target_epsilon": None, "privacy.noise_multiplier": mechanism.noise_multiplier}
+    settings = recipe.settings.with_changes({**changes, "denoising": {"method": "paper"}, "evaluation.every": None})
+    return RecipeExperiment(
+        Experiment(recipe.name, loaded.model, task),
+        settings,
+        min(steps, recipe.training.steps),
+        mechanism.sample_rate,
+        recipe.privacy.target_epsilon,
+    )
+
+
+def _length(item: Any) -> int:
+    return len(item["input_ids"])
+
+
+_CLIP_ONLY: dict[str, Any] = {
+    "privacy.noise_multiplier": None,
+    "privacy.clip_only": True,
+    "denoising": {"method": "none"},
+    "evaluation.every": None,
+}
+NOT_CLIPPED = 1e9
+"""Clipping norm at which nothing is clipped."""
+
+
+def losses_without_noise(
+    setting: RecipeExperiment,
+    start: Mapping[str, torch.Tensor],
+    *,
+    seed: int = 0,
+) -> dict[str, list[float]]:
+    """Measure the mean loss of each step's batch in runs without noise, for comparison with `private_gradients`.
+
+    The model is trained in place, from ``start`` each time, on the batches of the run with noise.
+
+    Parameters
+    ----------
+    setting : RecipeExperiment
+        Recipe and number of steps.
+    start : mapping of str to Tensor
+        Initial values of the trained parameters.
+    seed : int
+        Seed of the batches.
+
+    Returns
+    -------
+    dict of list
+        "clipping alone" and "neither", NaN where a batch was empty. **Private.**
+
+    Raises
+    ------
+    ParameterError
+        If the settings do not fit.
+
+    Formal guarantees
+    -----------------
+    None, because no noise is added.
+
+    References
+    ----------
+    Figures 1 and 5 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> from dprmt.report.measurements import recipe_experiment
+    >>> from dprmt.training.recipes import load_recipe
+    >>> changes = {"data.limit": 40, "training.batch_size": 8}
+    >>> setting = recipe_experiment(load_recipe("roberta-tiny-docstrings").with_changes(changes), steps=2)
+    >>> start = {name: p.detach().clone() for name, p in setting.experiment.model.named_parameters()}
+    >>> losses = losses_without_noise(setting, start)
+    >>> [(name, len(values)) for name, values in losses.items()]
+    [('clipping alone', 2), ('neither', 2)]
+    """
+    variants = {"clipping alone": _CLIP_ONLY, "neither": {**_CLIP_ONLY, "privacy.clipping_norm": NOT_CLIPPED}}
+    experiment, losses = setting.experiment, {}
+    for name, changes in variants.items():
+        experiment.model.load_state_dict(dict(start), strict=False)
+        settings = setting.settings.with_changes(changes)
+        with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed) as run:
+            losses[name] = [_loss(record) for record in itertools.islice(run.steps(), setting.steps)]
+    return losses
+
+
+def _loss(record: StepRecord) -> float:
+    return math.nan if record.loss is None else record.loss

@@ -105,7 +105,9 @@ def layers_along_depth(step: GradientStep, *, count: int = 3, exclude: Sequence[
     >>> layers_along_depth(GradientStep(0, 1.0, 10, 0.7, layers, layers))
     ['layer.0.query', 'layer.2.query', 'layer.4.query']
     """
-    kept = Denoising(exclude=exclude).apply({name: x for name, x in step.noisy.items() if x.ndim == 2}, step.sigma)[1]
+    kept = Denoising(exclude=tuple(exclude)).apply(
+        {name: x for name, x in step.noisy.items() if x.ndim == 2}, step.sigma
+    )[1]
     if not kept:
         return []
     kinds = Counter(map(_kind, kept))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from dprmt.report.measurements._demo import RecipeExperiment
+from dprmt.report.measurements._run import CleanGradients, RecipeExperiment, copies
 from dprmt.spectra import Estimate, displacement_factor, steps_until_visible
-from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
-from dprmt.training.harness import Observer, StepRecord, run_in_memory
+from dprmt.training.harness import StepRecord, run_in_memory
 from dprmt.training.recipes import OPTIMIZERS
 
 _CURVE_FROM = 4  # the first update of telemetry's curve of the objective
@@ -22,7 +20,7 @@ _READINGS = 12  # approximate number of readings of a run in the report
 _GATE = 0.01  # chance that noise alone passes for a spike
 
 
-class TelemetryTruth(Observer):
+class TelemetryTruth(CleanGradients):
     """Observer that adds the true values to every reading of a run's telemetry. It **reads clean gradients**.
 
     It is for a run of the harness in one process, with whole gradients and telemetry on.
@@ -66,23 +64,13 @@ class TelemetryTruth(Observer):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.private_steps: list[dict[str, Any]] = []
 
     def start(self, run: Any) -> None:
         """Attach between noise and optimizer, after telemetry."""
-        prepared, settings = run.prepared, run.prepared.settings
-        step = run.private.denoising
-        if step is None:
-            step = DenoisingStep.attach(run.noised, prepared.parameters, Denoising(method="none"))
-            self._own: DenoisingStep | None = step
-        else:
-            self._own = None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring documents it
-            self._evaluation = DenoisingEvaluation(step)
-        step.observe(self, self._look)
-        self._step, self._parameters = step, prepared.parameters
-        window = settings.telemetry.window
+        super().start(run)
+        self._parameters, window = run.prepared.parameters, run.prepared.settings.telemetry.window
         self._energies: deque[dict[str, float]] = deque(maxlen=window)
         self._updates: deque[tuple[float, float, float]] = deque(maxlen=window)  # before, after, ‖U‖²
         self._number, self._change = 0, 0.0
@@ -106,17 +94,10 @@ class TelemetryTruth(Observer):
             truth["predicted"] = self._predicted()
         self.private_steps.append({"step": record.step, "telemetry": found, "truth": truth})
 
-    def end(self, run: Any) -> None:
-        """Detach from the optimizer."""
-        self._evaluation.stop()
-        self._step.observe(self, None)
-        if self._own is not None:
-            self._own.detach()
-
-    def _look(self, noisy: Any, denoised: Any, sigma: float) -> None:
-        clean = {n: g.detach().double() for n, g in self._evaluation.private_clean_gradients().items()}
-        place = _copies(self._parameters)
-        self._sigma, self._number, self._now = sigma, self._number + 1, {}
+    def _take(self, noisy: Mapping[str, torch.Tensor], denoised: object, sigma: float) -> None:
+        super()._take(noisy, denoised, sigma)
+        clean = {name: gradient.double() for name, gradient in self.clean.items()}
+        place, self._number, self._now = copies(self._parameters), self._number + 1, {}
         self._energies.append({name: float(g.square().sum()) / sigma**2 for name, g in clean.items()})
         if self._last is not None:
             former, start = self._last
@@ -150,7 +131,7 @@ class TelemetryTruth(Observer):
         for name, total in self._total.items():
             if total.ndim == 2 and min(total.shape) >= 2:
                 signal = float(torch.linalg.matrix_norm(total.double(), 2)) / self._number
-                expected = steps_until_visible(signal, total.shape, self._sigma, false_alarm=_GATE) if signal else None
+                expected = steps_until_visible(signal, total.shape, self.sigma, false_alarm=_GATE) if signal else None
                 found[name] = math.inf if expected is None else expected
         return found
 
@@ -161,7 +142,6 @@ def telemetry_readings(
     *,
     steps: int,
     seed: int = 0,
-    advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Read the telemetry of a recipe's first steps, without a denoiser, with the true values from clean gradients.
 
@@ -177,8 +157,6 @@ def telemetry_readings(
         Number of steps, at most the recipe's; there is advice from step 20 on.
     seed : int
         Seed of noise and batches.
-    advance : callable
-        Called after each step.
 
     Returns
     -------
@@ -209,21 +187,14 @@ def telemetry_readings(
     settings = setting.settings.with_changes({"denoising": {"method": "none"}, "telemetry": telemetry})
     experiment.model.load_state_dict(dict(start), strict=False)
     looks = [] if OPTIMIZERS[settings.optimizer.name].in_subspaces else [TelemetryTruth()]
-    said: list[dict[str, Any]] = []
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=looks) as run:
-        for record in itertools.islice(run.steps(), steps):
-            said.append({"step": record.step, "telemetry": record.telemetry})
-            advance()
-    return looks[0].private_steps if looks else said
+        records = list(itertools.islice(run.steps(), steps))
+    return looks[0].private_steps if looks else [{"step": r.step, "telemetry": r.telemetry} for r in records]
 
 
 def _lowest(slope: float, change: float) -> float:
     exact = (Estimate(value, value, value) for value in (slope, change))
     return float(displacement_factor(*exact).value)
-
-
-def _copies(parameters: dict[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in parameters.items()}
 
 
 def _inner(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:

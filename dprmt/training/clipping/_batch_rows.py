@@ -49,8 +49,8 @@ class BatchRows:
         return _mapped(self._batch, self.size, lambda _, value: _picked(value, order))
 
     def opposite(self, order: Sequence[int], kept: Collection[int]) -> Any:
-        """Return some rows, of which those at other places than ``kept`` have contents of opposite sign or half the
-        length.
+        """Return some rows, of which those at other places than ``kept`` have contents of opposite sign and twice the
+        size, or half the length.
 
         Integers become zero in the second half of their columns, or half as large: never what no table has. Masks stay.
         """
@@ -137,7 +137,7 @@ def _opposite(value: Any, others: torch.Tensor) -> Any:
     value, others = value.clone(), others.to(value.device)
     rows = value[others]
     if value.is_floating_point():
-        value[others] = -rows
+        value[others] = -2 * rows
     elif not value.numel() or int(value.max()) > 1:
         half = (value.shape[1] + 1) // 2 if value.ndim > 1 else 0
         value[others] = torch.cat([rows[:, :half], 0 * rows[:, half:]], 1) if half else (rows + 1) // 2

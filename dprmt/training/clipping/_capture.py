@@ -1,7 +1,8 @@
 """Capture the inputs of every trainable layer and the gradients of its outputs in a backward pass.
 
-Two hooks on a layer's forward pass. Before it, the layer's parameters are exchanged for constants, so that autograd
-forms no gradient of them: that sum over samples is private and would be thrown away. After it, the output goes through
+Two hooks on a layer's forward pass. Before it, the layer's parameters become constants (``requires_grad_(False)``), so
+that autograd forms no gradient of them: that sum over samples is private and would be thrown away. After it, they are
+trainable again, and the output goes through
 :class:`_Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
 is used outside of its layer, which no norm accounts for, so this is an error.
 """
@@ -26,11 +27,10 @@ from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
 from dprmt.training.clipping._refusals import is_frozen_batch_norm
-from dprmt.training.clipping._sample_axes import output_axis
-from dprmt.training.clipping._sample_wise import SampleWiseForward
+from dprmt.training.clipping._sample_wise import SampleWiseForward, output_axis
 from dprmt.training.clipping._tied_weights import add_inner_products, tied_tables
 from dprmt.training.clipping._trainable_modules import is_torch_layer
-from dprmt.training.clipping._unit_rows import UnitRows
+from dprmt.training.clipping._units import UnitRows
 from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, rounding_margin
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
@@ -76,9 +76,9 @@ class Capture:
         self._anchor = torch.zeros((), device=device, requires_grad=True)  # to which every tap leads
         self._expected, self.summing = False, False
         self._looked: list[int] | None = None
-        self._asked: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._must_be_zero: torch.Tensor | None = None
         self.batch_size = 1
-        self._restored: dict[nn.Module, Any] = {}
+        self._constants: dict[nn.Module, list[nn.Parameter]] = {}  # while a layer's forward pass runs
         self._at: tuple[int, Samples] = (0, None)
         self._size: int | None = None
         self._units: UnitRows | None = None
@@ -117,15 +117,31 @@ class Capture:
         if not self._forward:
             raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
 
-    def uses_of(self, losses: torch.Tensor, rows: Sequence[int]) -> dict[Layer, list[Use]]:
-        """Return what a backward pass of the losses' sum shows of some rows; nothing is measured or summed."""
-        self._expected, self._size, self._looked = True, len(losses), list(rows)
+    def uses_of(self, losses: torch.Tensor, rows: Sequence[int], *, apart: bool = False) -> dict[Layer, list[Use]]:
+        """Return what a backward pass of the losses' sum shows of some rows; nothing is measured or summed.
+
+        ``apart``: raise an error unless these rows' losses leave the other rows at zero, and the others' losses these.
+        """
+        weights = torch.zeros_like(losses)
+        weights[list(rows)] = 1.0
+        self._expected, self._size = True, len(losses)
         try:
+            if losses.requires_grad and apart:
+                self._differentiate(losses, 1.0 - weights)
+            self._looked = list(rows)
             if losses.requires_grad:
-                torch.autograd.grad(losses.sum(), [self._anchor], allow_unused=True)
+                self._differentiate(losses, weights if apart else torch.ones_like(losses), last=True)
             return self.waiting
         finally:
             self._expected, self._looked = False, None
+
+    def _differentiate(self, losses: torch.Tensor, weights: torch.Tensor, *, last: bool = False) -> None:
+        """Run a backward pass of weighted losses, which must leave rows of weight zero at zero."""
+        self._must_be_zero = weights == 0
+        try:
+            torch.autograd.grad(losses, [self._anchor], weights, retain_graph=not last, allow_unused=True)
+        finally:
+            self._must_be_zero = None
 
     def check_apart(self, losses: torch.Tensor, *, always: bool = False) -> None:
         """Raise if the first or the last sample's loss depends on others' rows, or others' losses on theirs.
@@ -140,11 +156,7 @@ class Capture:
         ends[0, 0] = ends[1, -1] = 1.0
         ends[2, 1:-1] = 1.0
         for weights in ends:
-            self._asked = (weights == 0, weights)
-            try:
-                torch.autograd.grad(losses, [self._anchor], weights, retain_graph=True, allow_unused=True)
-            finally:
-                self._asked = None
+            self._differentiate(losses, weights)
         for parameter in self._parameters.values():
             parameter.grad = None
 
@@ -204,7 +216,7 @@ class Capture:
             if model is self.model:
                 self._begin(args, kwargs)
 
-        return _uncompiled(start)
+        return uncompiled(start)
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         first = next((value for value in tree_leaves((args, kwargs)) if _has_rows(value)), None)
@@ -226,7 +238,7 @@ class Capture:
         if isinstance(layer, WholeModule):
             forward = self._sample_wise(layer)
             self._apart.append(forward)
-            before, after = _uncompiled(forward.before), _uncompiled(forward.after)
+            before, after = uncompiled(forward.before), uncompiled(forward.after)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(self._watch_whole(layer), prepend=True))
             options = {"prepend": True, "with_kwargs": True, "always_call": True}
@@ -245,23 +257,23 @@ class Capture:
                 return None
             if ("forward" in vars(module)) != patched:
                 raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
-            own: dict[str, Any] = module._parameters
-            self._restored[module] = own
-            module.__dict__["_parameters"] = {name: _constant(value) for name, value in own.items()}
+            trained = [value for value in module.parameters(recurse=False) if value.requires_grad]
+            self._constants[module] = [value.requires_grad_(False) for value in trained]
             if isinstance(module, nn.Embedding) and args and args[0].ndim > 1 and len(args[0]) == 1:
                 return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:]), kwargs
             return None
 
-        return _uncompiled(before)
+        return uncompiled(before)
 
     def _after(self, layer: Layer) -> Callable[..., Any]:
         module, owned = layer.module, is_torch_layer(layer.module)
 
         def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            own = self._restored.pop(module, None) if called is module else None
-            if own is None:
+            trained = self._constants.pop(module, None) if called is module else None
+            if trained is None:
                 return None
-            module.__dict__["_parameters"] = own
+            for value in trained:
+                value.requires_grad_(True)
             if output is None:  # the forward pass failed
                 return None
             if next(iter(module._forward_hooks)) != self._first_hooks[module]:
@@ -275,7 +287,7 @@ class Capture:
             inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
             return _Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
 
-        return _uncompiled(after)
+        return uncompiled(after)
 
     def _watch_whole(self, layer: WholeModule) -> Callable[..., None]:
         def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -287,11 +299,11 @@ class Capture:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     value.register_hook(partial(self._asks, layer.name, output_axis(module, place)))
 
-        return _uncompiled(watch)
+        return uncompiled(watch)
 
     def _sample_wise(self, layer: WholeModule) -> SampleWiseForward:
         def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
-            if self._asked is None:
+            if self._must_be_zero is None or self._looked is not None:
                 self._add(layer, [parameter], gradients, gradients)
 
         return SampleWiseForward(layer.name, layer.module, lambda: self.batch_size, take, self._anchor)
@@ -299,15 +311,15 @@ class Capture:
     # The backward pass.
 
     def _arrives(self, layer: Layer, inputs: Sequence[torch.Tensor], gradient: torch.Tensor) -> None:
-        if self._asked is not None:
+        if self._must_be_zero is not None:
             self._asks(layer.name, 0, gradient)
-        elif len(gradient):
+        if len(gradient) and (self._must_be_zero is None or self._looked is not None):
             self._add(layer, inputs, gradient, inputs[0])
 
     def _asks(self, name: str, axis: int, gradient: torch.Tensor) -> None:
-        if self._asked is None:
+        others = self._must_be_zero
+        if others is None:
             return
-        others, _ = self._asked
         by_sample = gradient.movedim(axis, 0) if gradient.ndim else gradient
         # 0 times a gradient that is not finite is NaN: such a sample is left out later.
         if len(by_sample) == len(others) and bool(by_sample[others].nan_to_num(0.0, 0.0, 0.0).any()):
@@ -395,7 +407,7 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
         return (None, None, gradient, None, *(None,) * ctx.count)
 
 
-def _uncompiled(hook: Any) -> Any:
+def uncompiled(hook: Any) -> Any:
     """Let a compiled model's graph break at a hook, without importing torch's compiler where no model is compiled."""
     wrapped: list[Any] = []
 
@@ -413,10 +425,6 @@ def _uncompiled(hook: Any) -> Any:
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Return values that change when a buffer is written to or replaced."""
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
-
-
-def _constant(parameter: torch.Tensor | None) -> torch.Tensor | None:
-    return parameter.detach() if parameter is not None and parameter.requires_grad else parameter
 
 
 def _has_rows(value: Any) -> bool:

@@ -1,16 +1,18 @@
 """Isolation check: a row's contribution to the sum must not depend on the other rows.
 
 A row adds its clipped gradient. The check computes this gradient, as the step does, and the row's loss, from passes
-over other batches, and compares them.
+over other batches, and compares them. In batches of one size, from one seed, a row's arithmetic does not depend on the
+others. So passes come in groups of one size, with other neighbours:
 
-**With other rows.** Up to 13 rows of a micro-batch are run together. In batches of one size, from one seed, a row's
-arithmetic does not depend on the others. Then the other rows are replaced: by copies of the row, by contents of
-opposite sign or half the length, by scores a thousand times as large, or by NaN. The row itself gets the extreme
-score, with calm and with extreme other rows. Last, the batch is repeated, which shows a kept state.
-
-**Alone**, without its padding, shows what depends on the batch's size or padded length. In batches of other shapes a
-row gets other random numbers, because generators work by position. So dropout is off and other draws are constants,
-wherever torch draws, by means of a dispatch mode.
+- **Gradients**, of 5 rows: as they are; then the others have twice their size and the opposite sign, or half their
+  length, and scores a thousand times as large. In the first pass the losses of the compared rows and of the others are
+  differentiated apart: each must leave the other rows' gradients at zero, exactly.
+- **Scores**, of up to 13 rows, one of them with an extreme score: the others as they are; extreme copies of the row;
+  rows with NaN as scores. Here the graph begins at the model's outputs, so there is no backward pass through the model.
+  The last of these passes comes after all others, which shows a kept state.
+- **Alone**, without its padding, a row shows what depends on the batch's size or padded length. In batches of other
+  shapes it gets other random numbers, because generators work by position. So dropout is off and other draws are
+  constants, wherever torch draws, by means of a dispatch mode.
 
 One check sees the following, with τ for `Tolerance.beside`:
 
@@ -23,32 +25,38 @@ One check sees the following, with τ for `Tolerance.beside`:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows, padding_number, two_rows
-from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._capture import Capture, uncompiled
 from dprmt.training.clipping._policy import Layer, Use, row_gradient
 from dprmt.training.clipping._refusals import changed_buffer
 from dprmt.training.randomness import draws_from
 
 Losses = Callable[[Any], torch.Tensor]
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)  # of code that does not take what it is given
+_FEW = 5  # rows whose gradients are taken
 _MOST = 13  # above ten, a score beyond three deviations can show; no length that batches often have
 _LARGE = 1e3
 _NEGLIGIBLE = 1e-3  # negligible change of a gradient, as a share of C
 _SMALL_LOSS = 0.1  # rounding of logits is not smaller where the loss is
+_SMALL_SCORE = 1e-3  # nor is that of a gradient of logits
+_EQUAL = 1e-5  # relative difference of what a gradient is formed from, below which it is not formed
 _OWN = "a sample run alone must give what it gives in the batch"
 _LOSSES = f"{_OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
 _ON_PADDING = (
@@ -85,11 +93,44 @@ def tolerance_of(dtypes: Iterable[torch.dtype], device: torch.device) -> Toleran
 
 @dataclass
 class _Pass:
-    """Results of some rows in one pass: losses, uses of layers in the backward pass' order, and shapes of draws."""
+    """Results of some rows in one pass.
+
+    ``uses``: of layers, in the backward pass' order; none if the graph begins at the model's outputs. ``scores``:
+    gradients of these. ``draws``: whether there was a draw. ``states``: of random generators after the pass.
+    """
 
     losses: torch.Tensor
     uses: dict[Layer, list[Use]]
-    draws: list[tuple[int, ...]]
+    scores: list[torch.Tensor]
+    draws: bool
+    states: list[Any]
+
+
+@dataclass(frozen=True)
+class _Neighbours:
+    """Rows in an order, and the places of those that are compared; the first of these has no row after it."""
+
+    order: list[int]
+    own: list[int]
+
+    @classmethod
+    def of(cls, chosen: Sequence[int], others: Sequence[int], most: int) -> _Neighbours:
+        """Put two of the chosen rows, one in a batch of three or fewer, among others."""
+        size = min(len(chosen) + len(others), most)
+        own = [size - 1, 1][: min(len(chosen), max(1, size // 2))]
+        mine, rest = dict(zip(own, chosen, strict=False)), iter([*chosen[len(own) :], *others])
+        return cls([mine[place] if place in mine else next(rest) for place in range(size)], own)
+
+    @property
+    def copies(self) -> list[int]:
+        """Replace the others by the first row that is compared."""
+        return [row if place in self.own else self.order[self.own[0]] for place, row in enumerate(self.order)]
+
+    def factors(self, others: float, first: float = 1.0) -> list[float]:
+        """Return factors of scores; NaN not right after a compared row, because products in bfloat16 may read on."""
+        kept = {*self.own, *(place + 1 for place in self.own if math.isnan(others))}
+        found = [1.0 if place in kept else others for place in range(len(self.order))]
+        return [*found[:-1], first]
 
 
 class Isolation:
@@ -97,11 +138,12 @@ class Isolation:
 
     ``rate``: probability of a later micro-batch. The operating system's generator makes the choice, not the streams of
     noise, Poisson sampling or probes, and global generators are restored. ``count``: micro-batches that were checked.
-    ``possible``: whether all losses so far could be run again. ``generators``: the generators that the model has.
+    ``possible``: whether all losses so far could be run again. ``apart``: whether finite gradients of rows of one
+    micro-batch were zero where those of others were not. ``generators``: the generators that the model has.
     """
 
     def __init__(self, capture: Capture, rate: float, clipping_norm: float) -> None:
-        self._capture, self._model, self._rate, self._clipping_norm = capture, capture.model, rate, clipping_norm
+        self._capture, self._model, self._rate, self.clipping_norm = capture, capture.model, rate, clipping_norm
         self._chance = secrets.SystemRandom()
         modules = list(self._model.modules())
         self._padding = {part.padding_idx for part in modules if getattr(part, "padding_idx", None) is not None}
@@ -111,18 +153,21 @@ class Isolation:
         self._only_widths: object = None
         self._other: Any = None  # a row of an earlier micro-batch
         self._width: int | None = None
-        self.count, self.possible = 0, True
-        self.generators: set[torch.Generator] = set()
+        self._may_be_padded = True  # whether there are texts, and nothing names their padding
+        self.count, self.possible, self.apart = 0, True, False
+        self.generators: dict[torch.Generator, None] = {}  # in the order in which they were met
 
     def check(self, losses: Losses, batch: Any, size: int) -> None:
         """Raise an error unless results of some of ``size`` rows are independent of the others."""
-        if size == 0:
+        due = self.count == 0 or self._chance.random() < self._rate
+        if size == 0 or not (due or self._may_be_padded or size == 1):
             return
         rows = BatchRows(batch, size, self._padding, translates=self._translates)
+        self._may_be_padded = bool(rows.words) and not rows.tells_padding
         number, width = (None, None) if rows.tells_padding else padding_number(rows.words)
         unknown = number if self._width not in (None, width) else None  # texts are filled up, and nothing says so
         self._width = width or self._width
-        if self.count == 0 or unknown is not None or self._chance.random() < self._rate:
+        if due or unknown is not None:
             if size == 1:
                 pair = None if self._other is None else two_rows(batch, self._other)  # one of an earlier micro-batch
                 rows = BatchRows(two_rows(batch, batch) if pair is None else pair, 2, self._padding)
@@ -130,7 +175,7 @@ class Isolation:
                 rows = BatchRows(batch, size, {unknown})
             buffers = {name: value.detach().clone() for name, value in self._model.named_buffers()}
             try:
-                self._check(losses, rows, buffers)
+                finite = self._check(losses, rows, buffers)
             except TrainingStateError as error:
                 if unknown is None:
                     raise
@@ -138,82 +183,117 @@ class Isolation:
             finally:
                 self._restored(buffers)
             self.count += 1
+            self.apart = self.apart or (finite and size > 1)
         if size == 1 or self._other is None:
             self._other = rows.picked([self._chance.randrange(size)])
 
-    def _check(self, losses: Losses, rows: BatchRows, buffers: Mapping[str, torch.Tensor]) -> None:
+    def _check(self, losses: Losses, rows: BatchRows, buffers: Mapping[str, torch.Tensor]) -> bool:
+        """Check, and return whether all gradients that were compared first are finite."""
         chosen = self._chosen(rows)
         others = [row for row in range(rows.size) if row not in chosen]
         if self.count:
             self._chance.shuffle(others)
-        order = [*chosen[1:], *others[: _MOST - len(chosen)], chosen[0]]
-        size, mine, seed = len(order), chosen[0], secrets.token_bytes(32)
-        own = [size - 1, *range(size // 2 - 1)][: len(chosen)]  # positions of unchanged rows
-        batch, plain = rows.picked(order), [1.0] * size
-        copies = rows.picked([row if place in own else mine for place, row in enumerate(order)])
-        scales: list[bool] = []
+        few, many = (_Neighbours.of(chosen, others, most) for most in (_FEW, _MOST))
+        outputs, seed = _Outputs(self._model), secrets.token_bytes(32)
 
-        def run(given: Any, factors: Sequence[float] = plain) -> _Pass | None:
+        def run(given: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, noted: bool = False) -> Any:
             try:
-                with _scaled(self._model, factors, scales):
-                    return self._run(losses, given, size, own, seed)
+                with outputs.scaled(factors, cut=cut):
+                    leaves = outputs.leaves if cut else None
+                    return self._run(losses, given, len(factors), where.own, seed, leaves=leaves, noted=noted)
             except _FAILURES as error:
                 if isinstance(error, (ParameterError, TrainingStateError)):
                     raise
                 return None  # code that takes no such rows shows nothing
 
-        def beside(factor: float) -> list[float]:
-            return [1.0 if place in own else factor for place in range(size)]
-
-        with _scaled(self._model, plain, scales):
-            together = self._run(losses, batch, size, own, seed)
+        batch, one_extreme = rows.picked(many.order), many.factors(1.0, first=_LARGE)
+        first = run(batch, many, one_extreme, noted=True)
+        given = rows.picked(few.order)
+        together = self._run(losses, given, len(few.order), few.own, seed, noted=first is None, apart=True)
         if changed := self._restored(buffers):
             raise TrainingStateError(changed_buffer(changed[0]))
-        self._compare_beside(together, run(copies))
-        self._compare_beside(together, run(rows.opposite(order, own)))
-        self._compare_beside(together, run(batch, beside(_LARGE)))
-        self._compare_beside(together, run(batch, beside(math.nan)), first=True)
-        self._compare_beside(run(batch, [*plain[1:], _LARGE]), run(copies, [_LARGE] * size), first=True)
-        again = run(batch)
-        if again is None or again.draws != together.draws:
-            raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
-        self._compare_beside(together, again)
-        calm = self._run(losses, batch, size, [order.index(row) for row in chosen], seed, calm=True)
-        limits = self._tolerance(calm)
+        limits = self._tolerance(together)
+        opposite = rows.opposite(few.order, few.own)
+        self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
+        copies = run(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
+        self._compare_beside(first, copies, limits)
+        calm = together
+        if together.draws or len(chosen) > len(few.own):
+            calm = self._run(losses, rows.picked(chosen), len(chosen), [*range(len(chosen))], seed, calm=together.draws)
         for place, row in enumerate(chosen):
-            alone = self._alone(losses, rows, row, seed)
+            alone = self._alone(losses, rows, row, seed, calm=together.draws)
             self._compare(alone, 0, calm, place, (limits.loss, limits.gradient, _NEGLIGIBLE))
+        again = run(batch, many, many.factors(math.nan, first=_LARGE)) or run(batch, many, one_extreme)
+        if first is not None and (again is None or again.states != first.states):
+            raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
+        self._compare_beside(first, again, limits)
+        return all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
 
     def _chosen(self, rows: BatchRows) -> list[int]:
-        """Choose at first the ends and the row with most padding; later that one, or any, and another."""
+        """Choose two: at first of the row with most padding and the ends; later that row, or any, and another."""
         size = rows.size
         most_padded = min(range(size), key=rows.columns)
         if self.count == 0:
-            return list(dict.fromkeys([0, size - 1, most_padded]))
+            return list(dict.fromkeys([most_padded, 0, size - 1]))[:2]
         first = most_padded if rows.tells_padding else self._chance.randrange(size)
         return [first, (first + 1 + self._chance.randrange(size - 1)) % size]
 
-    def _run(self, losses: Losses, batch: Any, size: int, looked: list[int], seed: bytes, calm: bool = False) -> _Pass:
-        draws = _Draws(calm=calm)
+    def _run(
+        self,
+        losses: Losses,
+        batch: Any,
+        size: int,
+        own: list[int],
+        seed: bytes,
+        *,
+        leaves: list[torch.Tensor] | None = None,
+        calm: bool = False,
+        noted: bool = False,
+        apart: bool = False,
+    ) -> _Pass:
+        """Return results of rows at the places ``own``.
+
+        ``leaves``: outputs of the model where the graph begins; None for the whole graph. ``calm``: draws are
+        constants. ``noted``: so are the model's generators. ``apart``: see `Capture.uses_of`.
+        """
+        draws = _Draws(calm=calm) if calm or noted else None
+        states = {generator: generator.get_state() for generator in self.generators}
+        uses: dict[Layer, list[Use]] = {}
+        scores: list[torch.Tensor] = []
         self._capture.finish()
         try:
             # In one thread, else a checkpoint's second run is not calm.
-            with draws_from(seed, self._devices), torch.autograd.set_multithreading_enabled(False), draws:
-                found = losses(batch)
-                if not isinstance(found, torch.Tensor) or found.shape != (size,):
-                    shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-                    raise ParameterError("losses", shape, f"of shape ({size},): one for each sample")
-                uses = self._capture.uses_of(found, looked)
-                return _Pass(found.detach()[list(looked)], uses, draws.shapes)
+            with draws_from(seed, self._devices), torch.autograd.set_multithreading_enabled(False):
+                before = self._states()
+                with nullcontext() if draws is None else draws:
+                    found = losses(batch)
+                    if not isinstance(found, torch.Tensor) or found.shape != (size,):
+                        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+                        raise ParameterError("losses", shape, f"of shape ({size},): one for each sample")
+                    if leaves is None:
+                        uses = self._capture.uses_of(found, own, apart=apart)
+                    elif leaves and found.requires_grad:
+                        grown = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
+                        scores = [torch.zeros(len(own)) if value is None else value[own] for value in grown]
+                self.generators |= dict.fromkeys(draws.generators if draws else ())
+                after = self._states()
+                return _Pass(found.detach()[own], uses, scores, after != before, after)
         finally:
-            for generator, state in draws.generators.items():  # of the model's own
+            for generator, state in ((draws.generators if draws else {}) | states).items():
                 generator.set_state(state)
-            self.generators.update(draws.generators)
             self._capture.finish()
 
-    def _alone(self, losses: Losses, rows: BatchRows, row: int, seed: bytes, *, cut: bool = True) -> _Pass:
+    def _states(self) -> list[Any]:
+        """Return states of all generators that are known."""
+        cuda = [torch.cuda.get_rng_state(device) for device in self._devices if device.type == "cuda"]
+        own = [generator.get_state() for generator in self.generators]
+        torches = [value.numpy().tobytes() for value in (torch.get_rng_state(), *cuda, *own)]
+        numpy: Any = np.random.get_state()  # noqa: NPY002  (a model may draw from it)
+        return [*torches, random.getstate(), numpy[1].tobytes(), numpy[2:]]
+
+    def _alone(self, losses: Losses, rows: BatchRows, row: int, seed: bytes, *, calm: bool, cut: bool = True) -> _Pass:
         try:
-            return self._run(losses, rows.alone(row, cut=cut), 1, [0], seed, calm=True)
+            return self._run(losses, rows.alone(row, cut=cut), 1, [0], seed, calm=calm)
         except (ParameterError, TrainingStateError):
             raise
         except _FAILURES as error:
@@ -221,7 +301,7 @@ class Isolation:
             if widths and self._only_widths in (None, widths):
                 # A model of one fixed length: its padding is not other samples'. In a batch of another width it is.
                 self._only_widths = widths
-                return self._alone(losses, rows, row, seed, cut=False)
+                return self._alone(losses, rows, row, seed, calm=calm, cut=False)
             if widths:
                 todo = "it must take texts without padding, of any length up to the longest"
             found = f"the function of losses fails for a sample alone ({type(error).__name__}: {error})"
@@ -239,13 +319,12 @@ class Isolation:
                 value.data.copy_(before)
         return changed
 
-    def _compare_beside(self, one: _Pass | None, other: _Pass | None, *, first: bool = False) -> None:
-        """Compare rows with other neighbours. ``first``: compare only the first row."""
-        if one is None or other is None or other.draws != one.draws:
+    def _compare_beside(self, one: _Pass | None, other: _Pass | None, limits: Tolerance) -> None:
+        """Compare rows with other neighbours."""
+        if one is None or other is None or other.states != one.states:
             return  # nothing is shown, or rows got other numbers
-        limit = self._tolerance(one).beside
-        for place in range(1 if first else len(one.losses)):
-            self._compare(one, place, other, place, (limit, limit, limit))
+        for place in range(len(one.losses)):
+            self._compare(one, place, other, place, (limits.beside,) * 3)
 
     def _tolerance(self, seen: _Pass) -> Tolerance:
         used = {value.dtype for uses in seen.uses.values() for inputs, g in uses for value in (*inputs, g)}
@@ -259,18 +338,45 @@ class Isolation:
         allowed = loss * max(abs(mine), abs(its), _SMALL_LOSS)
         if not (within(abs(mine - its), allowed) if both_finite else str(mine) == str(its)):
             _refuse(one, row, other, same, loss, f"a loss depends on other samples: {_LOSSES}")
-        apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "")  # squares
-        for layer in one.uses | other.uses:
+        apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "the model's outputs")  # squares
+        floor *= self.clipping_norm
+        if one.scores and other.scores:
+            pairs = [(a[row].double(), b[same].double()) for a, b in zip(one.scores, other.scores, strict=True)]
+            apart = sum(float((a - b).square().sum()) for a, b in pairs)
+            lengths = [sum(float(pair[which].square().sum()) for pair in pairs) for which in (0, 1)]
+            floor = gradient * _SMALL_SCORE
+        for layer in () if _is_same(one, row, other, same) else one.uses | other.uses:
             first, second = (row_gradient(layer, a.uses.get(layer), at) for a, at in ((one, row), (other, same)))
             squared = _square({key: first.get(key, 0.0) - second.get(key, 0.0) for key in first | second})
             apart, worst = apart + squared, max(worst, (squared, layer.name))
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
-        finite, allowed = (
-            [*map(math.isfinite, lengths)],
-            max(gradient * max(lengths) ** 0.5, floor * self._clipping_norm),
-        )
+        finite, allowed = [*map(math.isfinite, lengths)], max(gradient * max(lengths) ** 0.5, floor)
         if any(finite) and not (all(finite) and within(apart**0.5, allowed)):  # else left out of the sum, both
             _refuse(one, row, other, same, loss, f"gradients at {worst[1]} depend on other samples: {_OWN}")
+
+
+def _is_same(one: _Pass, row: int, other: _Pass, same: int) -> bool:
+    """Return whether all that a row's gradients are formed from is the same, but for rounding."""
+    if one.uses.keys() != other.uses.keys():
+        return False
+    for layer, mine in one.uses.items():
+        its = other.uses[layer]
+        if len(mine) != len(its):
+            return False
+        for (inputs, g), (others, h) in zip(mine, its, strict=True):
+            for value, twin in ((g, h), *zip(inputs, others, strict=True)):
+                if isinstance(value, nn.Parameter):
+                    continue
+                a, b = (x[at] if x.ndim and len(x) == len(y) else x for x, y, at in ((value, g, row), (twin, h, same)))
+                if a.ndim == b.ndim > 0 and h.ndim > 1 and len(a) < len(b) == len(h[same]):  # without padding
+                    b = next((b[part] for part, rest in _ends(len(a), len(b)) if not bool(h[same][rest].any())), b)
+                if a.shape != b.shape or a.dtype != b.dtype:
+                    return False
+                if not torch.equal(a, b):
+                    a, b = a.double(), b.double()
+                    if not float((a - b).norm()) <= _EQUAL * float(b.norm()):
+                        return False
+    return True
 
 
 def within(difference: float, allowed: float) -> bool:
@@ -298,53 +404,92 @@ def _square(gradient: Mapping[nn.Parameter, Any]) -> float:
     return sum(float(value.square().sum()) for value in gradient.values())
 
 
-@contextmanager
-def _scaled(model: nn.Module, factors: Sequence[float], scales: list[bool]) -> Iterator[None]:
-    """Multiply rows of outputs, but (``scales``, noted in the first pass) of those in [0, 1]: maybe probabilities."""
-    places = itertools.count()
+def _ends(length: int, width: int) -> list[tuple[slice, slice]]:
+    """Return the first and the last columns of this number, each with those that are left."""
+    return [(slice(length), slice(length, width)), (slice(width - length, width), slice(width - length))]
 
-    def scale(value: torch.Tensor) -> torch.Tensor:
-        if (place := next(places)) == len(scales):
-            inside = bool(((value >= 0) & (value <= 1)).all())
-            scales.append(value.is_floating_point() and value.ndim > 0 and len(value) == len(factors) and not inside)
-        if not scales[place] or len(value) != len(factors):
-            return value
-        return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
 
-    handle = model.register_forward_hook(lambda _, args, output: tree_map_only(torch.Tensor, scale, output))
-    try:
-        yield
-    finally:
-        handle.remove()
+class _Outputs:
+    """What the model returns, multiplied by factors, and where a graph may begin.
+
+    Rows are multiplied, but of those in [0, 1], as noted in the first pass: they may be probabilities.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._scales = model, list[bool]()
+        self.leaves: list[torch.Tensor] = []
+
+    @contextmanager
+    def scaled(self, factors: Sequence[float], *, cut: bool) -> Iterator[None]:
+        """Multiply rows inside; ``cut``: the model itself runs without a graph, and leaves get one."""
+        places, modes, self.leaves = itertools.count(), list[bool](), []
+
+        def begin(*_: Any) -> None:
+            modes.append(torch.is_grad_enabled())
+            torch.set_grad_enabled(modes[-1] and not cut)
+
+        def end(_: nn.Module, args: Any, output: Any) -> Any:
+            torch.set_grad_enabled(modes.pop())
+            return tree_map_only(torch.Tensor, scale, output)
+
+        def scale(value: torch.Tensor) -> torch.Tensor:
+            if (place := next(places)) == len(self._scales):
+                inside = bool(((value >= 0) & (value <= 1)).all())
+                self._scales.append(value.is_floating_point() and _has_rows(value, factors) and not inside)
+            if cut and value.is_floating_point() and torch.is_grad_enabled():
+                value = value.detach().requires_grad_()
+                if _has_rows(value, factors):
+                    self.leaves.append(value)
+                value = value.clone()  # which may be changed in place
+            if not self._scales[place] or not _has_rows(value, factors):
+                return value
+            return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
+
+        # First, so that hooks of layers see no graph where there is none.
+        handles = [
+            self._model.register_forward_pre_hook(uncompiled(begin), prepend=True),
+            self._model.register_forward_hook(uncompiled(end)),
+        ]
+        try:
+            with torch.enable_grad():  # and as before, if the model fails
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _has_rows(value: torch.Tensor, factors: Sequence[float]) -> bool:
+    return value.ndim > 0 and len(value) == len(factors)
+
+
+@functools.cache
+def _draws(operation: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in operation.tags
 
 
 class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
-    """Notes what a pass draws; ``calm``: dropout passes everything on, and other draws are constants."""
+    """Notes generators with their states; ``calm``: dropout passes everything on, other draws are constants."""
 
     def __init__(self, *, calm: bool) -> None:
         super().__init__()
-        self.shapes: list[tuple[int, ...]] = []
         self.generators: dict[torch.Generator, torch.Tensor] = {}
         self._calm = calm
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not _draws(func):
             return func(*args, **kwargs)
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Generator):
                 self.generators.setdefault(value, value.get_state())
+        if not self._calm:
+            return func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        if self._calm and name == "native_dropout":
+        if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        # Fused attention and recurrent kernels have dropout as an option, and draw nothing where it is 0.
+        # Fused attention and recurrent kernels have dropout as an option.
         options = [option.name in ("dropout_p", "dropout") for option in func._schema.arguments]
-        chances = [value for off, value in zip(options, args, strict=False) if off]
-        if self._calm:
-            args = tuple(0.0 if off else value for off, value in zip(options, args, strict=False))
-        found = func(*args, **kwargs)
-        if not any(options) or any(chances):
-            self.shapes += [tuple(value.shape) for value in tree_leaves(found) if isinstance(value, torch.Tensor)]
-        if self._calm and isinstance(found, torch.Tensor) and name != "randperm":
+        found = func(*(0.0 if off else value for off, value in zip(options, args, strict=False)), **kwargs)
+        if isinstance(found, torch.Tensor) and name != "randperm":
             found.fill_(0.5 if found.is_floating_point() else 0)
         return found

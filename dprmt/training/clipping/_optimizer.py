@@ -6,6 +6,7 @@ Sums of weights that are trained in a subspace are of another shape, and denoise
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,9 +106,14 @@ class NoisySum:
     step: Callable[..., Any]
     noise_multiplier: float
     max_grad_norm: float
+    expected_batch_size: float
     generator: torch.Generator | SecureRandom | None
     secure_mode: bool
     keeps_sums: bool = True
+    stability: float | None = None
+    """γ where gradients are divided by their norm plus γ instead of clipped."""
+    correlation: Any = None
+    """Where noise is correlated between steps: an object whose ``following(place, drawn)`` returns a step's noise."""
     is_shared: bool = False
     """Whether a process group shares each logical batch."""
     may_step: bool = True
@@ -140,9 +146,10 @@ class NoisySum:
 
     def add_noise(self) -> None:
         """Add noise in the sum's dtype, so that rounding to the parameter's dtype follows the noise."""
-        for parameter in self.params:
+        for place, parameter in enumerate(self.params):
             _check_processed_flag(parameter.summed_grad)
-            self.release(parameter, self._noisy_sum(parameter.summed_grad).as_subclass(torch.Tensor))
+            noisy = self._noisy_sum if self.correlation is None else partial(self._correlated, place)
+            self.release(parameter, noisy(parameter.summed_grad).as_subclass(torch.Tensor))
             if not self.keeps_sums:
                 parameter.summed_grad = parameter.summed_grad.new_empty(0)
             _mark_as_processed(parameter.summed_grad)
@@ -154,6 +161,14 @@ class NoisySum:
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
         """Put the noisy sum where the optimizer reads it."""
         parameter.grad = noisy.to(parameter.dtype)
+
+    def _correlated(self, place: int, total: torch.Tensor) -> torch.Tensor:
+        std, of, generator = self.noise_multiplier * self.max_grad_norm, total.shape, self.generator
+        if isinstance(generator, SecureRandom):
+            drawn = generator.normal(of, std=std, device=total.device)
+        else:
+            drawn = torch.normal(0.0, std, of, device=total.device, generator=generator, dtype=total.dtype)
+        return (self.correlation.following(place, drawn) + total).to(total.dtype)  # what it returned is kept
 
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
         std = self.noise_multiplier * self.max_grad_norm

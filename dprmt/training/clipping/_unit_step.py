@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError, TrainingStateError, check_count
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.clipping._capture import buffer_versions
 from dprmt.training.clipping._isolation import tolerance_of
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses, StepLog
-from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sum_of_squares
+from dprmt.training.clipping._units import UnitRows, unit_rows
+from dprmt.training.norms import NormRecord, SampleId, full_precision, rounding_margin, sum_of_squares
 from dprmt.training.randomness import draws_from
 from dprmt.training.subspaces import Subspaces
 
@@ -113,7 +113,12 @@ class UnitStep(LogicalStep):
         self._rows = 0  # of the unit that is held
         self._held: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._buffers, self._is_before = buffer_versions(model), True  # forward passes, since the last backward one
-        self._handles = [model.register_forward_pre_hook(self._note_buffers, prepend=True)]
+
+        def noted(called: torch.nn.Module, *_: Any) -> None:  # a closure: copies of the model share it, and skip it
+            if called is model:
+                self._note_buffers()
+
+        self._handles = [model.register_forward_pre_hook(noted, prepend=True)]
         self.count = 0
 
     @property
@@ -127,50 +132,12 @@ class UnitStep(LogicalStep):
         """How often a unit was run again after another one, to see whether the model keeps a state."""
         return self.count
 
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: SupportsIndex,
-        batch: Any = None,
-        units: Identities | None = None,
+    def _add(
+        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
-        """Add gradients of some rows to the gradients of their units.
-
-        Parameters
-        ----------
-        losses : callable, or Tensor of shape (B,)
-            A function from a batch to each row's loss, called with one unit's rows at a time. Or these losses with
-            their graph, for a single unit. A unit's gradient is the gradient of their sum: for a mean, divide them.
-        samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities of the rows, all different within a logical step.
-        step : int
-            Number of the logical step, >= 0, never used twice in a run.
-        batch : Tensor, list, or mapping or tuple of these
-            Argument of a callable ``losses``; every tensor has one entry per row.
-        units : sequence of int or str, or tensor of integers, shape (B,)
-            Unit of each row. The last unit of a call may continue in the next call.
-
-        Returns
-        -------
-        Tensor, shape (B,)
-            The losses, detached. **Private.**
-
-        Raises
-        ------
-        ParameterError
-            If an argument is out of its range; if a unit was finished in this logical step or has more rows than
-            allowed. The failed unit's gradients are dropped then, and earlier units stay in the sum.
-        TrainingStateError
-            If a forward pass changes a buffer, or the optimizer has new parameters; the failed unit is dropped.
-        """
         if units is None:
             raise ParameterError("units", None, "given: this step was planned for units of several rows")
-        self._check_optimizer()
-        number, names = check_count("step", step, low=0), _plain(samples)
-        if self._log.current not in (None, number):
-            raise ParameterError("step", number, f"{self._log.current} until step() has finished it")
+        names = _plain(samples)
         rows = unit_rows(units, len(names))
         runs = self._runs(losses, batch, rows)
         found: list[tuple[list[int], torch.Tensor]] = []
@@ -199,6 +166,10 @@ class UnitStep(LogicalStep):
             super().step()
         finally:
             self._forget_unit()
+
+    def complete(self) -> None:
+        """Add the unit that is held."""
+        self._finish_unit()
 
     def discard(self) -> None:
         """Forget the rows of the unit that is held; what was added of others stays."""
@@ -263,7 +234,7 @@ class UnitStep(LogicalStep):
 
     def _run(self, function: Callable[[Any], torch.Tensor], batch: Any) -> torch.Tensor:
         self._is_before = True
-        self._note_buffers(self.model)
+        self._note_buffers()
         return function(batch)
 
     def _begin(self, unit: SampleId, samples: list[SampleId], number: int) -> None:
@@ -302,10 +273,11 @@ class UnitStep(LogicalStep):
         gradients = {parameter: self._as_summed(parameter, value) for parameter, value in self._held.items()}
         squared = sum((sum_of_squares(value[None]).cpu() for value in gradients.values()), torch.zeros(1).double())
         if bool(squared.isfinite()):
-            factor = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self.rounding)[0]
+            factor = self._clip_factors(squared, self.rounding)[0]
             for parameter, value in gradients.items():
                 total = sum_of(parameter, value.shape)
                 total.add_(value.to(total.dtype), alpha=float(factor))
+        self._count(squared)
         self._forget_unit()
 
     def _as_summed(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
@@ -333,9 +305,9 @@ class UnitStep(LogicalStep):
     def _forget_unit(self) -> None:
         self._held, self._unit, self._rows = {}, None, 0
 
-    def _note_buffers(self, model: torch.nn.Module, *_: Any) -> None:
+    def _note_buffers(self) -> None:
         if self._is_before:
-            self._buffers, self._is_before = buffer_versions(model), False
+            self._buffers, self._is_before = buffer_versions(self.model), False
 
 
 def _plain(samples: Sequence[SampleId] | torch.Tensor) -> list[SampleId]:

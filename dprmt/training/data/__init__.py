@@ -1,6 +1,7 @@
 """Data for private training: from the hub, from local files, or the docstrings that every Python carries."""
 
 import dprmt.training._needs_train  # noqa: F401
+from dprmt._lazy import public_names as _public_names
 from dprmt.training.data._docstrings import Docstring as Docstring
 from dprmt.training.data._docstrings import docstrings as docstrings
 from dprmt.training.data._losses import check_own_loss as check_own_loss
@@ -13,16 +14,4 @@ from dprmt.training.data._task_data import TokenDataset as TokenDataset
 from dprmt.training.data._task_data import load_data as load_data
 from dprmt.training.data._task_data import prompt_ids as prompt_ids
 
-__all__ = [
-    "Docstring",
-    "TaskData",
-    "TokenDataset",
-    "check_own_loss",
-    "docstrings",
-    "head_of",
-    "load_data",
-    "model_logits",
-    "per_sample_losses",
-    "prompt_ids",
-    "read_rows",
-]
+__all__ = _public_names(vars())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import cache
@@ -32,7 +31,6 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 }
 MASK = "module"
 LEAST_SAMPLES = 40  # least number of samples per class
-_LEAST_LETTERS = 20
 _NAMES = "|".join((*PACKAGES, "idle"))  # IDLE is how idlelib calls itself
 _NAMED = re.compile(rf"\w*(?:{_NAMES})\w*", re.IGNORECASE)
 _TESTS = frozenset(("test", "tests", "idle_test"))
@@ -84,11 +82,6 @@ def docstrings() -> tuple[Docstring, ...]:
     return tuple(sample for sample in kept if counts[sample.package] >= LEAST_SAMPLES)
 
 
-def python_version() -> str:
-    """Return the version of the Python that has these docstrings, such as ``3.12.1``."""
-    return ".".join(str(part) for part in sys.version_info[:3])
-
-
 def masked(text: str) -> str:
     r"""Return the text on one line with every word that names one of the packages replaced.
 
@@ -130,5 +123,5 @@ def _docstrings_of(file: Path) -> Iterator[str]:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = masked(ast.get_docstring(node) or "")
             # A lone surrogate, possible in a string literal, is no text.
-            if sum(map(str.isalpha, text)) >= _LEAST_LETTERS and text.isprintable():
+            if sum(map(str.isalpha, text)) > 19 and text.isprintable():
                 yield text

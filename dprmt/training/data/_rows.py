@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
-import tempfile
+import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,14 +18,6 @@ from dprmt.training.data._docstrings import PACKAGES, Docstring, docstrings, lib
 from dprmt.training.recipes import DataRecipe
 
 SPLITS = ("train", "validation", "test")
-_READERS = {
-    ".csv": ("csv", {"keep_default_na": False, "encoding": "utf-8-sig"}),
-    # Tab-separated text is not quoted: a lone quotation mark must not swallow the lines after it.
-    ".tsv": ("csv", {"keep_default_na": False, "encoding": "utf-8-sig", "delimiter": "\t", "quoting": 3}),
-    ".json": ("json", {}),
-    ".jsonl": ("json", {}),
-}
-_UNREADABLE = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
 
 
 class Row(NamedTuple):
@@ -68,6 +60,7 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
 
     Examples
     --------
+    >>> import tempfile
     >>> from dprmt.training.recipes import DataRecipe
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "films.csv").write_text("text,label\na fine film,good\n")
@@ -85,10 +78,7 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
             table, found = _table(data, split, part, base_folder)
             names = names or found
             unit = data.unit if split == "train" else None
-            try:
-                rows += _rows_of(table, data, task, Path(part).stem if data.source == "files" else part, unit)
-            except UnicodeDecodeError as error:  # texts of a table are decoded where they are looked at
-                raise ParameterError(f"data.{split}", part, f"text in UTF-8 ({error.reason})") from error
+            rows += _rows_of(table, data, task, Path(part).stem if data.source == "files" else part, unit)
         if getattr(data, split) and not rows:
             raise ParameterError(f"data.{split}", getattr(data, split), "a split with rows")
         splits[split] = rows
@@ -110,13 +100,15 @@ def _built_in_rows(task: str, has_units: bool) -> Rows:
 
 
 def _rows_of(table: Any, data: DataRecipe, task: str, part: str, unit: str | None) -> list[Row]:
-    columns = table.column_names if isinstance(table, datasets.Dataset) else sorted(table[0])
+    columns = (
+        table.column_names if isinstance(table, datasets.Dataset) else sorted({key for row in table for key in row})
+    )
     wanted = [*(("data.inputs", name) for name in data.inputs), ("data.target", data.target)]
     for key, column in wanted if unit is None else [*wanted, ("data.unit", unit)]:
         if column not in columns:
             raise ParameterError(key, column, "one of the columns " + ", ".join(columns))
-    units = [None] * len(table) if unit is None else _units(unit, [row[unit] for row in table])
-    rows = [(tuple(as_text(row[name]) for name in data.inputs), row[data.target]) for row in table]
+    units = [None] * len(table) if unit is None else _units(unit, [row.get(unit) for row in table])
+    rows = [(tuple(as_text(row.get(name)) for name in data.inputs), row.get(data.target)) for row in table]
     if task == "classification":
         return [Row(inputs, label, part, whose) for (inputs, label), whose in zip(rows, units, strict=True)]
     return [
@@ -146,64 +138,66 @@ def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) ->
         return _read_file(path), None
     try:
         table = datasets.load_dataset(data.source, data.subset, split=part, revision=data.revision)
-    except _UNREADABLE as error:
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ParameterError("data.source", data.source, f"a data set whose split {part} loads ({reason})") from error
     feature = table.features.get(data.target)
     return table, tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None
 
 
-def _read_file(path: Path) -> Any:
-    if path.suffix == ".xml":
+def _read_file(path: Path) -> list[dict[str, Any]]:
+    kind = path.suffix.removeprefix(".")
+    if kind == "xml":
         return read_dart_xml(path)
-    if path.suffix not in _READERS:
+    if kind not in ("csv", "tsv", "json", "jsonl"):
         raise ParameterError("data file", str(path), "named *.csv, *.tsv, *.json, *.jsonl or *.xml")
-    if not _has_text(path):
-        raise ParameterError("data file", str(path), "a file with rows")
-    reader, options = _READERS[path.suffix]
-    if reader == "csv":
-        _check_widths(path, options)
-    # A cache in a temporary folder: no copy of the texts is left behind.
-    with tempfile.TemporaryDirectory() as cache:
-        bars = datasets.utils.logging.is_progress_bar_enabled()
-        datasets.disable_progress_bars()
-        try:
-            return datasets.load_dataset(
-                reader, data_files=str(path), split="train", cache_dir=cache, keep_in_memory=True, **options
-            )
-        except _UNREADABLE as error:
-            cause = error.__cause__ or error
-            reason = str(cause).strip().split("\n")[0]
-            raise ParameterError("data file", str(path), f"a readable {path.suffix[1:]} file ({reason})") from error
-        finally:
-            if bars:
-                datasets.enable_progress_bars()
+    try:
+        rows, header = _json_rows(path) if kind in ("json", "jsonl") else _table_rows(path, kind)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ParameterError("data file", str(path), f"a readable {kind} file in UTF-8 ({error})") from error
+    if not rows:
+        raise ParameterError("data file", str(path), f"a file with rows{' below its header' if header else ''}")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header or row):
+            found = f"row {number} has {len(row)}; quote text with commas"
+            raise ParameterError("data file", str(path), f"rows of {len(header)} fields, as the header has ({found})")
+    if not header:
+        return rows
+    columns = [_integers(column) for column in zip(*rows, strict=True)]
+    return [dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _has_text(path: Path) -> bool:
-    with path.open("rb") as file:
-        return any(line.strip() for line in file)
+def _json_rows(path: Path) -> tuple[list[Any], list[str]]:
+    text = path.read_text(encoding="utf-8-sig")
+    rows = (
+        json.loads(text)
+        if text.lstrip().startswith("[")
+        else [json.loads(row) for row in text.split("\n") if row.strip()]
+    )
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("a row is no object")
+    return rows, []
 
 
-def _check_widths(path: Path, options: dict[str, Any]) -> None:
-    # Of the first row: where it has more fields than the header, pandas takes the first ones for names of rows, and
-    # every column is the next one's. Later rows that are too long it refuses itself.
-    delimiter, quoting = options.get("delimiter", ","), options.get("quoting", csv.QUOTE_MINIMAL)
-    with path.open(encoding=options["encoding"], errors="replace", newline="") as file:
-        rows = (row for row in csv.reader(file, delimiter=delimiter, quoting=quoting) if row)
-        try:
-            header, first = next(rows, []), next(rows, [])
-        except csv.Error:  # such as a field of more than 131,072 characters, which pandas reads
-            return
-    if not first:
-        raise ParameterError("data file", str(path), "a file with rows below its header")
-    if len(first) > len(header):
-        wanted = f"rows of {len(header)} fields, as the header has (the first has {len(first)}; quote text with commas)"
-        raise ParameterError("data file", str(path), wanted)
+def _table_rows(path: Path, kind: str) -> tuple[list[Any], list[str]]:
+    # Tab-separated text is not quoted: a lone quotation mark must not swallow the lines after it.
+    tabs: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = [row for row in csv.reader(file, strict=True, **(tabs if kind == "tsv" else {})) if row]
+    finally:
+        csv.field_size_limit(limit)
+    return rows[1:], rows[0] if rows else []
 
 
-_LEAST_LETTERS = 10
-_LONGEST = 600  # characters of source
+def _integers(column: Sequence[str]) -> Sequence[str] | list[int]:
+    """Return a column of integers as such, unless one is written in another way, such as 007."""
+    try:
+        numbers = [int(value) for value in column]
+    except ValueError:
+        return column
+    return numbers if all(str(number) == value for number, value in zip(numbers, column, strict=True)) else column
 
 
 class Summary(NamedTuple):
@@ -247,14 +241,11 @@ def _functions_of(file: Path) -> Iterator[tuple[str, str]]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             paragraph = (ast.get_docstring(node) or "").partition("\n\n")[0]
             node.body, node.decorator_list = node.body[1:] or [ast.Pass()], []
-            text = ast.unparse(node)[:_LONGEST]
-            if sum(map(str.isalpha, paragraph)) >= _LEAST_LETTERS and paragraph.isprintable() and _is_text(text):
+            text = ast.unparse(node)[:600]
+            # A lone surrogate, possible in a string literal, is no text.
+            printable = all(line.isprintable() for line in (paragraph, *text.split("\n")))
+            if sum(map(str.isalpha, paragraph)) > 9 and printable:
                 yield text, paragraph
-
-
-def _is_text(source: str) -> bool:
-    # A lone surrogate, possible in a string literal, is no text.
-    return all(line.isprintable() for line in source.split("\n"))
 
 
 def as_text(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -14,14 +14,12 @@ import torch
 from torch.utils.data import Dataset
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.data._docstrings import python_version
-from dprmt.training.data._rows import SPLITS, Row, read_rows
+from dprmt.training.data._rows import Row, read_rows
 from dprmt.training.recipes import DataRecipe
 
 _ONE_ITEM = "one item of the training split"
 _ONE_OF_KEPT = "one of the items kept by data.limit; an item of the table counts as two"
 IGNORED = -100  # label of a position that has no loss
-_MULTIPLE = 8  # padded lengths are multiples of it
 Item = dict[str, Any]
 
 
@@ -80,8 +78,10 @@ class TaskData:
         Token that fills up short texts.
     pair_types : bool
         Whether the model wants to know the sentence of each token (``token_type_ids``).
-    summary : dict
-        What `describe` returns besides sizes.
+    max_tokens : int
+        Largest number of tokens of an item.
+    unit_of_privacy : str
+        What a sample of the training split is.
     """
 
     train: TokenDataset
@@ -92,7 +92,7 @@ class TaskData:
     pad_token: int
     pair_types: bool
     max_tokens: int
-    summary: Mapping[str, Any]
+    unit_of_privacy: str
 
     def collate(self, items: Sequence[Item], *, length: int | None = None) -> dict[str, torch.Tensor]:
         """Return a batch of items, padded on the right.
@@ -125,7 +125,7 @@ class TaskData:
             raise ParameterError("items", items, "at least one item")
         longest = max(1, *(len(item["input_ids"]) for item in items))  # texts may be without a token
         if length is None:
-            length = max(longest, min(-(-longest // _MULTIPLE) * _MULTIPLE, self.max_tokens))
+            length = max(longest, min(-(-longest // 8) * 8, self.max_tokens))
         check_count("length", length, low=longest)
         ids = [_padded(item["input_ids"], length, self.pad_token) for item in items]
         mask = [_padded([1] * len(item["input_ids"]), length, 0) for item in items]
@@ -137,17 +137,6 @@ class TaskData:
         else:
             batch["labels"] = torch.tensor([item["labels"] for item in items])
         return batch | {"sample_id": torch.tensor([item["sample_id"] for item in items])}
-
-    def describe(self) -> dict[str, Any]:
-        """Return the data, as plain values for a log.
-
-        Returns
-        -------
-        dict
-            Source, sizes of the splits, labels, token limit, how many training items reach it, unit of privacy.
-        """
-        sizes = {split: len(getattr(self, split)) for split in SPLITS}
-        return {**self.summary, "task": self.task, "labels": self.labels, "max_tokens": self.max_tokens, "items": sizes}
 
 
 def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str | Path | None = None) -> TaskData:
@@ -222,14 +211,9 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
         else:
             items = _generation_items(numbered, tokenizer, data.max_tokens)
         splits[split] = TokenDataset(items, [row for _, row in numbered])
-    full = sum(len(item["input_ids"]) == data.max_tokens for item in splits["train"])
-    summary = {"source": data.source, "subset": data.subset, "train_items_at_limit": full}
-    summary["unit_of_privacy"] = _ONE_OF_KEPT if data.limit is not None else _ONE_ITEM
+    unit = _ONE_OF_KEPT if data.limit is not None else _ONE_ITEM
     if data.unit is not None:
-        summary["unit_of_privacy"] = f"all items of the training split that have one value of {data.unit!r}"
-        summary["units"] = len({row.unit for row in splits["train"].rows})
-    if data.source == "docstrings":
-        summary["python"] = python_version()
+        unit = f"all items of the training split that have one value of {data.unit!r}"
     return TaskData(
         **splits,
         labels=labels,
@@ -237,7 +221,7 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
         pad_token=tokenizer.pad_token_id,
         pair_types="token_type_ids" in tokenizer.model_input_names,
         max_tokens=data.max_tokens,
-        summary=summary,
+        unit_of_privacy=unit,
     )
 
 

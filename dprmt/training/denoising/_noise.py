@@ -58,11 +58,6 @@ def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
     >>> gradient_noise_std(DPOptimizer(inner, noise_multiplier=0.5, max_grad_norm=2.0, expected_batch_size=10))
     0.1
     """
-    _check(dp_optimizer)
-    return noise_std_now(dp_optimizer)
-
-
-def _check(dp_optimizer: DPOptimizer) -> None:
     if not isinstance(dp_optimizer, DPOptimizer):
         raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "an Opacus DPOptimizer")
     for kind, reason in _REFUSED.items():
@@ -70,10 +65,6 @@ def _check(dp_optimizer: DPOptimizer) -> None:
             raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, f"another DPOptimizer: {reason}")
     if hasattr(dp_optimizer, "_adjusted_noise_multiplier"):
         raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "one without adaptive clipping")
-
-
-def noise_std_now(dp_optimizer: DPOptimizer) -> float:
-    """Compute `gradient_noise_std` of an optimizer that was checked."""
     std = check_real("noise_multiplier", dp_optimizer.noise_multiplier, low=0.0)
     std *= check_real("max_grad_norm", dp_optimizer.max_grad_norm, low=0.0)
     return std / released_sum_divisor(dp_optimizer)

@@ -1,21 +1,19 @@
-"""Options of a denoising step, as values that a recipe can hold."""
+"""Options of a denoising step, the methods that their names stand for, and what a step reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias, get_args
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 
-from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.spectra import LayerReport
-from dprmt.training.recipes import DENOISERS
+from dprmt.spectra import LayerDenoiser, LayerReport, kappa_for
+from dprmt.training.recipes import DENOISERS, DenoisingRecipe
+from dprmt.training.recipes._fields import checked, texts, word
 
-Target = Literal["gradient", "momentum"]
-Loss = Literal["frobenius", "operator", "nuclear"]
-Backend = Literal["auto", "gram", "lanczos", "svd"]
 Method: TypeAlias = Callable[
     [Mapping[str, torch.Tensor], float | Mapping[str, float]], tuple[dict[str, torch.Tensor], dict[str, Any]]
 ]
@@ -23,8 +21,8 @@ Method: TypeAlias = Callable[
 
 
 @dataclass(frozen=True)
-class Denoising:
-    """Options of a denoising step.
+class Denoising(DenoisingRecipe):
+    """Options of a denoising step: those of a recipe, with the method "shrink" and all matrices by default.
 
     Every parameter with two axes is a matrix and is denoised: linear weights in either orientation, LoRA factors and
     embeddings. Embeddings are included because the noise fills all rows of their gradient, however few rows the batch
@@ -34,30 +32,14 @@ class Denoising:
     ----------
     method : {"none", "shrink", "paper"}
         "paper" is Eq. 10. "shrink", the default, is Eq. 10 without its norm correction, which at tuned rates cost
-        accuracy in two of six settings and gained it in one. "none" does not change the gradient: a step then reports
-        only the requested spectra, and passes the noise to the optimizer. Or another name registered in
-        `dprmt.training.recipes.DENOISERS`.
-    on : {"gradient", "momentum"}
-        Denoise every gradient before the optimizer uses it, or the optimizer's momentum before it moves a parameter;
-        the momentum's noise is smaller (`dprmt.spectra.momentum_noise_scale`). "momentum" needs a step attached to an
-        optimizer with momentum: Adam, AdamW, DPAdamBC or SGD.
-    kappa : float
-        The gate κ >= 1 of "shrink" and "paper", in units of the bulk edge.
-    false_alarm : float, optional
-        Probability in [1e-30, 1 - 1e-6] that a layer of pure noise passes the gate. The gate is then
-        `dprmt.spectra.kappa_for` of each shape, instead of ``kappa``.
-    norm_correction : bool, optional
-        Whether a denoised layer gets the norm of the noisy one. By default True for "paper", and False for "shrink"
-        and for other names unless they specify it (`keeps_norm`).
-    loss : {"frobenius", "operator", "nuclear"}
-        The loss that the shrinker of "shrink" and "paper" minimizes; Eq. 10 uses Frobenius.
-    backend : {"auto", "gram", "lanczos", "svd"}
-        Method by which "shrink" and "paper" compute singular values.
+        accuracy in two of six settings and gained it in one. "none" does not change the gradient, and passes the noise
+        to the optimizer. Or another name registered in `dprmt.training.recipes.DENOISERS`.
+    on, kappa, false_alarm, norm_correction, loss, backend
+        As for `dprmt.training.recipes.DenoisingRecipe`. "momentum" has less noise than "gradient"
+        (`dprmt.spectra.momentum_noise_scale`), and needs a step attached to Adam, AdamW, DPAdamBC or SGD with momentum.
     exclude : sequence of str
-        Names of parameters to leave alone, with the wildcards of `fnmatch`, such as ``"*embeddings*"``.
-    spectra : sequence of str
-        Names of matrices of which the report keeps all singular values, with wildcards. Costs two decompositions
-        per matrix and step.
+        Names of parameters to leave alone, with the wildcards of `fnmatch`, such as ``"*embeddings*"``; by default
+        none.
 
     Raises
     ------
@@ -78,40 +60,12 @@ class Denoising:
     dprmt._validation.ParameterError: method must be one of 'none', 'shrink', 'paper'..., got 'best'
     """
 
-    method: str = "shrink"
-    on: Target = "gradient"
-    kappa: float = 1.02
-    false_alarm: float | None = None
-    norm_correction: bool | None = None
-    loss: Loss = "frobenius"
-    backend: Backend = "auto"
-    exclude: Sequence[str] = ()
-    spectra: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        check_choice("method", self.method, DENOISERS)
-        check_choice("on", self.on, get_args(Target))
-        check_real("kappa", self.kappa, low=1.0)
-        if self.false_alarm is not None:
-            check_real("false_alarm", self.false_alarm, low=1e-30, high=1 - 1e-6)
-        if not isinstance(self.norm_correction, bool | None):
-            raise ParameterError("norm_correction", self.norm_correction, "True, False or None")
-        check_choice("loss", self.loss, get_args(Loss))
-        check_choice("backend", self.backend, get_args(Backend))
-        for name in ("exclude", "spectra"):
-            object.__setattr__(self, name, _patterns(name, getattr(self, name)))
-
-    @property
-    def keeps_norm(self) -> bool:
-        """True if a denoised layer gets the norm of the noisy one: ``norm_correction``, or else the default of the
-        method.
-        """
-        return DENOISERS[self.method].keeps_norm if self.norm_correction is None else self.norm_correction
+    section = ""
+    method: str = checked(word(DENOISERS), "shrink")
+    exclude: tuple[str, ...] = checked(texts, ())
 
     def apply(
-        self,
-        gradients: Mapping[str, torch.Tensor],
-        sigma: float | Mapping[str, float],
+        self, gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]
     ) -> tuple[dict[str, torch.Tensor], dict[str, LayerReport]]:
         """Denoise a named gradient; nothing is modified.
 
@@ -138,24 +92,9 @@ class Denoising:
         -----------------
         As `dprmt.spectra.denoise_layers`: a function of the noisy gradient and the options alone.
         """
-        return self.denoiser()(gradients, sigma)
-
-    def denoiser(self) -> Method:
-        """Prepare `apply` for the gradients of many steps, so that constant values are computed once.
-
-        Returns
-        -------
-        callable
-            From gradients and sigma to what `apply` returns.
-        """
-        method = DENOISERS[self.method].meaning()(self)
-
-        def denoise(gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]) -> Any:
-            layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
-            denoised, report = method(layers, sigma)
-            return {**gradients, **denoised}, report
-
-        return denoise
+        layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
+        denoised, report = DENOISERS[self.method].meaning()(self)(layers, sigma)
+        return {**gradients, **denoised}, report
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -163,7 +102,43 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _patterns(name: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
-        raise ParameterError(name, value, "a sequence of names")
-    return tuple(value)
+def nothing(options: Denoising) -> Method:
+    """Return no denoiser: nothing is decomposed or reported."""
+    return lambda layers, sigma: (dict(layers), {})
+
+
+def shrinkage(options: Denoising) -> Method:
+    """Shrink above the gate, with or without the norm correction of Eq. 10 of arXiv:2510.01137v3."""
+    alarm = options.false_alarm
+    kappa = options.kappa if alarm is None else partial(kappa_for, false_alarm=alarm)
+    method = "paper" if options.keeps_norm else "shrink"
+    chosen: Any = {"method": method, "loss": options.loss, "backend": options.backend}
+    return LayerDenoiser(kappa, below_gate="unchanged", **chosen)
+
+
+@dataclass(frozen=True)
+class DenoisingReport:
+    """Effect of one denoising step on each layer, read from the released gradient.
+
+    Attributes
+    ----------
+    sigma : float
+        Standard deviation of the noise in one entry of the gradient, in the gradient's units. Where momenta are
+        denoised, of the momentum in the optimizer's state, the largest if parameters have seen different numbers of
+        steps.
+    layers : dict of LayerReport
+        By parameter: shape, top singular value over the bulk edge, number of spikes, whether it was replaced.
+
+    Formal guarantees
+    -----------------
+    A function of the released gradient, of σ (expected, not realised, batch size) and of the options: as private as
+    the gradient, and no more private than it.
+    """
+
+    sigma: float
+    layers: Mapping[str, LayerReport]
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Names of the layers that passed the gate and were replaced."""
+        return tuple(name for name, layer in self.layers.items() if layer.denoised)

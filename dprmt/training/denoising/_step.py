@@ -8,17 +8,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from opacus.optimizers import DPOptimizer
 
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.training.denoising._momentum import MomentumSteps
-from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
-from dprmt.training.denoising._options import Denoising, matches
-from dprmt.training.denoising._report import DenoisingReport, LayerSpectrum
-from dprmt.training.optimizers import DPAdamBC, DPGrape
+from dprmt.training.denoising._noise import gradient_noise_std
+from dprmt.training.denoising._options import Denoising, DenoisingReport, matches
+from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
 from dprmt.training.recipes import DENOISERS
 
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
@@ -69,8 +66,8 @@ class DenoisingStep:
     >>> signal = 8 * torch.ones(16, 1) @ torch.ones(1, 256) / 16
     >>> model.weight.grad = signal + torch.randn(16, 256, generator=generator)
     >>> report = DenoisingStep(model.named_parameters(), sigma=1.0)()
-    >>> report.replaced, report.edge("weight")
-    (('weight',), 20.0)
+    >>> report.replaced
+    ('weight',)
     >>> cosine = torch.nn.functional.cosine_similarity(model.weight.grad.flatten(), signal.flatten(), dim=0)
     >>> round(cosine.item(), 1)  # 0.4 before
     0.9
@@ -84,7 +81,7 @@ class DenoisingStep:
         *,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        self.parameters = _checked_parameters(named_parameters)
+        self.parameters = checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
         self._method = DENOISERS[self.options.method].meaning()(self.options)
         self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
@@ -145,7 +142,7 @@ class DenoisingStep:
         inner = dp_optimizer.original_optimizer
         if inner in _ATTACHED:
             raise TrainingStateError("the optimizer has a denoising step already: denoising twice removes signal")
-        names = {id(p): name for name, p in _checked_parameters(named_parameters).items()}
+        names = {id(p): name for name, p in checked_parameters(named_parameters).items()}
         unnamed = [tuple(p.shape) for p in dp_optimizer.params if id(p) not in names]
         if unnamed:
             allowed = f"names for all that is optimized, for shapes {unnamed} too"
@@ -154,7 +151,7 @@ class DenoisingStep:
         if isinstance(inner, DPGrape):  # its weights are denoised where their noise is; its other parameters are not
             projected = {layer.weight for layer in inner.subspaces}
             mine = {name: p for name, p in mine.items() if p in projected}
-        step = cls(mine, partial(noise_std_now, dp_optimizer), options, optimizer=inner)
+        step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
         step._handles = step._hooks(inner)
         _ATTACHED.add(inner)
@@ -215,14 +212,13 @@ class DenoisingStep:
 
     def _denoise_gradients(self) -> None:
         sigma = check_real("sigma", self._sigma(), low=0.0)
-        # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
-        projected = {name for name, p in self.parameters.items() if getattr(p, "projected_grad", None) is not None}
-        found = {name: p.projected_grad if name in projected else p.grad for name, p in self.parameters.items()}
+        found = {name: released_gradient(p) for name, p in self.parameters.items()}
         noisy = {name: gradient for name, gradient in found.items() if gradient is not None}
         denoised, report = self._denoised(noisy, sigma, sigma)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
-                setattr(self.parameters[name], "projected_grad" if name in projected else "grad", gradient)
+                parameter = self.parameters[name]
+                setattr(parameter, "grad" if parameter.grad is noisy[name] else "projected_grad", gradient)
         if isinstance(self._optimizer, (DPAdamBC, DPGrape)):
             self._tell(self._optimizer, report, noisy)
         self.last_report = report
@@ -237,13 +233,7 @@ class DenoisingStep:
             for device in {gradient.device.type for gradient in noisy.values()}:
                 precise.enter_context(torch.autocast(device, enabled=False))
             found, layers = self._method({name: noisy[name] for name in noisy if name not in self._excluded}, sigma)
-            denoised = {**noisy, **found}
-            spectra = {
-                name: _spectrum(matrix, denoised[name])
-                for name, matrix in noisy.items()
-                if self.options.spectra and matrix.ndim == 2 and matches(name, self.options.spectra)
-            }
-        return denoised, DenoisingReport(reported, layers, spectra)
+        return {**noisy, **found}, DenoisingReport(reported, layers)
 
     def _denoise_momenta(self, momenta: MomentumSteps) -> None:
         # After the optimizer's step, the steps of replaced momenta are repeated.
@@ -277,16 +267,8 @@ class DenoisingStep:
         optimizer.set_noise_variance({p: (shares.get(name, 1.0) * report.sigma) ** 2 for p, name in mine.items()})
 
 
-def _spectrum(noisy: torch.Tensor, denoised: torch.Tensor) -> LayerSpectrum:
-    before = _singular_values(noisy)
-    return LayerSpectrum(before, before if denoised is noisy else _singular_values(denoised))
-
-
-def _singular_values(matrix: torch.Tensor) -> NDArray[np.float64]:
-    return np.asarray(torch.linalg.svdvals(matrix.detach().double()).cpu().numpy(), dtype=np.float64)
-
-
-def _checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+    """Return parameters by name, all different."""
     pairs = named_parameters.items() if isinstance(named_parameters, Mapping) else named_parameters
     parameters: dict[str, torch.Tensor] = {}
     seen: dict[int, str] = {}

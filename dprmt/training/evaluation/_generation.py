@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.training.data import TaskData, TokenDataset, prompt_ids
-from dprmt.training.evaluation._mode import device_of, evaluating
+from dprmt.training.evaluation._scores import device_of, evaluating
 from dprmt.training.evaluation._text_metrics import text_metrics
 from dprmt.training.recipes import EvaluationRecipe
 

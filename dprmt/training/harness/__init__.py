@@ -1,50 +1,28 @@
 """The harness: run a recipe, record everything, resume after any stop, and report its privacy cost."""
 
 import dprmt.training._needs_train  # noqa: F401
+from dprmt._lazy import public_names as _public_names
 from dprmt.training.harness._checkpoint import load_parameters as load_parameters
-from dprmt.training.harness._costs import recipe_costs as recipe_costs
-from dprmt.training.harness._dry_run import DryRun as DryRun
-from dprmt.training.harness._dry_run import dry_run as dry_run
-from dprmt.training.harness._guard import SilentParameterError as SilentParameterError
 from dprmt.training.harness._loop import Run as Run
 from dprmt.training.harness._loop import run_in_memory as run_in_memory
 from dprmt.training.harness._observer import Observer as Observer
 from dprmt.training.harness._observer import StepRecord as StepRecord
-from dprmt.training.harness._privacy_card import CARD as CARD
-from dprmt.training.harness._privacy_card import read_card as read_card
-from dprmt.training.harness._privacy_card import read_sweep_card as read_sweep_card
+from dprmt.training.harness._prepare import SilentParameterError as SilentParameterError
+from dprmt.training.harness._preview import DryRun as DryRun
+from dprmt.training.harness._preview import dry_run as dry_run
+from dprmt.training.harness._preview import recipe_costs as recipe_costs
+from dprmt.training.harness._privacy_cost import CARD as CARD
+from dprmt.training.harness._privacy_cost import read_card as read_card
+from dprmt.training.harness._privacy_cost import read_sweep_card as read_sweep_card
 from dprmt.training.harness._run_folder import load_trained as load_trained
 from dprmt.training.harness._run_folder import read_metrics as read_metrics
 from dprmt.training.harness._run_folder import read_summary as read_summary
-from dprmt.training.harness._sweep import SweepRun as SweepRun
-from dprmt.training.harness._sweep import sweep as sweep
 from dprmt.training.harness._task import ItemTask as ItemTask
 from dprmt.training.harness._task import Task as Task
+from dprmt.training.harness._train import SweepRun as SweepRun
 from dprmt.training.harness._train import TrainingResult as TrainingResult
+from dprmt.training.harness._train import sweep as sweep
 from dprmt.training.harness._train import train as train
 from dprmt.training.harness._train import train_task as train_task
 
-__all__ = [
-    "CARD",
-    "DryRun",
-    "ItemTask",
-    "Observer",
-    "Run",
-    "SilentParameterError",
-    "StepRecord",
-    "SweepRun",
-    "Task",
-    "TrainingResult",
-    "dry_run",
-    "load_parameters",
-    "load_trained",
-    "read_card",
-    "read_metrics",
-    "read_summary",
-    "read_sweep_card",
-    "recipe_costs",
-    "run_in_memory",
-    "sweep",
-    "train",
-    "train_task",
-]
+__all__ = _public_names(vars())

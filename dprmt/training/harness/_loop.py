@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,23 +14,23 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map
 
 from dprmt._validation import ParameterError
 from dprmt.training.denoising import Denoising
-from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._observer import Observer, StepRecord, listeners
+from dprmt.training.denoising._options import matches
+from dprmt.training.harness._checkpoint import SavedRows, like, load_checkpoint, optimizer_state_like, save_checkpoint
+from dprmt.training.harness._observer import Observer, StepRecord
 from dprmt.training.harness._prepare import Prepared, prepare
-from dprmt.training.harness._private_score import charged_releases, release_score, wanted_releases
-from dprmt.training.harness._shard_files import check_shared, in_memory, like, optimizer_state_like, squared_norm
+from dprmt.training.harness._privacy_cost import charged_releases, release_score, wanted_releases
+from dprmt.training.harness._shards import check_shared, squared_norm
 from dprmt.training.harness._task import Task
+from dprmt.training.optimizers import released_gradient
 from dprmt.training.private_run import PrivateBatch, PrivateRun
 from dprmt.training.private_run._clip_only import no_privacy
-from dprmt.training.private_run._ledger import SpentEpsilon, spent_epsilon
 from dprmt.training.private_run._processes import from_first, in_first, rank
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.recipes import Settings
-
-_MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
 
 
 class Run:
@@ -94,9 +93,8 @@ class Run:
         self.total, self.stopped = wanted.steps, False
         self.observers: list[Observer] = []
         self.released = ReleasedGradients(prepared.parameters, wanted.spectra_layers, wanted.spectra_every)
-        self.released.before(prepared.optimizer)
+        prepared.optimizer.register_step_pre_hook(partial(self.released.look, "noisy"))
         self.scores: dict[str, Any] = {}
-        self.weights: Path | None = None  # a file of them at the end, where no process has the whole model
         self._scored: int | None = None  # the step after which the scores were taken
         denoising, telemetry = settings.denoising, settings.telemetry
         every = {} if telemetry.every is None else {"every": telemetry.every}
@@ -117,10 +115,9 @@ class Run:
             telemetry=reading if prepared.reads_telemetry else None,
         )
         if self.private.optimizer is not prepared.optimizer:  # the task's own plan has another one
-            self.released.before(self.private.optimizer)
-        self.released.after(self.private.optimizer)
-        if (step := self.private.denoising) is not None:
-            self.released.layers = lambda: step.last_report.layers if step.last_report is not None else {}
+            self.private.optimizer.register_step_pre_hook(partial(self.released.look, "noisy"))
+        if wanted.spectra_every is not None:  # after all hooks that are registered already
+            self.private.optimizer.register_step_pre_hook(partial(self.released.look, "denoised"))
         self._restore()
         self._spend()
 
@@ -139,18 +136,13 @@ class Run:
         """Steps charged over all starts, at least ``done``."""
         return self.private.steps_charged
 
-    @property
-    def _spent(self) -> SpentEpsilon:
-        delta = self.prepared.settings.privacy.delta
-        return spent_epsilon(self.prepared.mechanism, delta, self.total, self.private.releases)
-
     def epsilon(self) -> float:
         """Return an upper bound of ε for all charged steps, exactly for their number."""
-        return self._spent.after(self.charged, exactly=True)
+        return self.private._spent.after(self.charged, exactly=True)
 
     def epsilon_after(self, steps: int) -> float:
         """Return an upper bound of ε for a number of steps."""
-        return self._spent.after(steps)
+        return self.private._spent.after(steps)
 
     def _spend(self) -> None:
         settings = self.prepared.settings
@@ -194,8 +186,8 @@ class Run:
         every, batches = self.prepared.settings.training.checkpoint_every, None
         with self._watched():
             for step in range(self.done + 1, self.total + 1):
-                for look in self._hear["before_step"]:
-                    look(self, step)
+                for observer in self.observers:
+                    observer.before_step(self, step)
                 if self._is_stopped():
                     break
                 if not self.private.steps_left:
@@ -205,8 +197,8 @@ class Run:
                 record = self._one_step(step, next(batches))
                 if record is None:
                     break
-                for listener in self._hear["after_step"]:
-                    listener(self, record)
+                for observer in self.observers:
+                    observer.after_step(self, record)
                 if step % every == 0 or step == self.total:
                     self._checkpoint()
                 yield record
@@ -223,7 +215,6 @@ class Run:
             for observer in self.observers:
                 observer.start(self)
                 stack.callback(observer.end, self)
-            self._hear = {moment: listeners(self.observers, moment) for moment in _MOMENTS}
             if not self.randomness.is_secret:
                 self._say("Anyone who knows the noise seed can remove the noise: this run is not private.")
             for sentence in no_privacy(self.prepared.mechanism).values():
@@ -240,8 +231,8 @@ class Run:
         size = batch.size
         try:
             loss = self._accumulate(batch)
-            for look in self._hear["measured"]:
-                look(self, step)
+            for observer in self.observers:
+                observer.measured(self, step)
             if self._is_stopped():
                 return None
             self.released.step = step
@@ -258,7 +249,7 @@ class Run:
             epsilon=from_first(math.nan if self._folder is None else self.epsilon_after(self.charged)),
             learning_rate=rate,
             noisy_gradient_norm=self.released.norm,
-            denoising=self.released.denoising,
+            denoising=self._denoised(),
             telemetry=private.telemetry.last if private.telemetry is not None else {},
             seconds=time.perf_counter() - started,
             loss=loss,
@@ -266,6 +257,11 @@ class Run:
             evaluation=scores if exact else None,
             private_evaluation=None if exact else scores,
         )
+
+    def _denoised(self) -> dict[str, int]:
+        """How many matrices the last step replaced, out of how many; empty without a denoiser."""
+        report = None if self.private.denoising is None else self.private.denoising.last_report
+        return {} if report is None else {"denoised_layers": len(report.replaced), "matrices": len(report.layers)}
 
     def _accumulate(self, batch: PrivateBatch) -> float | None:
         # The mean loss of the logical batch over all processes; None if it is empty.
@@ -277,8 +273,8 @@ class Run:
         return float(total) / batch.size if batch.size else None
 
     def _checkpoint(self) -> None:
-        for look in self._hear["before_checkpoint"]:
-            look(self)
+        for observer in self.observers:
+            observer.before_checkpoint(self)
         if self._folder is None or (rank() and not self.prepared.settings.distributed.is_sharded):
             return
         state = self.private.state_dict(secret=not self.randomness.is_secret)
@@ -298,13 +294,13 @@ class Run:
         state = from_first(in_first(lambda: load_checkpoint(folder, lazily=lazily)))
         if state is None:
             return
-        saved = state["parameters"]
+        saved = state.pop("parameters")
         if {name: value.shape for name, value in parameters.items()} != {n: v.shape for n, v in saved.items()}:
             raise ParameterError("resume", str(folder), "given for a run of the same model: its parameters differ")
         own = {name: like(saved[name], value) for name, value in parameters.items()}
-        moments = optimizer_state_like(state["optimizer"], self.private.optimizer)
-        rest = {name: in_memory(value) for name, value in state.items() if name not in ("parameters", "optimizer")}
-        self.private.load_state_dict(rest | {"parameters": own, "optimizer": moments})
+        moments = optimizer_state_like(state.pop("optimizer"), self.private.optimizer)
+        whole = tree_map(lambda value: value.whole() if isinstance(value, SavedRows) else value, state)
+        self.private.load_state_dict(whole | {"parameters": own, "optimizer": moments})
 
     def _say(self, text: str) -> None:
         for observer in self.observers:
@@ -385,65 +381,23 @@ class ReleasedGradients:
     def __init__(
         self, parameters: Mapping[str, torch.nn.Parameter], patterns: Sequence[str], every: int | None
     ) -> None:
-        self._parameters = dict(parameters)
-        self._chosen = [
-            name
-            for name, value in self._parameters.items()
-            if value.ndim == 2 and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        ]
-        self._every = every
-        self._kept: dict[str, np.ndarray] = {}
-        self.layers: Callable[[], Mapping[str, Any]] | None = None  # what the denoiser reports
+        self._parameters, self._every = dict(parameters), every
+        self._chosen = [name for name, value in parameters.items() if value.ndim == 2 and matches(name, patterns)]
+        self.spectra: dict[str, np.ndarray] = {}  # in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``
         self.norm = math.nan  # of the last noisy gradient over all trainable parameters, before denoising
         self.step = 0
         self.changed = False  # whether there are singular values that were not there when it was last set to False
 
-    def before(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the gradients of ``optimizer`` before any hook that is registered later."""
-        optimizer.register_step_pre_hook(partial(self.look, "noisy"))
-
-    def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the gradients of ``optimizer`` after all hooks that are registered already."""
-        if self._every is not None:
-            optimizer.register_step_pre_hook(partial(self.look, "denoised"))
-
     def look(self, kind: str, *_: object) -> None:
         """Take the gradients that are there for ``"noisy"`` or ``"denoised"`` ones."""
-        # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
-        released = {}
-        for name, value in self._parameters.items():
-            projected: torch.Tensor | None = getattr(value, "projected_grad", None)
-            gradient = value.grad if projected is None else projected
-            if gradient is not None:
-                released[name] = gradient
+        found = {name: released_gradient(value) for name, value in self._parameters.items()}
+        released = {name: value for name, value in found.items() if value is not None}
         if kind == "noisy":
-            squares = [
-                squared_norm(value) if hasattr(value, "device_mesh") else value.double().square().sum()
-                for value in released.values()
-            ]
+            squares = [squared_norm(value) for value in released.values()]
             self.norm = math.sqrt(float(sum(squares))) if squares else math.nan
         if self._every is not None and self.step % self._every == 0:
-            self._keep(kind, released)
-
-    def _keep(self, kind: str, released: Mapping[str, torch.Tensor]) -> None:
-        for name in self._chosen:
-            if name in released:
-                self.changed = True
-                values = torch.linalg.svdvals(released[name].detach().float())
-                self._kept[f"step{self.step:06d}/{kind}/{name}"] = values.cpu().numpy()
-
-    @property
-    def denoising(self) -> dict[str, int]:
-        """How many matrices the last step replaced, out of how many; empty without a denoiser."""
-        if self.layers is None:
-            return {}
-        layers = self.layers().values()
-        return {"denoised_layers": sum(layer.denoised for layer in layers), "matrices": len(layers)}
-
-    def spectra(self) -> dict[str, np.ndarray]:
-        """Return singular values in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``."""
-        return dict(self._kept)
-
-    def restore(self, spectra: Mapping[str, np.ndarray], last_step: int) -> None:
-        """Take over what an earlier start kept, up to the step from which the run continues."""
-        self._kept = {key: value for key, value in spectra.items() if int(key[4:10]) <= last_step}
+            for name in self._chosen:
+                if name in released:
+                    self.changed = True
+                    values = torch.linalg.svdvals(released[name].detach().float())
+                    self.spectra[f"step{self.step:06d}/{kind}/{name}"] = values.cpu().numpy()

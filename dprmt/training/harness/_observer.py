@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tqdm import tqdm
 
-from dprmt._files import append_line
+from dprmt._files import append_line, replacing
 from dprmt._validation import ParameterError
 from dprmt.statements import round_up
-from dprmt.training.harness._run_folder import METRICS, SPECTRA, save_spectra
+from dprmt.training.harness._run_folder import METRICS, SPECTRA
 from dprmt.training.private_run._clip_only import named_relation, said_of_every_step
 
 if TYPE_CHECKING:
@@ -123,12 +122,6 @@ class Observer:
         """Handle the end of this start, also after an error."""
 
 
-def listeners(observers: Sequence[Observer], moment: str) -> list[Callable[..., None]]:
-    """List the methods of observers to call at a moment of the run, by the name of `Observer`'s method."""
-    methods = [getattr(observer, moment) for observer in observers]
-    return [method for method in methods if getattr(method, "__func__", None) is not getattr(Observer, moment)]
-
-
 class MetricsFile(Observer):
     """``metrics.jsonl``: a line per step."""
 
@@ -159,34 +152,21 @@ class SpectraFile(Observer):
             # Pictures of earlier steps are no reason not to go on.
             self._path.replace(self._path.with_stem(f"{self._path.stem}.damaged"))
             return
-        run.released.restore(kept, run.done)
+        run.released.spectra = {key: value for key, value in kept.items() if int(key[4:10]) <= run.done}
 
     def before_checkpoint(self, run: Run) -> None:
         if run.released.changed:
-            save_spectra(self._path, run.released.spectra())
+            with replacing(self._path) as fresh:
+                np.savez_compressed(fresh, **run.released.spectra)  # type: ignore[arg-type]  # its stub wants a flag
             run.released.changed = False
 
 
 class ProgressBar(Observer):
     """A bar on stderr where a terminal is attached, a line every tenth of the run where none is."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[values]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not sys.stderr.isatty(),
-        )
-        self._advised = ""
-
     def start(self, run: Run) -> None:
-        self._task = self._bar.add_task("training", total=run.total, completed=run.done, values="")
-        self._bar.start()
+        self._bar = tqdm(total=run.total, initial=run.done, desc="training", disable=not sys.stderr.isatty())
+        self._advised = ""
         self.note(run, "Loss and times on this terminal are private: ε does not cover them.")
 
     def after_step(self, run: Run, record: StepRecord) -> None:
@@ -194,20 +174,20 @@ class ProgressBar(Observer):
         relation = named_relation(run.prepared.mechanism)
         privacy = "clip only, no privacy" if relation is None else f"ε ≤ {round_up(record.epsilon)} ({relation})"
         values = f"{privacy}  noisy gradient {record.noisy_gradient_norm:.3g}  private: loss {shown}"
-        self._bar.update(self._task, completed=record.step, values=values)
+        self._bar.set_postfix_str(values, refresh=False)
+        self._bar.update()
         if self._bar.disable and (record.step == run.total or record.step % max(1, run.total // 10) == 0):
-            self._console.print(f"step {record.step}/{run.total}  {values}", highlight=False)
-
+            self.note(run, f"step {record.step}/{run.total}  {values}")
         advice = record.telemetry.get("advice")
         if advice is not None and advice["rate"] != self._advised:
             self._advised = advice["rate"]
-            self._console.print(f"step {record.step}: {advice['says']}", highlight=False, soft_wrap=True)
+            self.note(run, f"step {record.step}: {advice['says']}")
 
     def note(self, run: Run, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._bar.write(text, file=sys.stderr)
 
     def end(self, run: Run) -> None:
-        self._bar.stop()
+        self._bar.close()
 
 
 class Events(Observer):
@@ -223,7 +203,6 @@ class Events(Observer):
         self._writer: Any = None  # made with the first step: before, the folder may not be that of a run
 
     def after_step(self, run: Run, record: StepRecord) -> None:
-        """Write one step."""
         entry = record.entry()
         self._writer = self._writer or self._make(str(self._folder))
         for name, value in _scalars(entry):
@@ -231,7 +210,6 @@ class Events(Observer):
                 self._writer.add_scalar(name, value, entry["step"])
 
     def end(self, run: Run) -> None:
-        """Write all that is left."""
         if self._writer is not None:
             self._writer.close()
 

@@ -1,17 +1,21 @@
-"""From a model, a task and settings to a run that can take its first step: plan, mechanism, σ, optimizer."""
+"""From a model, a task and settings to a run that can take its first step: plan, mechanism, σ, optimizer.
+
+And the guard against silent failures: parameters that are trained in name only.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compose
 from dprmt.training.clipping import ClippingPlan
-from dprmt.training.harness._private_score import wanted_releases
+from dprmt.training.harness._privacy_cost import wanted_releases
+from dprmt.training.harness._shards import check_spread, local, sharded_parameters, spread
 from dprmt.training.harness._task import Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
@@ -117,38 +121,6 @@ def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
     return poisson(batch_size, size)
 
 
-def check_spread(settings: Settings, processes: int, *, goes_on: bool = False) -> None:
-    """Raise unless all that is asked for can be done with shards.
-
-    ``goes_on``: a run that several processes may have begun, which one alone may continue.
-    """
-    if not settings.distributed.is_sharded:
-        return
-    if processes == 1 and not goes_on:
-        allowed = "'replicated' in one process: torchrun --nproc-per-node N -m dprmt train … starts several"
-        raise ParameterError("distributed.strategy", "fsdp", allowed)
-    absent = {
-        "denoising.method": (settings.denoising.method, "none"),
-        "training.spectra_every": (settings.training.spectra_every, None),
-    }
-    for name, (found, wanted) in absent.items():
-        if found != wanted:
-            allowed = f"{wanted!r} with distributed.strategy = 'fsdp': no process has a gradient"
-            raise ParameterError(name, found, allowed)
-
-
-def spread(model: torch.nn.Module) -> None:
-    """Shard every block of a list of blocks, and the model around them, unless they are sharded."""
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
-        return
-    for module in list(model.modules()):
-        if isinstance(module, torch.nn.ModuleList):
-            for block in module:
-                if list(block.children()):  # a layer by itself stays with what is around it
-                    fully_shard(block)
-    fully_shard(model)
-
-
 def _plan(
     model: torch.nn.Module, task: Task, settings: Settings, probes: ProbeGenerator, processes: int, tokens: int | None
 ) -> ClippingPlan:
@@ -202,3 +174,68 @@ def _optimizer(model: torch.nn.Module, settings: Settings, plan: ClippingPlan, s
         weight_decay=optimizer.weight_decay,
         subspaces=plan.subspaces,
     )
+
+
+class SilentParameterError(RuntimeError):
+    """A trainable parameter that gets no gradient, or does not move, or a frozen one that does.
+
+    Parameters
+    ----------
+    names : list of str
+        The parameters.
+    what : str
+        What is wrong with them.
+    """
+
+    def __init__(self, names: list[str], what: str) -> None:
+        shown = ", ".join(names[:5]) + (f", … ({len(names)} in all)" if len(names) > 5 else "")
+        super().__init__(f"{what}: {shown}")
+        self.names, self.what = names, what
+
+    def __reduce__(self) -> tuple[type, tuple[list[str], str]]:  # for the processes of a sweep
+        return type(self), (self.names, self.what)
+
+
+def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Tensor]) -> None:
+    """Raise unless every trainable parameter has a gradient that is not 0, on made-up input.
+
+    With noise every parameter moves, also one that is not connected to the loss: the noise hides it. So this is
+    checked beforehand, on random input, which costs no privacy. Parameters that are all 0 (LoRA's B, whose zeros stop
+    the gradient of A) are replaced for the check.
+
+    ``model``: without per-sample hooks. Its parameters and gradients are as before afterwards.
+    """
+    trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    if not trainable:
+        raise ParameterError("model", type(model).__name__, "a model with trainable parameters")
+    kept = {name: value.detach().clone() for name, value in trainable.items()}
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            for value in trainable.values():
+                if not value.any():
+                    value.copy_(0.02 * torch.randn(value.shape, generator=generator).to(value))
+        model.zero_grad(set_to_none=True)
+        losses().sum().backward()
+        silent = [name for name, value in trainable.items() if value.grad is None or not value.grad.any()]
+    finally:
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, value in trainable.items():
+                value.copy_(kept[name])
+    if silent:
+        raise SilentParameterError(silent, "trainable parameters get no gradient")
+
+
+def snapshot(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copy the trainable parameters."""
+    return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
+
+
+def check_parameters_moved(model: torch.nn.Module, before: Mapping[str, torch.Tensor]) -> None:
+    """Raise unless every parameter differs from its snapshot."""
+    now = sharded_parameters(model)
+    pairs = {name: (local(now[name].detach()), local(value)) for name, value in before.items()}
+    still = [name for name, (one, other) in pairs.items() if len(one.flatten()) and torch.equal(one, other)]
+    if still:
+        raise SilentParameterError(still, "trainable parameters did not change")

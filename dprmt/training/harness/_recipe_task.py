@@ -15,8 +15,7 @@ from dprmt._validation import ParameterError
 from dprmt.training.clipping import Units
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
-from dprmt.training.harness._guard import check_gradients_arrive
-from dprmt.training.harness._prepare import Prepared, prepare
+from dprmt.training.harness._prepare import Prepared, check_gradients_arrive, prepare
 from dprmt.training.harness._task import Task
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
 from dprmt.training.private_run._owners import owners_of
@@ -35,7 +34,7 @@ class RecipeTask(Task):
 
     def __post_init__(self) -> None:
         self.size = len(self.data.train)
-        self.class_names, self.unit = self.data.labels, self.data.summary["unit_of_privacy"]
+        self.class_names, self.unit = self.data.labels, self.data.unit_of_privacy
         if self.data.task == "classification" and len(self.data.validation):
             rows = len(self.data.validation)
             self.scored_rows = rows if self.evaluation.limit is None else min(rows, self.evaluation.limit)

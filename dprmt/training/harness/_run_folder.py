@@ -8,9 +8,10 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
+import torch
 from peft import PeftModel
 from safetensors.torch import load_model as load_weights
+from safetensors.torch import save_file
 from safetensors.torch import save_model as save_weights
 
 from dprmt._files import (
@@ -20,7 +21,6 @@ from dprmt._files import (
     parse_json,
     parse_toml,
     read_lines,
-    replacing,
     write_whole,
 )
 from dprmt._validation import ParameterError
@@ -30,7 +30,6 @@ from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, Settings, load_
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
-WEIGHTS = ".model.part.safetensors"  # before they are in the model's folder
 _LOCK, _WEIGHTS = "lock", "model.safetensors"
 
 
@@ -130,12 +129,6 @@ def _written_out(config: bytes) -> bytes:
         return said.to_toml().encode()
     except (ParameterError, ValueError, TypeError):
         return config
-
-
-def save_spectra(path: Path, spectra: dict[str, np.ndarray]) -> None:
-    """Write ``spectra.npz`` as a whole."""
-    with replacing(path) as fresh:
-        np.savez_compressed(fresh, **spectra)  # type: ignore[arg-type]  # numpy's stub takes an array for a flag
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -263,10 +256,10 @@ def steps_seen(path: Path) -> int:
     return steps
 
 
-def save_trained(loaded: LoadedModel, folder: Path, weights: Path | None = None) -> None:
+def save_trained(loaded: LoadedModel, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
     """Write a model: its adapters with PEFT, or all its weights, and the tokenizer.
 
-    ``weights``: a file, which is moved, of a model that has only a part of each itself.
+    ``weights``: all of a model that has only a part of each itself.
     """
     folder.mkdir(exist_ok=True)
     if isinstance(loaded.model, PeftModel):
@@ -275,7 +268,7 @@ def save_trained(loaded: LoadedModel, folder: Path, weights: Path | None = None)
         if weights is None:
             save_weights(loaded.model, str(folder / _WEIGHTS))
         else:
-            weights.replace(folder / _WEIGHTS)
+            save_file(weights, folder / _WEIGHTS)
         loaded.model.config.to_json_file(folder / "config.json")
     loaded.tokenizer.save_pretrained(str(folder))
 

@@ -1,45 +1,56 @@
-"""Runs in a folder: open it, prepare, go through the loop, and write down what came out."""
+"""Runs in a folder: open it, prepare, go through the loop, and write down what came out; and sweeps of such runs."""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from dprmt import __version__, _html
 from dprmt._files import strict_json, write_whole
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._validation import ParameterError, TrainingStateError, needing
 from dprmt.statements import round_up
-from dprmt.training.harness._costs import with_norms
-from dprmt.training.harness._guard import check_parameters_moved, snapshot
 from dprmt.training.harness._loop import Run
-from dprmt.training.harness._norms_said import epsilon_of_exact_norms, norms_sentence
 from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar, SpectraFile
-from dprmt.training.harness._prepare import Prepared, check_spread, prepare
-from dprmt.training.harness._privacy_card import write_card
-from dprmt.training.harness._private_score import charged_releases, wanted_releases
+from dprmt.training.harness._prepare import Prepared, check_parameters_moved, prepare, snapshot
+from dprmt.training.harness._preview import with_norms
+from dprmt.training.harness._privacy_cost import (
+    CARD,
+    FOR_READERS,
+    epsilon_of_exact_norms,
+    norms_sentence,
+    read_card,
+    read_sweep_card,
+    wanted_releases,
+    write_card,
+)
 from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import (
+    CONFIG,
     MODEL,
     RUN,
     SUMMARY,
-    WEIGHTS,
     RunFolder,
+    is_config_of,
     other_packages,
     read_run,
+    read_summary,
     save_trained,
     steps_seen,
 )
-from dprmt.training.harness._shard_files import write_whole_tensors
+from dprmt.training.harness._shards import check_spread, whole_weights
 from dprmt.training.harness._task import Task
 from dprmt.training.private_run._clip_only import named_relation, no_privacy
 from dprmt.training.private_run._ledger import charged_steps, describe_mechanism
@@ -47,7 +58,8 @@ from dprmt.training.private_run._processes import from_first, in_first, process_
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
 from dprmt.training.recipes import Recipe, Settings
 
-_MOVED_AFTER = 10  # steps after which a parameter that has not moved since the first start stops the run
+Weights: TypeAlias = dict[str, torch.Tensor] | None
+"""All weights of a sharded model, in the first process."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +73,20 @@ class TrainingResult:
     finished : bool
         False if the run was interrupted; ``resume=True`` continues it.
     steps : int
-        Steps that the parameters have seen.
+        Steps that changed the parameters.
     charged : int
-        Steps that the accountant was charged, over all starts; at least ``steps``.
+        Steps that count towards ε, over all starts; at least ``steps``.
     epsilon : float
-        Upper bound of ε for all charged steps; infinite with ``privacy.clip_only``.
+        Upper bound on ε for all counted steps; infinite with ``privacy.clip_only``.
     evaluation : dict
-        Scores after the last step; empty if there is nothing to evaluate on. With ``evaluation.private_noise`` the
-        accuracy as it was released, empty where a crash took it.
+        Scores after the last step; empty without evaluation data. With ``evaluation.private_noise`` it has the
+        released accuracy, or nothing if a crash lost it.
     norms : str
-        How norms were obtained: by what was asked for, or exactly where that costs less.
+        Norm method that was used. Layers whose exact norms are cheaper have exact norms.
     epsilon_of_exact_norms : float or None
-        What ``epsilon`` would be with the same noise and exact norms; None with ``privacy.clip_only``.
+        Upper bound on ε for the same noise with exact norms; None with ``privacy.clip_only``.
     neighbours : str or None
-        Against which both are: "zero-out"; None with ``privacy.clip_only``.
+        Neighbouring relation of both bounds: "zero-out", or None with ``privacy.clip_only``.
     """
 
     folder: Path
@@ -122,9 +134,9 @@ def train(
     resume : bool
         Whether to continue the run in ``out`` from its last checkpoint.
     noise_seed : int, optional
-        Makes noise, sampling and probes repeatable; a run in pieces is then that in one; steps
-        that were lost are repeated as they were, and charged again.
-        For studies and tests: if you know it, you can remove the noise.
+        Seed that makes noise, sampling and probes repeatable. A resumed run then equals an uninterrupted one, and lost
+        steps are repeated and counted again. Use it for studies and tests only, because an attacker who knows the
+        seed can remove the noise.
     device : str, optional
         By default a GPU if there is one.
     show_progress : bool
@@ -135,7 +147,7 @@ def train(
     Returns
     -------
     TrainingResult
-        Also if a signal stopped the run.
+        Result of the run, also if a signal stopped it.
 
     Raises
     ------
@@ -188,9 +200,9 @@ def train(
         chosen = with_norms(recipe, loaded, data, place, processes=options["processes"], former=former)
         return prepare_recipe(chosen, loaded, data, place, randomness, **options)
 
-    def finish(run: Run) -> None:
-        assert isinstance(run.prepared.task, RecipeTask)
-        save_trained(run.prepared.task.loaded, Path(out) / MODEL, run.weights)
+    def finish(weights: Weights, task: Task) -> None:
+        assert isinstance(task, RecipeTask)
+        save_trained(task.loaded, Path(out) / MODEL, weights)
 
     return _in_folder(
         recipe,
@@ -271,7 +283,7 @@ def train_task(
         settings,
         out,
         partial(prepare, model, task, settings, tokens=tokens),
-        lambda run: None,
+        lambda weights, task: None,
         resume=resume,
         noise_seed=noise_seed,
         show_progress=show_progress,
@@ -280,10 +292,10 @@ def train_task(
 
 
 def _in_folder(
-    config: Recipe | Settings,
+    config: Settings,
     out: str | os.PathLike[str],
     make: Callable[..., Prepared],
-    finish: Callable[[Run], None],
+    finish: Callable[[Weights, Task], None],
     *,
     resume: bool,
     noise_seed: int | None,
@@ -293,11 +305,9 @@ def _in_folder(
     with process_group() as (_, processes):
         folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
         try:
-            start = _FolderRun(Path(out), folder, processes)
-            settings = config if isinstance(config, Settings) else config.settings
-            check_spread(settings, processes, goes_on=resume)
-            start.draw(noise_seed, config.privacy.secure)
-            return start.to_the_end(make, finish, [*observers, *([ProgressBar()] if show_progress else [])])
+            check_spread(config, processes, goes_on=resume)
+            start = _FolderRun(Path(out), folder, fresh_randomness(noise_seed, 1, config.privacy.secure))
+            return start.to_the_end(make, finish, [*observers, *([ProgressBar()] if show_progress else [])], processes)
         finally:
             if folder is not None:
                 folder.close()
@@ -306,23 +316,23 @@ def _in_folder(
 class _FolderRun:
     """One start of a run in a folder: what was there before, the loop, and what is there afterwards."""
 
-    def __init__(self, path: Path, folder: RunFolder | None, processes: int) -> None:
-        self._path, self._folder, self._processes = path, folder, processes
+    def __init__(self, path: Path, folder: RunFolder | None, randomness: Randomness) -> None:
+        self._path, self._folder = path, folder
+        self._randomness = from_first(randomness)  # the same in all processes
         self._former: dict[str, Any] = from_first(in_first(lambda: read_run(path)) or {})
         self._attempt = int(self._former.get("starts", 0)) + 1
 
-    def draw(self, noise_seed: int | None, secure: bool) -> None:
-        """Draw the randomness of this start, the same in all processes."""
-        self._randomness = from_first(fresh_randomness(noise_seed, 1, secure))
-
     def to_the_end(
-        self, make: Callable[..., Prepared], finish: Callable[[Run], None], observers: Sequence[Observer]
+        self,
+        make: Callable[..., Prepared],
+        finish: Callable[[Weights, Task], None],
+        observers: Sequence[Observer],
+        processes: int,
     ) -> TrainingResult:
         sigma = self._former.get("noise_multiplier")
-        prepared = make(self._randomness, processes=self._processes, noise_multiplier=sigma)
-        document = self._described(prepared)
-        if self._former:
-            self._check_same(document, prepared.settings)
+        prepared = make(self._randomness, processes=processes, noise_multiplier=sigma)
+        document = self._described(prepared, processes)
+        self._check_same(document, prepared.settings)
         before = snapshot(prepared.model)  # before a checkpoint is restored
         run = Run(prepared, self._randomness, self._path, attempt=self._attempt)
         try:
@@ -333,27 +343,22 @@ class _FolderRun:
                 spectra = [] if prepared.settings.training.spectra_every is None else [SpectraFile(self._path)]
                 run.observers = [MetricsFile(self._path), *spectra, *observers]
             self._go_through(run, before)
-            if not run.stopped:
-                if prepared.settings.distributed.is_sharded:
-                    run.weights = self._path / WEIGHTS
-                    write_whole_tensors(run.weights, prepared.model.state_dict())
-                if run.done:  # else all steps that were charged are lost
-                    check_parameters_moved(prepared.model, before)
-                scores = run.release()
-                if self._folder is not None:
-                    self._finished(run, finish, document, scores)
-            else:
-                scores = {} if wanted_releases(prepared.settings) else run.scores
-            spent = (run.epsilon(), scores, *_of_norms(run, self._path), named_relation(prepared.mechanism))
-            return TrainingResult(self._path, not run.stopped, run.done, run.charged, *spent)
+            if run.stopped:
+                return self._result(run, {} if wanted_releases(prepared.settings) else run.scores)
+            weights = whole_weights(prepared.model) if prepared.settings.distributed.is_sharded else None
+            if run.done:  # else all steps that were charged are lost
+                check_parameters_moved(prepared.model, before)
+            result = self._result(run, run.release())
+            if self._folder is not None:
+                finish(weights, prepared.task)
+                self._finished(run, result, document)
+            return result
         finally:
             run.private.close()
-            if self._folder is not None:
-                (self._path / WEIGHTS).unlink(missing_ok=True)
 
     def _go_through(self, run: Run, before: dict[str, torch.Tensor]) -> None:
-        # The first SIGINT or SIGTERM ends the run between two steps.
-        looked_at = max(min(_MOVED_AFTER, run.total), run.done + 1)
+        # The first SIGINT or SIGTERM ends the run between two steps. After ten steps every parameter must have moved.
+        looked_at = max(min(10, run.total), run.done + 1)
         with Interrupts() as interrupts, closing(run.steps()) as steps:
             for record in steps:
                 if record.step == looked_at:
@@ -361,7 +366,7 @@ class _FolderRun:
                 if interrupts.asked and run.done < run.total:
                     run.stop()
 
-    def _described(self, prepared: Prepared) -> dict[str, Any]:
+    def _described(self, prepared: Prepared, processes: int) -> dict[str, Any]:
         mechanism, task = prepared.mechanism, prepared.task
         return {
             "dprmt": __version__,
@@ -376,7 +381,7 @@ class _FolderRun:
             "samples": task.size,
             "unit_of_privacy": task.unit,
             "labels": None if task.class_names is None else list(task.class_names),
-            "processes": self._processes,
+            "processes": processes,
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
             "score_release": next((one.as_dict() for one in wanted_releases(prepared.settings)), None),
             "replay": self._former.get("replay", prepared.settings.privacy.replay),
@@ -385,7 +390,8 @@ class _FolderRun:
 
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
         # ε over all starts is computed for one mechanism, so every recorded step must have it.
-        former = self._former
+        if not (former := self._former):
+            return
         for key in ("step", "samples", "labels", "score_release"):
             if former.get(key) != document[key]:
                 allowed = f"as at the run's first start ({key}: {former.get(key)})"
@@ -405,34 +411,29 @@ class _FolderRun:
             what = f"{charged} steps charged, {seen} done" if self._former else "no run.json"
             raise TrainingStateError(f"{self._path} cannot go on: {what}, so that what was charged is unknown")
 
-    def _finished(
-        self, run: Run, finish: Callable[[Run], None], document: dict[str, Any], scores: dict[str, Any]
-    ) -> None:
-        finish(run)
-        norms, exact = _of_norms(run, self._path)
-        summary = {
-            "steps": run.done,
-            "charged": run.charged,
-            "epsilon": run.epsilon(),
-            "epsilon_of_exact_norms": exact,
-            "delta": run.prepared.settings.privacy.delta,
-            "neighbours": named_relation(run.prepared.mechanism),
-            "norms": norms,
-            "noise_is_secret": document["noise_is_secret"],
-            "replay": document["replay"],
-            "evaluation": scores,
-        } | no_privacy(run.prepared.mechanism)
+    def _result(self, run: Run, scores: dict[str, Any]) -> TrainingResult:
+        prepared, privacy = run.prepared, run.prepared.settings.privacy
+        return TrainingResult(
+            folder=self._path,
+            finished=not run.stopped,
+            steps=run.done,
+            charged=run.charged,
+            epsilon=run.epsilon(),
+            evaluation=scores,
+            norms=norms_sentence(privacy.norms.kind, prepared.record, prepared.units),
+            epsilon_of_exact_norms=epsilon_of_exact_norms(
+                prepared.mechanism, run.charged, privacy.delta, run.total, run.private.releases
+            ),
+            neighbours=named_relation(prepared.mechanism),
+        )
+
+    def _finished(self, run: Run, result: TrainingResult, document: dict[str, Any]) -> None:
+        mechanism = run.prepared.mechanism
+        summary = {name: value for name, value in vars(result).items() if name not in ("folder", "finished")}
+        summary |= {name: document[name] for name in ("delta", "noise_is_secret", "replay")} | no_privacy(mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
-        if run.charged and not no_privacy(run.prepared.mechanism):
-            write_card(self._path)
-
-
-def _of_norms(run: Run, folder: Path) -> tuple[str, float | None]:
-    prepared = run.prepared
-    privacy = prepared.settings.privacy
-    norms = norms_sentence(privacy.norms.kind, prepared.record, prepared.units)
-    releases = charged_releases(folder, prepared.settings)
-    return norms, epsilon_of_exact_norms(prepared.mechanism, run.charged, privacy.delta, run.total, releases)
+        if run.charged and not no_privacy(mechanism):
+            write_card(self._path, read_card(self._path))
 
 
 class Interrupts:
@@ -462,3 +463,122 @@ class Interrupts:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep.
+
+    Attributes
+    ----------
+    changes : dict
+        Changed values of the recipe, by dotted name.
+    folder : Path
+        Run folder.
+    summary : dict
+        Its ``summary.json``: ε, steps, scores.
+    """
+
+    changes: dict[str, Any]
+    folder: Path
+    summary: dict[str, Any]
+
+
+def sweep(
+    recipe: Recipe,
+    grid: Mapping[str, Sequence[Any]],
+    out: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    noise_seed: int | None = None,
+) -> list[SweepRun]:
+    """Train a recipe once for every combination of values.
+
+    Finished runs are not repeated, and interrupted ones are resumed: call it again after any stop, also with more
+    values.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Recipe to start from.
+    grid : mapping of str to sequence
+        Values by dotted name, such as ``{"denoising.kappa": [1.01, 1.05], "training.seed": range(5)}``.
+    out : path
+        Folder with one run folder per combination, and at the end the privacy report of all runs in it.
+    jobs : int, optional
+        Number of parallel jobs, as joblib's ``n_jobs``. Under ``joblib.parallel_config(backend="dask")``, or Ray's,
+        the runs use that cluster. All its machines must then share ``out``, and workers have one thread each, because
+        initial values come from torch's global generator.
+    noise_seed : int, optional
+        As for :func:`dprmt.training.harness.train`, the same for all runs.
+
+    Returns
+    -------
+    list of SweepRun
+        Runs in the order of the grid, the last name varying fastest.
+
+    Raises
+    ------
+    ParameterError
+        If a combination is no valid recipe, or ``out`` holds runs of another recipe; then nothing is run. If a run
+        cannot be started, as :func:`dprmt.training.harness.train`.
+    KeyboardInterrupt
+        If a signal stopped a run. Call it again to continue.
+
+    Formal guarantees
+    -----------------
+    Every run has a separate ε. All runs together, and a choice among them by their releases, have the larger ε of the
+    report in ``out``, see :func:`read_sweep_card`. With ``noise_seed`` runs share their noise, which an attacker who
+    sees two of them can subtract, so they have no ε together and no report.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dprmt.training.recipes import load_recipe
+    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes(few)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     runs = sweep(recipe, {"privacy.target_epsilon": [1.0, 3.0]}, folder)
+    >>> [(run.changes["privacy.target_epsilon"], round(run.summary["epsilon"], 1)) for run in runs]
+    [(1.0, 1.0), (3.0, 3.0)]
+    """
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    if not combinations:
+        raise ParameterError("grid", dict(grid), "at least one value for every name")
+    recipes = [recipe.with_changes(changes) for changes in combinations]
+    folders = [Path(out) / _name(changes) for changes in combinations]
+    for folder, changed in zip(folders, recipes, strict=True):
+        if (folder / CONFIG).exists() and not is_config_of((folder / CONFIG).read_bytes(), changed.to_toml()):
+            raise ParameterError("out", str(out), f"the folder of a sweep of the same recipe (see {folder / CONFIG})")
+    Path(out).mkdir(parents=True, exist_ok=True)
+    runs = zip(recipes, folders, combinations, strict=True)
+    with needing("sweep"):
+        from joblib import Parallel, delayed
+    summaries = Parallel(n_jobs=jobs)(delayed(_one_run)(*run, noise_seed) for run in runs)
+    try:
+        write_card(Path(out), read_sweep_card(out))
+    except ParameterError:  # no ε can be given, nor may an earlier one stay
+        for name in (CARD, FOR_READERS):
+            (Path(out) / name).unlink(missing_ok=True)
+    return [SweepRun(*run) for run in zip(combinations, folders, summaries, strict=True)]
+
+
+def _name(changes: Mapping[str, Any]) -> str:
+    # Readable, and different for different changes.
+    text = json.dumps(changes, sort_keys=True, default=str)
+    words = "_".join(f"{name.rsplit('.', 1)[-1]}={value}" for name, value in changes.items())
+    safe = "".join(letter if letter.isalnum() or letter in "=._-+" else "-" for letter in words)[:80]
+    return f"{safe}_{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def _one_run(recipe: Recipe, folder: Path, changes: dict[str, Any], noise_seed: int | None) -> dict[str, Any]:
+    if not (folder / SUMMARY).exists():
+        try:
+            result = train(recipe, folder, resume=(folder / CONFIG).exists(), noise_seed=noise_seed)
+        except ParameterError as error:
+            raise ParameterError(error.name, str(error.value), error.allowed, error.fix) from None
+        if not result.finished:
+            raise KeyboardInterrupt
+    if not (folder / "changes.json").exists():
+        write_whole(folder / "changes.json", json.dumps(changes, default=str) + "\n")
+    return read_summary(folder)

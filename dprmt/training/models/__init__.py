@@ -3,6 +3,7 @@ recipe.
 """
 
 import dprmt.training._needs_train  # noqa: F401
+from dprmt._lazy import public_names as _public_names
 from dprmt.training.models._adapter_files import load_adapter as load_adapter
 from dprmt.training.models._adapter_files import save_adapter as save_adapter
 from dprmt.training.models._load import LoadedModel as LoadedModel
@@ -11,12 +12,4 @@ from dprmt.training.models._load import load_model as load_model
 from dprmt.training.models._load import load_tokenizer as load_tokenizer
 from dprmt.training.models._trainable import whole_modules as whole_modules
 
-__all__ = [
-    "LoadedModel",
-    "byte_tokenizer",
-    "load_adapter",
-    "load_model",
-    "load_tokenizer",
-    "save_adapter",
-    "whole_modules",
-]
+__all__ = _public_names(vars())

@@ -11,7 +11,7 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from dprmt._validation import ParameterError
-from dprmt.training.models._pooling import MeanPooledClassifier
+from dprmt.training.models._sources import MeanPooledClassifier
 
 _ADAPTER, _HEAD, _CARD = "adapter_model.safetensors", "classifier.safetensors", "README.md"
 _BASE, _ENCODER, _CLASSIFIER = "base_model.model.", "encoder.", "classifier."

@@ -11,7 +11,6 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.training.models._gguf import parsed_once
 from dprmt.training.models._sources import base_model, folder_or_hub_name, loading
 from dprmt.training.models._trainable import make_trainable
 from dprmt.training.recipes import ModelRecipe
@@ -43,23 +42,6 @@ class LoadedModel:
         config = self.model.config
         limit = getattr(config, "max_position_embeddings", None)
         return limit - config.pad_token_id - 1 if limit and config.model_type in _PAD_OFFSET else limit
-
-    def describe(self) -> dict[str, Any]:
-        """Return the model, as plain values for a log.
-
-        Returns
-        -------
-        dict
-            Architecture, numbers of parameters, and the shape of every trained one.
-        """
-        parameters = dict(self.model.named_parameters())
-        return {
-            "architecture": self.model.config.model_type,
-            "parameters": sum(parameter.numel() for parameter in parameters.values()),
-            "trainable_parameters": sum(parameters[name].numel() for name in self.trainable),
-            "longest_input": self.longest_input,
-            "trainable": {name: list(parameters[name].shape) for name in self.trainable},
-        }
 
 
 def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, tokenizer: Any = None) -> LoadedModel:
@@ -105,8 +87,8 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     >>> lora = LoraRecipe(rank=2, alpha=4.0, targets=("query",))
     >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, lora=lora)
     >>> loaded = load_model(recipe, labels=3)
-    >>> loaded.describe()["trainable_parameters"], loaded.longest_input  # 2·16 + 16·2 + 3·16 + 3
-    (115, 512)
+    >>> sum(value.numel() for value in loaded.model.parameters() if value.requires_grad)  # 2·16 + 16·2 + 3·16 + 3
+    115
     >>> [name.removeprefix("base_model.model.") for name in loaded.trainable][-2:]
     ['classifier.modules_to_save.default.weight', 'classifier.modules_to_save.default.bias']
     """
@@ -115,7 +97,7 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     if labels is not None:
         check_count("labels", labels, low=2)
     tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
-    with torch.random.fork_rng(devices=[]), parsed_once(last=True):
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_count("seed", seed, low=0))
         network = make_trainable(base_model(model, tokenizer, labels), model)
     network.train()
@@ -206,7 +188,7 @@ def load_tokenizer(model: ModelRecipe) -> Any:
     name, options = folder_or_hub_name(key, source)
     if source == model.source and model.revision:
         options["revision"] = model.revision
-    with loading(key, source, "one whose tokenizer loads"), parsed_once():
+    with loading(key, source, "one whose tokenizer loads"):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
     if tokenizer.pad_token is None:
         spare = [token for token in _SPARE_PADS if token in tokenizer.get_vocab()]

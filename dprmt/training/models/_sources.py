@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import logging
 
 from dprmt._validation import ParameterError, how_to_install
-from dprmt.training.models._pooling import MeanPooledClassifier
 from dprmt.training.recipes import ModelRecipe, is_folder
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -22,6 +22,41 @@ _ENCODERS = ("bert", "roberta")
 # What Transformers raises on files that it cannot read, GGUF ones above all.
 _UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, IndexError, TypeError, AttributeError)
 _NEW = ("classifier", "score", "pooler", "bert.pooler")  # parts of a classifier that a checkpoint need not have
+
+
+class MeanPooledClassifier(torch.nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
+    """Mean of the last hidden states over the tokens that are not padding, then one linear layer.
+
+    It suits encoders trained as sentence encoders, whose first token was never trained to sum up a text.
+
+    ``encoder``: A BERT or RoBERTa model without pooling layer; ``config.num_labels`` is the number of classes.
+    """
+
+    head = "classification"  # which loss it is trained on
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.config: Any = encoder.config
+        self.classifier = torch.nn.Linear(self.config.hidden_size, self.config.num_labels)
+        torch.nn.init.normal_(self.classifier.weight, std=self.config.initializer_range)
+        torch.nn.init.zeros_(self.classifier.bias)
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        """Return the embedding of tokens."""
+        return self.encoder.get_input_embeddings()
+
+    def get_output_embeddings(self) -> None:
+        """Return None: there are none."""
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: torch.Tensor
+    ) -> SequenceClassifierOutput:
+        """Compute logits of shape (B, labels)."""
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **inputs).last_hidden_state
+        weights = attention_mask.unsqueeze(-1).to(states)
+        pooled = (states * weights).sum(dim=1) / weights.sum(dim=1)
+        return SequenceClassifierOutput(logits=self.classifier(pooled))
 
 
 def folder_or_hub_name(key: str, source: str) -> tuple[str, dict[str, Any]]:

@@ -20,7 +20,11 @@ UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
 
 
 def clip_factors(
-    squared_norms: torch.Tensor, clipping_norm: float, *, rounding: float = DEFAULT_ROUNDING
+    squared_norms: torch.Tensor,
+    clipping_norm: float,
+    *,
+    rounding: float = DEFAULT_ROUNDING,
+    stability: float | None = None,
 ) -> torch.Tensor:
     """Compute the clip factor min(1, (1 - ρ) C/√n̂) of every sample.
 
@@ -34,13 +38,15 @@ def clip_factors(
         ρ in [0, 1), a bound on the relative error by which √n̂ may be too small, see :func:`rounding_margin`. The
         default, 2⁻¹³, costs as much utility as 0.012% more noise. It suffices for inner products of up to 65,000 terms
         in float32.
+    stability : float, optional
+        γ > 0 of automatic clipping (AUTO-S, Bu et al. 2022): the factor is (1 - ρ) C/(√n̂ + γ) for every sample.
 
     Returns
     -------
     Tensor, shape (B,)
-        The factors in float64, on the device of the norms. A factor is 1 where n̂ = 0. It is 0 where n̂ is infinite or
-        NaN, and where it would be below 2⁻¹²⁶, because float32 rounds such numbers coarsely. Leave such a sample's
-        gradient out of the sum, since 0·∞ is NaN.
+        The factors in float64, on the device of the norms. A factor is 1 (or about C/γ) where n̂ = 0. It is 0 where n̂
+        is infinite or NaN, and where it would be below 2⁻¹²⁶, because float32 rounds such numbers coarsely. Leave such
+        a sample's gradient out of the sum, since 0·∞ is NaN.
 
     Raises
     ------
@@ -52,7 +58,8 @@ def clip_factors(
     Holds if: the computed norm ñ satisfies √ñ >= (1 - ρ)√n̂, with n̂ the exact estimate for the drawn probes. Covers:
     factor·√n <= C·Z with Z = (n̂/n)^{-1/2}, the accountant's sensitivity, rounding of the factor included. Does not
     cover: rounding in the forward and backward passes, relative to the model's dtype. It matters for bfloat16 unless
-    the sum is formed from the same factors A and G ("book-keeping"). Proof: (1-ρ)C/√ñ <= C/√n̂.
+    the sum is formed from the same factors A and G ("book-keeping"). Proof: (1-ρ)C/√ñ <= C/√n̂, and γ
+    only lowers a factor's bound.
 
     Examples
     --------
@@ -69,7 +76,11 @@ def clip_factors(
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     margin = check_real("rounding", rounding, low=0.0, high=1.0, high_open=True)
     norms = squared_norms.detach().double().sqrt()
-    factors = ((1 - margin) * (1 - FACTOR_ROUNDING) * bound / norms).clamp_max(1.0)
+    scaled = (1 - margin) * (1 - FACTOR_ROUNDING) * bound
+    if stability is None:
+        factors = (scaled / norms).clamp_max(1.0)
+    else:
+        factors = scaled / (norms + check_real("stability", stability, low=0.0, low_open=True))
     return torch.where(torch.isfinite(norms) & (factors >= _LEAST_FACTOR), factors, 0.0)
 
 

@@ -8,7 +8,7 @@ from typing import SupportsFloat
 
 from dprmt import _html
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, Poisson, RandomAllocation
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, Sampling
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,14 @@ class NormRecord:
             rank=sum(ranks) if is_ranked else None,
         )
 
-    def mechanism(self, noise_multiplier: float, sampling: Poisson | RandomAllocation | SupportsFloat) -> DPSGD:
+    def mechanism(self, noise_multiplier: float, sampling: Sampling | SupportsFloat) -> DPSGD:
         """Return the mechanism that the accountant is to compose.
 
         Parameters
         ----------
         noise_multiplier : float
             σ.
-        sampling : Poisson, RandomAllocation or float
+        sampling : Poisson, RandomAllocation, CyclicPoisson or float
             How samples come into batches; a number q stands for ``Poisson(q)``.
 
         Returns

@@ -2,10 +2,9 @@
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.optimizers._adambc import DPAdamBC as DPAdamBC
-from dprmt.training.optimizers._grape import AtRefresh as AtRefresh
 from dprmt.training.optimizers._grape import DPGrape as DPGrape
-from dprmt.training.optimizers._grape import Rule as Rule
-from dprmt.training.optimizers._names import make_optimizer as make_optimizer
-from dprmt.training.optimizers._preconditioner import preconditioner as preconditioner
+from dprmt.training.optimizers._grape import released_gradient as released_gradient
+from dprmt.training.optimizers._make import make_optimizer as make_optimizer
+from dprmt.training.optimizers._make import preconditioner as preconditioner
 
-__all__ = ["AtRefresh", "DPAdamBC", "DPGrape", "Rule", "make_optimizer", "preconditioner"]
+__all__ = ["DPAdamBC", "DPGrape", "make_optimizer", "preconditioner", "released_gradient"]

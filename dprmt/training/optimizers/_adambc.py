@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.optimizers._noise_aware import MOMENTS, NoiseAwareOptimizer, checked, required
+from dprmt.training.optimizers._noise_aware import MOMENTS, NoiseAwareOptimizer, checked
 
 
 class DPAdamBC(NoiseAwareOptimizer):
@@ -186,9 +186,7 @@ class DPAdamBC(NoiseAwareOptimizer):
         self._check_noise_is_known()
         with torch.no_grad():
             for group in self.param_groups:
-                updates = self._advance(group)
-                update = _update_together if _is_foreach(group, updates) else _update_each
-                update(updates, group)
+                _update(self._advance(group), group)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -262,28 +260,13 @@ class _Update(NamedTuple):
     """Φ̂_t."""
 
 
-def _update_each(updates: Sequence[_Update], group: Mapping[str, Any]) -> None:
-    # Algorithm 2, lines 8 to 12, one parameter after the other.
+def _update(updates: Sequence[_Update], group: Mapping[str, Any]) -> None:
+    # Algorithm 2, lines 8 to 12: all parameters of one device and dtype together, or one after the other.
     β1, β2 = group["betas"]
-    for update in updates:
-        m, v, g = update.exp_avg, update.exp_avg_sq, update.grad
-        θ = update.param.to(m.dtype)
-        if group["weight_decay"] != 0:
-            θ.mul_(1 - group["lr"] * group["weight_decay"])
-        m.lerp_(g, 1 - β1)
-        v.mul_(β2).addcmul_(g, g, value=1 - β2)
-        root = v.div(update.debias).sub_(update.noise).clamp_min_(_floor(group, v)).sqrt_()
-        θ.addcdiv_(m, root, value=-update.step_size)
-        if θ is not update.param:
-            update.param.copy_(θ)
-
-
-def _update_together(updates: Sequence[_Update], group: Mapping[str, Any]) -> None:
-    # The same operations in the same order, on all parameters of one device and dtype at a time.
-    β1, β2 = group["betas"]
+    together = all(update.param.is_cuda for update in updates) if group["foreach"] is None else group["foreach"]
     alike: dict[Any, list[_Update]] = defaultdict(list)
-    for update in updates:
-        alike[update.param.device, update.param.dtype].append(update)
+    for place, update in enumerate(updates):
+        alike[(update.param.device, update.param.dtype) if together else place].append(update)
     for batch in alike.values():
         params, g, m, v, step_sizes, debias, noise = (list(column) for column in zip(*batch, strict=True))
         θ = [p.to(v[0].dtype) for p in params]
@@ -301,12 +284,6 @@ def _update_together(updates: Sequence[_Update], group: Mapping[str, Any]) -> No
             torch._foreach_copy_(params, θ)
 
 
-def _is_foreach(group: Mapping[str, Any], updates: Sequence[_Update]) -> bool:
-    if group["foreach"] is None:
-        return all(update.param.is_cuda for update in updates)
-    return bool(group["foreach"])
-
-
 def _floor(group: Mapping[str, Any], moment: Any) -> float:
     limits = torch.finfo(moment.dtype)
     return min(max(group["floor"], limits.tiny), limits.max)
@@ -320,18 +297,3 @@ def _check_gradients(params: Iterable[Any]) -> None:
     for p in params:
         if p.grad is not None and p.grad.layout != torch.strided:
             raise ParameterError("grad", p.grad.layout, "a dense tensor (sparse embedding gradients carry no noise)")
-
-
-def adambc(
-    params: Iterable[Any],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    weight_decay: float,
-    noise_variance: float | None,
-    floor: float | None,
-    **_: Any,
-) -> DPAdamBC:
-    """Make the optimizer that recipes call "adambc"."""
-    variance, least = required(noise_variance=noise_variance, floor=floor, by="adambc")
-    return DPAdamBC(params, lr, betas, noise_variance=variance, floor=least, weight_decay=weight_decay)

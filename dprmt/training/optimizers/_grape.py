@@ -35,7 +35,7 @@ import torch
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.training.norms import full_precision
-from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked, required
+from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked
 from dprmt.training.subspaces import Subspaces
 
 Rule = Literal["adam", "adambc", "sgd"]
@@ -292,19 +292,23 @@ def _mean_share(β1: float, steps: int) -> float:
     return 1 - β1 * (1 - β1**steps) / (steps * (1 - β1))
 
 
-def grape(
-    params: Iterable[Any],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    noise_variance: float | None,
-    subspaces: Subspaces | None,
-    **_: Any,
-) -> DPGrape:
-    """Make the optimizer that recipes call "grape"."""
-    variance, projectors = required(noise_variance=noise_variance, subspaces=subspaces, by="grape")
-    return DPGrape(
-        params, lr, subspaces=projectors, betas=betas, eps=eps, weight_decay=weight_decay, noise_variance=variance
-    )
+def released_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return what a step releases of a parameter's gradient: for a weight that DP-GRAPE projects, the projection.
+
+    Parameters
+    ----------
+    parameter : Tensor
+        A trained parameter, between the noise and the optimizer's step.
+
+    Returns
+    -------
+    Tensor or None
+        Its noisy gradient, if there is one.
+
+    Examples
+    --------
+    >>> released_gradient(torch.nn.Parameter(torch.zeros(2))) is None
+    True
+    """
+    projected: torch.Tensor | None = getattr(parameter, "projected_grad", None)
+    return parameter.grad if projected is None else projected

@@ -139,11 +139,3 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "floor": partial(check_real, "floor", low=0.0, low_open=True),
     "foreach": _checked_foreach,
 }
-
-
-def required(*, by: str, **options: Any) -> tuple[Any, ...]:
-    """Return options without which an optimizer cannot be made, or a ParameterError."""
-    for name, value in options.items():
-        if value is None:
-            raise ParameterError(name, None, f"given for {by!r}")
-    return tuple(options.values())

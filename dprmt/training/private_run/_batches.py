@@ -16,14 +16,14 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.accounting import Poisson, RandomAllocation, Sampling
+from dprmt.accounting import CyclicPoisson, Poisson, RandomAllocation, Sampling
 from dprmt.training.norms import SampleId
 from dprmt.training.private_run._owners import Owners, Part
 from dprmt.training.private_run._processes import rank
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
-_RESOLUTION = 2.0**24  # values of one float32 of torch.rand, which a sample is drawn by
+RESOLUTION = 2.0**24  # values of one float32 of torch.rand, which a sample is drawn by
 _REPLACED = (SequentialSampler, RandomSampler, DistributedSampler)
 _KEPT = (
     "num_workers",
@@ -41,7 +41,7 @@ _KEPT = (
 
 def poisson(batch_size: float, samples: int) -> Poisson:
     """Make Poisson sampling at the smallest rate, at least the nominal one, that ``torch.rand`` can draw exactly."""
-    return Poisson(min(1.0, math.ceil(batch_size / samples * _RESOLUTION) / _RESOLUTION))
+    return Poisson(min(1.0, math.ceil(batch_size / samples * RESOLUTION) / RESOLUTION))
 
 
 class Draws:
@@ -52,7 +52,7 @@ class Draws:
     """
 
     def __init__(self, samples: int, sampling: Sampling, randomness: Randomness) -> None:
-        assert isinstance(sampling, Poisson | RandomAllocation)  # what a private run offers, without a largest size
+        assert isinstance(sampling, Poisson | CyclicPoisson | RandomAllocation)  # without a largest size
         assert getattr(sampling, "at_most", None) is None
         self._samples, self._sampling, self.randomness = samples, sampling, randomness
         self._epoch: tuple[int, list[list[int]]] | None = None
@@ -60,7 +60,7 @@ class Draws:
 
     def epoch_under_way(self, charged: int) -> bytes | None:
         """Return the secret of the allocation that this many recorded steps have begun, where it may be kept."""
-        per_epoch = None if isinstance(self._sampling, Poisson) else self._sampling.steps_per_epoch
+        per_epoch = self._sampling.steps_per_epoch
         if per_epoch is None or not charged % per_epoch or self.randomness.secure:
             return None
         return self._secret(charged // per_epoch)
@@ -75,12 +75,15 @@ class Draws:
 
     def at(self, charged: int) -> list[int]:
         """Return the batch of the step that comes after so many charged ones."""
-        if isinstance(self._sampling, Poisson):
+        if not isinstance(self._sampling, RandomAllocation):
             generator = self.randomness.generator(f"Poisson sampling after {charged} steps")
+            group = range(charged % self._sampling.bands, self._samples, self._sampling.bands)
+            rate = self._sampling.step_rate
             if isinstance(generator, SecureRandom):
-                return generator.poisson_sample(self._samples, self._sampling.rate)
-            drawn = torch.rand(self._samples, generator=generator) < self._sampling.rate
-            return drawn.nonzero().ravel().tolist()
+                return [group[place] for place in generator.poisson_sample(len(group), rate)]
+            exact = math.floor(rate * RESOLUTION) / RESOLUTION  # of what torch.rand can draw
+            drawn = torch.rand(len(group), generator=generator) < exact
+            return [group[place] for place in drawn.nonzero().ravel().tolist()]
         epoch, step = divmod(charged, self._sampling.steps_per_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
             secret = self._secret(epoch)

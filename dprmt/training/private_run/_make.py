@@ -14,13 +14,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting import ExactNorms, Poisson, RandomAllocation, calibrate
+from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation, calibrate
 from dprmt.training.clipping import Units, plan_private
-from dprmt.training.clipping._norms import NormsWanted
+from dprmt.training.clipping._layer_kinds import NormsWanted
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import DPGrape
-from dprmt.training.private_run._batches import Source, checked_data, poisson
+from dprmt.training.private_run._banded_noise import BandedNoise
+from dprmt.training.private_run._batches import RESOLUTION, Source, checked_data, poisson
+from dprmt.training.private_run._clipping_norm import AdaptiveClipping, ClippingNorm, first_norm
 from dprmt.training.private_run._ledger import whole_epochs
 from dprmt.training.private_run._owners import Owners, read_owners
 from dprmt.training.private_run._processes import from_first, rank
@@ -50,13 +52,14 @@ def make_private(
     dataset_or_loader: Any,
     *,
     norms: NormsWanted,
-    clipping_norm: float,
+    clipping_norm: ClippingNorm,
     batch_size: float | None = None,
     steps: SupportsIndex | None = None,
     epochs: float | None = None,
     target_epsilon: float | None = None,
     delta: float | None = None,
     noise_multiplier: float | None = None,
+    noise: BandedNoise | None = None,
     micro_batch_size: SupportsIndex | None = None,
     sampling: str = "poisson",
     owners: str | Sequence[int | str] | torch.Tensor | None = None,
@@ -86,8 +89,9 @@ def make_private(
     norms : str, Norms or NormEstimator
         Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory. ``Hutchinson(probes, secret=...)`` and
         ``HutchPlusPlus(...)`` estimate norms.
-    clipping_norm : float
-        Largest norm C > 0 of a sample's gradient in the sum (Opacus' ``max_grad_norm``).
+    clipping_norm : float, AdaptiveClipping or "automatic"
+        Largest norm C > 0 of a sample's gradient in the sum (Opacus' ``max_grad_norm``). :class:`AdaptiveClipping` lets
+        it follow a quantile of norms. ``"automatic"`` divides each gradient g by |g| + 0.01 instead, so that C = 1.
     batch_size : float, optional
         *Expected* logical batch size over all processes; by default the loader's.
     steps, epochs : int, float
@@ -96,6 +100,8 @@ def make_private(
         Exactly one of them: the ε > 0 that the planned steps may cost, or σ > 0.
     delta : float, optional
         δ in (0, 1). Required with a target and with ``ledger``.
+    noise : BandedNoise, optional
+        Noise that is correlated between steps; batches then come from groups of samples in turn.
     micro_batch_size : int, optional
         Rows clipped together, >= 1; by default all.
     sampling : {"poisson", "allocation"}
@@ -121,7 +127,7 @@ def make_private(
     progress : bool
         Whether to show a bar with ε; it needs tqdm.
     **others
-        None: Opacus' names raise an error with the right name.
+        Not accepted. Names of Opacus' arguments raise an error with the name to use.
 
     Returns
     -------
@@ -164,20 +170,25 @@ def make_private(
     micro = None if micro_batch_size is None else check_count("micro_batch_size", micro_batch_size)
     n = len(Source(data, groups, micro).dataset) if groups is None else len(groups.names)
     size = check_real("batch_size", batch_size, low=0.0, low_open=True, high=float(n))
-    if check_choice("sampling", sampling, ("poisson", "allocation")) == "poisson":
-        scheme: Poisson | RandomAllocation = poisson(size, n)
+    if noise is not None:
+        _check_noise(noise, clipping_norm, optimizer, sampling, denoising, telemetry)
+        scheme: Poisson | RandomAllocation | CyclicPoisson = noise.sampling(size, n, RESOLUTION)
+    elif check_choice("sampling", sampling, ("poisson", "allocation")) == "poisson":
+        scheme = poisson(size, n)
     else:
         scheme = RandomAllocation(max(1, round(n / size)))
     total = _steps(steps, epochs, scheme, n / size)
     σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     distributed = several and torch.distributed.get_world_size() > 1
+    if distributed and noise is not None:
+        raise ParameterError("noise", noise, "left out with several processes", "remove noise, or use one process")
     randomness = Randomness(from_first(secrets.token_bytes(32)), True, bool(secure))
     probes = ProbeGenerator(randomness.derive("probes"))
     plan = plan_private(
         model,
         norms=norms,
-        clipping_norm=clipping_norm,
+        clipping_norm=first_norm(clipping_norm),
         expected_batch_size=size,
         tokens=tokens,
         probe_generator=probes,
@@ -190,6 +201,8 @@ def make_private(
     if groups is not None:
         groups = replace(groups, alone=plan.regime == "alone")
     mechanism = plan.record.mechanism(1.0 if σ is None else σ, scheme)
+    if isinstance(clipping_norm, AdaptiveClipping):
+        mechanism = _with_count(mechanism, clipping_norm)
     if target is not None:
         length = whole_epochs(total, mechanism.steps_per_epoch)
         mechanism = calibrate(mechanism, steps=length, target_epsilon=target, delta=δ)
@@ -208,11 +221,38 @@ def make_private(
         delta=δ,
         most_charged=math.inf if target is None else whole_epochs(total, mechanism.steps_per_epoch),
         randomness=randomness,
+        clipping=clipping_norm,
+        noise=noise,
         ledger=folder,
         denoising=denoising,
         telemetry={} if telemetry is True else telemetry or None,
         progress=progress,
     )
+
+
+def _check_noise(
+    noise: Any, clipping_norm: Any, optimizer: torch.optim.Optimizer, sampling: str, denoising: Any, telemetry: Any
+) -> None:
+    if not isinstance(noise, BandedNoise):
+        raise ParameterError("noise", noise, "BandedNoise(bands), or left out")
+    others = {
+        "clipping_norm": clipping_norm if isinstance(clipping_norm, AdaptiveClipping) else None,
+        "sampling": None if sampling == "poisson" else sampling,
+        "optimizer": type(optimizer).__name__ if "noise_variance" in optimizer.param_groups[0] else None,
+        "denoising": denoising,
+        "telemetry": telemetry or None,
+    }
+    for name, found in others.items():
+        if found is not None:
+            allowed = "one that does not assume independent noise of one size, with BandedNoise"
+            raise ParameterError(name, found, allowed, f"remove noise, or change {name}")
+
+
+def _with_count(mechanism: DPSGD, clipping: AdaptiveClipping) -> DPSGD:
+    if not isinstance(mechanism.norms, ExactNorms):
+        allowed = "'exact' or 'ghost' with AdaptiveClipping: a count of estimated norms has no bound"
+        raise ParameterError("norms", mechanism.norms, allowed, "pass norms='ghost', or a number as clipping_norm")
+    return replace(mechanism, beside=(clipping.release,))
 
 
 def _check_names(others: Mapping[str, Any]) -> None:
@@ -231,9 +271,7 @@ def _groups(data: Any, owners: Any, units: Units | None) -> Owners | None:
     return read_owners(dataset, owners, None if units is None else units.rows_per_unit)
 
 
-def _steps(
-    steps: SupportsIndex | None, epochs: float | None, scheme: Poisson | RandomAllocation, per_epoch: float
-) -> int:
+def _steps(steps: SupportsIndex | None, epochs: float | None, scheme: Any, per_epoch: float) -> int:
     if (steps is None) == (epochs is None):
         raise ParameterError("steps, epochs", (steps, epochs), "one number", "pass exactly one of steps and epochs")
     if steps is not None:

@@ -43,6 +43,13 @@ def most_in_any(count: int) -> int:
     return int(most)
 
 
+def sum_of_all(value: float) -> float:
+    """Return the sum of all processes' numbers."""
+    total = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(total)
+    return float(total)
+
+
 def from_first(value: _Value) -> _Value:
     """Return the first process' value, in all processes."""
     if not (dist.is_available() and dist.is_initialized()):

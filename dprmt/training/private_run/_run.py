@@ -25,8 +25,10 @@ from dprmt.statements import round_up
 from dprmt.training.clipping import ClippingPlan, ShardedStep, UnitStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.norms import ProbeGenerator
+from dprmt.training.private_run._banded_noise import BandedNoise, CorrelatedNoise
 from dprmt.training.private_run._batches import Draws, MicroBatch, PrivateBatch, Source
 from dprmt.training.private_run._clip_only import ClippingOnly, named_relation
+from dprmt.training.private_run._clipping_norm import STABILITY, AdaptiveClipping, ClippingNorm, clipping_sentence
 from dprmt.training.private_run._ledger import (
     Mechanism,
     PrivacyLedger,
@@ -37,14 +39,15 @@ from dprmt.training.private_run._ledger import (
     whole_epochs,
 )
 from dprmt.training.private_run._owners import Part
-from dprmt.training.private_run._processes import from_first, in_first, most_in_any, rank
+from dprmt.training.private_run._processes import from_first, in_first, most_in_any, rank, sum_of_all
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import secret_generator
 from dprmt.training.telemetry import Telemetry
 
 Losses: TypeAlias = Callable[[Any], torch.Tensor]
 _FORMAT = 1  # of state_dict
-_STATE_KEYS = {"format", "run", "steps_taken", "charged", "attempts", "parameters", "optimizer", "description"}
+_STATE_KEYS = {"format", "run", "steps_taken", "charged", "attempts", "clipping_norm", "parameters", "optimizer"}
+_STATE_KEYS |= {"description"}
 
 
 _MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models of open runs
@@ -133,6 +136,8 @@ class PrivateRun:
         delta: float | None,
         most_charged: float,
         randomness: Randomness,
+        clipping: ClippingNorm | None = None,
+        noise: BandedNoise | None = None,
         ledger: Path | None = None,
         attempt: int = 1,
         denoising: Denoising | None = None,
@@ -152,13 +157,17 @@ class PrivateRun:
         self._batch: PrivateBatch | None = None
         self.model, σ = plan.model, self.noise_multiplier
         self._trained = {name: value for name, value in plan.model.named_parameters() if value.requires_grad}
-        for group in optimizer.param_groups:
-            if "noise_variance" in group:  # of DPAdamBC and DPGrape
-                group["noise_variance"] = plan.noise_variance(σ)
         self._draw_from(randomness)
         device = next(iter(self._trained.values())).device
         self._noise = randomness.generator(f"noise of process {rank()}", device)
         self._inner = plan.privatize(optimizer, noise_multiplier=σ, noise_generator=self._noise)
+        self._inner.clip_at(plan.clipping_norm)
+        self._clipping: ClippingNorm = plan.clipping_norm if clipping is None else clipping
+        if clipping == "automatic":
+            self._inner.optimizer.stability = STABILITY
+        self._banded = noise
+        self._correlated = None if noise is None else CorrelatedNoise(noise.coefficients(steps))
+        self._inner.optimizer.correlation = self._correlated
         self.optimizer = self._inner.optimizer.original_optimizer
         self.telemetry = self.denoising = None
         if telemetry is not None:
@@ -192,6 +201,11 @@ class PrivateRun:
         """σ: the noise's standard deviation in units of the clipping norm."""
         return self.mechanism.noise_multiplier
 
+    @property
+    def clipping_norm(self) -> float:
+        """C of the next step, which is public: a function of what was released."""
+        return float(self._inner.optimizer.max_grad_norm)
+
     def __repr__(self) -> str:
         of = f"{self.steps_taken} of {self.steps} steps taken"
         return f"<{type(self).__name__}: {of}, {self.mechanism!r}, batch_size={self._plan.expected_batch_size:g}>"
@@ -223,7 +237,11 @@ class PrivateRun:
 
         Examples
         --------
-        ``for number in range(epochs): for batch in private.epoch(): private.step(losses_of, batch)``
+        ```python
+        for number in range(epochs):
+            for batch in private.epoch():
+                private.step(losses_of, batch)
+        ```
         """
         return Epoch(self)
 
@@ -297,7 +315,8 @@ class PrivateRun:
                 yield step
                 bar.update()
                 if self._delta is not None:
-                    bar.set_postfix_str(f"ε ≤ {round_up(self._spent.after(self.steps_charged), 3)}")
+                    norm = f", C = {self.clipping_norm:.3g}" if isinstance(self._clipping, AdaptiveClipping) else ""
+                    bar.set_postfix_str(f"ε ≤ {round_up(self._spent.after(self.steps_charged), 3)}{norm}")
 
     # -------------------------------------------------------------------------------------------------------- steps
 
@@ -436,14 +455,27 @@ class PrivateRun:
             )
         self._guard.begin()
         self._guard.release()
+        self._inner.complete()  # noise is keyed by the whole sum
         self._charge()
         self._batch._is_finished, self._batch = True, None
         if isinstance(self._noise, torch.Generator):
-            state = secret_generator(self._noise.device, self._noise_key()).get_state()
-            self._noise.set_state(state)
+            secret = self._draws.randomness.derive(self._of_this_sum("noise"))
+            self._noise.set_state(secret_generator(self._noise.device, secret).get_state())
+        clipping_norm = self._next_clipping_norm()
         self._attempts += 1
         self.steps_taken += 1
-        self._inner.step()
+        with nullcontext() if self._correlated is None else self._correlated.row(self._place):
+            self._inner.step()
+        if clipping_norm is not None:
+            self._inner.clip_at(clipping_norm)
+
+    def _next_clipping_norm(self) -> float | None:
+        rule, count = self._clipping, self._inner.centred_count
+        if not isinstance(rule, AdaptiveClipping):
+            return None
+        count = sum_of_all(count) if self._processes > 1 else count
+        noise = rule.noise(self._draws.randomness.generator(self._of_this_sum("count")))
+        return from_first(rule.following(self.clipping_norm, count + noise, self._plan.expected_batch_size))
 
     @property
     def _spent(self) -> SpentEpsilon:
@@ -468,7 +500,8 @@ class PrivateRun:
     def _key(self, *purpose: str) -> bytes:
         return self._draws.randomness.derive(", ".join(purpose))
 
-    def _noise_key(self) -> bytes:
+    def _of_this_sum(self, purpose: str) -> str:
+        """Name what is drawn for the present sum, and for no other."""
         # Two sums never get the same noise, or their difference would be released without any: not after two runs went
         # on from one checkpoint with other losses, parameters, rates or numbers of rows. The sums themselves enter the
         # key. Under a secret key the noise of different sums is independent, and the same sum gets the same noise.
@@ -484,9 +517,11 @@ class PrivateRun:
                     local = each.to_local() if hasattr(each, "to_local") else each
                     facts = (local.sum(dtype=torch.float64), torch.linalg.vector_norm(local, dtype=torch.float64))
                     digest.update(struct.pack("<dd", *map(float, facts)))
+        if is_shared:
+            digest.update(struct.pack("<dd", self._inner.centred_count, self.clipping_norm))
         where = f"process {rank()}" if isinstance(self._inner, ShardedStep) else "one process"
         parts = (str(self._place), str(self._attempts), str(self._source.samples), where, digest.hexdigest())
-        return self._key("noise", *parts)
+        return ", ".join((purpose, *parts))
 
     # ------------------------------------------------------------------------------------------------ what it costs
 
@@ -551,6 +586,7 @@ class PrivateRun:
         said = privacy_card(
             compose([(self.mechanism, self._counted()), *self.releases]), self._checked_delta(delta)
         ).statement()
+        said += clipping_sentence(self._clipping) + ("" if self._banded is None else self._banded.describe(self.steps))
         if self._losses_returned:
             said += " Losses of training samples were returned during the run; the bound does not cover them."
         return said
@@ -564,7 +600,9 @@ class PrivateRun:
             "steps": self.steps,
             "steps_taken": self.steps_taken,
             "steps_charged": self._counted(),
-            "clipping_norm": self._plan.clipping_norm,
+            "clipping_norm": self.clipping_norm,
+            "clipping": self._described_clipping(),
+            "noise": "independent" if self._banded is None else self._banded.as_dict(),
             "batch_size": self._plan.expected_batch_size,
             "samples": self._source.samples,
             "layers": {layer.layer: repr(layer.norms) for layer in self._inner.record.layers},
@@ -611,11 +649,14 @@ class PrivateRun:
             "losses_returned": self._losses_returned,
             "loads": self._loads,
             "description": self._description(),
+            "clipping_norm": self.clipping_norm,
             "parameters": {name: value.detach().clone() for name, value in self._trained.items()},
             "optimizer": tree_map(_copied, self.optimizer.state_dict()),
         }
         if secret and not randomness.secure:
             state["secret"] = torch.tensor(list(randomness.secret), dtype=torch.uint8)
+            if self._correlated is not None:
+                state["noise"] = self._correlated.state_dict()
         elif (epoch := self._draws.epoch_under_way(self.steps_charged)) is not None:
             state["epoch"] = torch.tensor(list(epoch), dtype=torch.uint8)
         if self.telemetry is not None:
@@ -657,6 +698,7 @@ class PrivateRun:
             for name, value in self._trained.items():
                 value.copy_(state["parameters"][name])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._inner.clip_at(float(state["clipping_norm"]))
         self._name, self.steps_taken = state["run"], int(state["steps_taken"])
         self._attempts = max(self._attempts, int(state["attempts"]))
         self._losses_returned = self._losses_returned or bool(state["losses_returned"])
@@ -669,6 +711,8 @@ class PrivateRun:
             self._draw_from(replace(randomness, secret=bytes(state["secret"].tolist())))
         elif used:  # batches and noise of the steps that are charged already do not come again
             self._draw_from(from_first(randomness.anew()))
+        if self._correlated is not None:
+            self._correlated.load_state_dict(state.get("noise", {}), self._inner.optimizer.params)
         if keeps and "epoch" in state:
             self._draws.go_on(charged, bytes(state["epoch"].tolist()))
         self.steps_charged = max(self.steps_charged, charged)
@@ -678,11 +722,14 @@ class PrivateRun:
     def _description(self) -> dict[str, Any]:
         return {
             "mechanism": describe_mechanism(self.mechanism),
-            "clipping_norm": self._plan.clipping_norm,
+            "clipping_norm": self._described_clipping(),
             "batch_size": self._plan.expected_batch_size,
             "samples": self._source.samples,
             "parameters": {name: list(value.shape) for name, value in self._trained.items()},
         }
+
+    def _described_clipping(self) -> Any:
+        return self._clipping.as_dict() if isinstance(self._clipping, AdaptiveClipping) else self._clipping
 
     def close(self) -> torch.nn.Module:
         """Take all hooks off the model and the optimizer.

@@ -1,9 +1,9 @@
 """Noise and Poisson sampling that resist attacks on the generator and on floating-point numbers."""
 
 import dprmt.training._needs_train  # noqa: F401
-from dprmt.training.randomness._allocation import allocation as allocation
 from dprmt.training.randomness._generators import draws_from as draws_from
 from dprmt.training.randomness._generators import secret_generator as secret_generator
 from dprmt.training.randomness._secure import SecureRandom as SecureRandom
+from dprmt.training.randomness._secure import allocation as allocation
 
 __all__ = ["SecureRandom", "allocation", "draws_from", "secret_generator"]

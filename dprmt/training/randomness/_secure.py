@@ -1,4 +1,4 @@
-"""Gaussian noise and Poisson sampling from a cryptographic stream."""
+"""Gaussian noise, Poisson sampling and random allocation, also from a cryptographic stream."""
 
 from __future__ import annotations
 
@@ -7,17 +7,63 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.training.randomness._cipher import KEY_BYTES, ROOM, CipherStream
+from dprmt._validation import ParameterError, check_count, check_real, how_to_install
 
+KEY_BYTES = 32
+_ROOM = 15  # bytes that a buffer must have beyond what the cipher writes to it
 _SUMMANDS = 4  # 2n normals with n = 2: the work of the attack is 2^(53(2n - 1))
 _PIECE = 1 << 14  # entries of noise per block: half a MiB of every intermediate, which caches hold
 _LEAST = torch.tensor(2.0**-128, dtype=torch.float64, device="cpu")  # least squared uniform number
+_ZEROS = memoryview(bytes(1 << 17))  # few enough to stay in a cache with the results
+_PART = 2**36 - 32  # bytes under a nonce, at most: 32 bits count its blocks, from 2
+
+
+class CipherStream:
+    """AES-256 in counter mode: the encryption of zeros, under nonce 0, 1, 2, ….
+
+    Counter mode is GCM's here, which libraries have faster code for; its tags are not asked for. A block's counter is
+    the nonce and the block's number under it, so that none comes twice. What is left of a nonce and too short for what
+    is asked for is left out.
+    """
+
+    __slots__ = ("__encryptor", "__key", "__left", "__nonce")
+
+    def __init__(self, key: bytes) -> None:
+        self.__key, self.__nonce = key, -1
+        self.__start()
+
+    def read(self, count: int) -> bytes:
+        """Return the next bytes of the stream."""
+        parts = [min(_PART, count - first) for first in range(0, count, _PART)]
+        return b"".join([self.__with(part).update(bytes(part)) for part in parts])
+
+    def fill(self, buffer: memoryview) -> None:
+        """Overwrite a buffer with the next bytes of the stream, except for its last 15, which the library works in."""
+        count = len(buffer) - _ROOM
+        for first in range(0, count, len(_ZEROS)):
+            part = min(len(_ZEROS), count - first)
+            self.__with(part).update_into(_ZEROS[:part], buffer[first : first + part + _ROOM])
+
+    def __with(self, count: int) -> Any:
+        """Return an encryptor that has so many bytes left."""
+        if self.__left < count:
+            self.__start()
+        self.__left -= count
+        return self.__encryptor
+
+    def __start(self) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+        except ImportError:
+            raise ParameterError("secure", True, f"False, or install it: {how_to_install('secure')}") from None
+        self.__nonce, self.__left = self.__nonce + 1, _PART
+        mode = modes.GCM(self.__nonce.to_bytes(12, "big"))
+        self.__encryptor = Cipher(algorithms.AES256(self.__key), mode).encryptor()
 
 
 class SecureRandom:
@@ -223,7 +269,7 @@ class _Workspace:
         self._half = -(-count // 2)
         shape = (2, _SUMMANDS, self._half)
         size = 8 * math.prod(shape)
-        buffer = np.empty(size + ROOM, dtype=np.uint8)
+        buffer = np.empty(size + _ROOM, dtype=np.uint8)
         self.bytes, self._words = buffer.data, torch.from_numpy(buffer[:size].view("<i8").reshape(shape))
         self._numbers = self._words.view(torch.float64)  # in their place: 64 bits each
         self._radius, self._sine = self._numbers
@@ -263,3 +309,45 @@ def _put_sum(numbers: np.ndarray, radii: np.ndarray, out: np.ndarray) -> None:
     """Write the sum of four products."""
     present = len(out)
     np.einsum("ij,ij->j", numbers[:, :present], radii[:, :present], out=out)
+
+
+def allocation(samples: int, steps: int, generator: torch.Generator | SecureRandom) -> list[list[int]]:
+    """Assign each sample to one random step of an epoch.
+
+    Parameters
+    ----------
+    samples, steps : int
+        Numbers n and t, >= 1.
+    generator : torch.Generator or SecureRandom
+        A generator whose state no one can guess, such as `secret_generator`.
+
+    Returns
+    -------
+    list of list of int
+        t increasing lists that hold every position once in total; some may be empty.
+
+    Formal guarantees
+    -----------------
+    Steps of different samples are independent and exactly uniform on {0, …, t - 1}, up to the generator, because
+    numbers not below t are drawn again. No permutation is cut, so batch sizes vary as independence implies.
+
+    Examples
+    --------
+    >>> batches = allocation(6, 2, torch.Generator().manual_seed(1))
+    >>> sorted(batches[0] + batches[1])
+    [0, 1, 2, 3, 4, 5]
+    """
+    step_of = _uniform(samples, steps, generator)
+    order = torch.argsort(step_of, stable=True)
+    sizes = torch.bincount(step_of, minlength=steps).tolist()
+    return [part.tolist() for part in torch.split(order, sizes)]
+
+
+def _uniform(count: int, below: int, generator: torch.Generator | SecureRandom) -> torch.Tensor:
+    if isinstance(generator, SecureRandom):
+        return generator.integers(count, below)
+    values = 1 << (below - 1).bit_length()
+    drawn = torch.randint(values, (count,), generator=generator)
+    while (again := torch.nonzero(drawn >= below)[:, 0]).numel():
+        drawn[again] = torch.randint(values, (again.numel(),), generator=generator)
+    return drawn

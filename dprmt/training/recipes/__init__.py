@@ -3,6 +3,7 @@
 `load_recipe` reads a file or one of the `builtin_recipes`; torch is not needed for it.
 """
 
+from dprmt._lazy import public_names as _public_names
 from dprmt.training.recipes._recipe import Recipe as Recipe
 from dprmt.training.recipes._recipe import Settings as Settings
 from dprmt.training.recipes._recipe import builtin_recipes as builtin_recipes
@@ -28,29 +29,4 @@ from dprmt.training.recipes._words import EstimatorWord as EstimatorWord
 from dprmt.training.recipes._words import OptimizerWord as OptimizerWord
 from dprmt.training.recipes._words import Word as Word
 
-__all__ = [
-    "DENOISERS",
-    "NORMS",
-    "OPTIMIZERS",
-    "DataRecipe",
-    "DenoiserWord",
-    "DenoisingRecipe",
-    "DistributedRecipe",
-    "EstimatorWord",
-    "EvaluationRecipe",
-    "LoraRecipe",
-    "ModelRecipe",
-    "NormsRecipe",
-    "OptimizerRecipe",
-    "OptimizerWord",
-    "PrivacyRecipe",
-    "Recipe",
-    "Settings",
-    "TelemetryRecipe",
-    "TrainingRecipe",
-    "Word",
-    "builtin_recipes",
-    "is_folder",
-    "load_recipe",
-    "recipe_from_dict",
-]
+__all__ = _public_names(vars())

@@ -164,7 +164,7 @@ class EstimatorWord(Word):
 
 
 _ESTIMATORS, _OPTIMIZERS = "dprmt.training.norms", "dprmt.training.optimizers"
-_METHODS = "dprmt.training.denoising._methods"
+_METHODS = "dprmt.training.denoising._options"
 
 NORMS: Words[EstimatorWord | None] = Words(
     "dprmt.norms",
@@ -183,12 +183,12 @@ OPTIMIZERS: Words[OptimizerWord] = Words(
     "dprmt.optimizers",
     OptimizerWord,
     {
-        "gd": OptimizerWord(f"{_OPTIMIZERS}._torch:gd"),
-        "gdm": OptimizerWord(f"{_OPTIMIZERS}._torch:gdm", keeps_momentum=True),
-        "adam": OptimizerWord(f"{_OPTIMIZERS}._torch:adam", keeps_momentum=True),
-        "adamw": OptimizerWord(f"{_OPTIMIZERS}._torch:adamw", keeps_momentum=True),
-        "adambc": OptimizerWord(f"{_OPTIMIZERS}._adambc:adambc", keeps_momentum=True),
-        "grape": OptimizerWord(f"{_OPTIMIZERS}._grape:grape", in_subspaces=True),
+        "gd": OptimizerWord(f"{_OPTIMIZERS}._make:gd"),
+        "gdm": OptimizerWord(f"{_OPTIMIZERS}._make:gdm", keeps_momentum=True),
+        "adam": OptimizerWord(f"{_OPTIMIZERS}._make:adam", keeps_momentum=True),
+        "adamw": OptimizerWord(f"{_OPTIMIZERS}._make:adamw", keeps_momentum=True),
+        "adambc": OptimizerWord(f"{_OPTIMIZERS}._make:adambc", keeps_momentum=True),
+        "grape": OptimizerWord(f"{_OPTIMIZERS}._make:grape", in_subspaces=True),
     },
 )
 """``optimizer.name``. Entry points ``dprmt.optimizers`` are `OptimizerWord`."""

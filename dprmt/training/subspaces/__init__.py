@@ -11,20 +11,8 @@ and given to the optimizer is PᵀG (r × n). Numbers stored per sample, T token
 """
 
 import dprmt.training._needs_train  # noqa: F401
-from dprmt.training.subspaces._ranks import LayerShape as LayerShape
-from dprmt.training.subspaces._ranks import RankRule as RankRule
-from dprmt.training.subspaces._ranks import at_most as at_most
-from dprmt.training.subspaces._ranks import share_of_dimension as share_of_dimension
-from dprmt.training.subspaces._subspaces import ProjectedMatrix as ProjectedMatrix
-from dprmt.training.subspaces._subspaces import Projector as Projector
+from dprmt.training.subspaces._subspaces import LayerShape as LayerShape
+from dprmt.training.subspaces._subspaces import RankRule as RankRule
 from dprmt.training.subspaces._subspaces import Subspaces as Subspaces
 
-__all__ = [
-    "LayerShape",
-    "ProjectedMatrix",
-    "Projector",
-    "RankRule",
-    "Subspaces",
-    "at_most",
-    "share_of_dimension",
-]
+__all__ = ["LayerShape", "RankRule", "Subspaces"]

@@ -10,119 +10,82 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
 from torch import nn
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms import ProbeGenerator, is_conv1d
-from dprmt.training.subspaces._ranks import LayerShape, RankRule
 
 
-@dataclass(frozen=True, eq=False)
-class ProjectedMatrix:
-    """A weight matrix whose gradient is projected along its longer side.
+@dataclass(frozen=True)
+class LayerShape:
+    """Shape of a layer, the only input of a rule: nothing that depends on the data.
 
     Parameters
     ----------
     name : str
         Name of the weight, as in ``model.named_parameters()``.
-    weight : torch.nn.Parameter
-        The matrix.
-    rank : int
-        Rank r of the projector; the largest one if a rule adapts it.
-
-    Attributes
-    ----------
-    axis : int
-        The projected axis of the weight: the longer one, the first of equal ones.
     m, n : int
-        Lengths of the projected side and of the other one.
+        Lengths of the longer side, which is projected, and of the other one.
+    """
+
+    name: str
+    m: int
+    n: int
+
+
+RankRule: TypeAlias = Callable[[LayerShape], int | None]
+"""r for a layer, or None for a layer that is not to be projected."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedMatrix:
+    """A weight matrix whose gradient is projected along its longer side ``axis``, the first of equal ones.
+
+    ``rank``: r of the projector; ``m``, ``n``: lengths of the projected side and of the other one.
     """
 
     name: str
     weight: nn.Parameter
+    axis: int
     rank: int
-    axis: int = field(init=False)
-    m: int = field(init=False)
-    n: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        axis, sizes = projected_axis(self.weight), self.weight.shape
-        for name, value in (("axis", axis), ("m", sizes[axis]), ("n", sizes[1 - axis])):
-            object.__setattr__(self, name, value)
+    m: int
+    n: int
 
     def orient(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Reorient a matrix like the weight as m × n, or back.
-
-        Parameters
-        ----------
-        matrix : Tensor, shape (p, d) or (m, n)
-            A matrix.
-
-        Returns
-        -------
-        Tensor
-            A view.
-        """
+        """Reorient a matrix like the weight as m × n, or back; a view."""
         return matrix if self.axis == 0 else matrix.mT
 
 
-def projected_axis(weight: torch.Tensor) -> int:
-    """Return the longer axis, the first of equal ones: what is left, r × n, is smallest then."""
-    return 0 if weight.shape[0] >= weight.shape[1] else 1
-
-
 def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> list[ProjectedMatrix]:
-    """Find the trainable weights of Linear and Conv1D layers, including LoRA, that ``rank`` selects.
-
-    ``rank`` is one r for all layers, a mapping from weight names to r, or a function of a :class:`LayerShape` that
-    returns r or None. Layers without r are not projected.
-    """
-    if not isinstance(rank, Mapping) and not callable(rank):
-        check_count("rank", rank)
-    weights = dict(_matrices(model))
-    if isinstance(rank, Mapping):
-        for name in rank:
-            if name not in weights:
-                allowed = "keyed by trainable weights of Linear or Conv1D layers"
-                raise ParameterError("rank", name, allowed)
+    """Find the trainable weights of Linear and Conv1D layers, including LoRA, that ``rank`` selects."""
+    weights = {
+        f"{prefix}.weight".lstrip("."): module.weight
+        for prefix, module in model.named_modules()
+        if (type(module) is nn.Linear or is_conv1d(module)) and module.weight.requires_grad
+    }
+    if isinstance(rank, Mapping) and (unknown := rank.keys() - weights):
+        raise ParameterError("rank", min(unknown), "keyed by trainable weights of Linear or Conv1D layers")
     layers = []
     for name, weight in weights.items():
-        axis = projected_axis(weight)
-        shape = LayerShape(name, weight.shape[axis], weight.shape[1 - axis])
-        r = _rank_of(shape, rank)
-        if r is not None:
-            layers.append(ProjectedMatrix(name, weight, r))
+        axis = 0 if weight.shape[0] >= weight.shape[1] else 1
+        m, n = weight.shape[axis], weight.shape[1 - axis]
+        given = (
+            rank.get(name) if isinstance(rank, Mapping) else rank(LayerShape(name, m, n)) if callable(rank) else rank
+        )
+        if given is not None:
+            r = check_count(f"rank of {name}", given)
+            if r > m:
+                raise ParameterError(f"rank of {name}", r, f"at most {m}, the layer's longer side ({m} x {n})")
+            layers.append(ProjectedMatrix(name, weight, axis, r, m, n))
     if not layers:
         raise ParameterError("rank", rank, "one that projects at least one trainable Linear or Conv1D layer")
     return layers
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Return whether the weight is (out, in), as in ``torch.nn.Linear``."""
-    return type(module) is nn.Linear
-
-
-def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for prefix, module in model.named_modules():
-        if (is_linear(module) or is_conv1d(module)) and module.weight.requires_grad:
-            yield f"{prefix}.weight" if prefix else "weight", module.weight
-
-
-def _rank_of(shape: LayerShape, rank: int | Mapping[str, int] | RankRule) -> int | None:
-    chosen = rank.get(shape.name) if isinstance(rank, Mapping) else rank(shape) if callable(rank) else rank
-    if chosen is None:
-        return None
-    r = check_count(f"rank of {shape.name}", chosen)
-    if r > shape.m:
-        allowed = f"at most {shape.m}, the layer's longer side ({shape.m} x {shape.n})"
-        raise ParameterError(f"rank of {shape.name}", r, allowed)
-    return r
 
 
 Projector = Literal["gaussian", "stiefel", "svd"]
@@ -136,7 +99,8 @@ class Subspaces:
     model : torch.nn.Module
         Its trainable Linear and Conv1D weights, LoRA's among them, are projected along their longer side m.
     rank : int, mapping of str to int, or rule
-        r: see ``find_layers``; :func:`share_of_dimension` and :func:`at_most` are rules.
+        One r for all layers, r by weight name, or a function from a `LayerShape` to r. A layer without r, or whose
+        r is None, is not projected.
     refresh_every : int
         F >= 1 steps that share a subspace.
     projector : {"gaussian", "stiefel", "svd"}
@@ -145,9 +109,6 @@ class Subspaces:
     seed : int, optional
         In [0, 2²⁵⁶), from which the random projectors are drawn. It may be public, but must be chosen without looking
         at the private data. By default a new one; saved with the state.
-    keep : bool
-        Whether the projectors, Σ m·r numbers, are kept between uses instead of drawn again. Projectors of "svd" are
-        always kept.
 
     Attributes
     ----------
@@ -181,7 +142,6 @@ class Subspaces:
         refresh_every: SupportsIndex = 100,
         projector: Projector = "gaussian",
         seed: int | None = None,
-        keep: bool = False,
     ) -> None:
         self.kind = check_choice("projector", projector, get_args(Projector))
         self.refresh_every = check_count("refresh_every", refresh_every)
@@ -194,7 +154,6 @@ class Subspaces:
         self._shapes = {layer.name: layer.weight.shape for layer in self.layers}
         self.seed = secrets.randbits(128) if seed is None else seed
         self._generator = ProbeGenerator(self.seed)
-        self._keep = keep
         self._held: dict[str, torch.Tensor] = {}
         self.step, self.period = 0, 0
 
@@ -276,10 +235,7 @@ class Subspaces:
             matrix = draw(purpose="projector")
         else:
             matrix = _scaled_frame(draw(purpose="orthonormal projector", dtype=torch.float64)).float()
-        matrix = matrix.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
-        if self._keep:
-            self._held[layer.name] = matrix
-        return matrix
+        return matrix.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
 
     def find(self, weight: torch.Tensor, released: torch.Tensor) -> torch.Tensor:
         """Take the leading singular vectors of a released gradient as the projector of this period.

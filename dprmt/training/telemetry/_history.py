@@ -1,10 +1,11 @@
-"""From numbers of single steps to readings of a window, with intervals."""
+"""From numbers of single steps to readings of a window, with intervals, and to advice on the learning rate."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dprmt.spectra import (
     Estimate,
     UpdateProducts,
     best_rate_factor,
+    displacement_factor,
     objective_change,
     signal_energy_over_steps,
     update_curvature,
@@ -201,3 +203,45 @@ def _scaled(rows: NDArray[np.float64], steps: int, memory: float) -> UpdateProdu
 
 def _tensor(values: Any) -> torch.Tensor:
     return torch.tensor(np.array(values, dtype=np.float64))
+
+
+def advice(slope: float, deviation: float, change: Estimate, failure: float) -> dict[str, Any]:
+    """Advise on the learning rate from the slope along all that was done and the objective's change (T6).
+
+    ``failure`` belongs to the slope's interval. Factors within 10 % of 1 gain less than one part in a hundred of the
+    decrease; a rate is about right if all of the interval is within a factor of 2.
+    """
+    half = -NormalDist().inv_cdf(failure / 2) * deviation
+    factor = displacement_factor(Estimate(slope, slope - half, slope + half), change)
+    value, low, high = float(factor.value), float(factor.low), float(factor.high)
+    rate = "unknown"
+    if low > 1 and value >= 1.1:
+        rate = "too low"
+    elif high < 1 and value <= 1 / 1.1:
+        rate = "too high"
+    elif low >= 0.5 and high <= 2:
+        rate = "about right"
+    silent = abs(slope) <= half and change.low <= 0 <= change.high
+    return {
+        "rate": rate,
+        "factor": {"value": value, "low": low, "high": high},
+        "says": _sentence(rate, value, low, high, silent=bool(silent)),
+    }
+
+
+def _sentence(rate: str, value: float, low: float, high: float, *, silent: bool) -> str:
+    span = f"{_factor(low)} to {_factor(high)} ×"
+    if rate == "too low":
+        at = f"about {_factor(value)} ×" if value < 100 else "many times"
+        return f"rate too low: all that was done should have been {at} as long ({span})"
+    if rate == "too high":
+        return f"rate too high: all that was done should have been about {_factor(value)} × as long ({span})"
+    if rate == "about right":
+        return f"rate about right: all that was done is as long as it should be, give or take ({span})"
+    if silent:
+        return "too little signal to set a rate"
+    return f"cannot tell whether the rate is right: all that was done should have been {span} as long"
+
+
+def _factor(value: float) -> str:
+    return "∞" if value >= 1e4 else f"{value:.2g}" if value < 99.5 else f"{value:.0f}"

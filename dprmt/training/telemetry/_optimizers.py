@@ -7,16 +7,12 @@ whose every entry moves by the same entry of the gradient; the ones below are su
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from dprmt.training.optimizers import DPAdamBC
-from dprmt.training.telemetry._vectors import Vector, joined, vector
-
-_TINY = 1e-30  # added to a root of 0, where the gradient was 0 too
 
 
 def has_known_response(optimizer: torch.optim.Optimizer) -> bool:
@@ -41,56 +37,44 @@ def white_noise_step(group: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def last_update(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], group: Mapping[str, Any], gradient: Vector
-) -> tuple[Vector, Vector | float]:
-    """Return the update that the optimizer has just made of this gradient, as a new vector, and its response.
+    optimizer: torch.optim.Optimizer, p: torch.Tensor, group: Mapping[str, Any], gradient: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | float]:
+    """Return the update that the optimizer has just made of a parameter's gradient, as a new vector, and its response.
 
-    Parameters of one group are one vector, in their order; the response is one number for all entries, or one an entry.
+    The response is one number for all entries, or one an entry.
     """
-    state = [optimizer.state[p] for p in parameters]
     if isinstance(optimizer, torch.optim.SGD):
-        return _descent(parameters, state, group, gradient)
-    times = [(float(own["step"]), float(own.get("noise_average", 0.0))) for own in state]
-    if len(set(times)) == 1:
-        return _adam(optimizer, parameters, state, group, gradient)
-    found, start = [], 0
-    for p in parameters:
-        end = start + p.numel()
-        found.append(last_update(optimizer, [p], group, gradient[start:end]))
-        start = end
-    return joined([update for update, _ in found]), joined([response for _, response in found])
+        return _descent(p, optimizer.state[p], group, gradient)
+    return _adam(optimizer, p, group, gradient)
 
 
 def _descent(
-    parameters: Sequence[torch.Tensor], state: Sequence[Mapping[str, Any]], group: Mapping[str, Any], g: Vector
-) -> tuple[Vector, float]:
+    p: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any], g: torch.Tensor
+) -> tuple[torch.Tensor, float]:
     α, β, λ = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
     if β and not group["nesterov"]:
-        return _entries(state, "momentum_buffer") * -α, α
+        return flat(state["momentum_buffer"]) * -α, α
     # x_{t+1} = x_t - α(g + λx_t + βb) is solved for x_t, of which U is a multiple.
-    moved = g if not β else g + β * _entries(state, "momentum_buffer")
+    moved = g if not β else g + β * flat(state["momentum_buffer"])
     update = moved * -α
     if λ:
-        update -= α * λ / (1 - α * λ) * (_places(parameters) - update)
+        update -= α * λ / (1 - α * λ) * (flat(p) - update)
     return update, α * (1 + β)
 
 
 def _adam(
-    optimizer: torch.optim.Optimizer,
-    parameters: Sequence[torch.Tensor],
-    state: Sequence[Mapping[str, Any]],
-    group: Mapping[str, Any],
-    g: Vector,
-) -> tuple[Vector, Vector]:
-    (β1, β2), step = group["betas"], float(state[0]["step"])
+    optimizer: torch.optim.Optimizer, p: torch.Tensor, group: Mapping[str, Any], g: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    state = optimizer.state[p]
+    (β1, β2), step = group["betas"], float(state["step"])
     α, λ = float(group["lr"]), float(group["weight_decay"])
     debias1, debias2 = 1 - β1**step, 1 - β2**step
     root, inverse, factor = _roots(optimizer, group, state, debias2)
-    update = _entries(state, "exp_avg") * inverse
+    update = flat(state["exp_avg"]) * inverse
     update *= -α * factor / debias1
     decoupled = isinstance(optimizer, torch.optim.AdamW | DPAdamBC) or group.get("decoupled_weight_decay")
     if λ and not decoupled:
-        g = g + λ * (_places(parameters) - update)
+        g = g + λ * (flat(p) - update)
     # D = h(αc₁ + c₂Ug/r), where c₂ is 0 for entries at DP-AdamBC's floor.
     response = update * g
     response /= root
@@ -98,31 +82,32 @@ def _adam(
     response += α * factor * (1 - β1) / debias1
     response *= inverse
     if λ and decoupled:
-        update -= α * λ / (1 - α * λ) * (_places(parameters) - update)
+        update -= α * λ / (1 - α * λ) * (flat(p) - update)
     return update, response
 
 
 def _roots(
-    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], state: Sequence[Mapping[str, Any]], debias: float
-) -> tuple[Vector, Vector, float]:
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], state: Mapping[str, Any], debias: float
+) -> tuple[torch.Tensor, torch.Tensor, float]:
     # The r that g̃ moves, infinite where it moves nothing, and h by which the moment is multiplied: both except for a
     # factor, which divides r and multiplies h, so that no pass over the entries is spent on it.
-    second = _entries(state, "exp_avg_sq")
-    xp: Any = np if isinstance(second, np.ndarray) else torch
+    second = flat(state["exp_avg_sq"])
     if isinstance(optimizer, DPAdamBC):
-        floor = max(float(group["floor"]), float(xp.finfo(second.dtype).tiny))
-        square = second / debias - float(state[0]["noise_average"]) / debias
-        inverse = 1 / xp.sqrt(xp.clip(square, floor, None))
-        return xp.where(square > floor, 1 / inverse, math.inf), inverse, 1.0
-    root, factor = xp.sqrt(second), math.sqrt(debias)
-    root += _TINY
-    inverse = root + factor * float(group["eps"])
-    return root, xp.reciprocal(inverse, out=inverse), factor
+        floor = max(float(group["floor"]), torch.finfo(second.dtype).tiny)
+        square = second / debias - float(state["noise_average"]) / debias
+        inverse = square.clamp_min(floor).rsqrt()
+        return torch.where(square > floor, 1 / inverse, math.inf), inverse, 1.0
+    root, factor = second.sqrt().add_(1e-30), math.sqrt(debias)  # a root of 0, where the gradient was 0 too
+    return root, (root + factor * float(group["eps"])).reciprocal_(), factor
 
 
-def _entries(state: Sequence[Mapping[str, Any]], name: str) -> Vector:
-    return joined([vector(own[name]) for own in state])
+def flat(values: torch.Tensor) -> torch.Tensor:
+    """Return the entries in a row, without a graph."""
+    return values.detach().reshape(-1)
 
 
-def _places(parameters: Sequence[torch.Tensor]) -> Vector:
-    return joined([vector(p) for p in parameters])
+def dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return the inner product of two vectors, in single precision or better."""
+    if first.dtype.itemsize < 4 or first.dtype != second.dtype:
+        first, second = first.float(), second.float()
+    return torch.dot(first, second)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +15,13 @@ from opacus.optimizers import DPOptimizer
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.spectra import Estimate
 from dprmt.training.denoising import gradient_noise_std
-from dprmt.training.optimizers import DPGrape
-from dprmt.training.telemetry._advice import EARLIEST, FAILURE, advice
+from dprmt.training.denoising._step import NamedParameters, checked_parameters
+from dprmt.training.optimizers import DPGrape, released_gradient
 from dprmt.training.telemetry._displacement import Displacement
-from dprmt.training.telemetry._history import ROWS, History
-from dprmt.training.telemetry._optimizers import has_known_response, last_update, memory_of, white_noise_step
-from dprmt.training.telemetry._vectors import Pack, Vector, dot, joined, largest, numbers, packs, total, vector
+from dprmt.training.telemetry._history import ROWS, History, advice
+from dprmt.training.telemetry._optimizers import dot, flat, has_known_response, last_update, memory_of, white_noise_step
 
 _POWERS = np.array([[0], [0], [2], [2], [0], [4], [2], [2], [0]])  # powers of s in each of `ROWS`
-NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 
 
 class Telemetry:
@@ -120,10 +118,9 @@ class Telemetry:
         self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
         self._sigma()
         self._every, self._step = check_count("every", every), 0
-        self._packs = packs(self._groups)
-        self._updates: dict[tuple[str, ...], Vector] = {}  # by the names of a pack
+        self._updates: dict[str, torch.Tensor] = {}
         self._pending: NDArray[np.float64] | None = None  # of the last update, whose next gradient is not there yet
-        self._noisy: dict[str, Vector] = {}
+        self._noisy: dict[str, torch.Tensor] = {}
         self._now = 0.0  # σ of the step under way
         self._slope = (0.0, 0.0)  # along the displacement, and its standard deviation
         self._known = untouched and has_known_response(optimizer)
@@ -198,7 +195,7 @@ class Telemetry:
         """
         return {
             "step": self._step,
-            "updates": {name: torch.as_tensor(u) for name, u in self._by_name(self._updates).items()},
+            "updates": dict(self._updates),
             "pending": None if self._pending is None else torch.tensor(self._pending),
             "history": self._history.state_dict(),
             "displacement": None if self._displacement is None else self._displacement.state_dict(),
@@ -220,8 +217,7 @@ class Telemetry:
         if not state["updates"].keys() <= self._groups.keys():
             raise ParameterError("state", sorted(state["updates"]), f"of the parameters {sorted(self._groups)}")
         self._step = int(state["step"])
-        updates = {name: vector(u.to(self._groups[name][0].device).clone()) for name, u in state["updates"].items()}
-        self._updates = {p.names: joined([updates[name] for name in p.names]) for p in self._packs if updates}
+        self._updates = {name: u.to(self._groups[name][0].device).clone() for name, u in state["updates"].items()}
         self._pending = None if state["pending"] is None else state["pending"].numpy().copy()
         self._history.load_state_dict(state["history"])
         if self._displacement is not None and state["displacement"] is not None:
@@ -236,9 +232,9 @@ class Telemetry:
         self._now = check_real("sigma", self._sigma(), low=0.0)
         self._step += 1
         self.last = {}
-        released = {name: _released(p) for name, (p, _) in self._groups.items()}
+        released = {name: released_gradient(p) for name, (p, _) in self._groups.items()}
         gradients = {name: g for name, g in released.items() if g is not None}
-        self._noisy = {name: vector(g) for name, g in gradients.items()}
+        self._noisy = {name: flat(g) for name, g in gradients.items()}
         if self._now == 0 or len(self._noisy) < len(self._groups):
             self._forget()
             return
@@ -264,12 +260,7 @@ class Telemetry:
         if not whole:
             self._updates = {}
             return
-        for pack in self._packs:  # the places, until the next gradient
-            self._updates[pack.names] = 1 * joined([vector(p) for p in pack.parameters])
-
-    def _by_name(self, vectors: Mapping[tuple[str, ...], Vector]) -> dict[str, Vector]:
-        known = [pack for pack in self._packs if pack.names in vectors]
-        return {name: part for pack in known for name, part in pack.split(vectors[pack.names]).items()}
+        self._updates = {name: flat(p).clone() for name, (p, _) in self._groups.items()}  # places, until the next one
 
     def _forget(self) -> None:
         self._updates, self._pending, self._noisy = {}, None, {}
@@ -278,13 +269,11 @@ class Telemetry:
         # ‖g̃‖² of every parameter, and g̃ along the last update, read off the device together.
         products = [dot(g, g) for g in self._noisy.values()]
         if not self._updates or not whole:
-            return numbers(products), None
+            return _numbers(products), None
         if not self._known:
-            for pack in self._packs:
-                self._updates[pack.names] = joined([vector(p) for p in pack.parameters]) - self._updates[pack.names]
-        updates = self._by_name(self._updates)
-        products += [dot(g, updates[name]) for name, g in self._noisy.items()]
-        squares, after = numbers(products).reshape(2, -1)
+            self._updates = {name: flat(p) - self._updates[name] for name, (p, _) in self._groups.items()}
+        products += [dot(g, self._updates[name]) for name, g in self._noisy.items()]
+        squares, after = _numbers(products).reshape(2, -1)
         return squares, after
 
     def _look_back(self, after: NDArray[np.float64]) -> None:
@@ -297,7 +286,7 @@ class Telemetry:
             if math.isfinite(rows.sum()):
                 self._history.add_record(rows)
         else:
-            squared = float(numbers([dot(u, u) for u in self._updates.values()]).sum())
+            squared = float(_numbers([dot(u, u) for u in self._updates.values()]).sum())
         if squared > 0:
             self.last["z"] = -float(after.sum()) / (self._now * math.sqrt(squared))
             self._history.zs.append(self.last["z"])
@@ -320,21 +309,19 @@ class Telemetry:
             self._read()
 
     def _taken(self) -> NDArray[np.float64]:
-        found = {}
-        for pack in self._packs:
-            g = joined([self._noisy[name] for name in pack.names])
-            update, response = last_update(self._optimizer, pack.parameters, pack.group(), g)
-            former = pack.split(self._updates.get(pack.names, update))
-            linked = float(pack.names in self._updates)
-            self._updates[pack.names] = update
-            sums = _response_sums(pack, response)
-            for name, u in pack.split(update).items():
-                total, squares, largest = sums[name]
-                squared = dot(u, u)
-                values = [dot(self._noisy[name], u), 0.0, total, squared, 0.0, squares, largest]
-                found[name] = [*values, linked * dot(u, former[name]), squared]
-        rows = numbers([value for name in self._noisy for value in found[name]]).reshape(-1, len(ROWS)).T
-        return rows * self._now**_POWERS
+        found: list[Any] = []
+        for name, (p, group) in self._groups.items():
+            g, former = self._noisy[name], self._updates.get(name)
+            update, response = last_update(self._optimizer, p, group(), g)
+            squared, link = dot(update, update), 0.0 if former is None else dot(update, former)
+            if isinstance(response, float):
+                sums: tuple[Any, ...] = (p.numel() * response, p.numel() * response**2, response)
+            else:
+                sums = response.sum(), dot(response, response), response.abs().max()
+            total, squares, largest = sums
+            found += [dot(g, update), 0.0, total, squared, 0.0, squares, largest, link, squared]
+            self._updates[name] = update
+        return _numbers(found).reshape(-1, len(ROWS)).T * self._now**_POWERS
 
     def _read(self) -> None:
         # The full reading.
@@ -352,23 +339,21 @@ class Telemetry:
             self.last["displacement"] = self._displacement.spectra()
 
     def _advise(self) -> None:
-        # Half of the failure probability for the change, at all steps together, half for the slopes.
-        if "z_displacement" not in self.last or self._step < EARLIEST:
+        # Half of a failure probability of 5 % for the change, at all steps together, half for the slopes. Before the
+        # twentieth step the best factor means little.
+        if "z_displacement" not in self.last or self._step < 20:
             return
         readings = max(1, self._history.horizon // self._every)
-        change = self._history.change(FAILURE / 2)
+        change = self._history.change(0.025)
         if change is not None:
-            self.last["advice"] = advice(*self._slope, change, FAILURE / 2 / readings)
+            self.last["advice"] = advice(*self._slope, change, 0.025 / readings)
 
 
 def _named_groups(
     optimizer: torch.optim.Optimizer, named_parameters: NamedParameters
 ) -> dict[str, tuple[torch.Tensor, Callable[[], Mapping[str, Any]]]]:
     # Parameters by name, each with a function that gives its group: loading a state replaces the groups.
-    pairs = list(named_parameters.items() if isinstance(named_parameters, Mapping) else named_parameters)
-    names = {id(p): name for name, p in pairs}
-    if len(names) < len(pairs) or len(set(names.values())) < len(pairs):
-        raise ParameterError("named_parameters", [name for name, _ in pairs], "names and parameters all different")
+    names = {id(p): name for name, p in checked_parameters(named_parameters).items()}
     found: dict[str, tuple[torch.Tensor, Callable[[], Mapping[str, Any]]]] = {}
     for place, group in enumerate(optimizer.param_groups):
         for p in group["params"]:
@@ -379,25 +364,17 @@ def _named_groups(
     return found
 
 
-def _released(p: torch.Tensor) -> torch.Tensor | None:
-    # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
-    projected: torch.Tensor | None = getattr(p, "projected_grad", None)
-    return p.grad if projected is None else projected
-
-
 def _confined(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> frozenset[str]:
     # What DP-GRAPE moves within a subspace: so does its noise, which then stands out of white noise all by itself.
     subspaces = optimizer.subspaces if isinstance(optimizer, DPGrape) else ()
     return frozenset(name for name, p in parameters.items() if p in subspaces)
 
 
-def _response_sums(pack: Pack, response: Vector | float) -> dict[str, tuple[Any, Any, Any]]:
-    # ΣD and ΣD² of every parameter, and the largest D of the pack in size: only the largest of all counts.
-    if isinstance(response, float):
-        sizes = zip(pack.names, pack.sizes, strict=True)
-        return {name: (n * response, n * response**2, response) for name, n in sizes}
-    most = largest(response)
-    return {name: (total(D), dot(D, D), most) for name, D in pack.split(response).items()}
+def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
+    # Tensors are read from their device together.
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    read = iter(torch.stack(tensors).to(device="cpu", dtype=torch.float64).tolist()) if tensors else iter(())
+    return np.array([next(read) if isinstance(value, torch.Tensor) else value for value in values], dtype=np.float64)
 
 
 def _plain(found: Estimate) -> dict[str, float]:

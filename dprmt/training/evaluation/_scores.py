@@ -1,0 +1,248 @@
+"""Accuracy, F1 and losses of a model on a split, in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, SupportsIndex, TypeAlias
+
+import torch
+from torch.nn import functional
+
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.data import TaskData, model_logits, per_sample_losses
+
+Item: TypeAlias = dict[str, Any]
+
+
+def evaluate_classification(
+    model: torch.nn.Module,
+    data: TaskData,
+    split: str = "validation",
+    *,
+    metrics: Sequence[str] = ("accuracy",),
+    batch_size: SupportsIndex = 64,
+    limit: SupportsIndex | None = None,
+) -> dict[str, float]:
+    r"""Measure a classifier on a split.
+
+    Parameters
+    ----------
+    model : Module
+        A classifier, or the Opacus module around it. Its train mode is restored.
+    data : TaskData
+        Data of a classification task.
+    split : {"validation", "test"}
+        Split to measure on.
+    metrics : sequence of {"accuracy", "f1"}
+        F1 of label 1, GLUE's second metric of QQP, needs two classes.
+    batch_size : int
+        Number of samples per forward pass. Texts of similar length share a batch. The results do not depend on the
+        batch size, up to rounding.
+    limit : int or None
+        Measure on this number of samples, the first ones.
+
+    Returns
+    -------
+    dict of float
+        ``"loss"``, the mean cross-entropy in nats, always, ``"samples"``, and the metrics in [0, 1]. If the split
+        has several parts, each metric also for each of them: ``"accuracy_matched"`` and
+        ``"accuracy_mismatched"`` for MNLI's ``validation_matched`` and ``validation_mismatched``.
+
+    Raises
+    ------
+    ParameterError
+        If the split is empty or unknown, or a metric does not fit.
+
+    Formal guarantees
+    -----------------
+    None for the measured samples: the results are exact functions of them. The (ε, δ) of training covers what the
+    results reveal about training items, as post-processing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from dprmt.training.data import load_data
+    >>> from dprmt.training.models import load_model
+    >>> from dprmt.training.recipes import DataRecipe, ModelRecipe
+    >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, finetune="head")
+    >>> loaded = load_model(recipe, labels=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "films.csv")
+    ...     _ = file.write_text("text,label\na fine film,good\na dull film,bad\na pub,bad\n")
+    ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["text"], target="label")
+    ...     data = load_data(where, loaded.tokenizer, "classification")
+    >>> head = loaded.model.classifier
+    >>> _, head.bias.data = torch.nn.init.zeros_(head.weight), torch.tensor([1.0, 0.0])  # always "bad"
+    >>> scores = evaluate_classification(loaded.model, data, metrics=["accuracy", "f1"])
+    >>> {name: round(score, 3) for name, score in scores.items()}
+    {'loss': 0.647, 'samples': 3.0, 'accuracy': 0.667, 'f1': 0.0}
+    """
+    samples = first_samples(data, "classification", split, limit)
+    classes = len(data.labels or ())
+    for metric in metrics:
+        check_choice("metrics", metric, ("accuracy", "f1"))
+        if metric == "f1" and classes != 2:
+            raise ParameterError("metrics", metric, f"'accuracy' for {classes} classes")
+    predicted, losses = _predictions(model, data, samples, batch_size)
+    labels = torch.tensor([sample["labels"] for sample in samples])
+    result = {"loss": float(losses.double().mean()), "samples": float(len(samples))}
+    parts = [row.part for row in getattr(data, split).rows[: len(samples)]]
+    names = dict.fromkeys(parts)
+    for metric in metrics:
+        score = accuracy if metric == "accuracy" else f1_score
+        result[metric] = score(predicted, labels)
+        for name in names if len(names) > 1 else ():
+            chosen = torch.tensor([part == name for part in parts])
+            short = name.removeprefix("validation_").removeprefix("test_")
+            result[f"{metric}_{short}"] = score(predicted[chosen], labels[chosen])
+    return result
+
+
+def accuracy(predicted: torch.Tensor, labels: torch.Tensor) -> float:
+    """Share of the samples whose label was predicted.
+
+    Examples
+    --------
+    >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
+    0.75
+    """
+    return float((predicted == labels).double().mean())
+
+
+def f1_score(predicted: torch.Tensor, labels: torch.Tensor) -> float:
+    """Compute F1 of label 1: ``2·hits/(predicted ones + true ones)``.
+
+    Examples
+    --------
+    >>> f1_score(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 1, 1]))
+    0.4
+    """
+    hits = int(((predicted == 1) & (labels == 1)).sum())
+    total = int((predicted == 1).sum()) + int((labels == 1).sum())
+    return 2 * hits / total if total else 0.0
+
+
+def _predictions(
+    model: torch.nn.Module, data: TaskData, samples: Sequence[Item], batch_size: SupportsIndex
+) -> tuple[torch.Tensor, torch.Tensor]:
+    predicted, losses = torch.empty(len(samples), dtype=torch.int64), torch.empty(len(samples))
+    with evaluating(model):
+        for chosen, batch in batches(model, data, samples, batch_size):
+            logits = model_logits(model, batch).float()
+            predicted[chosen] = logits.argmax(dim=1).cpu()
+            losses[chosen] = functional.cross_entropy(logits, batch["labels"], reduction="none").cpu()
+    return predicted, losses
+
+
+def generation_loss(
+    model: torch.nn.Module,
+    data: TaskData,
+    split: str = "validation",
+    *,
+    batch_size: SupportsIndex = 64,
+    limit: SupportsIndex | None = None,
+) -> float:
+    r"""Compute the mean cross-entropy per target token over items, in nats.
+
+    Parameters
+    ----------
+    model : Module
+        A causal language model, or the Opacus module around it. Its train mode is restored.
+    data : TaskData
+        Data of a generation task.
+    split : {"validation", "test"}
+        Split to measure on.
+    batch_size : int
+        Number of items per forward pass; the result does not depend on it, up to rounding.
+    limit : int or None
+        Measure on this number of items, the first ones.
+
+    Returns
+    -------
+    float
+        >= 0; the training loss of an item is the same.
+
+    Raises
+    ------
+    ParameterError
+        If the split is empty or unknown, or the task is another.
+
+    Formal guarantees
+    -----------------
+    As for `evaluate_classification`.
+
+    Examples
+    --------
+    In this example the model gives all tokens the same probability:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from dprmt.training.data import load_data
+    >>> from dprmt.training.models import load_model
+    >>> from dprmt.training.recipes import DataRecipe, ModelRecipe
+    >>> sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64}
+    >>> recipe = ModelRecipe(
+    ...     "generation", architecture="gpt2", tokenizer="bytes", config=sizes, finetune="full", untie=True
+    ... )
+    >>> loaded = load_model(recipe)
+    >>> _ = torch.nn.init.zeros_(loaded.model.lm_head.weight)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "e2e.csv")
+    ...     _ = file.write_text("mr,ref\nname[Aromi],Aromi is a pub.\nname[Zizzi],Zizzi.\n")
+    ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["mr"], target="ref")
+    ...     data = load_data(where, loaded.tokenizer, "generation")
+    >>> round(generation_loss(loaded.model, data), 4), round(torch.log(torch.tensor(260.0)).item(), 4)
+    (5.5607, 5.5607)
+    """
+    samples = first_samples(data, "generation", split, limit)
+    losses = torch.empty(len(samples))
+    with evaluating(model):
+        for chosen, batch in batches(model, data, samples, batch_size):
+            losses[chosen] = per_sample_losses(model, batch).cpu()
+    return float(losses.double().mean())
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode without gradients, and restore every module's mode afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Return the device of the model's first parameter."""
+    return next(model.parameters()).device
+
+
+def first_samples(data: TaskData, task: str, split: str, limit: SupportsIndex | None) -> list[Item]:
+    """Return the first samples of a split, all without a limit; refused if there is none, or the data are of another
+    task.
+    """
+    check_choice("split", split, ("validation", "test"))
+    if data.task != task:
+        raise ParameterError("data.task", data.task, repr(task))
+    samples = getattr(data, split)
+    number = len(samples) if limit is None else min(check_count("limit", limit), len(samples))
+    if number == 0:
+        raise ParameterError("split", split, "a split with samples")
+    return [samples[position] for position in range(number)]
+
+
+def batches(
+    model: torch.nn.Module, data: TaskData, samples: Sequence[Item], batch_size: SupportsIndex
+) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
+    """Group samples of similar length, and yield their positions and their batch on the model's device."""
+    at_once, device = check_count("batch_size", batch_size), device_of(model)
+    order = sorted(range(len(samples)), key=lambda position: len(samples[position]["input_ids"]))
+    for start in range(0, len(order), at_once):
+        chosen = order[start : start + at_once]
+        yield chosen, {key: value.to(device) for key, value in data.collate([samples[i] for i in chosen]).items()}

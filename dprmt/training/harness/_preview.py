@@ -1,0 +1,236 @@
+"""What a recipe would do and cost, before it runs: shapes, noise and ε, and measured steps of every norm method.
+
+Nothing private is read.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import StepCosts, plan_private
+from dprmt.training.data import TaskData, per_sample_losses
+from dprmt.training.harness._prepare import find_noise_multiplier, sampling
+from dprmt.training.harness._privacy_cost import epsilon_of_exact_norms, norms_sentence, wanted_releases
+from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, recipe_task, usable_device
+from dprmt.training.harness._run_folder import RunFolder, read_run
+from dprmt.training.models import LoadedModel
+from dprmt.training.norms import LayerRecord
+from dprmt.training.private_run._clip_only import named_relation
+from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism, whole_epochs
+from dprmt.training.private_run._randomness import fresh_randomness
+from dprmt.training.recipes import OPTIMIZERS, NormsRecipe, Recipe
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """Preview of a run.
+
+    Attributes
+    ----------
+    mechanism : dict
+        One step, as the accountant receives it.
+    noise_std : float
+        Standard deviation σC/L of the noise in one entry of the optimizer's gradient.
+    epsilon_after : dict of int to float
+        Upper bounds of ε after some numbers of steps, and after the last one, with a released score.
+    samples, sample_rate
+        Size of the training set, and the inclusion probability of a sample.
+    trainable : dict of str to tuple of int
+        Shapes of the trainable parameters.
+    layers : list of dict
+        Norm method of each layer.
+    norms : str
+        The same in a sentence, which mentions if all norms are exact although an estimate was requested.
+    epsilon_of_exact_norms : float or None
+        The ε of all steps with the same noise and exact norms; None with ``privacy.clip_only``.
+    neighbours : str or None
+        Neighbouring relation of every ε: "zero-out"; None with ``privacy.clip_only``.
+    """
+
+    mechanism: dict[str, Any]
+    noise_std: float
+    epsilon_after: dict[int, float]
+    samples: int
+    sample_rate: float
+    trainable: dict[str, tuple[int, ...]]
+    layers: list[dict[str, Any]]
+    norms: str
+    epsilon_of_exact_norms: float | None
+    neighbours: str | None
+
+
+def dry_run(
+    recipe: Recipe,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    noise_seed: int | None = None,
+    device: str | None = None,
+) -> DryRun:
+    """Set up a run on the CPU and preview it.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Recipe to preview.
+    out, resume, noise_seed, device
+        Options of :func:`dprmt.training.harness.train`, which are checked in the same way. A folder is created and
+        removed again; without ``out`` no folder is used.
+
+    Returns
+    -------
+    DryRun
+        The output of ``dprmt train --dry-run``.
+
+    Raises
+    ------
+    ParameterError
+        If the recipe or an option cannot be used, as for :func:`dprmt.training.harness.train`.
+
+    Formal guarantees
+    -----------------
+    Nothing is trained and no sample's gradient is computed. The result follows from recipe, model, number of training
+    items and names of the labels, which are public. With ``norms.kind = "auto"`` it also depends on the time of steps
+    on synthetic texts. It costs no privacy.
+
+    Examples
+    --------
+    >>> from dprmt.training.recipes import load_recipe
+    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes(few)
+    >>> planned = dry_run(recipe)
+    >>> planned.samples, round(planned.sample_rate, 3), round(planned.noise_std, 3)
+    (30, 0.333, 0.072)
+    >>> {steps: round(epsilon, 1) for steps, epsilon in planned.epsilon_after.items()}
+    {1: 5.0, 2: 6.7}
+    """
+    place, former = usable_device(device), None
+    fresh_randomness(noise_seed, 1, recipe.privacy.secure)
+    if out is not None:
+        RunFolder(out, resume=resume, config=recipe.to_toml()).close()
+        former = read_run(Path(out)).get("norms")
+    elif resume:
+        raise ParameterError("resume", True, "False without a folder")
+    loaded, data = load(recipe)
+    recipe = with_norms(recipe, loaded, data, place, former=former)
+    prepared = prepare_recipe(recipe, loaded, data, torch.device("cpu"), fresh_randomness(None, 1))
+    steps = recipe.training.steps
+    marks = sorted({1, *(max(1, steps * part // 5) for part in range(1, 6))})
+    mechanism = prepared.mechanism
+    spent, releases = SpentEpsilon(mechanism, recipe.privacy.delta), wanted_releases(recipe.settings)
+    epsilon_after = {mark: spent.after(mark, exactly=True) for mark in marks}
+    if releases:
+        epsilon_after[steps] = SpentEpsilon(mechanism, recipe.privacy.delta, releases=releases).after(steps)
+    return DryRun(
+        mechanism=describe_mechanism(mechanism),
+        noise_std=mechanism.noise_multiplier * recipe.privacy.clipping_norm / recipe.training.batch_size,
+        epsilon_after=epsilon_after,
+        samples=prepared.task.size,
+        sample_rate=mechanism.sample_rate,
+        trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
+        layers=[_layer_norms(layer) for layer in prepared.record.layers],
+        norms=norms_sentence(recipe.privacy.norms.kind, prepared.record, prepared.units),
+        epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps, releases),
+        neighbours=named_relation(mechanism),
+    )
+
+
+def _layer_norms(layer: LayerRecord) -> dict[str, object]:
+    """Return a layer's name and how its norm is obtained, for JSON."""
+    return {"layer": layer.layer, **({"kind": "unknown"} if layer.norms is None else layer.norms.as_dict())}
+
+
+def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) -> StepCosts:
+    """Measure time, memory and ε of a recipe's steps by every norm method.
+
+    A few steps of each method run on one micro-batch of synthetic texts of ``max_tokens`` tokens. Nothing is trained
+    and nothing counts towards ε.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Recipe to measure. Every ε uses its σ, or the σ calibrated for its norm method (for exact norms if that is
+        ``"auto"``).
+    device : str, optional
+        Device to measure on; by default a GPU if there is one.
+
+    Returns
+    -------
+    StepCosts
+        Costs of a step of one micro-batch.
+
+    Raises
+    ------
+    ParameterError
+        If the recipe or the device cannot be used, or the recipe has units of several rows or trains in subspaces.
+
+    Formal guarantees
+    -----------------
+    No text of the data is read: only their number, and the names of labels, which are public.
+
+    Examples
+    --------
+    >>> from dprmt.training.recipes import load_recipe
+    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
+    >>> few |= {"data.max_tokens": 16, "training.micro_batch_size": 2}
+    >>> costs = recipe_costs(load_recipe("qwen3-tiny-docstrings").with_changes(few), device="cpu")
+    >>> [way.way for way in costs.ways]
+    ['exact', 'ghost', 'hutchinson', 'hutch++']
+    """
+    place = usable_device(device)
+    if OPTIMIZERS[recipe.optimizer.name].in_subspaces:
+        allowed = "one that moves whole weights: steps in subspaces are not measured"
+        raise ParameterError("optimizer.name", recipe.optimizer.name, allowed)
+    if recipe.data.unit is not None:
+        fix = "plan the recipe without data.unit"
+        raise ParameterError("data.unit", recipe.data.unit, "left out: steps of units are not measured", fix)
+    return _measured(recipe, *load(recipe), place)
+
+
+def with_norms(
+    recipe: Recipe,
+    loaded: LoadedModel,
+    data: TaskData,
+    device: torch.device,
+    *,
+    processes: int = 1,
+    former: str | None = None,
+) -> Recipe:
+    """Return the recipe with the method that ``"auto"`` stands for: the ``former`` one of a resumed run, or the
+    recommended.
+
+    Where steps are not measured (units, subspaces, several processes, which could disagree) it is ``"ghost"``.
+    """
+    if recipe.privacy.norms.kind != "auto":
+        return recipe
+    measures = processes == 1 and recipe.data.unit is None and not OPTIMIZERS[recipe.optimizer.name].in_subspaces
+    kind = former or (_measured(recipe, loaded, data, device).recommended.way if measures else "ghost")
+    return replace(recipe, privacy=replace(recipe.privacy, norms=NormsRecipe(kind)))
+
+
+def _measured(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> StepCosts:
+    model, privacy, settings = loaded.model.to(device).train(), recipe.privacy, recipe.settings
+    plan = plan_private(
+        model,
+        norms=privacy.norms,
+        clipping_norm=privacy.clipping_norm,
+        expected_batch_size=recipe.training.batch_size,
+        tokens=recipe.data.max_tokens,
+    )
+    drawn = sampling(settings, recipe_task(recipe, loaded, data, device).size)
+    samples = min(recipe.training.micro_batch_size, recipe.training.batch_size)
+    batch = made_up_batch(loaded, data, samples, recipe.data.max_tokens)
+    batch = {name: value.to(device) for name, value in batch.items()}
+    return plan.costs(
+        lambda: per_sample_losses(model, batch),
+        noise_multiplier=1.0 if privacy.clip_only else find_noise_multiplier(settings, plan.record, drawn),
+        sampling=drawn,
+        steps=whole_epochs(recipe.training.steps, drawn.steps_per_epoch),
+        delta=privacy.delta,
+    )

@@ -1,0 +1,100 @@
+"""Models that ``fully_shard`` (FSDP2) spreads over the processes of a ``torchrun``, by rows of every parameter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.training.recipes import Settings
+
+
+def check_spread(settings: Settings, processes: int, *, goes_on: bool = False) -> None:
+    """Raise unless all that is asked for can be done with shards.
+
+    ``goes_on``: a run that several processes may have begun, which one alone may continue.
+    """
+    if not settings.distributed.is_sharded:
+        return
+    if processes == 1 and not goes_on:
+        allowed = "'replicated' in one process: torchrun --nproc-per-node N -m dprmt train … starts several"
+        raise ParameterError("distributed.strategy", "fsdp", allowed)
+    absent = {
+        "denoising.method": (settings.denoising.method, "none"),
+        "training.spectra_every": (settings.training.spectra_every, None),
+    }
+    for name, (found, wanted) in absent.items():
+        if found != wanted:
+            allowed = f"{wanted!r} with distributed.strategy = 'fsdp': no process has a gradient"
+            raise ParameterError(name, found, allowed)
+
+
+def spread(model: torch.nn.Module) -> None:
+    """Shard every block of a list of blocks, and the model around them, unless they are sharded."""
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        return
+    for module in list(model.modules()):
+        if isinstance(module, torch.nn.ModuleList):
+            for block in module:
+                if list(block.children()):  # a layer by itself stays with what is around it
+                    fully_shard(block)
+    fully_shard(model)
+
+
+def local(value: torch.Tensor) -> torch.Tensor:
+    """Return this process' part of a tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def squared_norm(value: torch.Tensor) -> torch.Tensor:
+    """Compute the squared norm of a tensor over all processes that have a part of it; call it in each of them."""
+    total = local(value).double().square().sum()
+    if isinstance(value, DTensor):
+        total = total.cpu()
+        dist.all_reduce(total)
+    return total
+
+
+def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Map sharded parameters by name, without any that an evaluation has gathered."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    return dict(model.named_parameters())
+
+
+def whole_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Gather the weights in the first process' memory, one tensor after the other; call it in each process."""
+    whole = {}
+    for name, value in model.state_dict().items():
+        gathered = value.full_tensor() if isinstance(value, DTensor) else value
+        if dist.get_rank() == 0:
+            whole[name] = gathered.detach().cpu().contiguous().clone()
+    return whole
+
+
+def check_shared(folder: Path) -> None:
+    """Raise, in all processes, unless the folder is there for each of them."""
+    seen: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, folder.exists())
+    if not all(seen):
+        raise ParameterError(
+            "out", str(folder), f"a folder that all processes see; process {seen.index(False)} does not"
+        )
+
+
+def own_rows(parameter: DTensor) -> tuple[int, int]:
+    """Return the first row that this process keeps, and the one after its last: ``fully_shard`` cuts as
+    ``torch.chunk``.
+    """
+    rows, mesh = parameter.shape[0], parameter.device_mesh
+    most = -(-rows // mesh.size())
+    first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
+    if end - first != len(parameter.to_local()):
+        raise TrainingStateError(f"{len(parameter.to_local())} of {rows} rows are here: not a chunk of equal ones")
+    return first, end

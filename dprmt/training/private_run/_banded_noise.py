@@ -1,0 +1,175 @@
+"""Noise that is correlated between steps, so that it partly cancels in their sum: banded Toeplitz matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.signal import lfilter
+
+from dprmt._validation import ParameterError, check_count
+from dprmt.accounting import CyclicPoisson
+from dprmt.accounting.basics import Value
+
+_MOST_BANDS = 1024
+_SHORT = 512  # steps for which the minimum is found from a rough start
+_OVERFLOW = 1e6  # above every logarithm of an error that is finite
+
+
+@dataclass(frozen=True, repr=False)
+class BandedNoise(Value):
+    """Correlate the noise of neighbouring steps; for ``make_private(noise=...)``.
+
+    Use it for long runs of gradient descent at a steady rate: noise that one step adds is partly taken back by later
+    ones. The price is sampling from one of ``bands`` groups of samples in turn, which hides a sample less. Compare both
+    by ``python -m benchmarks.banded_noise``.
+
+    Parameters
+    ----------
+    bands : int
+        b >= 2: each step's noise depends on the noise of the b - 1 steps before, which are kept in memory. The expected
+        batch size is at most the number of samples over b.
+
+    Raises
+    ------
+    ParameterError
+        If the number is out of its range.
+
+    Privacy
+    -------
+    Holds if: the noise's past, which is in ``state_dict()``, stays secret, and at most one run goes on from a state
+    (pass ``ledger=`` to ``make_private`` to have this checked). Covers: all norm methods. Step t releases its clipped
+    sum and entry t of C⁻¹z, with z independent of standard deviation σC and a lower-triangular C whose columns have
+    norm 1, or less in the last b - 1 steps. Proof: ``docs/theory/batches.md``, (B3).
+
+    References
+    ----------
+    Choquette-Choo et al. 2023, arXiv:2306.08153.
+
+    Examples
+    --------
+    >>> noise = BandedNoise(bands=3)
+    >>> print(noise.coefficients(steps=100).round(2))
+    [0.72 0.53 0.45]
+    """
+
+    kind: ClassVar[str] = "banded"
+
+    bands: int
+
+    def __post_init__(self) -> None:
+        self._keep(bands=check_count("bands", self.bands, low=2, high=_MOST_BANDS))
+
+    def sampling(self, batch_size: float, samples: int, resolution: float) -> CyclicPoisson:
+        """Return sampling from groups in turn, at a multiple of 1/``resolution`` of the group."""
+        if batch_size * self.bands > samples:
+            allowed = f"at most {samples // self.bands}, the size of one of {self.bands} groups of {samples} samples"
+            raise ParameterError("batch_size", batch_size, allowed, "use smaller batches or fewer bands")
+        rate = min(1.0, float(np.ceil(batch_size * self.bands / samples * resolution)) / resolution)
+        return CyclicPoisson(rate / self.bands, self.bands)
+
+    def coefficients(self, steps: int) -> NDArray[np.float64]:
+        """Compute the column (c₀, …, c_{b-1}) of C with the least mean square noise of a sum of the first steps.
+
+        Parameters
+        ----------
+        steps : int
+            T >= 1, the length of the run; the mean is over sums of 1, 2, …, T steps.
+
+        Returns
+        -------
+        array
+            Of norm 1, with at most T entries.
+        """
+        length = check_count("steps", steps)
+        weights = np.arange(length, 0.0, -1.0)
+
+        def cost(tail: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            c = np.concatenate([[1.0], tail])
+            with np.errstate(all="ignore"):  # a trial may be an unstable recurrence, whose noise overflows
+                sums = _prefix_sums(c, length)
+                twice = lfilter([1.0], c, sums)  # -∂sums/∂c_j, shifted by j
+                error = float(weights @ sums**2)
+                weighted = weights * sums / error
+                slopes = np.array([-2 * float(weighted[j:] @ twice[: length - j]) for j in range(1, len(c))])
+            if not np.isfinite(slopes).all():
+                return _OVERFLOW, np.zeros_like(tail)
+            return float(np.log(c @ c * error)), slopes + 2 * tail / (c @ c)
+
+        j = np.arange(1, min(self.bands, length))
+        start = np.cumprod((2 * j - 1) / (2 * j))  # of √(1/(1 - x)), the best without a limit on bands
+        if length > max(_SHORT, 8 * self.bands):  # near the best, but far enough from an unstable recurrence
+            shorter = self.coefficients(length // 8)
+            start = shorter[1:] / shorter[0]
+        found = np.concatenate([[1.0], minimize(cost, start, jac=True, method="BFGS").x if len(j) else []])
+        found /= np.linalg.norm(found)
+        return found * (1.0 - 2.0**-50)  # a norm of at most 1, whatever is rounded
+
+    def describe(self, steps: int) -> str:
+        """Describe the noise in a sentence, for the statement."""
+        listed = ", ".join(f"{c:.4g}" for c in self.coefficients(steps)[:8]) + (", …" if self.bands > 8 else "")
+        return (
+            f" The steps' noise is correlated: C⁻¹z, with z of the stated standard deviation and a lower-triangular"
+            f" Toeplitz matrix C of {self.bands} bands, whose columns ({listed}) have norm at most 1."
+        )
+
+
+def prefix_error(coefficients: NDArray[np.float64], steps: int) -> float:
+    """Return the root mean square, over t = 1, …, T, of the noise in the sum of t steps, in units of z's deviation."""
+    sums = _prefix_sums(coefficients, steps)
+    return float(np.sqrt(np.arange(steps, 0.0, -1.0) @ sums**2 / steps))
+
+
+def _prefix_sums(c: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
+    """Return the first column of AC⁻¹, with A of ones on and below the diagonal; both are Toeplitz matrices."""
+    first = np.zeros(steps)
+    first[0] = 1.0
+    return np.cumsum(lfilter([1.0], c, first))
+
+
+class CorrelatedNoise:
+    """The noise w = C⁻¹z of a run, step by step: c₀w_t = z_t - c₁w_{t-1} - … - c_{b-1}w_{t-b+1}.
+
+    Formal guarantees
+    -----------------
+    Rows that follow each other without a gap have the strategy C. After a gap, such as steps that an interruption lost,
+    the past counts as zeros: C then has a block of its own for each stretch, and columns of norm at most 1 as before.
+    """
+
+    def __init__(self, coefficients: NDArray[np.float64]) -> None:
+        self._c = coefficients.tolist()
+        self._past: dict[int, list[torch.Tensor]] = {}  # by number of the parameter, the latest first
+        self._next: int | None = None
+
+    @contextmanager
+    def row(self, number: int) -> Iterator[None]:
+        """Add the noise of one step inside; a step that fails ends the stretch."""
+        if number != self._next:
+            self._past.clear()
+        self._next = None
+        yield
+        self._next = number + 1
+
+    def following(self, place: int, drawn: torch.Tensor) -> torch.Tensor:
+        """Return w of a parameter for its independent noise z, which is overwritten."""
+        past = self._past.setdefault(place, [])
+        for c, before in zip(self._c[1:], past, strict=False):
+            drawn.sub_(before, alpha=c)
+        past.insert(0, drawn.div_(self._c[0]))
+        del past[len(self._c) - 1 :]
+        return drawn
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the past, which is as secret as the sums that its noise hides."""
+        return {"next": self._next, "past": {place: list(kept) for place, kept in self._past.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any], like: list[torch.nn.Parameter]) -> None:
+        """Go on from a past, on the devices of the parameters; anew from an empty one."""
+        self._next, past = state.get("next"), state.get("past", {})
+        self._past = {place: [w.to(like[place].device) for w in kept] for place, kept in past.items()}

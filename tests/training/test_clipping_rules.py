@@ -1,0 +1,264 @@
+"""Clipping norms that follow a quantile, and automatic clipping: what is released, its noise, and its price."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+from audits.processes import in_processes
+from dprmt import ParameterError
+from dprmt.accounting import DPSGD, AddRemove, GaussianRelease, Hutchinson, ReplaceOne, calibrate, compose
+from dprmt.training.clipping import Units
+from dprmt.training.norms import clip_factors
+from dprmt.training.optimizers import DPAdamBC
+from dprmt.training.private_run import AdaptiveClipping
+from tests.training.sharded import TOKENS
+from tests.training.sharded import losses as losses_of_tokens
+from tests.training.sharded import network as model_of_tokens
+from tests.training.test_private_run import ROWS, N, losses, network, new, weights
+
+QUIET = AdaptiveClipping(noise_multiplier=1e-3, quantile=0.3, learning_rate=1.0, initial=0.5)
+
+
+def norms_of(model: nn.Module, positions: list[int]) -> list[float]:
+    found, model = [], copy.deepcopy(model)  # without hooks
+    for row in positions:
+        loss = cross_entropy(model(ROWS[row][0][None]), ROWS[row][1][None])
+        found.append(float(torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])]).norm()))
+    return found
+
+
+@pytest.mark.parametrize("options", [{"micro_batch_size": 5}, {"norms": "ghost"}, {"units": Units(1, regime="alone")}])
+def test_the_clipping_norm_follows_the_share_of_norms_below_it(options: dict[str, Any]) -> None:
+    """Against the literal rule. Of the realised batch size, or of the next step's norm, it would be another number."""
+    private = new(clipping_norm=QUIET, noise_multiplier=1e-3, **options)
+    norm = 0.5
+    for batch in private:
+        drawn = norms_of(private.model, [place for part in batch._parts for place in part.positions])
+        assert private.clipping_norm == pytest.approx(norm, rel=1e-6)
+        before = weights(private.model)
+        private.step(losses(private), batch)
+        moved = math.sqrt(
+            sum(float((a - b).square().sum()) for a, b in zip(before, weights(private.model), strict=True))
+        )
+        assert moved <= sum(min(norm, length) for length in drawn) / 12 + 1e-2
+        below = sum(length <= norm for length in drawn)
+        released = below - len(drawn) / 2
+        norm *= math.exp(-(released / 12 + 0.5 - 0.3))
+        assert private.clipping_norm == pytest.approx(norm, rel=5e-4)  # noise of 5e-4 in a sum over 12
+        norm = private.clipping_norm
+    assert private.records["clipping_norm"] == norm
+
+
+def test_a_sample_without_a_finite_gradient_counts_as_a_long_one() -> None:
+    rows = TensorDataset(torch.full((1, 6), math.inf), torch.zeros(1, dtype=torch.int64))
+    private = new(rows, batch_size=1, steps=1, clipping_norm=QUIET, micro_batch_size=1)
+    private.step(losses(private), next(iter(private)))
+    assert private.clipping_norm == pytest.approx(0.5 * math.exp(-(-0.5 + 0.5 - 0.3)), rel=5e-3)
+
+
+def changes(samples: int) -> list[float]:
+    """Centred counts of batches of this many samples with short gradients, and with long ones."""
+    found = []
+    for scale in (0.0, 1e3):
+        rows = TensorDataset(scale * torch.ones(samples, 6), torch.zeros(samples, dtype=torch.int64))
+        nn.init.zeros_((model := nn.Linear(6, 2, bias=False)).weight)
+        private = new(rows, model, batch_size=samples, clipping_norm=QUIET, steps=1)
+        for part in private.micro_batches(next(iter(private))):
+            private.accumulate(losses(private), part)
+        found.append(private._inner.centred_count)
+    return found
+
+
+def test_one_sample_changes_the_count_by_a_half_and_its_replacement_by_one() -> None:
+    """The unit of ``AdaptiveClipping.noise_multiplier``; the replacement's price has twice the shift, as any sum's."""
+    assert changes(1) == [0.5, -0.5]
+    assert changes(2) == [1.0, -1.0]
+    assert QUIET.release.noise_multiplier == QUIET.noise_multiplier
+    options: dict[str, Any] = {"beside": [GaussianRelease(2.0)]}
+    for relation, shift in ((AddRemove(), 1.0), (ReplaceOne(), 2.0)):
+        found = DPSGD(1.0, 1.0, neighbours=relation, **options).epsilon(steps=1, delta=1e-5)
+        wanted = GaussianRelease(
+            1.0 / (shift * math.hypot(1.0, 0.5))
+        )  # (C, ±1/2) over (σC, 2·1/2), and to its opposite
+        assert found.upper == pytest.approx(compose([(wanted, 1)]).epsilon(1e-5).upper, rel=1e-4)
+
+
+def test_the_count_has_the_stated_noise() -> None:
+    """Half the noise multiplier, anew in every step; the gradient's noise follows the clipping norm."""
+    rows = TensorDataset(torch.zeros(4, 500), torch.zeros(4, dtype=torch.int64))
+    rule = AdaptiveClipping(noise_multiplier=20.0, learning_rate=0.05, initial=1.0)
+    model = nn.Linear(500, 2, bias=False)
+    private = new(rows, model, clipping_norm=rule, batch_size=4, steps=200, isolation_checks=0.0)
+    counts, spreads = [], []
+    for batch in private:
+        before, norm = model.weight.detach().clone(), private.clipping_norm
+        private.step(losses(private), batch)
+        spreads.append(float((model.weight.detach() - before).std()) / (norm / 4))
+        counts.append((-math.log(private.clipping_norm / norm) / 0.05 - 0.5 + 0.5) * 4 - 2.0)  # all four are below C
+    noise = torch.tensor(counts, dtype=torch.float64)
+    assert abs(float(noise.mean())) < 5 * 10 / math.sqrt(200)
+    assert 10 * (1 - 5 / math.sqrt(400)) < float(noise.std()) < 10 * (1 + 5 / math.sqrt(400))
+    assert abs(float((noise[1:] * noise[:-1]).mean())) < 5 * 100 / math.sqrt(199)
+    assert all(0.8 < spread < 1.2 for spread in spreads)  # σ = 1, of 1,000 entries; C itself went elsewhere:
+    assert private.clipping_norm < 0.9 or private.clipping_norm > 1.1
+
+
+def test_the_price_is_one_sum_with_less_noise() -> None:
+    rule = AdaptiveClipping(noise_multiplier=4.0)
+    private = new(clipping_norm=rule, noise_multiplier=1.5)
+    for batch in private:
+        private.step(losses(private), batch)
+    rate = private.mechanism.sample_rate
+    joint = DPSGD(1.0 / math.hypot(1 / 1.5, 1 / 4.0), rate).epsilon(steps=6, delta=1e-5)
+    assert private.epsilon().upper == pytest.approx(joint.upper, rel=1e-4)
+    assert private.epsilon().lower > DPSGD(1.5, rate).epsilon(steps=6, delta=1e-5).upper  # the count is not free
+    assert "Gaussian noise of standard deviation 4" in private.statement()
+    assert "in none of the sums" in private.statement()
+    assert "0.5 quantile" in private.statement()
+    assert private.records["mechanism"]["beside"] == [{"kind": "gaussian", "noise_multiplier": 4.0}]
+
+
+def test_a_target_moves_the_gradients_noise_alone() -> None:
+    """z_Δ of Andrew et al.: (z⁻² - (2σ_b)⁻²)^(-1/2) for the z that suffices without a count."""
+    private = new(clipping_norm=AdaptiveClipping(noise_multiplier=5.0), noise_multiplier=None, target_epsilon=2.0)
+    alone = calibrate(DPSGD(1.0, private.mechanism.sampling), steps=6, target_epsilon=2.0, delta=1e-5).noise_multiplier
+    assert private.noise_multiplier == pytest.approx((alone**-2 - 5.0**-2) ** -0.5, rel=1e-3)
+    assert private.mechanism.beside == (GaussianRelease(5.0),)
+    assert private.mechanism.epsilon(steps=6, delta=1e-5).upper <= 2.0
+    with pytest.raises(ParameterError, match="target_epsilon must be reachable"):
+        new(clipping_norm=AdaptiveClipping(noise_multiplier=0.5), noise_multiplier=None, target_epsilon=0.5)
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_a_loaded_run_keeps_its_clipping_norm(secret: bool) -> None:
+    rule = AdaptiveClipping(noise_multiplier=2.0)
+    private = new(clipping_norm=rule)
+    for batch in private:
+        private.step(losses(private), batch)
+        if private.steps_taken == 3:
+            break
+    file = io.BytesIO()
+    torch.save(private.state_dict(secret=secret), file)
+    file.seek(0)
+    other = new(clipping_norm=rule)
+    other.load_state_dict(torch.load(file))
+    assert other.clipping_norm == private.clipping_norm != rule.initial
+    for run in (private, other):
+        for batch in run:
+            run.step(losses(run), batch)
+    assert (other.clipping_norm == private.clipping_norm) is secret
+    assert all(map(torch.equal, weights(private.model), weights(other.model))) is secret
+    with pytest.raises(ParameterError, match="state: "):
+        new(clipping_norm=AdaptiveClipping(noise_multiplier=2.0, quantile=0.4)).load_state_dict(private.state_dict())
+    with pytest.raises(ParameterError, match="state: "):
+        new(clipping_norm=1.0).load_state_dict(new(clipping_norm="automatic").state_dict())
+
+
+def test_optimizers_that_know_their_noise_are_given_each_steps() -> None:
+    model = network()
+    optimizer = DPAdamBC(model.parameters(), lr=0.01, floor=1e-6)
+    private = new(ROWS, model, optimizer, clipping_norm=AdaptiveClipping(noise_multiplier=2.0))
+    for batch in private:
+        norm = private.clipping_norm
+        assert optimizer.param_groups[0]["noise_variance"] == pytest.approx((norm / 12) ** 2)
+        private.step(losses(private), batch)
+        assert private.clipping_norm != norm
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"norms": Hutchinson(4, secret=True)}, r"norms must be 'exact' or 'ghost' with AdaptiveClipping"),
+        ({"clipping_norm": "auto"}, "clipping_norm must be a number, AdaptiveClipping"),
+    ],
+)
+def test_what_has_no_price_raises(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ParameterError, match=match):
+        new(**{"clipping_norm": QUIET, **options})
+
+
+@pytest.mark.parametrize(("name", "value"), [("noise_multiplier", 0.0), ("quantile", 1.1), ("learning_rate", 0.0)])
+def test_rules_are_checked(name: str, value: float) -> None:
+    with pytest.raises(ParameterError, match=name):
+        AdaptiveClipping(**{"noise_multiplier": 1.0, name: value})
+
+
+def in_a_group(rank: int, size: int) -> list[Any]:
+    """Clipping norms of two steps on all rows, with a model that is replicated, and sharded."""
+    answers = []
+    for sharded in (False, True):
+        model = model_of_tokens(sharded=sharded)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        rule = AdaptiveClipping(noise_multiplier=1e-3, initial=1e6, learning_rate=1.0)
+        data = TensorDataset(TOKENS[:5])  # one process has a row less, and stands in
+        private = new(
+            data, model, optimizer, norms="ghost", clipping_norm=rule, batch_size=5, micro_batch_size=1, steps=2
+        )
+        for batch in private:
+            private.step(lambda rows, model=model: losses_of_tokens(model, rows[0]), batch)
+        answers.append(private.clipping_norm)
+    return answers
+
+
+def test_processes_share_one_count(tmp_path: Path) -> None:
+    """All five norms are below 1e6, so C falls by exp(-1/2) a step; a row that stands in is not counted."""
+    first, second = in_processes(2, in_a_group, tmp_path)
+    assert isinstance(first, list), first
+    assert first == second
+    assert first == pytest.approx([1e6 * math.exp(-1.0)] * 2, rel=2e-3)
+
+
+# --------------------------------------------------------------------------------------------------- automatic clipping
+
+
+def test_automatic_clipping_divides_by_the_norm_and_a_constant() -> None:
+    private = new(clipping_norm="automatic", noise_multiplier=1e-3, steps=3)
+    for batch in private:
+        drawn = [place for part in batch._parts for place in part.positions]
+        before = network()
+        before.load_state_dict(private.model.state_dict())
+        private.step(losses(private), batch)
+        sums = [torch.zeros_like(value) for value in before.parameters()]
+        for row, length in zip(drawn, norms_of(before, drawn), strict=True):
+            loss = cross_entropy(before(ROWS[row][0][None]), ROWS[row][1][None])
+            for total, value in zip(sums, torch.autograd.grad(loss, [*before.parameters()]), strict=True):
+                total += value / (length + 0.01)
+        for was, total, now in zip(before.parameters(), sums, private.model.parameters(), strict=True):
+            assert float((was - total / 12 - now).detach().abs().max()) < 6e-4  # 7 standard deviations
+    assert private.clipping_norm == 1.0
+    assert private.epsilon() == private.mechanism.epsilon(steps=3, delta=1e-5)
+    assert "divided by |g| + 0.01" in private.statement()
+
+
+@pytest.mark.parametrize("norms", ["exact", "ghost", Hutchinson(4, secret=True), Hutchinson(8, secret=False)])
+def test_automatic_clipping_adds_noise_for_a_sensitivity_of_one(norms: Any) -> None:
+    """Estimated norms are covered: |g|/(n̂ + γ) < |g|/n̂ = Z, all that (A1) and (C1) use of a contribution."""
+    model = nn.Linear(100, 50, bias=False)
+    rows = TensorDataset(torch.zeros(N, 3, 100))
+    private = new(rows, model, norms=norms, clipping_norm="automatic", noise_multiplier=2.0, steps=1)
+    before = model.weight.detach().clone()
+    private.step(lambda batch: model(batch[0]).square().sum((1, 2)), next(iter(private)))
+    assert float((model.weight.detach() - before).std()) == pytest.approx(2.0 / 12, rel=0.05)
+
+
+def test_no_factor_lets_a_sample_add_more_than_the_sensitivity() -> None:
+    lengths = torch.logspace(-30, 30, 2001, dtype=torch.float64)
+    factors = clip_factors(lengths.square(), 0.7, stability=0.01, rounding=0.0)
+    assert bool((factors * lengths <= 0.7).all())
+    assert float((factors * lengths)[lengths > 1e3].min()) > 0.699
+    assert bool((factors[lengths < 1e-6] > 69.9).all())  # where clipping leaves gradients as they are
+    with pytest.raises(ParameterError, match="stability"):
+        clip_factors(lengths, 1.0, stability=0.0)
