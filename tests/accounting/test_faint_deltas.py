@@ -89,7 +89,7 @@ def test_one_huge_loss_is_no_smaller_than_one_step():
         pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=False)), 1, 1e-62, id="public probes, one step"),
         pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=False)), 100, 1e-59, id="public probes"),
         pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=True)), 1, 1e-25, id="secret probes, one step"),
-        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=True)), 100, 1e-49, id="secret probes"),
+        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=True)), 100, 1e-40, id="secret probes"),
         pytest.param(DPSGD(1.0, 1.0, HutchPlusPlus(8, 8, secret=False)), 1, 1e-40, id="Hutch++, no sampling"),
         pytest.param(DPSGD(1.0, RandomAllocation(10)), 10, 1e-16, id="random allocation"),
         pytest.param(DPSGD(1.0, FixedOrder()), 3, 1e-289, id="fixed order"),

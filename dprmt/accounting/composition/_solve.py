@@ -48,7 +48,7 @@ _MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
 _MOST_WORK = 2**22  # points of all transforms, beyond which nothing is refined further
-_WORK_OF_EPOCHS = 2**21  # points, about, for the law of an epoch of random allocation
+_WORK_OF_EPOCHS = 2**20  # points, about, for the law of an epoch of random allocation
 _FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
 _LOSS_DRIFT = 32 * EPS  # of a step
 
