@@ -48,7 +48,7 @@ _MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
 _MOST_WORK = 2**22  # points of all transforms, beyond which nothing is refined further
-_WORK_OF_EPOCHS = 2**21  # points, about, for the law of an epoch of random allocation
+_WORK_OF_EPOCHS = 2**20  # points, about, for the law of an epoch of random allocation
 _FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
 _LOSS_DRIFT = 32 * EPS  # of a step
 
@@ -114,7 +114,7 @@ class Level:
 
     def beyond(self, epsilon: float) -> float:
         """Return a bound on δ(ε): some step's loss exceeds its share of ε, which is as large as its losses are."""
-        total, part = 0.0, epsilon / max(self.farthest, 1e-300)
+        total, part = 0.0, epsilon / self.farthest if self.farthest > 0.0 else 0.0
         for (pair, count), (_, high) in zip(self.pairs["upper"], self.coarse.ranges, strict=True):
             total += count * (pair.cells(np.array([-1.0, part * max(high, 0.0)])).p_above + pair.slack)
         return min(total * (1.0 + 1e-9), 1.0)
