@@ -23,7 +23,6 @@ from dprmt._files import append_line
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.training.harness import SilentParameterError, read_metrics
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._loop import learning_rate_factor
 from dprmt.training.harness._prepare import check_gradients_arrive, check_parameters_moved, snapshot
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.harness._train import Interrupts
@@ -296,11 +295,6 @@ def test_samples_of_similar_length_go_together():
     items = ["aaaa", "b", "ccc", "dd", "e", "ffff"]
     source = Source(items, None, 2, lambda place: len(items[place]))
     assert [part.positions for part in source.parts([5, 4, 3, 2, 1, 0], 0)] == [[4, 1], [3, 2], [5, 0]]
-
-
-def test_linear_schedule_never_reaches_zero():
-    factors = [learning_rate_factor("linear", step, 10) for step in range(1, 11)]
-    assert factors == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
 
 
 def test_first_interrupt_asks_second_interrupts(request):

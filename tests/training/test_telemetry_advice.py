@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from dprmt.accounting import DPSGD
 from dprmt.training.harness import ItemTask, read_metrics, train_task
-from dprmt.training.harness._observer import ProgressBar
 from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
 
@@ -122,19 +119,3 @@ def test_a_run_writes_its_advice_down_and_says_it(tmp_path, capsys):
     printed = capsys.readouterr().err
     assert printed.count("rate too low") == 1
     assert f"step 20: {advice[20]['says']}" in printed
-
-
-def test_the_progress_bar_says_it_when_it_changes(capsys):
-    bar = ProgressBar()
-    prepared = SimpleNamespace(mechanism=DPSGD(1.0, 0.1))
-    run = SimpleNamespace(total=1000, done=0, prepared=prepared)
-    bar.start(run)
-    for step, rate in enumerate(("unknown", "unknown", "too low", "too low")):
-        telemetry = {"advice": {"rate": rate, "says": f"it is {rate}"}}
-        record = SimpleNamespace(
-            step=step, loss=1.0, epsilon=1.0, noisy_gradient_norm=1.0, telemetry=telemetry if step % 2 == 0 else {}
-        )
-        bar.after_step(run, record)
-    bar.end(run)
-    printed = capsys.readouterr().err
-    assert (printed.count("it is unknown"), printed.count("it is too low")) == (1, 1)

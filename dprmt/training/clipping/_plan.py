@@ -334,7 +334,7 @@ def plan_private(
     units: Units | None = None,
     memory_budget: SupportsIndex = MEMORY_BUDGET,
 ) -> ClippingPlan:
-    """Decide how norms will be computed, so that you can ask the accountant for σ before you make anything private.
+    """Plan how per-sample norms are computed, before you choose the noise.
 
     Parameters
     ----------
@@ -377,7 +377,7 @@ def plan_private(
     ParameterError
         If an argument is out of its range, or a layer is shared or mixes samples; the model is not changed.
     TrainingStateError
-        Later, if a module gives a batch another output than its samples.
+        During training, if a module's output for a batch differs from its outputs for single samples.
 
     Privacy
     -------

@@ -19,7 +19,6 @@ from dprmt.training.data._task_data import IGNORED
 _TARGETS = ("labels", "start_positions", "end_positions")
 _NOT_INPUTS = (*_TARGETS, "sample_id", "num_items_in_batch")
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative, of a loss; of 16 bits the next
-_LOW_PRECISION = 0.05
 
 
 def per_sample_losses(
@@ -145,7 +144,7 @@ def check_own_loss(
     kind = type(_transformers_model(model)).__name__
     if own is None or found.numel() != 1:
         raise ParameterError("model", kind, "one that returns a loss for a batch with labels, or give losses=")
-    tolerance = _TOLERANCE.get(next(model.parameters()).dtype, _LOW_PRECISION)
+    tolerance = _TOLERANCE.get(next(model.parameters()).dtype, 0.05)
     own, one = own.detach().double().reshape(()), found.detach().double().reshape(())
     if bool(own.isfinite()) and bool((own - one).abs() > tolerance * (own.abs() + 1)):
         allowed = "a model whose own loss is that of its head, sample by sample, or give losses= of each sample"

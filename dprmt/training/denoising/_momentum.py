@@ -34,22 +34,17 @@ VARIANCE = "momentum_noise_variance"
 _MOMENT = {"adam": "exp_avg", "sgd": "momentum_buffer"}
 
 
-def check_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Raise unless the optimizer's momentum is one whose noise is known."""
-    _family(optimizer)
-    for group in optimizer.param_groups:
-        if _decay(optimizer, group) == 0:
-            raise ParameterError("optimizer", type(optimizer).__name__, "one with momentum, for on='momentum'")
-        for option in ("amsgrad", "maximize", "nesterov", "dampening"):
-            if group.get(option):
-                raise ParameterError(f"optimizer's {option}", group[option], "off, for on='momentum'")
-
-
 class MomentumSteps:
     """The steps of one optimizer, before and after: which noise its momenta have, and how a step is taken again."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> None:
-        check_momentum(optimizer)
+        _family(optimizer)
+        for group in optimizer.param_groups:
+            if _decay(optimizer, group) == 0:
+                raise ParameterError("optimizer", type(optimizer).__name__, "one with momentum, for on='momentum'")
+            for option in ("amsgrad", "maximize", "nesterov", "dampening"):
+                if group.get(option):
+                    raise ParameterError(f"optimizer's {option}", group[option], "off, for on='momentum'")
         self.optimizer = optimizer
         self.parameters = {name: p for name, p in parameters.items() if p.ndim == 2}
         self._starts: dict[str, torch.Tensor] = {}

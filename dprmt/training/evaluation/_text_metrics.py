@@ -126,7 +126,8 @@ def _meteor(hypotheses: Texts, references: References) -> float:
     from pycocoevalcap.meteor.meteor import Meteor
 
     scorer = Meteor()
-    watchdog = threading.Timer(_METEOR_SECONDS, scorer.meteor_p.kill)
+    # Loading takes seconds, thousands of texts a minute; a process that hangs is ended after a quarter of an hour.
+    watchdog = threading.Timer(900.0, scorer.meteor_p.kill)
     watchdog.start()
     try:
         return scorer.compute_score(*_by_number(hypotheses, references))[0]
@@ -160,7 +161,6 @@ def _tokens(text: str) -> list[str]:
 
 
 _NIST_WORDS = 5
-_METEOR_SECONDS = 900.0  # loading takes seconds, thousands of texts a minute
 _SCORES: dict[str, tuple[str, Callable[[Texts, References], Any]]] = {
     "bleu": ("sacrebleu", _bleu),
     "nist": ("nltk", _nist),

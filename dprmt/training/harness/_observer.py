@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from dprmt._files import append_line, replacing
 from dprmt._validation import ParameterError

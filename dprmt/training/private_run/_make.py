@@ -127,7 +127,7 @@ def make_private(
     progress : bool
         Whether to show a bar with ε; it needs tqdm.
     **others
-        None: Opacus' names raise an error with the right name.
+        Not accepted. Names of Opacus' arguments raise an error with the name to use.
 
     Returns
     -------

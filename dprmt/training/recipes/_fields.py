@@ -10,7 +10,6 @@ from typing import Any
 from dprmt._validation import ParameterError, check_choice, check_count, check_real, did_you_mean
 
 Check = Callable[[str, Any], Any]
-_LARGEST = 2**32 - 1
 
 
 def checked(check: Check, default: Any = MISSING, **options: Any) -> Any:
@@ -38,8 +37,8 @@ def count(low: int = 1, high: int | None = None) -> Check:
 
     def check(name: str, value: Any) -> int:
         number = check_count(name, value, low=low, high=high)
-        if number > _LARGEST:
-            raise ParameterError(name, value, f"an integer in [{low}, {_LARGEST}]")
+        if number >= 2**32:
+            raise ParameterError(name, value, f"an integer in [{low}, {2**32 - 1}]")
         return number
 
     return check

@@ -31,74 +31,8 @@ _LIBRARY = "library"
 _FIRST = ("name", "model", "data")  # in what is written
 
 
-class Document(Section):
-    """Sections that are changed by dotted names and written as TOML."""
-
-    def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with some keys changed, for sweeps and command-line overrides.
-
-        Parameters
-        ----------
-        changes : mapping
-            New values by dotted name, such as ``{"optimizer.learning_rate": 1e-3, "model.lora.rank": 8}``.
-            ``None`` takes a key away. All changes are made before anything is checked.
-
-        Returns
-        -------
-        Recipe or Settings
-            The changed one, checked as a whole.
-
-        Raises
-        ------
-        ParameterError
-            If a name is unknown or the result is not a valid recipe.
-        """
-        values = self.to_dict()
-        for name, value in changes.items():
-            *path, key = name.split(".")
-            place = values
-            for step in path:
-                place = place.setdefault(step, {})
-                if not isinstance(place, dict):
-                    raise ParameterError(name, value, "left out: no such key")
-            if value is None:
-                place.pop(key, None)
-            else:
-                place[key] = value
-        changed: Self = read_section(type(self), values)
-        return changed
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the sections as nested tables of plain values, without the absent ones.
-
-        Returns
-        -------
-        dict
-            What `recipe_from_dict` takes.
-        """
-        values: dict[str, Any] = _plain(dataclasses.asdict(self))  # type: ignore[call-overload]  # of subclasses
-        return {key: values[key] for key in sorted(values, key=lambda key: key not in _FIRST)}
-
-    def to_toml(self) -> str:
-        """Return the recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
-
-        Returns
-        -------
-        str
-            The text of the file.
-
-        Raises
-        ------
-        ModuleNotFoundError
-            If tomli-w is not installed, with the extra that has it; reading a recipe does not need it.
-        """
-        with needing("train"):
-            import tomli_w
-        return tomli_w.dumps(self.to_dict())
-
-
 @dataclass(frozen=True)
-class Settings(Document):
+class Settings(Section):
     """Settings of a training run for any model: the sections of a `Recipe` except model and data.
 
     Attributes
@@ -147,6 +81,68 @@ class Settings(Document):
         if self.privacy.clip_only:
             allowed = "'none' with privacy.clip_only: there is no noise"
             raise ParameterError("denoising.method", denoising.method, allowed)
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Self:
+        """Return a copy with some keys changed, for sweeps and command-line overrides.
+
+        Parameters
+        ----------
+        changes : mapping
+            New values by dotted name, such as ``{"optimizer.learning_rate": 1e-3, "model.lora.rank": 8}``.
+            ``None`` takes a key away. All changes are made before anything is checked.
+
+        Returns
+        -------
+        Recipe or Settings
+            The changed one, checked as a whole.
+
+        Raises
+        ------
+        ParameterError
+            If a name is unknown or the result is not a valid recipe.
+        """
+        values = self.to_dict()
+        for name, value in changes.items():
+            *path, key = name.split(".")
+            place = values
+            for step in path:
+                place = place.setdefault(step, {})
+                if not isinstance(place, dict):
+                    raise ParameterError(name, value, "left out: no such key")
+            if value is None:
+                place.pop(key, None)
+            else:
+                place[key] = value
+        changed: Self = read_section(type(self), values)
+        return changed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sections as nested tables of plain values, without the absent ones.
+
+        Returns
+        -------
+        dict
+            What `recipe_from_dict` takes.
+        """
+        values: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return {key: values[key] for key in sorted(values, key=lambda key: key not in _FIRST)}
+
+    def to_toml(self) -> str:
+        """Return the recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
+
+        Returns
+        -------
+        str
+            The text of the file.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If tomli-w is not installed, with the extra that has it; reading a recipe does not need it.
+        """
+        with needing("train"):
+            import tomli_w
+        return tomli_w.dumps(self.to_dict())
 
 
 @dataclass(frozen=True, kw_only=True)

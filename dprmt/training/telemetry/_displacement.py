@@ -12,8 +12,6 @@ import torch
 
 from dprmt.spectra import DisplacementNoise, displacement_spectrum
 
-_SHORTEST, _LONGEST = 2, 4096  # shorter sides of the matrices whose spectra are taken
-
 
 class Displacement:
     """``x_t - x_0`` of parameters. x_0 lies in a mapped file, not in memory.
@@ -41,11 +39,14 @@ class Displacement:
         return inner, sigma * math.sqrt(squared)
 
     def spectra(self) -> dict[str, dict[str, float]]:
-        """Return spikes of every matrix, their share, and the largest singular value over the edge of the noise."""
+        """Return spikes of every matrix, their share, and the largest singular value over the edge of the noise.
+
+        Of matrices whose shorter side is 2 to 4096.
+        """
         sigma = None if self.noise is None else self.noise.sigma
         found = {}
         for name, p in self._parameters.items():
-            if name not in self._confined and p.ndim == 2 and _SHORTEST <= min(p.shape) <= _LONGEST:
+            if name not in self._confined and p.ndim == 2 and 2 <= min(p.shape) <= 4096:
                 moved = self._since(self._start[name], name)
                 if bool(torch.isfinite(moved).all()):
                     seen = displacement_spectrum(moved, sigma)
