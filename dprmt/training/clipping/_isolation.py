@@ -274,7 +274,8 @@ class Isolation:
                         uses = self._capture.uses_of(found, own, apart=apart)
                     elif leaves and found.requires_grad:
                         grown = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
-                        scores = [torch.zeros(len(own)) if value is None else value[own] for value in grown]
+                        none = found.new_zeros(len(own))
+                        scores = [none if value is None else value[own] for value in grown]
                 self.generators |= dict.fromkeys(draws.generators if draws else ())
                 after = self._states()
                 return _Pass(found.detach()[own], uses, scores, after != before, after)
