@@ -354,7 +354,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, argumen
     path = tmp_path / "recipe.toml"
     path.write_text(recipe_in(folder).to_toml())
     (tmp_path / "folder.toml").mkdir()
-    (tmp_path / "broken.csv").write_bytes(b"text,colour\n\xff\xfe\x00,1,2,3\n")
+    (tmp_path / "broken.csv").write_text("text,colour\na,1,2,3\n")
     out = tmp_path / "runs" / "first"
     words = [{"RECIPE": str(path), "FOLDER": str(tmp_path / "folder.toml")}.get(word, word) for word in arguments]
     (tmp_path / "empty.csv").write_text("text,colour\n")
