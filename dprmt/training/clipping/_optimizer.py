@@ -6,7 +6,6 @@ Sums of weights that are trained in a subspace are of another shape, and denoise
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -148,8 +147,9 @@ class NoisySum:
         """Add noise in the sum's dtype, so that rounding to the parameter's dtype follows the noise."""
         for place, parameter in enumerate(self.params):
             _check_processed_flag(parameter.summed_grad)
-            noisy = self._noisy_sum if self.correlation is None else partial(self._correlated, place)
-            self.release(parameter, noisy(parameter.summed_grad).as_subclass(torch.Tensor))
+            total = parameter.summed_grad
+            noisy = self._noisy_sum(total) if self.correlation is None else self._correlated(total, place)
+            self.release(parameter, noisy.as_subclass(torch.Tensor))
             if not self.keeps_sums:
                 parameter.summed_grad = parameter.summed_grad.new_empty(0)
             _mark_as_processed(parameter.summed_grad)
@@ -162,7 +162,7 @@ class NoisySum:
         """Put the noisy sum where the optimizer reads it."""
         parameter.grad = noisy.to(parameter.dtype)
 
-    def _correlated(self, place: int, total: torch.Tensor) -> torch.Tensor:
+    def _correlated(self, total: torch.Tensor, place: int) -> torch.Tensor:
         std, of, generator = self.noise_multiplier * self.max_grad_norm, total.shape, self.generator
         if isinstance(generator, SecureRandom):
             drawn = generator.normal(of, std=std, device=total.device)
