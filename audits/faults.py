@@ -105,9 +105,9 @@ class _LongBias(_Faulty):
 
     def accumulate(self, losses: torch.Tensor, **options: Any) -> None:
         capture = self._private._capture
-        capture._asked = (torch.zeros(len(losses), dtype=torch.bool), losses)  # a backward pass that adds nothing
+        capture._must_be_zero = torch.zeros(len(losses), dtype=torch.bool)  # a backward pass that adds nothing
         (of_output,) = torch.autograd.grad(losses.sum(), self._output, retain_graph=True)
-        capture._asked = None
+        capture._must_be_zero = None
         gradient = of_output.flatten(0, -2).sum(0)
         self.total = gradient if self.total is None else self.total + gradient
         self._private.accumulate(losses, **options)

@@ -10,6 +10,7 @@ _COMMANDS = (
     "banded_noise",
     "denoiser",
     "false_alarms",
+    "first_step",
     "frozen",
     "gpu",
     "grape",

@@ -41,7 +41,7 @@ def _bert(width: int, layers: int, heads: int, words: int, *, adapters: bool) ->
         from transformers import BertConfig, BertForSequenceClassification
 
         sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-        model = BertForSequenceClassification(BertConfig(words, intermediate_size=4 * width, **sizes))
+        model = BertForSequenceClassification(BertConfig(vocab_size=words, intermediate_size=4 * width, **sizes))
         if not adapters:
             return model
         from peft import LoraConfig, get_peft_model

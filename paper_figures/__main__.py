@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from dprmt._files import strict_json, write_whole
+from dprmt._files import append_line, strict_json, write_whole
 from paper_figures._needs import DATA
 from paper_figures._page import PAGE, details, write_page
-from paper_figures._pieces import UsageError, forget
+from paper_figures._pieces import UsageError, forget, raw_file
 from paper_figures._published import names
 from paper_figures._replay import replay
 from paper_figures._reproduction import RESULTS, Scale, load, run, save, table_of, verdict_counts
@@ -178,7 +178,9 @@ def _replay(options: Any) -> int:
         apart += differs
         if options.keep and not differs:
             said = f"{len(found)} pieces, at most {max(piece.apart for piece in found):.1g} apart"
-            save(replace(stored, code=digests(place_of(ITEMS[name].measure)), replayed=said), options.results)
+            code = digests(place_of(ITEMS[name].measure))
+            append_line(raw_file(options.results, name, stored.scale), {"name": "code", "code": code})
+            save(replace(stored, code=code, replayed=said), options.results)
     return int(bool(apart))
 
 

@@ -43,11 +43,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 LINES: tuple[dict[str, Any], ...] = tuple(
     {"color": color, "linestyle": line}
-    for color, line in zip(
-        COLORS[:5],
-        ("-", "--", "-.", (0, (1, 1.5)), (0, (5, 1, 1, 1))),
-        strict=True,
-    )
+    for color, line in zip(COLORS, ("-", "--", "-.", (0, (1, 1.5)), (0, (5, 1, 1, 1))), strict=False)
 )
 """For curves that are no methods."""
 

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from dprmt._files import strict_json, write_whole
+from dprmt._files import append_line, read_lines, strict_json, write_whole
 from paper_figures._pieces import cpu_seconds, raw_file
 from paper_figures._published import Cell
 from paper_figures._sources import changed, digests, place_of
@@ -186,8 +186,13 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
     """
     folder.mkdir(parents=True, exist_ok=True)
     wall, cpu = time.perf_counter(), cpu_seconds()
-    code = _code(item, scale, folder)
-    found = item.measure(scale, folder)
+    code, pieces = _code(item, scale, folder), raw_file(folder, item.name, scale)
+    begins = not pieces.exists()
+    try:
+        found = item.measure(scale, folder)
+    finally:
+        if begins and pieces.exists():
+            append_line(pieces, {"name": "code", "code": code})
     stored = Stored(
         item.name,
         scale,
@@ -206,14 +211,15 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
 
 
 def _code(item: Item, scale: Scale, folder: Path) -> dict[str, str]:
-    """The present code, unless the result is of pieces that earlier code may have measured: then that code."""
-    before, owner = load(item.name, folder), item.pieces_of
-    if owner is None:
-        reused = before is not None and raw_file(folder, item.name, scale).exists()
-    else:
-        source = load(owner.name, folder)
-        reused = before is not None and source is not None and bool(changed(source.code, place_of(owner.measure)))
-    return before.code if before is not None and reused else digests(place_of(item.measure))
+    """The code that measured the pieces, as far as it is recorded; the present one where there are none."""
+    before, owner, pieces = load(item.name, folder), item.pieces_of, raw_file(folder, item.name, scale)
+    present = digests(place_of(item.measure))
+    if owner is None and pieces.exists():
+        recorded = [line["code"] for line in read_lines(pieces) if "code" in line]
+        return recorded[-1] if recorded else before.code if before else present
+    source = load(owner.name, folder) if owner else None
+    is_old = owner is not None and source is not None and changed(source.code, place_of(owner.measure))
+    return before.code if before and is_old else present
 
 
 def save(stored: Stored, folder: Path = RESULTS) -> None:
@@ -279,7 +285,7 @@ def verdict_counts(rows: Sequence[Row]) -> str:
     """In words, best first."""
     counted = Counter(row.verdict() for row in rows)
     found = [f"{counted[verdict]} {verdict}" for verdict in reversed(WORST) if counted[verdict]]
-    return ", ".join(found) or "shown"
+    return "; ".join(found) or "shown"
 
 
 def _versions() -> dict[str, str]:

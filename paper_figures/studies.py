@@ -149,15 +149,17 @@ class SummedStep(LogicalStep):
         self.record, self._sums = record, sums
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
-    def accumulate(self, losses: Any, *, samples: Any, step: int, batch: Any) -> torch.Tensor:
-        """Add the sums of a micro-batch, and return its losses (**private**); ``losses`` is not called."""
-        self._log.enter(step, samples)
+    def _add(self, losses: Any, samples: Any, number: int, batch: Any, units: Any) -> torch.Tensor:
+        self._log.enter(number, samples)
         found, sums = self._sums(self.model, batch, self.optimizer.max_grad_norm)
         if sums.keys() != self._trained.keys():
             raise ParameterError("sums", sorted(sums), f"of {sorted(self._trained)}")
         for name, parameter in self._trained.items():
             sum_of(parameter).add_(sums[name])
         return found
+
+    def discard(self) -> None:
+        """Do nothing: no forward pass is kept."""
 
     def close(self) -> torch.nn.Module:
         """Forget what was added; nothing else was changed."""

@@ -26,7 +26,7 @@ _FILE = re.compile(r"<code>((?:[\w.-]+/)+[\w.-]*)</code>")
 _NUMBER = re.compile(r"<!--n:[\w.+-]+-->(.*?)<!--/n-->")  # see tests/docs/test_page_numbers.py
 _LONG = re.compile(r"<code>([^<\n]{28,})</code>")
 _BREAK = re.compile(r"(/|::|_(?=[a-z]))")
-_POWER = re.compile(r"(?<![\w.>-])(\d[\d.]*e-\d+)(?![\w.])")
+_POWER = re.compile(r"(?<![\w.-])(\d[\d.]*e-\d+)(?![\w.])")
 _CELL = re.compile(r"<td[^>]*>[^<]*</td>")
 _PAGES: dict[str, tuple[str, str]] = {}  # title and Markdown by address, while the site is built
 _SECTIONS: list[tuple[str, list[str]]] = []

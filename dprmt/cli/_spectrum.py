@@ -104,21 +104,21 @@ def add_command(commands: Commands) -> None:
 
 
 def run_spectrum(namespace: argparse.Namespace) -> None:
-    """One row per matrix of the file, or one row per singular value of a single matrix.
+    """Print the spectrum of every matrix of a checkpoint, or the singular values of one matrix.
 
-    Two axes are a matrix. Four or five, and three whose last is at most 7, are the kernel (out, in, …) of a
-    convolution, read as out × in·…; three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``
-    are one matrix, their product. The answer says how each was read, and why an array has no spectrum. The noise level
-    is asked for: in differentially private training it is known; ``--sigma auto`` estimates it. The estimate stands
-    beside it in any case, with a test of whether white noise of the stated level explains the values below the gate.
+    Arrays are read as `dprmt.spectra.spectra_of` describes. The output names how each array was read, and why an array
+    has no spectrum. The noise level must be given: in differentially private training it is known, and ``--sigma auto``
+    estimates it. The estimate is printed in any case, with a test of whether white noise of the given level explains
+    the values below the gate.
 
-    A singular value is called a spike if noise alone, at the given level, has its largest one that high with a chance
-    of ``--false-alarm`` at most, 1 % by default. The answer says of how many matrices that is to be expected.
+    A singular value is a spike if noise alone has a larger one with probability at most ``--false-alarm``, 1 % by
+    default. The output has the number of matrices in which noise alone is expected to have a spike.
 
-    The picture shows the matrix of ``--param``, or else that with the largest top singular value in units of its bulk
-    edge; its title says which. With ``--json`` stdout is one object: "matrices" in the order of the file, singular
-    values in decreasing order, one spike per value above the gate; the names of the arrays that are no matrices, and
-    why; "sigma" is null if each matrix has its own, and "false_alarm" of a matrix the chance of noise to pass the gate.
+    The plot shows the matrix of ``--param``, or the matrix whose top singular value is largest relative to its bulk
+    edge. With ``--json`` the output is one object. Its matrices are in the order of the file, with singular values in
+    decreasing order and one spike for each value above the gate. Arrays without a spectrum are listed with the reason.
+    ``sigma`` is null if each matrix has its own level. ``false_alarm`` of a matrix is the probability that noise passes
+    its gate.
     """
     kinds = [f"--{name.replace('_', '-')}" for name in ("json", "csv", "csv_values") if getattr(namespace, name)]
     if len(kinds) > 1:
@@ -267,7 +267,7 @@ def _with_progress(items: list[str]) -> Iterable[str]:
 
 
 def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: float) -> None:
-    from dprmt.plots import plot_singular_values, plot_spectrum_histogram, save_picture
+    from dprmt.plots import plot_singular_values, save_picture
 
     values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))
@@ -278,7 +278,10 @@ def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: flo
 
     def draw(axes: Any) -> None:
         plot_singular_values(values, shape, sigma, denoised=shrunk, false_alarm=alarm, ax=axes[0])
-        plot_spectrum_histogram(values, shape, sigma, false_alarm=alarm, ax=axes[1])
+        if sigma > 0:
+            spectrum.plot(axes[1], false_alarm=alarm)
+        else:
+            axes[1].remove()
         axes[0].figure.suptitle(title, fontsize="medium", parse_math=False)
 
     save_picture(place, draw, size=(11.0, 4.4), panels=(1, 2))

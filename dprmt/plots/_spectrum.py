@@ -303,7 +303,8 @@ def plot_spectra(
 ) -> Axes:
     """Draw the singular values of many matrices below each other, in units of their bulk edges.
 
-    Use it to see which matrices of a checkpoint stand out. The first matrix is at the top.
+    Use it to see which matrices of a checkpoint stand out. The first matrix is at the top. A matrix without noise, such
+    as the product of an adapter, has its largest value as unit, and its name says so.
 
     Parameters
     ----------
@@ -328,7 +329,7 @@ def plot_spectra(
     Raises
     ------
     ParameterError
-        If there is no spectrum, or the noise level of one is 0.
+        If there is no spectrum.
 
     Examples
     --------
@@ -340,19 +341,19 @@ def plot_spectra(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['values below the gate', 'values above the gate', 'bulk edge', 'edge by the estimated σ']
     """
-    if not spectra or not all(spectrum.sigma > 0 for spectrum in spectra.values()):
-        raise ParameterError("spectra", list(spectra), "at least one spectrum, all with noise (sigma > 0)")
+    if not spectra:
+        raise ParameterError("spectra", {}, "at least one spectrum")
     count = len(spectra)
     ax = axes_or_new(ax, width=9.0, height=min(2.0 + 0.2 * count, 40.0))
     places = np.arange(count)
     below, above = [], []
     for place, spectrum in enumerate(spectra.values()):
-        values, spikes = spectrum.singular_values / spectrum.bulk_edge, len(spectrum.spikes)
-        above += [(value, place) for value in values[:spikes]]
-        rest = values[spikes:]
-        if len(rest):
+        unit, spikes = spectrum.bulk_edge or float(spectrum.singular_values[0]), len(spectrum.spikes)
+        above += [(value / unit, place) for value in spectrum.singular_values[:spikes]]
+        rest = spectrum.singular_values[spikes:] / unit
+        if len(rest) and spectrum.sigma > 0:  # else they are rounding
             below.append((place, float(np.max(rest)), float(np.min(rest))))
-    own = np.array([spectrum.fit.sigma / spectrum.sigma for spectrum in spectra.values()])
+    own = np.array([spectrum.fit.sigma / spectrum.sigma if spectrum.sigma > 0 else 0 for spectrum in spectra.values()])
     seen = [*own[own > 0], *(value for value, _ in above), *(max(low, 0.1) for _, _, low in below), 1.0]
     floor = 0.7 * min(seen) if xscale == "log" else 0.0
     rows = [(place, max(low, floor), high) for place, high, low in below]
@@ -367,6 +368,8 @@ def plot_spectra(
     ax.set_xscale(xscale)
     every = -(-count // _NAMED)
     names = [name if len(name) <= _NAME else "…" + name[1 - _NAME :] for name in spectra]
+    silent = [spectrum.sigma == 0 for spectrum in spectra.values()]
+    names = [f"{name}\nno noise: over its largest" if none else name for name, none in zip(names, silent, strict=True)]
     ax.set_yticks(places[::every], names[::every], fontsize="x-small", parse_math=False)
     if legend:
         legend_below(ax)

@@ -125,11 +125,12 @@ def spectra_of(
 ) -> CheckpointSpectra:
     """Analyse the matrices of a checkpoint, one at a time.
 
-    Two axes are a matrix. Four or five axes, and three whose last is at most 7, are a convolution's kernel (out, in,
-    …) with its outputs as rows. Three others are a stack of matrices, such as experts. ``lora_A`` and ``lora_B``, or
-    ``lora_down`` and ``lora_up``, are one matrix, the product B·A, which is not formed. Its scale is read from
-    ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are multiplied by their scales: ``weight_scale``,
-    ``weight_scale_inv`` or ``scale_weight``, one for all, for each row or for each block.
+    An array with two axes is a matrix. An array with four or five axes, or with three of which the last is at most 7,
+    is the kernel (out, in, …) of a convolution, whose outputs become rows. Any other array with three axes is a stack
+    of matrices, such as experts. ``lora_A`` and ``lora_B``, or ``lora_down`` and ``lora_up``, are analysed as their
+    product B·A, which is not formed. Its scale comes from ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are
+    multiplied by ``weight_scale``, ``weight_scale_inv`` or ``scale_weight``: one scale for all, for each row or for
+    each block.
 
     Parameters
     ----------
@@ -141,15 +142,15 @@ def spectra_of(
         Standard deviation of one entry of the noise, >= 0, or a function that returns it for a matrix in its own dtype,
         float32 at least; estimated from each matrix by default.
     minus : str, Path or mapping, optional
-        A checkpoint that is subtracted first, by name; of adapters the products are subtracted. If no name is in both,
-        a prefix that one of them adds to most names, such as ``module.``, is ignored.
+        Checkpoint that is subtracted first, by name; for adapters, the products are subtracted. If the checkpoints
+        share no name, a prefix that one of them adds to most names, such as ``module.``, is ignored.
     param : str, default "*"
         Names to analyse, with the wildcards of `fnmatch`. Optimizer states are left out unless their whole name is
         given.
     false_alarm : float, default 0.01
         As in `noisy_spectrum`.
     progress : callable, optional
-        Gets the names of the arrays and gives them back one by one, such as ``tqdm``.
+        Function that wraps the iteration over the names of the arrays, such as ``tqdm``.
 
     Returns
     -------

@@ -426,8 +426,8 @@ def denoise(
         Noisy matrix Y, NumPy or torch, floating; leading axes are a batch. Do not use it under autocast,
         which would round its products.
     sigma : float or array of shape (...)
-        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier; one for all matrices,
-        or one each.
+        Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier: one number for all
+        matrices, or one for each.
     kappa : float, optional
         The gate κ >= 1 in units of the bulk edge; Eq. 10 uses 1.02. By default `kappa_for` of the shape, which noise
         alone passes in 1 % of draws.

@@ -142,23 +142,24 @@ class NoisySpectrum:
         return np.asarray(left * np.array([spike.shrunk for spike in self.spikes]) @ right.T)
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the histogram of the singular values against the law of the noise.
+        """Draw the histogram of the singular values against the law of the noise; without noise, the sorted values.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
             Where to draw; a new figure otherwise.
         **options
-            Of `dprmt.plots.plot_spectrum_histogram`.
+            Of `dprmt.plots.plot_spectrum_histogram`, or of `dprmt.plots.plot_singular_values`.
 
         Returns
         -------
         matplotlib.axes.Axes
             The axes.
         """
-        from dprmt.plots import plot_spectrum_histogram
+        from dprmt.plots import plot_singular_values, plot_spectrum_histogram
 
-        return plot_spectrum_histogram(self.singular_values, self.shape, self.sigma, ax=ax, **options)
+        draw = plot_spectrum_histogram if self.sigma > 0 else plot_singular_values
+        return draw(self.singular_values, self.shape, self.sigma, ax=ax, **options)
 
     def predicted(self) -> Floats:
         """Return the singular values by the law of the noise, given as many spikes.
@@ -389,11 +390,12 @@ class GramSpectrum:
     def _leading(self, count: int) -> Floats:
         # Singular vectors of the shorter side.
         diagonal, below, reflectors, scales = self._tridiagonal
-        last = len(diagonal) - 1
-        vectors = scipy.linalg.eigh_tridiagonal(diagonal, below, select="i", select_range=(last + 1 - count, last))[1]
-        for i in reversed(range(last)):
-            reflector = np.append(1.0, reflectors[i + 2 :, i])
-            vectors[i + 1 :] -= np.outer(scales[i] * reflector, reflector @ vectors[i + 1 :])
+        last, choice = len(diagonal) - 1, {"select": "i", "lapack_driver": "stemr"}
+        place = (last + 1 - count, last)
+        vectors = scipy.linalg.eigh_tridiagonal(diagonal, below, select_range=place, **choice)[1]
+        # The reflectors are the columns below the diagonal: a view that starts one entry later, with a row more.
+        shifted = reflectors.ravel("F")[1 : 1 + last * len(diagonal)].reshape((len(diagonal), last), order="F")
+        vectors[1:] = scipy.linalg.lapack.dormqr("L", "N", shifted, scales, vectors[1:], 64 * count)[0]
         vectors[~self._wide.any(1)] = 0.0
         return np.asarray(vectors)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dprmt.plots._style import legend_below
 from paper_figures._measured import exact_row
 from paper_figures._picture import STYLES, picture
 from paper_figures._pieces import Pieces
@@ -49,7 +50,7 @@ def measure(scale: Scale, folder: Path) -> Found:
                 ax.plot(*points, linestyle="none", label=name, color=STYLES[label.split(",")[0]]["color"], **look)
             ax.axhline(0.0, color="0.5", linewidth=1.0)
             ax.set(title=label, xlabel="cosine of the direction with the gradient", xlim=(-0.05, 1.0))
-            ax.legend(frameon=False)
+            legend_below(ax)
         axes[0].set_ylabel("decrease of the loss in one step,\nin units of ‖g‖²/(2λ_max)")
 
     return Found(

@@ -9,7 +9,16 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dprmt.accounting import DPSGD, Hutchinson, LaplaceRelease, compose
+from dprmt.accounting import (
+    DPSGD,
+    FixedOrder,
+    Hutchinson,
+    HutchPlusPlus,
+    LaplaceRelease,
+    RandomAllocation,
+    ReplaceOne,
+    compose,
+)
 from dprmt.accounting.composition import DeltaAtEpsilon, Level
 from dprmt.accounting.laws import RankOneLaw
 from dprmt.accounting.pairs import ClippingStep
@@ -72,6 +81,27 @@ def test_one_huge_loss_is_no_smaller_than_one_step():
     assert bounds.upper < 1e-60
     assert bounds.lower <= 800 * one.upper * 1.2
     assert bounds.upper >= 800 * one.lower * 0.99
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "most"),
+    [
+        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=False)), 1, 1e-62, id="public probes, one step"),
+        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=False)), 100, 1e-59, id="public probes"),
+        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=True)), 1, 1e-25, id="secret probes, one step"),
+        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=True)), 100, 1e-40, id="secret probes"),
+        pytest.param(DPSGD(1.0, 1.0, HutchPlusPlus(8, 8, secret=False)), 1, 1e-40, id="Hutch++, no sampling"),
+        pytest.param(DPSGD(1.0, RandomAllocation(10)), 10, 1e-16, id="random allocation"),
+        pytest.param(DPSGD(1.0, FixedOrder()), 3, 1e-289, id="fixed order"),
+        pytest.param(DPSGD(1.0, 0.01, neighbours=ReplaceOne()), 100, 1e-289, id="replaced"),
+    ],
+)
+def test_an_absurd_epsilon_is_answered_at_once(mechanism, steps, most):
+    """No crash and no warning at the largest ε there is; probes have heavy tails, so little of δ is left there."""
+    start = time.process_time()
+    bounds = mechanism.delta(steps=steps, epsilon=1e17)
+    assert time.process_time() - start < 6.0
+    assert 0.0 <= bounds.lower <= bounds.upper <= most
 
 
 def test_bounded_losses_leave_nothing():

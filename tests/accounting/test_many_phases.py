@@ -12,8 +12,9 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition import DeltaAtEpsilon, Level
+from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Level
 from dprmt.accounting.composition import _solve as _level
+from dprmt.accounting.pairs import AtomicPair
 
 EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
 TAIL = 1e-11
@@ -79,3 +80,10 @@ def test_a_finer_mesh_narrows_phases_too() -> None:
     phases = [(DPSGD(sigma, 0.00434), steps) for sigma, steps in exact]
     phases += [(DPSGD(sigma, 0.00434, Hutchinson(16, secret=False)), steps) for sigma, steps in known]
     assert compose(phases).epsilon(4.57e-6).is_narrow
+
+
+def test_an_infinite_loss_is_part_of_the_total_variation() -> None:
+    """Whose finite losses are all 0: without it δ(0) would be 0."""
+    pair = AtomicPair(np.zeros(1), np.array([0.99]), 0.01, reach=1.0)
+    found = _level.coarse_pass([(pair, 3)], EpsilonAtDelta(1e-3), 1e-12).total_variation
+    assert 0.03 <= found < 0.0301

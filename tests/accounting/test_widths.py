@@ -136,9 +136,9 @@ def test_what_is_known_of_another_direction_decides_what_is_computed() -> None:
     """Nothing: both sides. That any ε will do, as of a second analysis: one side, as sharp. A large ε: Chernoff's."""
     schedule: Schedule = [(DPSGD(1.0, 0.01).step(), 1000)]
     question = EpsilonAtDelta(1e-5)
-    both = _solve_at_level(schedule, question, "remove", 0.0, enough=0.0)
-    above = _solve_at_level(schedule, question, "remove", 0.0, enough=math.inf)
-    rough = _solve_at_level(schedule, question, "remove", 0.0, enough=3.0)
+    both = _solve_at_level(Level(schedule, question, "remove", 0.0), enough=0.0)
+    above = _solve_at_level(Level(schedule, question, "remove", 0.0), enough=math.inf)
+    rough = _solve_at_level(Level(schedule, question, "remove", 0.0), enough=3.0)
     assert set(both) == {"upper", "lower"}
     assert above == {"upper": both["upper"]}
     assert set(rough) == {"upper"}

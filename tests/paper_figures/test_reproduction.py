@@ -90,8 +90,10 @@ def test_pieces_are_measured_once_and_their_time_is_counted(tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         run(toy, "small", tmp_path)
     lines = raw_file(tmp_path, "toy", "small").read_text().splitlines()
-    assert len(lines) == 1
-    raw_file(tmp_path, "toy", "small").write_text(lines[0].replace('"cpu_seconds": 0.0', '"cpu_seconds": 70.0') + "\n")
+    assert len(lines) == 2  # a piece, and the code that measured it
+    raw_file(tmp_path, "toy", "small").write_text(
+        "\n".join([lines[0].replace('"cpu_seconds": 0.0', '"cpu_seconds": 70.0'), lines[1], ""])
+    )
     made = run(toy, "small", tmp_path)
     assert calls == ["a", "b"]
     assert [row.ours for row in made.found.rows] == [1.5, 2.5]

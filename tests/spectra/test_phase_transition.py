@@ -429,7 +429,7 @@ def test_too_many_signals_are_refused():
 
 def test_numpy_users_do_not_pay_for_torch():
     """None of the modules of laws and predictors imports torch or matplotlib."""
-    modules = ("_phase_transition", "_shrinkage", "_marchenko_pastur", "_noise_level", "_tracy_widom")
+    modules = ("_phase_transition", "_marchenko_pastur", "_noise_level", "_tracy_widom")
     code = "; ".join(f"import dprmt.spectra.{name}" for name in modules)
     code += "; from dprmt.spectra._phase_transition import shrink; shrink([9.0], (3, 4), 1.0)"
     code += "; import sys; assert not {'torch', 'matplotlib'} & set(sys.modules)"

@@ -343,6 +343,7 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
             "data.train must be a file that is there (--set \"data.train=['FILE']\" names one), got ",
         ),
         (["RECIPE", "--set", "data.train=['broken.csv']"], "data file must be rows of 2 fields, as the header has"),
+        (["RECIPE", "--set", "data.train=['latin.csv']"], "data file must be a readable csv file in UTF-8"),
         (["RECIPE", "--set", "data.validation=['empty.csv']"], "data file must be a file with rows below its header"),
         (["RECIPE", "--set", "data.target=mood"], "data.target must be one of the columns"),
         (["RECIPE", "--set", "model.config.hidden_size=15"], "model"),
@@ -355,10 +356,11 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, argumen
     path.write_text(recipe_in(folder).to_toml())
     (tmp_path / "folder.toml").mkdir()
     (tmp_path / "broken.csv").write_text("text,colour\na,1,2,3\n")
+    (tmp_path / "latin.csv").write_bytes(b"text,colour\n\xff\xfe,1\n")
     out = tmp_path / "runs" / "first"
     words = [{"RECIPE": str(path), "FOLDER": str(tmp_path / "folder.toml")}.get(word, word) for word in arguments]
     (tmp_path / "empty.csv").write_text("text,colour\n")
-    for name in ("broken.csv", "empty.csv"):
+    for name in ("broken.csv", "latin.csv", "empty.csv"):
         words = [word.replace(name, str(tmp_path / name)) for word in words]
     assert main(["train", *words, "--out", str(out)]) == 2
     captured = capsys.readouterr()

@@ -34,20 +34,23 @@ def discretize_step(
     return LossPMF(law.index, law.mass, mesh, min(law.infinite + pair.slack, 1.0))
 
 
-def _around_the_commonest(pair: StepPair, index: NDArray[np.int64], mesh: float) -> LossPMF:
-    """Return one step's loss from below; where one cell has most of it, the mean of that and of the cells beside it is
-    a node: (O1).
+def _from_below(pair: StepPair, index: NDArray[np.int64], mesh: float, tilt: float) -> LossPMF:
+    """Return one step's loss from below; where one cell has much of it, the mean of that and of the cells beside it may
+    be a node (O1).
+
+    ``tilt``: at which the less private of both ways is chosen.
     """
     nodes = index * mesh
     cells = pair.cells(nodes)
+    plain = from_below(index, mesh, cells)
     at = int(np.argmax(cells.p))
     first, last = at - 1, at + 2  # nodes
     if not cells.p[at] > _MOST or first < 1 or last > index.size - 2:
-        return from_below(index, mesh, cells)
+        return plain
     p, q = float(cells.p[first:last].sum()), float(cells.q[first:last].sum())
     ends, mean = nodes[[first, last]], math.log(p) - math.log(q)
     if not ends[0] <= mean <= ends[1]:
-        return from_below(index, mesh, cells)
+        return plain
     at = first + int(np.argmin(np.abs(nodes[first : last + 1] - mean)))
     offset = mean - float(nodes[at])
     nodes = nodes + offset
@@ -59,17 +62,32 @@ def _around_the_commonest(pair: StepPair, index: NDArray[np.int64], mesh: float)
     at_nodes = np.zeros(index.size)
     at_nodes[at] = parts.p[left]
     rest = LossCells(beside[0], beside[1], parts.p_below, parts.q_below, parts.p_above, parts.q_above)
-    return from_below(index, mesh, rest, offset, at_nodes)
+    return max(from_below(index, mesh, rest, offset, at_nodes), plain, key=lambda law: _log_moment(law, tilt))
+
+
+def _log_moment(law: LossPMF, tilt: float) -> float:
+    with np.errstate(divide="ignore"):
+        return float(np.logaddexp.reduce(np.log(law.mass) + tilt * law.losses))
 
 
 def laws_of_steps(
-    pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], mesh: float, bulk: float, side: Side
+    pairs: Sequence[tuple[StepPair, int]],
+    ranges: Sequence[tuple[float, float]],
+    mesh: float,
+    bulk: float,
+    side: Side,
+    tilt: float = 1.0,
 ) -> list[tuple[LossPMF, int]]:
-    """Return the steps' discrete losses; nodes are equidistant up to ``bulk``, and farther and farther apart beyond."""
+    """Return the steps' discrete losses; nodes are equidistant up to ``bulk``, and farther and farther apart beyond.
+
+    ``tilt``: at which a loss from below is felt.
+    """
     laws = []
     for (pair, count), (low, high) in zip(pairs, ranges, strict=True):
-        index = graded_indices(low - 3 * mesh, high + 3 * mesh, mesh, bulk)  # most outcomes may lie at an end itself
-        law = _around_the_commonest(pair, index, mesh) if side == "lower" else discretize_step(pair, index, mesh, side)
+        # Most outcomes may lie at an end itself.
+        index = graded_indices(low - 3 * mesh, high + 3 * mesh, mesh, bulk)
+        is_upper = side == "upper"
+        law = discretize_step(pair, index, mesh, side) if is_upper else _from_below(pair, index, mesh, tilt)
         laws.append((law, count))
     return laws
 

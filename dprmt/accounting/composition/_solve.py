@@ -47,6 +47,9 @@ _BINS = 160  # of a norm's law, at level 0
 _MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step's loss; where there is one step
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
+_MOST_WORK = 2**22  # points of all transforms, beyond which nothing is refined further
+_WORK_OF_EPOCHS = 2**20  # points, about, for the law of an epoch of random allocation
+_FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
 _LOSS_DRIFT = 32 * EPS  # of a step
 
 
@@ -86,12 +89,13 @@ class Level:
     """
 
     def __init__(self, schedule: Schedule, question: Question | None, direction: Direction, level: float) -> None:
-        self.question, self.level = question, level
+        self.question, self.direction, self.level = question, direction, level
         small = 1e-9 if question is None else question.small
         tail = tail_per_step(schedule, small)
         self.pairs = pairs_at(schedule, tail, level, direction)
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = loss_drift(schedule)
+        self.work = sum(_WORK_OF_EPOCHS for step, _ in schedule if step.steps > 1)
 
     @property
     def at_most(self) -> float:
@@ -110,7 +114,7 @@ class Level:
 
     def beyond(self, epsilon: float) -> float:
         """Return a bound on δ(ε): some step's loss exceeds its share of ε, which is as large as its losses are."""
-        total, part = 0.0, epsilon / max(self.farthest, 1e-300)
+        total, part = 0.0, epsilon / self.farthest if self.farthest > 0.0 else 0.0
         for (pair, count), (_, high) in zip(self.pairs["upper"], self.coarse.ranges, strict=True):
             total += count * (pair.cells(np.array([-1.0, part * max(high, 0.0)])).p_above + pair.slack)
         return min(total * (1.0 + 1e-9), 1.0)
@@ -141,7 +145,8 @@ class Level:
         coarse, split = self.coarse, self.coarse.split
         mesh = _mesh(self.level, coarse)
         while mesh < math.inf:
-            laws = laws_of_steps(self.pairs[side], coarse.ranges, mesh, _BULK * coarse.scale, side)
+            felt = coarse.tilt or 1.0
+            laws = laws_of_steps(self.pairs[side], coarse.ranges, mesh, _BULK * coarse.scale, side, felt)
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
                 break
             if split is not None:
@@ -153,6 +158,7 @@ class Level:
             if win.size > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
                 mesh *= 1.1 * win.size / _MOST_POINTS
                 continue
+            self.work += win.size * len(laws) * (1 if split is None else 2)
             if split is None:
                 return [composed(laws, tilt, win)]
             few = up_to(laws, split.large)
@@ -177,6 +183,10 @@ def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction
     return {"upper": upper, "lower": lower}
 
 
+def _least(schedule: Schedule) -> float:
+    return LEAST_DELTA if all(step.steps == 1 for step, _ in schedule) else _FAINTEST_OF_EPOCHS
+
+
 def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
     """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
 
@@ -185,11 +195,11 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
     given, found = question.small, question
     for _ in range(10):
         tail = tail_per_step(schedule, found.small)
-        pairs = pairs_at(schedule, tail, LOWEST, direction)["upper"]
+        pairs = pairs_at(schedule, tail, LOWEST if _least(schedule) == LEAST_DELTA else 0.0, direction)["upper"]
         laws = coarse_pass(pairs, found, tail).laws
         tilt = tilt_of(laws, found)
         log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large
-        guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
+        guess = math.exp(min(max(log_guess, math.log(_least(schedule))), 0.0))
         if guess >= given > found.small:  # so heavy a tail that one step decides
             ((law, _), *more), total = laws, sum(count for _, count in laws)
             beyond = law.losses > found.epsilon
@@ -273,12 +283,13 @@ def solve(
         question = question.sized(min(enough, question.small)) if enough > 0.0 else sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     level, *more = levels(schedule, question, tolerance)
-    stalled, patience = 0, 1 if question.epsilon is None else 2
+    work, stalled, patience = 0, 0, 1 if question.epsilon is None else 2
     for _ in range(len(more) + 1):
         width = best.upper - best.lower
-        answer = _solve_at_level(schedule, question, direction, level, enough)
-        best = intersection(best, answer, question, tolerance)
-        if best.is_narrow or best.upper <= enough or _is_hopeless(schedule, question, best):
+        at = Level(schedule, question, direction, level)
+        best = intersection(best, _solve_at_level(at, enough), question, tolerance)
+        work += at.work
+        if best.is_narrow or best.upper <= enough or work > _MOST_WORK or _is_hopeless(schedule, question, best):
             break
         stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
         if stalled == (patience if math.isfinite(best.upper) else 2):
@@ -300,9 +311,11 @@ def levels(schedule: Schedule, question: Question, tolerance: float) -> list[flo
 
 
 def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
-    """Return whether an ε of estimated norms, whose laws cost much time, is too large to be useful."""
+    """Return whether an ε of estimated norms, whose laws cost much time, is too large to be useful, or δ too small."""
     is_exact = all(step.is_exact for step, _ in schedule)
-    return not is_exact and question.epsilon is None and found.lower > 20.0 and math.isfinite(found.upper)
+    if question.epsilon is not None:
+        return question.small <= _least(schedule)
+    return not is_exact and found.lower > 20.0 and math.isfinite(found.upper)
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
@@ -327,11 +340,10 @@ def intersection(
     return interval(min(lower, upper), upper, first.direction, question, tolerance)
 
 
-def _solve_at_level(
-    schedule: Schedule, question: Question, direction: Direction, level: float, enough: float
-) -> dict[Side, float]:
+def _solve_at_level(at: Level, enough: float) -> dict[Side, float]:
     """Return both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
-    at = Level(schedule, question, direction, level)
+    assert at.question is not None
+    question = at.question
     if at.coarse.total_variation <= question.delta * (1.0 - 1e-9):  # even δ(0) is no larger
         return {"upper": 0.0, "lower": 0.0}
     upper, least = at.at_most, 0.0
@@ -346,7 +358,7 @@ def _solve_at_level(
     if upper <= enough:
         return {"upper": upper}
     lower = question.read(at.curve("lower"), "lower", at.drift)
-    if direction == "add" and question.epsilon is None:  # losses are bounded, and rounding may put mass beyond
+    if at.direction == "add" and question.epsilon is None:  # losses are bounded, and rounding may put mass beyond
         lower = min(lower, at.farthest)
     return {"upper": upper, "lower": lower}
 
@@ -363,6 +375,7 @@ def step_laws(
     coarse = coarse_pass(pairs["upper"], question, tail)
     mesh = _mesh(level, coarse)
     laws = {
-        side: laws_of_steps(both, coarse.ranges, mesh, _BULK * coarse.scale, side)[0][0] for side, both in pairs.items()
+        side: laws_of_steps(both, coarse.ranges, mesh, _BULK * coarse.scale, side, coarse.tilt)[0][0]
+        for side, both in pairs.items()
     }
     return laws, coarse.total_variation / count

@@ -32,7 +32,8 @@ from dprmt.accounting.pairs._steps import ClippingStep
 _LARGE = 5.0  # losses beyond which nodes are further and further apart
 _LARGEST_LOSS = 300.0  # e^300 squared is still a number
 _POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
-_MOST_POINTS = 2**19
+_MOST_POINTS, _ENOUGH = 2**19, 2**17  # of a sum of few ratios or far out in its tail; of any other
+_FEW, _FAINT = 8, 1e-24
 _EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
 _MESH, _SPACING = 0.03, 0.015  # grid mesh in deviations of V; node spacing in deviations of log V
 _ACCURACY = 2e-4  # wanted in ε, at the first level
@@ -71,7 +72,8 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= _EXPECTED_LARGE
         boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
-        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / _MOST_POINTS)
+        most = _ENOUGH if copies > _FEW and tail > _FAINT else _MOST_POINTS
+        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / most)
     losses = _graded_losses(low, high, min(deviation, 3.0) * _SPACING * fineness)
     middle = float(np.log(boundary))
     small = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))

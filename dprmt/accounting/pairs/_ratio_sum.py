@@ -172,7 +172,7 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER = 1.5  # largest useful length of a tilted transform, relative to the window
+_LONGER = 4  # largest useful length of a tilted transform, relative to the window
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 
@@ -523,8 +523,8 @@ def _small_law(
     small: GridMeasure, mesh: float, copies_left: int, copies: int, tail: float, enough: float, above: bool
 ) -> tuple[RatioLaw, float]:
     """Sum of ``copies_left`` small summands, no mass too small (or too large); what may lie outside the grid."""
-    if not copies_left:
-        return RatioLaw(np.zeros(1), np.ones(1), 0.0), 0.0
+    if not copies_left or not small.mass.any():  # of a law from below on too wide a mesh nothing is left
+        return RatioLaw(np.zeros(1), np.full(1, float(not copies_left)), 0.0), 0.0
     log_outside = float(np.log(tail * _OUTSIDE))
     first, mass, error = sum_on_grid(small, copies_left, log_outside, mesh / copies, enough)
     ratio = (first + np.arange(mass.size, dtype=np.float64)) * mesh

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from dprmt.accounting.basics import Array, isotonic_regression
+from dprmt.accounting.basics import LARGEST_LOSS, Array, isotonic_regression
 from dprmt.accounting.laws import NormRatioBins
 from dprmt.accounting.pairs._pairs import LossCells, interval_masses
 from dprmt.accounting.pairs._public_pair import log_shift_ratio
@@ -105,6 +105,7 @@ class SecretUpperPair:
         """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         high_t = self.last_threshold(tail)
         high = float(self.log_ratio(np.array([high_t]))[0][0])
+        high = high if high > -np.inf else LARGEST_LOSS  # beyond t = 1e18 nothing of it is resolved
         if self.sample_rate == 1.0:
             return float(self.log_ratio(ndtri(np.array([tail])))[0][0]), high
         low = float(np.log1p(-self.sample_rate))

@@ -19,8 +19,8 @@ from dprmt.training.clipping._plan import plan_private as plan_private
 from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer as ShardedNoisySumOptimizer
 from dprmt.training.clipping._sharded_step import ShardedStep as ShardedStep
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
-from dprmt.training.clipping._unit_regime import Units as Units
 from dprmt.training.clipping._unit_step import UnitStep as UnitStep
+from dprmt.training.clipping._units import Units as Units
 
 __all__ = [
     "AllocationSampler",

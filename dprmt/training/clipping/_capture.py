@@ -27,11 +27,10 @@ from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
 from dprmt.training.clipping._refusals import is_frozen_batch_norm
-from dprmt.training.clipping._sample_axes import output_axis
-from dprmt.training.clipping._sample_wise import SampleWiseForward
+from dprmt.training.clipping._sample_wise import SampleWiseForward, output_axis
 from dprmt.training.clipping._tied_weights import add_inner_products, tied_tables
 from dprmt.training.clipping._trainable_modules import is_torch_layer
-from dprmt.training.clipping._unit_rows import UnitRows
+from dprmt.training.clipping._units import UnitRows
 from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, rounding_margin
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
@@ -312,7 +311,8 @@ class Capture:
     # The backward pass.
 
     def _arrives(self, layer: Layer, inputs: Sequence[torch.Tensor], gradient: torch.Tensor) -> None:
-        self._asks(layer.name, 0, gradient)
+        if self._must_be_zero is not None:
+            self._asks(layer.name, 0, gradient)
         if len(gradient) and (self._must_be_zero is None or self._looked is not None):
             self._add(layer, inputs, gradient, inputs[0])
 

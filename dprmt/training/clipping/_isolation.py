@@ -153,18 +153,21 @@ class Isolation:
         self._only_widths: object = None
         self._other: Any = None  # a row of an earlier micro-batch
         self._width: int | None = None
+        self._may_be_padded = True  # whether there are texts, and nothing names their padding
         self.count, self.possible, self.apart = 0, True, False
         self.generators: dict[torch.Generator, None] = {}  # in the order in which they were met
 
     def check(self, losses: Losses, batch: Any, size: int) -> None:
         """Raise an error unless results of some of ``size`` rows are independent of the others."""
-        if size == 0:
+        due = self.count == 0 or self._chance.random() < self._rate
+        if size == 0 or not (due or self._may_be_padded or size == 1):
             return
         rows = BatchRows(batch, size, self._padding, translates=self._translates)
+        self._may_be_padded = bool(rows.words) and not rows.tells_padding
         number, width = (None, None) if rows.tells_padding else padding_number(rows.words)
         unknown = number if self._width not in (None, width) else None  # texts are filled up, and nothing says so
         self._width = width or self._width
-        if self.count == 0 or unknown is not None or self._chance.random() < self._rate:
+        if due or unknown is not None:
             if size == 1:
                 pair = None if self._other is None else two_rows(batch, self._other)  # one of an earlier micro-batch
                 rows = BatchRows(two_rows(batch, batch) if pair is None else pair, 2, self._padding)
@@ -271,7 +274,8 @@ class Isolation:
                         uses = self._capture.uses_of(found, own, apart=apart)
                     elif leaves and found.requires_grad:
                         grown = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
-                        scores = [torch.zeros(len(own)) if value is None else value[own] for value in grown]
+                        none = found.new_zeros(len(own))
+                        scores = [none if value is None else value[own] for value in grown]
                 self.generators |= dict.fromkeys(draws.generators if draws else ())
                 after = self._states()
                 return _Pass(found.detach()[own], uses, scores, after != before, after)

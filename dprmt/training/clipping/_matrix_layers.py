@@ -206,15 +206,6 @@ class ProjectedLayer(FactoredLayer):
         of_bias, bias = self._bias_layer.measure(uses, step, samples)
         return squared + of_bias, weight + bias
 
-    def as_captured(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return a gradient of the weight in the coordinates in which this layer's are summed."""
-        whole, projector = self._matrix.orient(gradient), self._subspaces.projector(self.module.weight)
-        if projector is None:
-            return whole
-        dtype = torch.promote_types(whole.dtype, torch.float32)
-        with full_precision(whole.device):
-            return (projector.to(dtype).mT @ whole.to(dtype)).to(gradient.dtype)
-
 
 def _trained_bias(module: nn.Module) -> nn.Parameter | None:
     bias = module.bias

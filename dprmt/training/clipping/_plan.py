@@ -23,8 +23,7 @@ from dprmt.training.clipping._costs import (
     measured,
     undisturbed,
 )
-from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._norms import NormsWanted, check_rank, forms_gradients, wanted_estimator
+from dprmt.training.clipping._layer_kinds import NormsWanted, check_rank, forms_gradients, plan_layers, wanted_estimator
 from dprmt.training.clipping._optimizer import (
     DistributedNoisySumOptimizer,
     DistributedProjectedSumOptimizer,
@@ -37,8 +36,8 @@ from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer, Shar
 from dprmt.training.clipping._shards import is_sharded
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._trainable_modules import trainable_modules
-from dprmt.training.clipping._unit_regime import Regime, Units, check_units, choose_regime
 from dprmt.training.clipping._unit_step import UnitStep
+from dprmt.training.clipping._units import Regime, Units, check_units, choose_regime
 from dprmt.training.norms import (
     DEFAULT_ROUNDING,
     MEMORY_BUDGET,
@@ -335,7 +334,7 @@ def plan_private(
     units: Units | None = None,
     memory_budget: SupportsIndex = MEMORY_BUDGET,
 ) -> ClippingPlan:
-    """Decide how norms will be computed, so that you can ask the accountant for σ before you make anything private.
+    """Plan how per-sample norms are computed, before you choose the noise.
 
     Parameters
     ----------
@@ -378,7 +377,7 @@ def plan_private(
     ParameterError
         If an argument is out of its range, or a layer is shared or mixes samples; the model is not changed.
     TrainingStateError
-        Later, if a module gives a batch another output than its samples.
+        During training, if a module's output for a batch differs from its outputs for single samples.
 
     Privacy
     -------

@@ -23,12 +23,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._refusals import changed_buffer
-from dprmt.training.clipping._sample_axes import follows_convention, input_axis, output_axis
+from dprmt.training.clipping._trainable_modules import is_sequence_first
 
 Take = Callable[[nn.Parameter, torch.Tensor], None]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
 _LOW_PRECISION = 0.05
+_MASKS = ("attn_mask", "src_mask", "tgt_mask", "memory_mask")
+_PADDING = "key_padding_mask"
 
 
 class SampleWiseForward:
@@ -297,3 +299,33 @@ def _differ(whole: Any, apart: Any) -> bool:
         return True  # one row for all samples, such as learned positions, becomes one for each
     a, b = (value.detach().double().nan_to_num() for value in (whole, apart))
     return bool((a - b).norm() > _TOLERANCE.get(whole.dtype, _LOW_PRECISION) * b.norm())
+
+
+def follows_convention(module: nn.Module) -> bool:
+    """Return whether the module's documentation, rather than the batch size, defines the axis of the samples."""
+    return isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) or is_sequence_first(module)
+
+
+def input_axis(module: nn.Module, argument: str, value: torch.Tensor) -> int | None:
+    """Find the sample axis of an input of torch's attention or recurrent layers; None if all samples share it.
+
+    A mask of three axes has (sample, head) in its first one.
+    """
+    if argument in _MASKS:
+        return 0 if value.ndim == 3 else None
+    if argument.endswith(_PADDING):
+        return 0
+    return 1 if argument == "hx" else _main_axis(module)
+
+
+def output_axis(module: nn.Module, place: int) -> int:
+    """Find the sample axis of an output tensor: the sequence first, then attention weights or last states."""
+    if not follows_convention(module):
+        return 0
+    if place == 0:
+        return _main_axis(module)
+    return 1 if isinstance(module, nn.RNNBase) else 0
+
+
+def _main_axis(module: nn.Module) -> int:
+    return 0 if getattr(module, "batch_first", False) else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizerFastGradientClipping
@@ -125,34 +125,9 @@ class ShardedStep(ClippedStep):
         finally:
             self._stands_in = False
 
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: SupportsIndex,
-        batch: Any = None,
-        units: Identities | None = None,
+    def _add(
+        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
-        """See ``ClippedStep``.
-
-        Parameters
-        ----------
-        losses, samples, step, batch
-            As there; at least one sample.
-        units : None
-            Units of several rows are not covered.
-
-        Returns
-        -------
-        Tensor, shape (B,)
-            The losses, without graph. **Private.**
-
-        Raises
-        ------
-        ParameterError
-            As there; if there is no sample, or there are units.
-        """
         if units is not None:
             raise ParameterError("units", type(units).__name__, "None where parameters are sharded")
         if len(samples) == 0:
@@ -162,7 +137,7 @@ class ShardedStep(ClippedStep):
         if self._stands_in:
             who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
             samples = [f"{who}, row {row}" for row in range(len(samples))]
-        return super().accumulate(losses, samples=samples, step=step, batch=batch)
+        return super()._add(losses, samples, number, batch, None)
 
     def step(self) -> None:
         """See ``ClippedStep``.

@@ -18,7 +18,7 @@ from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySum
 from dprmt.training.clipping._policy import Contribution, Samples
 from dprmt.training.clipping._refusals import parameters_added
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
-from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
+from dprmt.training.clipping._units import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, sample_names
 from dprmt.training.randomness import draws_from, secret_generator
 from dprmt.training.subspaces import Subspaces
@@ -155,6 +155,73 @@ class LogicalStep:
     def subspaces(self) -> Subspaces | None:
         """The projectors of DP-GRAPE; None where nothing is trained in a subspace."""
         return getattr(self.optimizer.original_optimizer, "subspaces", None)
+
+    def accumulate(
+        self,
+        losses: Losses,
+        *,
+        samples: Identities,
+        step: SupportsIndex,
+        batch: Any = None,
+        units: Identities | None = None,
+    ) -> torch.Tensor:
+        """Add the clipped gradients of a micro-batch to the sum of the logical step.
+
+        Pass ``losses`` as a function of ``batch`` if you can, because a tensor allows no isolation check.
+
+        Parameters
+        ----------
+        losses : callable, or Tensor of shape (B,)
+            A function from a batch to each sample's loss, by :attr:`model` in training mode; or these losses, with
+            their graph. Never their mean.
+        samples : sequence of int or str, or tensor of integers, shape (B,)
+            Identities in the data set, all different within a logical step. Do not pass positions in the batch.
+        step : int
+            Number of the logical step, >= 0, the same for all its micro-batches, never used twice in a run.
+        batch : Tensor, list, or mapping or tuple of these
+            Argument of a callable ``losses``; every tensor has one row per sample. Columns at the end that
+            ``attention_mask`` excludes are padding.
+        units : sequence of int or str, or tensor of integers, shape (B,), optional
+            Unit of each row, and ``samples`` are identities of rows. All rows of a unit form one sample: their losses
+            are summed; for a mean, divide them. Side by side, all are in one micro-batch; this needs
+            ``rows_per_unit`` if ``tokens`` was given. Run alone, the last unit of a call may continue in the next one.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses, detached. **Private.**
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range, or a sample, step or number of tokens is not allowed. In the first
+            micro-batch also if a loss depends on another sample, or a parameter gets a gradient outside of its layer.
+        TrainingStateError
+            If samples influence each other, a layer's first axis is not the sample, a buffer changes, or parameters
+            were replaced. The sum is unchanged, so you can fix the model and pass the samples again.
+
+        Notes
+        -----
+        An isolation check compares the loss and the captured gradient of two samples. With other neighbours,
+        in batches of equal size of at most 13 rows, they may differ by 1e-5 in float32, 1e-9 in float64 and 1e-2 in 16
+        bits, relative to the larger of C and the gradient. Alone, without dropout and padding, losses may differ by
+        1e-4 (1e-7, 5 %) and gradients by a tenth (16 bits: half), because rounding can switch units off. Other
+        micro-batches and other kinds of neighbours are not covered.
+
+        The decision to stop and the layer named in the error depend on private data: see
+        ``docs/theory/isolation_checks.md``.
+        """
+        self._check_optimizer()
+        number, current = check_count("step", step, low=0), self._log.current
+        if current not in (None, number):
+            raise ParameterError("step", number, f"{current} until step() has finished it")
+        return self._add(losses, samples, number, batch, units)
+
+    def _add(
+        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+    ) -> torch.Tensor:
+        """Add the clipped gradients of a micro-batch, of step ``number``, to the sum."""
+        raise NotImplementedError
 
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
@@ -327,65 +394,9 @@ class ClippedStep(LogicalStep):
         """True if all losses so far came as a function of the batch, which can be run again."""
         return self._isolation.possible
 
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: SupportsIndex,
-        batch: Any = None,
-        units: Identities | None = None,
+    def _add(
+        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
-        """Add the clipped gradients of a micro-batch to the sum of the logical step.
-
-        Pass ``losses`` as a function of ``batch`` if you can, because a tensor allows no isolation check.
-
-        Parameters
-        ----------
-        losses : callable, or Tensor of shape (B,)
-            A function from a batch to each sample's loss, by :attr:`model` in training mode; or these losses, with
-            their graph. Never their mean.
-        samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities in the data set, all different within a logical step. Do not pass positions in the batch.
-        step : int
-            Number of the logical step, >= 0, the same for all its micro-batches, never used twice in a run.
-        batch : Tensor, list, or mapping or tuple of these
-            Argument of a callable ``losses``; every tensor has one row per sample. Columns at the end that
-            ``attention_mask`` excludes are padding.
-        units : sequence of int or str, or tensor of integers, shape (B,), optional
-            Unit of each row. All rows of a unit, in this one micro-batch, form one sample: their losses are summed
-            (for a mean, divide them), and ``samples`` are identities of rows. Needs ``rows_per_unit`` if ``tokens``
-            was given.
-
-        Returns
-        -------
-        Tensor, shape (B,)
-            The losses, detached. **Private.**
-
-        Raises
-        ------
-        ParameterError
-            If an argument is out of its range, or a sample, step or number of tokens is not allowed. In the first
-            micro-batch also if a loss depends on another sample, or a parameter gets a gradient outside of its layer.
-        TrainingStateError
-            If samples influence each other, a layer's first axis is not the sample, a buffer changes, or parameters
-            were replaced. The sum is unchanged, so you can fix the model and pass the samples again.
-
-        Notes
-        -----
-        An isolation check compares the loss and the captured gradient of two samples. With other neighbours,
-        in batches of equal size of at most 13 rows, they may differ by 1e-5 in float32, 1e-9 in float64 and 1e-2 in 16
-        bits, relative to the larger of C and the gradient. Alone, without dropout and padding, losses may differ by
-        1e-4 (1e-7, 5 %) and gradients by a tenth (16 bits: half), because rounding can switch units off. Other
-        micro-batches and other kinds of neighbours are not covered.
-
-        The decision to stop and the layer named in the error depend on private data: see
-        ``docs/theory/isolation_checks.md``.
-        """
-        self._check_optimizer()
-        number, current = check_count("step", step, low=0), self._log.current
-        if current not in (None, number):
-            raise ParameterError("step", number, f"{current} until step() has finished it")
         try:
             with self._draws():
                 return self._accumulate(losses, samples, number, batch, units)

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError, TrainingStateError, check_count
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.clipping._capture import buffer_versions
 from dprmt.training.clipping._isolation import tolerance_of
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses, StepLog
-from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
+from dprmt.training.clipping._units import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, full_precision, rounding_margin, sum_of_squares
 from dprmt.training.randomness import draws_from
 from dprmt.training.subspaces import Subspaces
@@ -132,50 +132,12 @@ class UnitStep(LogicalStep):
         """How often a unit was run again after another one, to see whether the model keeps a state."""
         return self.count
 
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: SupportsIndex,
-        batch: Any = None,
-        units: Identities | None = None,
+    def _add(
+        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
-        """Add gradients of some rows to the gradients of their units.
-
-        Parameters
-        ----------
-        losses : callable, or Tensor of shape (B,)
-            A function from a batch to each row's loss, called with one unit's rows at a time. Or these losses with
-            their graph, for a single unit. A unit's gradient is the gradient of their sum: for a mean, divide them.
-        samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities of the rows, all different within a logical step.
-        step : int
-            Number of the logical step, >= 0, never used twice in a run.
-        batch : Tensor, list, or mapping or tuple of these
-            Argument of a callable ``losses``; every tensor has one entry per row.
-        units : sequence of int or str, or tensor of integers, shape (B,)
-            Unit of each row. The last unit of a call may continue in the next call.
-
-        Returns
-        -------
-        Tensor, shape (B,)
-            The losses, detached. **Private.**
-
-        Raises
-        ------
-        ParameterError
-            If an argument is out of its range; if a unit was finished in this logical step or has more rows than
-            allowed. The failed unit's gradients are dropped then, and earlier units stay in the sum.
-        TrainingStateError
-            If a forward pass changes a buffer, or the optimizer has new parameters; the failed unit is dropped.
-        """
         if units is None:
             raise ParameterError("units", None, "given: this step was planned for units of several rows")
-        self._check_optimizer()
-        number, names = check_count("step", step, low=0), _plain(samples)
-        if self._log.current not in (None, number):
-            raise ParameterError("step", number, f"{self._log.current} until step() has finished it")
+        names = _plain(samples)
         rows = unit_rows(units, len(names))
         runs = self._runs(losses, batch, rows)
         found: list[tuple[list[int], torch.Tensor]] = []

@@ -32,7 +32,8 @@ from dprmt.training.private_run._ledger import FILE, Mechanism, charged_steps, s
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.recipes import NORMS, Settings
 
-CARD, FOR_READERS, SCORE = "privacy_card.json", "privacy_card.md", "score.json"
+CARD = "privacy_card.json"
+FOR_READERS, SCORE = "privacy_card.md", "score.json"
 _RELEASED = (
     "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
     "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",

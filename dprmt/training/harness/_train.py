@@ -73,20 +73,20 @@ class TrainingResult:
     finished : bool
         False if the run was interrupted; ``resume=True`` continues it.
     steps : int
-        Steps that the parameters have seen.
+        Steps that changed the parameters.
     charged : int
-        Steps that the accountant was charged, over all starts; at least ``steps``.
+        Steps that count towards ε, over all starts; at least ``steps``.
     epsilon : float
-        Upper bound of ε for all charged steps; infinite with ``privacy.clip_only``.
+        Upper bound on ε for all counted steps; infinite with ``privacy.clip_only``.
     evaluation : dict
-        Scores after the last step; empty if there is nothing to evaluate on. With ``evaluation.private_noise`` the
-        accuracy as it was released, empty where a crash took it.
+        Scores after the last step; empty without evaluation data. With ``evaluation.private_noise`` it has the
+        released accuracy, or nothing if a crash lost it.
     norms : str
-        How norms were obtained: by what was asked for, or exactly where that costs less.
+        Norm method that was used. Layers whose exact norms are cheaper have exact norms.
     epsilon_of_exact_norms : float or None
-        What ``epsilon`` would be with the same noise and exact norms; None with ``privacy.clip_only``.
+        Upper bound on ε for the same noise with exact norms; None with ``privacy.clip_only``.
     neighbours : str or None
-        Against which both are: "zero-out"; None with ``privacy.clip_only``.
+        Neighbouring relation of both bounds: "zero-out", or None with ``privacy.clip_only``.
     """
 
     folder: Path
@@ -134,9 +134,9 @@ def train(
     resume : bool
         Whether to continue the run in ``out`` from its last checkpoint.
     noise_seed : int, optional
-        Makes noise, sampling and probes repeatable; a run in pieces is then that in one; steps
-        that were lost are repeated as they were, and charged again.
-        For studies and tests: if you know it, you can remove the noise.
+        Seed that makes noise, sampling and probes repeatable. A resumed run then equals an uninterrupted one, and lost
+        steps are repeated and counted again. Use it for studies and tests only, because an attacker who knows the
+        seed can remove the noise.
     device : str, optional
         By default a GPU if there is one.
     show_progress : bool
@@ -147,7 +147,7 @@ def train(
     Returns
     -------
     TrainingResult
-        Also if a signal stopped the run.
+        Result of the run, also if a signal stopped it.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class PrivacyArguments:
         Exactly one of them: the ε > 0 that the planned steps may cost, or σ > 0.
     batch_size : float, optional
         Expected size of a logical batch, > 0. By default ``per_device_train_batch_size`` times
-        ``gradient_accumulation_steps``; the former alone is the micro-batch.
+        ``gradient_accumulation_steps``. A micro-batch has ``per_device_train_batch_size`` rows.
     sampling : {"poisson", "allocation"}
         As for `dprmt.make_private`.
     owners : str, optional
@@ -134,8 +134,11 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     Examples
     --------
-    ``trainer = PrivateTrainer(privacy=PrivacyArguments(...), model=model, args=args, train_dataset=data)``, then
-    ``trainer.train()`` and ``print(trainer.private.epsilon())``.
+    ```python
+    trainer = PrivateTrainer(privacy=PrivacyArguments(...), model=model, args=args, train_dataset=data)
+    trainer.train()
+    print(trainer.private.epsilon())
+    ```
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation, calibrate
 from dprmt.training.clipping import Units, plan_private
-from dprmt.training.clipping._norms import NormsWanted
+from dprmt.training.clipping._layer_kinds import NormsWanted
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import DPGrape
@@ -127,7 +127,7 @@ def make_private(
     progress : bool
         Whether to show a bar with ε; it needs tqdm.
     **others
-        None: Opacus' names raise an error with the right name.
+        Not accepted. Names of Opacus' arguments raise an error with the name to use.
 
     Returns
     -------

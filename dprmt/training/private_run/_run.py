@@ -237,7 +237,11 @@ class PrivateRun:
 
         Examples
         --------
-        ``for number in range(epochs): for batch in private.epoch(): private.step(losses_of, batch)``
+        ```python
+        for number in range(epochs):
+            for batch in private.epoch():
+                private.step(losses_of, batch)
+        ```
         """
         return Epoch(self)
 
@@ -708,8 +712,7 @@ class PrivateRun:
         elif used:  # batches and noise of the steps that are charged already do not come again
             self._draw_from(from_first(randomness.anew()))
         if self._correlated is not None:
-            past = state.get("noise", {}) if keeps else {}
-            self._correlated.load_state_dict(past, self._inner.optimizer.params)
+            self._correlated.load_state_dict(state.get("noise", {}), self._inner.optimizer.params)
         if keeps and "epoch" in state:
             self._draws.go_on(charged, bytes(state["epoch"].tolist()))
         self.steps_charged = max(self.steps_charged, charged)

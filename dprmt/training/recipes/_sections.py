@@ -147,7 +147,7 @@ class ModelRecipe(Section):
     architecture : {"bert", "roberta", "qwen3", "llama", "gpt2"} or None
         A model with random weights instead of ``source``; pass exactly one of the two.
     config : dict
-        Sizes of that model, keys of its Transformers configuration such as ``hidden_size``.
+        Sizes for ``architecture``, as keys of its Transformers configuration, such as ``hidden_size``.
     tokenizer : str or None
         A source as above, or ``"bytes"``. By default the tokenizer of the source, or ``"bytes"`` with an architecture.
     revision : str or None
@@ -209,12 +209,12 @@ class DataRecipe(Section):
     Attributes
     ----------
     source : str
-        A hub name, ``"files"``, or ``"docstrings"``: texts in every Python, with the package as label, or for
-        generation a function's source with its summary line as target.
+        A hub name, ``"files"``, or ``"docstrings"``: docstrings of Python's standard library, with the package as
+        label. For generation, the input is a function's source, and the target its summary line.
     subset, revision : str or None
         Configuration, and branch, tag or commit of a hub data set.
     train, validation, test : tuple of str
-        With ``"files"``: a list of csv, tsv, json, jsonl or (DART) xml files, in a recipe file relative to it.
+        With ``"files"``: csv, tsv, json, jsonl or (DART) xml files; paths are relative to the recipe file.
         Otherwise: names of splits on the hub.
     inputs : tuple of str
         Columns; two of them make a pair of sentences.
