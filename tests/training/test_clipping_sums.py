@@ -344,6 +344,19 @@ def test_a_sample_that_is_not_finite_is_left_out(clipping: str) -> None:
     torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("clipping", ["exact", "ghost"])
+def test_a_gradient_of_infinite_norm_is_left_out(clipping: str) -> None:
+    """Its factor is zero, and zero times infinity would be NaN in the sum of all."""
+    model = torch.nn.Linear(3, 1, bias=False).double()
+    step = private(model, clipping)
+    x = torch.tensor([[1.0, 2.0, 2.0], [math.inf, 1.0, 1.0]], dtype=torch.float64)
+    before = trained(model)
+    step.accumulate(step.model(x).sum(1), samples=["kept", "infinite"], step=0)
+    step.step()
+    (change,) = moved(model, before).values()
+    torch.testing.assert_close(change / change.norm(), x[:1] / 3.0)
+
+
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 @pytest.mark.parametrize("name", ["mlp", "embedding", "gpt2", "roberta lora", "llama", "qwen3"])
 def test_bfloat16_contributions_keep_their_bound(name: str, clipping: str) -> None:
