@@ -332,6 +332,7 @@ def visible_signal(shape: Sequence[int], sigma: float, false_alarm: float = 0.01
 
     Examples
     --------
+    >>> from dprmt.spectra import detection_threshold
     >>> round(visible_signal((64, 256), 1.0) / detection_threshold((64, 256), 1.0), 1)
     1.5
     """

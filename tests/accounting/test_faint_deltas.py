@@ -83,6 +83,13 @@ def test_one_huge_loss_is_no_smaller_than_one_step():
     assert bounds.upper >= 800 * one.lower * 0.99
 
 
+def test_a_delta_beyond_all_losses_is_answered_for_secret_probes():
+    """Adding a sample has losses of at most log 2 a step; what is asked beyond them needs no smaller tails."""
+    run = DPSGD(2.0, 0.5, Hutchinson(8, secret=True)).run(steps=3)
+    assert run.delta_by_direction(7.77)["add"].upper < 1e-30
+    assert 6.28 < run.gdp_mu().lower < run.gdp_mu().upper < 6.54
+
+
 @pytest.mark.parametrize(
     ("mechanism", "steps", "most"),
     [

@@ -18,7 +18,7 @@ from dprmt import ParameterError
 from dprmt.training.harness import ItemTask, _checkpoint, load_parameters, train_task
 from dprmt.training.harness._checkpoint import SavedRows, load_checkpoint, save_checkpoint
 from dprmt.training.harness._shards import whole_weights
-from dprmt.training.private_run import PrivateRun
+from dprmt.training.private_run import _run
 from tests.training.sharded import in_processes, losses, network
 from tests.training.test_sharded import _are_independent, _is_noise
 from tests.training.test_sharded_runs import TEXTS, StopsAfter, settings, start
@@ -62,7 +62,8 @@ def test_a_run_goes_on_in_any_number_of_processes(tmp_path: Path, sizes: tuple[i
 def noisy_start(rank: int, size: int, folder: str, stop: int, reused: bool) -> Any:
     """One step of noise of standard deviation 1 an entry; ``reused``: with the key of the first start's noise."""
     if reused:
-        PrivateRun._noise_key = lambda run: bytes([rank]) * 32  # type: ignore[method-assign]
+        real = _run.secret_generator
+        _run.secret_generator = lambda device, secret: real(device, bytes([rank]) * 32)
     model = network(WIDTH, dtype=torch.float32)
     task = ItemTask(list(TEXTS), torch.stack, losses)
     config = settings(noise=80.0, optimizer={"name": "gd", "learning_rate": 1.0}, evaluation={"every": None})

@@ -84,9 +84,9 @@ def laws_of_steps(
     """
     laws = []
     for (pair, count), (low, high) in zip(pairs, ranges, strict=True):
-        # Most outcomes may lie at an end itself.
-        index = graded_indices(low - 3 * mesh, high + 3 * mesh, mesh, bulk)
         is_upper = side == "upper"
+        margin = (1 if is_upper else 3) * mesh  # most outcomes may lie at an end, and from below at the mean around it
+        index = graded_indices(low - margin, high + margin, mesh, bulk)
         law = discretize_step(pair, index, mesh, side) if is_upper else _from_below(pair, index, mesh, tilt)
         laws.append((law, count))
     return laws

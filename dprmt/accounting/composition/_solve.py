@@ -50,6 +50,7 @@ _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
 _MOST_WORK = 2**22  # points of all transforms, beyond which nothing is refined further
 _WORK_OF_EPOCHS = 2**20  # points, about, for the law of an epoch of random allocation
 _FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
+_FAINTEST_OF_ESTIMATES = 1e-60  # nor of estimated norms, whose laws are rounded too much in tails below about 1e-80
 _LOSS_DRIFT = 32 * EPS  # of a step
 
 
@@ -91,7 +92,8 @@ class Level:
     def __init__(self, schedule: Schedule, question: Question | None, direction: Direction, level: float) -> None:
         self.question, self.direction, self.level = question, direction, level
         small = 1e-9 if question is None else question.small
-        tail = tail_per_step(schedule, small)
+        is_delta = question is not None and question.epsilon is not None
+        tail = tail_per_step(schedule, max(small, _least(schedule)) if is_delta else small)
         self.pairs = pairs_at(schedule, tail, level, direction)
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = loss_drift(schedule)
@@ -184,7 +186,10 @@ def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction
 
 
 def _least(schedule: Schedule) -> float:
-    return LEAST_DELTA if all(step.steps == 1 for step, _ in schedule) else _FAINTEST_OF_EPOCHS
+    """Return the least δ that is resolved."""
+    if any(step.steps > 1 for step, _ in schedule):
+        return _FAINTEST_OF_EPOCHS
+    return LEAST_DELTA if all(step.is_exact for step, _ in schedule) else _FAINTEST_OF_ESTIMATES
 
 
 def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
@@ -194,8 +199,8 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
     """
     given, found = question.small, question
     for _ in range(10):
-        tail = tail_per_step(schedule, found.small)
-        pairs = pairs_at(schedule, tail, LOWEST if _least(schedule) == LEAST_DELTA else 0.0, direction)["upper"]
+        tail = tail_per_step(schedule, max(found.small, _least(schedule)))
+        pairs = pairs_at(schedule, tail, 0.0 if _least(schedule) == _FAINTEST_OF_EPOCHS else LOWEST, direction)["upper"]
         laws = coarse_pass(pairs, found, tail).laws
         tilt = tilt_of(laws, found)
         log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large

@@ -30,6 +30,7 @@ import itertools
 import math
 import random
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -198,7 +199,9 @@ class Isolation:
 
         def run(given: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, noted: bool = False) -> Any:
             try:
-                with outputs.scaled(factors, cut=cut):
+                with outputs.scaled(factors, cut=cut), warnings.catch_warnings():
+                    # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
+                    warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
                     leaves = outputs.leaves if cut else None
                     return self._run(losses, given, len(factors), where.own, seed, leaves=leaves, noted=noted)
             except _FAILURES as error:

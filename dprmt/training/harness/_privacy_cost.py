@@ -63,6 +63,8 @@ def norms_sentence(asked: str, record: NormRecord, units: str | None = None) -> 
 
     Examples
     --------
+    >>> from dprmt.accounting import HutchPlusPlus
+    >>> from dprmt.training.norms import LayerRecord
     >>> layers = [LayerRecord("lora_A"), LayerRecord("lora_B")]
     >>> norms_sentence("hutch++", NormRecord(layers))  # doctest: +ELLIPSIS
     'exact in all 2 layers, though hutch++ was asked for: an exact norm costs less in layers this small, ...'
