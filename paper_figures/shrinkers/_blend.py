@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._arrays import MatrixT, as_array, check_finite, check_nonempty, detached, is_tensor
 from dprmt.spectra._denoise import LayerReport, sigma_by_name
-from dprmt.training.recipes import DENOISERS, DenoiserWord
+from dprmt.training.recipes import DENOISERS, DenoiserChoice
 
 Floats: TypeAlias = NDArray[np.float64]
 KNOTS = 0.6, 0.8, 1.0  # of the soft thresholds, as fractions of the way through the bulk
@@ -312,5 +312,5 @@ def blended(options: Any) -> Any:
 
 def register_blend() -> Any:
     """Make ``"blend"`` known to recipes."""
-    DENOISERS["blend"] = DenoiserWord(f"{__name__}:{blended.__name__}", keeps_norm=True)
+    DENOISERS["blend"] = DenoiserChoice(f"{__name__}:{blended.__name__}", keeps_norm=True)
     return blended

@@ -16,7 +16,7 @@ from scipy.stats import binom
 from dprmt.accounting import DPSGD, AddRemove, Hutchinson
 from dprmt.accounting.laws._laws import RankOneLaw
 from dprmt.accounting.pairs import ClippingStep, Group, LossCells, Neighbours, ReplaceOne, related
-from dprmt.accounting.pairs._exact_replacement import CoinMixture
+from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._secret_replacement import _with_masses_that_agree
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 
@@ -57,7 +57,7 @@ def test_cells_of_coin_mixtures_hold_the_literal_curve(size: int, is_replacement
     level = mixture(size, q, sigma, t, -1.0) if is_replacement else ndtr(-t)
     exact = half_line_curve(mixture(size, q, sigma, t, 1.0), level, LOSSES)
     nodes = np.arange(-4000, 20001) * 2e-3
-    cells = CoinMixture(sigma, q, size, is_replacement).cells(nodes)
+    cells = SubsampledMixture(sigma, q, size, is_replacement).cells(nodes)
     above, below = curve_above(cells, nodes, LOSSES), curve_below(cells, LOSSES)
     assert np.all(above >= exact * (1 - 1e-9) - 1e-13)
     assert np.all(below <= exact * (1 + 1e-6) + 1e-13)
@@ -221,7 +221,7 @@ def test_lines_of_negative_slope_come_from_the_exchanged_pair(q: float) -> None:
 def test_what_the_inversion_misses_is_charged_above_only(neighbours: Neighbours) -> None:
     """(C7): a threshold that is off moves mass; from above that counts, from below merging makes it harmless."""
     above, under = related(ClippingStep(1.0, 0.1), neighbours).pairs(40, 1e-9)
-    assert isinstance(above, CoinMixture)
+    assert isinstance(above, SubsampledMixture)
     assert under == replace(above, is_charged=False)
 
 

@@ -116,7 +116,7 @@ def test_unknown_words_get_a_hint_among_all(install: Install) -> None:
 def test_what_is_no_word_is_refused_by_package(install: Install) -> None:
     install("my-words")
     with pytest.raises(
-        ParameterError, match=r"'three' of dprmt\.optimizers must be a .*OptimizerWord in my-words 1\.5"
+        ParameterError, match=r"'three' of dprmt\.optimizers must be a .*OptimizerChoice in my-words 1\.5"
     ):
         settings(optimizer={"name": "three"})
     with pytest.raises(

@@ -23,7 +23,7 @@ _CLOSE = 1e-12
 
 
 @dataclass(frozen=True)
-class CoinMixture:
+class SubsampledMixture:
     """The pair of a step for ``size`` samples, absent or replaced in the neighbour.
 
     ``is_charged``: whether what the inversion of the loss misses is charged to an infinite loss (C7): from above only.
@@ -38,7 +38,7 @@ class CoinMixture:
 
     @cached_property
     def _log_weights(self) -> Array:
-        return log_coin_weights(self.size, self.sample_rate)
+        return log_inclusion_weights(self.size, self.sample_rate)
 
     @cached_property
     def _means(self) -> Array:
@@ -145,11 +145,11 @@ class CoinMixture:
         return masses
 
 
-def log_coin_weights(size: int, sample_rate: float) -> Array:
+def log_inclusion_weights(size: int, sample_rate: float) -> Array:
     """Return logarithms of Bin(m, q)(j)."""
     m, q = size, sample_rate
-    log_coin = [j * math.log(q) + (m - j) * math.log1p(-q) if q < 1.0 else -math.inf for j in range(m)]
-    return np.array([math.log(math.comb(m, j)) + log_coin[j] for j in range(m)] + [m * math.log(q)])
+    log_weight = [j * math.log(q) + (m - j) * math.log1p(-q) if q < 1.0 else -math.inf for j in range(m)]
+    return np.array([math.log(math.comb(m, j)) + log_weight[j] for j in range(m)] + [m * math.log(q)])
 
 
 def replacement_thresholds(loss: Array, shift: Array, sample_rate: float) -> Array:

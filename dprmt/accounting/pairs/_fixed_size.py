@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import betainc, ndtri
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._exact_replacement import CoinMixture
+from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._pairs import LossCells, StepPair, interval_masses
 from dprmt.accounting.pairs._public_pair import PublicPair, log_shift_ratio
 
@@ -247,7 +247,7 @@ class TruncatedStep:
         """Return a pair that is never more private than the step, whatever losses are asked for."""
         return self.pairs(bins, tail)[0]
 
-    def _poisson(self, rate: float) -> PublicPair | CoinMixture:
+    def _poisson(self, rate: float) -> PublicPair | SubsampledMixture:
         if self.is_replacement:
-            return CoinMixture(self.noise_multiplier, rate, 1, True)
+            return SubsampledMixture(self.noise_multiplier, rate, 1, True)
         return PublicPair(np.array([1.0 / self.noise_multiplier]), np.ones(1), rate)

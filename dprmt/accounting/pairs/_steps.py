@@ -13,7 +13,7 @@ import numpy as np
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.basics import LARGEST_LOSS, Value, value_from_dict
 from dprmt.accounting.laws import ExactLaw, Focus, NormLaw, NormRatioBins, RankOneLaw
-from dprmt.accounting.pairs._exact_replacement import CoinMixture
+from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, slack_of_excess, step_slack
@@ -325,7 +325,7 @@ class RelatedStep:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         step = self.step
         if step.is_exact:
-            above = CoinMixture(step.noise_multiplier, step.sample_rate, self.size, self.is_replacement)
+            above = SubsampledMixture(step.noise_multiplier, step.sample_rate, self.size, self.is_replacement)
             return above, replace(above, is_charged=False)
         below = tail / step.sample_rate
         if step.secret:

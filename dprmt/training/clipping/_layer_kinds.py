@@ -50,12 +50,12 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
         raise ParameterError(
             "norms", norms, f"one of {words}, a value such as Hutchinson(32, secret=False), or a NormEstimator"
         )
-    word = NORMS[norms.kind]
-    if word is None:
+    choice = NORMS[norms.kind]
+    if choice is None:
         return None
     options = {"sketch": norms.sketch, "power_iteration": norms.power_iteration}
-    estimator: NormEstimator = word.meaning()(
-        probes=norms.probes, secret=norms.secret, generator=generator, **(options if word.sketches else {})
+    estimator: NormEstimator = choice.meaning()(
+        probes=norms.probes, secret=norms.secret, generator=generator, **(options if choice.sketches else {})
     )
     return estimator
 

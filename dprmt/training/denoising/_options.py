@@ -12,7 +12,7 @@ import torch
 
 from dprmt.spectra import LayerDenoiser, LayerReport, kappa_for
 from dprmt.training.recipes import DENOISERS, DenoisingRecipe
-from dprmt.training.recipes._fields import checked, texts, word
+from dprmt.training.recipes._fields import checked, one_of, texts
 
 Method: TypeAlias = Callable[
     [Mapping[str, torch.Tensor], float | Mapping[str, float]], tuple[dict[str, torch.Tensor], dict[str, Any]]
@@ -61,7 +61,7 @@ class Denoising(DenoisingRecipe):
     """
 
     section = ""
-    method: str = checked(word(DENOISERS), "shrink")
+    method: str = checked(one_of(DENOISERS), "shrink")
     exclude: tuple[str, ...] = checked(texts, ())
 
     def apply(

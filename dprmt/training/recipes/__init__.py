@@ -4,6 +4,13 @@
 """
 
 from dprmt._lazy import public_names as _public_names
+from dprmt.training.recipes._choices import DENOISERS as DENOISERS
+from dprmt.training.recipes._choices import NORMS as NORMS
+from dprmt.training.recipes._choices import OPTIMIZERS as OPTIMIZERS
+from dprmt.training.recipes._choices import Choice as Choice
+from dprmt.training.recipes._choices import DenoiserChoice as DenoiserChoice
+from dprmt.training.recipes._choices import EstimatorChoice as EstimatorChoice
+from dprmt.training.recipes._choices import OptimizerChoice as OptimizerChoice
 from dprmt.training.recipes._recipe import Recipe as Recipe
 from dprmt.training.recipes._recipe import Settings as Settings
 from dprmt.training.recipes._recipe import builtin_recipes as builtin_recipes
@@ -21,12 +28,5 @@ from dprmt.training.recipes._sections import OptimizerRecipe as OptimizerRecipe
 from dprmt.training.recipes._sections import PrivacyRecipe as PrivacyRecipe
 from dprmt.training.recipes._sections import TelemetryRecipe as TelemetryRecipe
 from dprmt.training.recipes._sections import TrainingRecipe as TrainingRecipe
-from dprmt.training.recipes._words import DENOISERS as DENOISERS
-from dprmt.training.recipes._words import NORMS as NORMS
-from dprmt.training.recipes._words import OPTIMIZERS as OPTIMIZERS
-from dprmt.training.recipes._words import DenoiserWord as DenoiserWord
-from dprmt.training.recipes._words import EstimatorWord as EstimatorWord
-from dprmt.training.recipes._words import OptimizerWord as OptimizerWord
-from dprmt.training.recipes._words import Word as Word
 
 __all__ = _public_names(vars())

@@ -60,7 +60,7 @@ def choice(*choices: str) -> Check:
     return check
 
 
-def word(table: Mapping[str, object]) -> Check:
+def one_of(table: Mapping[str, object]) -> Check:
     """Check for a registered name of a table, when it is used; the table raises an error if it cannot be loaded."""
 
     def check(name: str, value: Any) -> str:

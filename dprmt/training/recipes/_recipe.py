@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from dprmt._files import parse_toml
 from dprmt._validation import ParameterError, check_choice, needing
+from dprmt.training.recipes._choices import OPTIMIZERS
 from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
 from dprmt.training.recipes._sections import (
     DataRecipe,
@@ -24,7 +25,6 @@ from dprmt.training.recipes._sections import (
     TelemetryRecipe,
     TrainingRecipe,
 )
-from dprmt.training.recipes._words import OPTIMIZERS
 
 _SPLITS = ("train", "validation", "test")
 _LIBRARY = "library"
@@ -76,7 +76,7 @@ class Settings(Section):
         if denoising.method == "none":
             return
         if denoising.on == "momentum" and not OPTIMIZERS[self.optimizer.name].keeps_momentum:
-            kept = tuple(name for name, word in OPTIMIZERS.items() if word.keeps_momentum)
+            kept = tuple(name for name, choice in OPTIMIZERS.items() if choice.keeps_momentum)
             raise ParameterError("denoising.on", denoising.on, f"'gradient' unless optimizer.name is one of {kept}")
         if self.privacy.clip_only:
             allowed = "'none' with privacy.clip_only: there is no noise"

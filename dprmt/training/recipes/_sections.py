@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dprmt._validation import ParameterError
+from dprmt.training.recipes._choices import DENOISERS, NORMS, OPTIMIZERS, EstimatorChoice
 from dprmt.training.recipes._fields import (
     Section,
     checked,
     choice,
     count,
     flag,
+    one_of,
     optional,
     real,
     reals,
@@ -22,9 +24,7 @@ from dprmt.training.recipes._fields import (
     table,
     text,
     texts,
-    word,
 )
-from dprmt.training.recipes._words import DENOISERS, NORMS, OPTIMIZERS, EstimatorWord
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class NormsRecipe(Section):
     """
 
     section = "privacy.norms"
-    kind: str = checked(word(NORMS), "exact")
+    kind: str = checked(one_of(NORMS), "exact")
     probes: int | None = checked(optional(count(2)), None)
     sketch: int | None = checked(optional(count()), None)
     power_iteration: bool | None = checked(optional(flag), None)
@@ -71,24 +71,24 @@ class NormsRecipe(Section):
         self._take(_estimates, probes=32, secret=True)
         self._take(_sketches, sketch=None, power_iteration=True)
 
-    def _take(self, asks: Callable[[EstimatorWord | None], bool], **defaults: Any) -> None:
+    def _take(self, asks: Callable[[EstimatorChoice | None], bool], **defaults: Any) -> None:
         is_asked = asks(NORMS[self.kind])
         for key, default in defaults.items():
             value = getattr(self, key)
             if is_asked and value is None:
                 object.__setattr__(self, key, default)
             elif not is_asked and value is not None:
-                kinds = " or ".join(repr(name) for name, word in NORMS.items() if asks(word))
+                kinds = " or ".join(repr(name) for name, choice in NORMS.items() if asks(choice))
                 allowed = f"left out unless privacy.norms.kind is {kinds}"
                 raise ParameterError(f"privacy.norms.{key}", value, allowed, f"remove privacy.norms.{key}")
 
 
-def _estimates(word: EstimatorWord | None) -> bool:
-    return word is not None
+def _estimates(choice: EstimatorChoice | None) -> bool:
+    return choice is not None
 
 
-def _sketches(word: EstimatorWord | None) -> bool:
-    return word is not None and word.sketches
+def _sketches(choice: EstimatorChoice | None) -> bool:
+    return choice is not None and choice.sketches
 
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
@@ -386,7 +386,7 @@ class OptimizerRecipe(Section):
     """
 
     section = "optimizer"
-    name: str = checked(word(OPTIMIZERS))
+    name: str = checked(one_of(OPTIMIZERS))
     learning_rate: float = checked(_POSITIVE)
     momentum: float = checked(real(0.0, 1.0, high_open=True), 0.9)
     betas: tuple[float, float] = checked(reals(2, 0.0, 1.0), (0.9, 0.999))
@@ -432,7 +432,7 @@ class DenoisingRecipe(Section):
     """
 
     section = "denoising"
-    method: str = checked(word(DENOISERS), "none")
+    method: str = checked(one_of(DENOISERS), "none")
     on: str = checked(choice("gradient", "momentum"), "gradient")
     kappa: float = checked(real(1.0, math.inf), 1.02)
     false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)

@@ -17,8 +17,8 @@ from dprmt._validation import ParameterError
 Entry = TypeVar("Entry")
 
 
-class Words(UserDict[str, Entry]):
-    """Words by name: own lines, which nothing from outside replaces, and others, loaded when they are asked for.
+class Choices(UserDict[str, Entry]):
+    """Choices by name: own entries, which nothing from outside replaces, and others, loaded when they are asked for.
 
     ``group``: the group of entry points whose names are registered and whose objects are of ``kind``.
     """
@@ -27,23 +27,23 @@ class Words(UserDict[str, Entry]):
         super().__init__(own)
         self.group, self._kind = group, kind
 
-    def __missing__(self, word: str) -> Entry:
-        offers = self._offers(word)
+    def __missing__(self, name: str) -> Entry:
+        offers = self._offers(name)
         if not offers:
-            raise KeyError(word)
-        name, package = f"the word {word!r} of {self.group}", _package(offers[0])
+            raise KeyError(name)
+        asked, package = f"the name {name!r} of {self.group}", _package(offers[0])
         if len(offers) > 1:
-            raise ParameterError(name, sorted(map(_package, offers)), "offered by one installed package")
+            raise ParameterError(asked, sorted(map(_package, offers)), "offered by one installed package")
         try:
             entry = offers[0].load()
         except (ImportError, AttributeError) as error:
-            raise ParameterError(name, offers[0].value, f"importable from {package} ({error})") from error
+            raise ParameterError(asked, offers[0].value, f"importable from {package} ({error})") from error
         if not isinstance(entry, self._kind):
-            raise ParameterError(name, entry, f"a dprmt.training.recipes.{self._kind.__name__} in {package}")
+            raise ParameterError(asked, entry, f"a dprmt.training.recipes.{self._kind.__name__} in {package}")
         return entry  # type: ignore[return-value]  # own tables may have None besides, entry points not
 
-    def __contains__(self, word: object) -> bool:
-        return word in self.data or (isinstance(word, str) and bool(self._offers(word)))
+    def __contains__(self, name: object) -> bool:
+        return name in self.data or (isinstance(name, str) and bool(self._offers(name)))
 
     def __iter__(self) -> Iterator[str]:
         yield from self.data
@@ -52,13 +52,13 @@ class Words(UserDict[str, Entry]):
     def __len__(self) -> int:
         return len(list(iter(self)))
 
-    def source(self, word: str) -> str | None:
-        """Return the package and version that a word comes from; None for a line of the table's own."""
-        return None if word in self.data else _package(self._offers(word)[0])
+    def source(self, name: str) -> str | None:
+        """Return the package and version that a name comes from; None for an own entry of the table."""
+        return None if name in self.data else _package(self._offers(name)[0])
 
-    def _offers(self, word: str) -> list[EntryPoint]:
+    def _offers(self, name: str) -> list[EntryPoint]:
         """List the entries of each installed package once, even if its folder is twice on the path."""
-        offers = entry_points(group=self.group, name=word)
+        offers = entry_points(group=self.group, name=name)
         return list({(_package(offer), offer.value): offer for offer in offers}.values())
 
 
@@ -67,8 +67,8 @@ def _package(offer: EntryPoint) -> str:
 
 
 @dataclass(frozen=True)
-class Word:
-    """A word of a recipe, and the place of what it stands for.
+class Choice:
+    """A named choice of a recipe, and the place of what it stands for.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Word:
 
     Examples
     --------
-    >>> Word("math:sqrt").meaning()(4.0)
+    >>> Choice("math:sqrt").meaning()(4.0)
     2.0
     """
 
@@ -96,13 +96,13 @@ class Word:
 
 
 @dataclass(frozen=True)
-class OptimizerWord(Word):
+class OptimizerChoice(Choice):
     """An optimizer: a function of the parameters and, by keyword, of what `make_optimizer` is given.
 
     Parameters
     ----------
     place : str
-        As for `Word`.
+        As for `Choice`.
     keeps_momentum : bool
         Whether its momentum can be denoised.
     in_subspaces : bool
@@ -119,7 +119,7 @@ class OptimizerWord(Word):
 
 
 @dataclass(frozen=True)
-class DenoiserWord(Word):
+class DenoiserChoice(Choice):
     """A denoiser: a function of `dprmt.training.denoising.Denoising` that gives a function of layers.
 
     It receives noisy matrices by name, with the standard deviation of an entry's noise. It returns the matrices that
@@ -128,7 +128,7 @@ class DenoiserWord(Word):
     Parameters
     ----------
     place : str
-        As for `Word`.
+        As for `Choice`.
     keeps_norm : bool
         Whether a replaced matrix gets the norm of the noisy one, if ``norm_correction`` is absent.
 
@@ -142,7 +142,7 @@ class DenoiserWord(Word):
 
 
 @dataclass(frozen=True)
-class EstimatorWord(Word):
+class EstimatorChoice(Choice):
     """A norm estimator: a function of ``probes``, ``secret`` and ``generator``, given by keyword.
 
     It returns a `dprmt.training.norms.NormEstimator`.
@@ -150,13 +150,13 @@ class EstimatorWord(Word):
     Parameters
     ----------
     place : str
-        As for `Word`.
+        As for `Choice`.
     sketches : bool
         Whether it takes ``sketch`` and ``power_iteration`` as well, which recipes of others may not give.
 
     Examples
     --------
-    >>> [name for name, word in NORMS.items() if word is not None]
+    >>> [name for name, name in NORMS.items() if name is not None]
     ['hutchinson', 'hutch++']
     """
 
@@ -166,40 +166,40 @@ class EstimatorWord(Word):
 _ESTIMATORS, _OPTIMIZERS = "dprmt.training.norms", "dprmt.training.optimizers"
 _METHODS = "dprmt.training.denoising._options"
 
-NORMS: Words[EstimatorWord | None] = Words(
+NORMS: Choices[EstimatorChoice | None] = Choices(
     "dprmt.norms",
-    EstimatorWord,
+    EstimatorChoice,
     {
         "exact": None,
         "ghost": None,
         "auto": None,
-        "hutchinson": EstimatorWord(f"{_ESTIMATORS}:HutchinsonEstimator"),
-        "hutch++": EstimatorWord(f"{_ESTIMATORS}:HutchPlusPlusEstimator", sketches=True),
+        "hutchinson": EstimatorChoice(f"{_ESTIMATORS}:HutchinsonEstimator"),
+        "hutch++": EstimatorChoice(f"{_ESTIMATORS}:HutchPlusPlusEstimator", sketches=True),
     },
 )
-"""``privacy.norms.kind``; None where norms are exact. Entry points ``dprmt.norms`` are `EstimatorWord`."""
+"""``privacy.norms.kind``; None where norms are exact. Entry points ``dprmt.norms`` are `EstimatorChoice`."""
 
-OPTIMIZERS: Words[OptimizerWord] = Words(
+OPTIMIZERS: Choices[OptimizerChoice] = Choices(
     "dprmt.optimizers",
-    OptimizerWord,
+    OptimizerChoice,
     {
-        "gd": OptimizerWord(f"{_OPTIMIZERS}._make:gd"),
-        "gdm": OptimizerWord(f"{_OPTIMIZERS}._make:gdm", keeps_momentum=True),
-        "adam": OptimizerWord(f"{_OPTIMIZERS}._make:adam", keeps_momentum=True),
-        "adamw": OptimizerWord(f"{_OPTIMIZERS}._make:adamw", keeps_momentum=True),
-        "adambc": OptimizerWord(f"{_OPTIMIZERS}._make:adambc", keeps_momentum=True),
-        "grape": OptimizerWord(f"{_OPTIMIZERS}._make:grape", in_subspaces=True),
+        "gd": OptimizerChoice(f"{_OPTIMIZERS}._make:gd"),
+        "gdm": OptimizerChoice(f"{_OPTIMIZERS}._make:gdm", keeps_momentum=True),
+        "adam": OptimizerChoice(f"{_OPTIMIZERS}._make:adam", keeps_momentum=True),
+        "adamw": OptimizerChoice(f"{_OPTIMIZERS}._make:adamw", keeps_momentum=True),
+        "adambc": OptimizerChoice(f"{_OPTIMIZERS}._make:adambc", keeps_momentum=True),
+        "grape": OptimizerChoice(f"{_OPTIMIZERS}._make:grape", in_subspaces=True),
     },
 )
-"""``optimizer.name``. Entry points ``dprmt.optimizers`` are `OptimizerWord`."""
+"""``optimizer.name``. Entry points ``dprmt.optimizers`` are `OptimizerChoice`."""
 
-DENOISERS: Words[DenoiserWord] = Words(
+DENOISERS: Choices[DenoiserChoice] = Choices(
     "dprmt.denoisers",
-    DenoiserWord,
+    DenoiserChoice,
     {
-        "none": DenoiserWord(f"{_METHODS}:nothing"),
-        "shrink": DenoiserWord(f"{_METHODS}:shrinkage"),
-        "paper": DenoiserWord(f"{_METHODS}:shrinkage", keeps_norm=True),
+        "none": DenoiserChoice(f"{_METHODS}:nothing"),
+        "shrink": DenoiserChoice(f"{_METHODS}:shrinkage"),
+        "paper": DenoiserChoice(f"{_METHODS}:shrinkage", keeps_norm=True),
     },
 )
-"""``denoising.method``. Entry points ``dprmt.denoisers`` are `DenoiserWord`."""
+"""``denoising.method``. Entry points ``dprmt.denoisers`` are `DenoiserChoice`."""
