@@ -44,8 +44,9 @@ def _rendered(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
     quiet = ["--log-level=ERROR"]
     place = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=_SECONDS, extra_arguments=quiet, resources=place, coalesce_streams=True)
-    if path.stem in executed:
-        client.execute()
+    if path.stem in executed:  # notebook 11 imports paper_figures, which no installation has
+        known = [str(path.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        client.execute(env=os.environ | {"PYTHONPATH": os.pathsep.join(known)})
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = spaced(cell.source)
