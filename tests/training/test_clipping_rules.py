@@ -54,10 +54,11 @@ def test_the_clipping_norm_follows_the_share_of_norms_below_it(options: dict[str
             sum(float((a - b).square().sum()) for a, b in zip(before, weights(private.model), strict=True))
         )
         assert moved <= sum(min(norm, length) for length in drawn) / 12 + 1e-2
-        below = sum(length <= norm for length in drawn)
-        released = below - len(drawn) / 2
-        norm *= math.exp(-(released / 12 + 0.5 - 0.3))
-        assert private.clipping_norm == pytest.approx(norm, rel=5e-4)  # noise of 5e-4 in a sum over 12
+        # "ghost" allows for cancellation in its norms, so one next to C may count as longer.
+        least, most = (sum(length <= norm * (1 + near) for length in drawn) for near in (-1e-3, 1e-3))
+        wanted = [norm * math.exp(-((n - len(drawn) / 2) / 12 + 0.5 - 0.3)) for n in range(least, most + 1)]
+        apart = min(abs(private.clipping_norm / each - 1.0) for each in wanted)
+        assert apart < 5e-4  # noise of 5e-4 in a sum over 12; one sample more moves C by 8 %
         norm = private.clipping_norm
     assert private.records["clipping_norm"] == norm
 
