@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ _HEAD = "# Gallery\n\nEvery picture is drawn by the code below it, when this sit
 def gallery_pages(config: Any, folder: Path) -> list[File]:
     """The page and its pictures: one for each script of the folder."""
     mpl.use("Agg")
+    sys.path.append(str(folder.parents[1]))  # one plot is made by paper_figures, which no installation has
     page, files = _HEAD, []
     for script in sorted(folder.glob("*.py")):
         text = script.read_text(encoding="utf-8")

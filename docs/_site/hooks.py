@@ -12,7 +12,6 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[2]))  # one plot of the gallery is made by paper_figures
 from calculator import calculator_files
 from cross_links import linked_names, linked_papers, linked_theory, spaced, with_others
 from formulas import drawn
