@@ -156,7 +156,7 @@ class EstimatorChoice(Choice):
 
     Examples
     --------
-    >>> [name for name, name in NORMS.items() if name is not None]
+    >>> [name for name, choice in NORMS.items() if choice is not None]
     ['hutchinson', 'hutch++']
     """
 
