@@ -184,6 +184,7 @@ def test_optimizers_that_know_their_noise_are_given_each_steps() -> None:
     [
         ({"norms": Hutchinson(4, secret=True)}, r"norms must be 'exact' or 'ghost' with AdaptiveClipping"),
         ({"clipping_norm": "auto"}, "clipping_norm must be a number, AdaptiveClipping"),
+        ({"clipping_norm": AdaptiveClipping}, "clipping_norm must be a number, AdaptiveClipping"),
     ],
 )
 def test_what_has_no_price_raises(options: dict[str, Any], match: str) -> None:

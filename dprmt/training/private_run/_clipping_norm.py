@@ -127,10 +127,10 @@ def first_norm(clipping: Any) -> float:
     """Return the clipping norm of the first step; 1 for automatic clipping, whose contributions are shorter than 1."""
     if isinstance(clipping, AdaptiveClipping):
         return clipping.initial
-    if isinstance(clipping, str):
-        if clipping != "automatic":
-            raise ParameterError("clipping_norm", clipping, "a number, AdaptiveClipping(...) or 'automatic'")
+    if clipping == "automatic":
         return 1.0
+    if isinstance(clipping, str | type):
+        raise ParameterError("clipping_norm", clipping, "a number, AdaptiveClipping(...) or 'automatic'")
     return check_real("clipping_norm", clipping, low=0.0, low_open=True)
 
 
