@@ -246,8 +246,9 @@ def over_the_largest(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def mixed_up(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Inputs and targets averaged with another sample's."""
-    other = torch.rand(len(batch["x"])).argsort()
+    """Inputs and targets averaged with another sample's, at a random distance that is never 0."""
+    size = len(batch["x"])
+    other = torch.arange(size).roll(1 + int(torch.randint(max(1, size - 1), ())))
     return squares(model, {name: (value + value[other]) / 2 for name, value in batch.items()})
 
 
