@@ -447,6 +447,7 @@ def complex_log1p(value: Array) -> Array:
 
 
 _MOST_LARGE = 12
+_BESIDE_LARGE = 0.003  # mesh of small ratios beside large ones, in deviations of theirs
 _FEW_NODES = 800  # nodes for several large summands
 _OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
 _ENOUGH = 3.0  # rounding, relative to the same, below which one FFT will do
@@ -551,6 +552,8 @@ def _parts(
     for number in range(most + 1):
         if number == 1:
             several = large
+            small, mesh = _on_coarser_grid(small, mesh, above)
+            sums = GridSums(small)
         elif number > 1:
             several = _convolved(few if several is None or number == 2 else several, few, above, 400)
         ways = float(comb(copies, number))
@@ -559,6 +562,21 @@ def _parts(
         small_sum, outside = _small_law(sums, small, mesh, copies - number, copies, tail, enough, above)
         parts.append(_with_large(small_sum, outside, several, ways, copies, above))
     return parts
+
+
+def _on_coarser_grid(small: GridMeasure, mesh: float, above: bool) -> tuple[GridMeasure, float]:
+    """Regroup small ratios for their sums beside large ones, on a mesh that their deviation allows; also this mesh."""
+    mean = float(small.mass @ small.index) / max(small.total(), 1e-300)
+    deviation = math.sqrt(float(small.mass @ (small.index - mean) ** 2) / max(small.total(), 1e-300))
+    factor = int(_BESIDE_LARGE * deviation)
+    if factor < 2:
+        return small, mesh
+    index = np.union1d(small.index // factor, -(-small.index // factor))
+    nodes = index * (factor * mesh)
+    place = np.minimum(np.searchsorted(index * factor, small.index, side="right") - 1, nodes.size - 2)
+    cells = _cells_of(RatioLaw(small.index * mesh, small.mass, 0.0), place, nodes)
+    law = spread(cells) if above else never_less_private(cells)
+    return GridMeasure(index, law.mass), factor * mesh
 
 
 def _small_law(
@@ -630,7 +648,12 @@ def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> Rat
 
 def _regrouped(law: RatioLaw, place: NDArray[np.intp], nodes: Array, above: bool) -> RatioLaw:
     """Spread atoms to the ends of their cells, or merge them there."""
+    cells = _cells_of(law, place, nodes)
+    return spread(cells) if above else merged(cells)
+
+
+def _cells_of(law: RatioLaw, place: NDArray[np.intp], nodes: Array) -> RatioCells:
+    """Return cells between nodes, of atoms whose cells are known."""
     mass = np.bincount(place, weights=law.mass, minlength=nodes.size - 1)
     moment = np.bincount(place, weights=law.mass * law.ratio, minlength=nodes.size - 1)
-    cells = RatioCells(nodes, mass, moment, 0.0, 0.0)
-    return spread(cells) if above else merged(cells)
+    return RatioCells(nodes, mass, moment, 0.0, 0.0)
