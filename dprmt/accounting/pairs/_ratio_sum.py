@@ -173,7 +173,7 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER = 4  # largest useful length of a tilted transform, relative to the window
+_LONGER = 2  # largest useful length of a tilted transform, relative to the window
 _FEW_COPIES = 64  # whose powers are products of the values: more need their distance from the total
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
@@ -447,7 +447,7 @@ def complex_log1p(value: Array) -> Array:
 
 
 _MOST_LARGE = 12
-_BESIDE_LARGE = 0.003  # mesh of small ratios beside large ones, in deviations of theirs
+_BESIDE_ONE, _BESIDE_SEVERAL = 0.003, 0.03  # mesh of small ratios beside large ones, in deviations of theirs
 _FEW_NODES = 800  # nodes for several large summands
 _OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
 _ENOUGH = 3.0  # rounding, relative to the same, below which one FFT will do
@@ -546,29 +546,30 @@ def _parts(
     small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
 ) -> list[_Charged]:
     """Return the sums with j = 0, 1, … large summands: C(t, j) times t - j small ones convolved with j large ones."""
-    parts, sums = [], GridSums(small)
+    parts, sums, coarse, coarse_mesh = [], GridSums(small), small, mesh
     several: RatioLaw | None = None
     few = _on_fewer_nodes(large, above) if most > 1 else large  # two together are rare enough for coarser nodes
     for number in range(most + 1):
+        if number in (1, 2):
+            coarse, coarse_mesh = _on_coarser_grid(small, mesh, _BESIDE_ONE if number == 1 else _BESIDE_SEVERAL, above)
+            sums = GridSums(coarse)
         if number == 1:
             several = large
-            small, mesh = _on_coarser_grid(small, mesh, above)
-            sums = GridSums(small)
         elif number > 1:
             several = _convolved(few if several is None or number == 2 else several, few, above, 400)
         ways = float(comb(copies, number))
         share = ways * float(several.mass.sum()) if several is not None else 1.0
         enough = _ENOUGH * tail / max(share, 1e-300)
-        small_sum, outside = _small_law(sums, small, mesh, copies - number, copies, tail, enough, above)
+        small_sum, outside = _small_law(sums, coarse, coarse_mesh, copies - number, copies, tail, enough, above)
         parts.append(_with_large(small_sum, outside, several, ways, copies, above))
     return parts
 
 
-def _on_coarser_grid(small: GridMeasure, mesh: float, above: bool) -> tuple[GridMeasure, float]:
-    """Regroup small ratios for their sums beside large ones, on a mesh that their deviation allows; also this mesh."""
+def _on_coarser_grid(small: GridMeasure, mesh: float, spacing: float, above: bool) -> tuple[GridMeasure, float]:
+    """Regroup small ratios on a mesh of so many of their deviations, if it is coarser; also this mesh."""
     mean = float(small.mass @ small.index) / max(small.total(), 1e-300)
     deviation = math.sqrt(float(small.mass @ (small.index - mean) ** 2) / max(small.total(), 1e-300))
-    factor = int(_BESIDE_LARGE * deviation)
+    factor = int(spacing * deviation)
     if factor < 2:
         return small, mesh
     index = np.union1d(small.index // factor, -(-small.index // factor))
