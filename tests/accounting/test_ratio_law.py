@@ -260,7 +260,6 @@ def test_each_number_of_large_ratios_pays_for_its_own_windows(index, mass, copie
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_masses_half_as_wrong_as_their_error_do_no_harm(sign, monkeypatch):
     """(R5): on whichever side of the truth they are."""
-
     right = GridSums.of
 
     def wrong(*arguments):

@@ -396,8 +396,7 @@ class Transform:
         return power, error
 
     def _distance_from_total(self, frequencies: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return Σ mass · (e^{-iω offset} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is.
-        """
+        """Return Σ mass · (e^{-iω offset} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is."""
         mass, omega = self._measure.mass, 2.0 * np.pi * frequencies / self.size
         shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)  # e^{-iω} - 1 without cancellation
         curve, curve_sum = self._curve
@@ -581,7 +580,14 @@ def _on_coarser_grid(small: GridMeasure, mesh: float, spacing: float, above: boo
 
 
 def _small_law(
-    sums: GridSums, small: GridMeasure, mesh: float, copies_left: int, copies: int, tail: float, enough: float, above: bool
+    sums: GridSums,
+    small: GridMeasure,
+    mesh: float,
+    copies_left: int,
+    copies: int,
+    tail: float,
+    enough: float,
+    above: bool,
 ) -> tuple[RatioLaw, float]:
     """Sum of ``copies_left`` small summands, no mass too small (or too large); what may lie outside the grid."""
     if not copies_left or not small.mass.any():  # of a law from below on too wide a mesh nothing is left

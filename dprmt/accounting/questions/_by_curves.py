@@ -9,12 +9,14 @@ import numpy as np
 
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds
 from dprmt.accounting.composition import (
+    MOST_WORK,
     DeltaAtEpsilon,
     EpsilonAtDelta,
     Level,
     OneStepCurve,
     Question,
     interval,
+    least_resolved,
     solve,
 )
 from dprmt.accounting.pairs import Neighbours, Schedule, Step
@@ -114,7 +116,7 @@ def _epsilon(
     is_exact = all(step.is_exact for step, _ in schedule)
     if not math.isfinite(one) or (one > _NO_END and not is_exact):
         return math.inf
-    least = _least_that_counts(delta, one, _samples(neighbours))
+    least = max(_least_that_counts(delta, one, _samples(neighbours)), least_resolved(schedule))
     lines = lines_by_curves(schedule, direction, neighbours, least)
     return math.inf if lines is None else lines.epsilon_at(delta)
 
@@ -144,15 +146,16 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
 
     ``least``: a smaller δ is not of interest.
     """
-    upper, error = np.ones((2, epsilon.size))
+    upper, error, work = np.ones(epsilon.size), np.ones(epsilon.size), 0
     for _ in range(_LOSSES):
         todo = np.flatnonzero((error > _TOLERANCE * upper) & (upper > least))
-        if not todo.size:
+        if not todo.size or work > 2 * MOST_WORK:
             break
         stretch = max(np.split(todo, np.flatnonzero(np.diff(todo) > 1) + 1), key=len)
         question = DeltaAtEpsilon(float(epsilon[stretch[stretch.size // 2]]), least)
         at = Level(schedule, question, direction, _LEVEL)
         curve = at.curve("upper")
+        work += at.work
         bounds = np.array([curve.delta_bounds(asked - at.drift) for asked in epsilon.tolist()])
         smaller = bounds[:, 1] < upper
         upper = np.where(smaller, bounds[:, 1], upper)
