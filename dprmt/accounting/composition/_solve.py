@@ -198,16 +198,14 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
 
     Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
     """
-    given, found = question.small, question
+    given, found, least = question.small, question, least_resolved(schedule)
     for _ in range(10):
-        tail = tail_per_step(schedule, max(found.small, least_resolved(schedule)))
-        pairs = pairs_at(schedule, tail, 0.0 if least_resolved(schedule) == _FAINTEST_OF_EPOCHS else LOWEST, direction)[
-            "upper"
-        ]
+        tail = tail_per_step(schedule, max(found.small, least))
+        pairs = pairs_at(schedule, tail, 0.0 if least == _FAINTEST_OF_EPOCHS else LOWEST, direction)["upper"]
         laws = coarse_pass(pairs, found, tail).laws
         tilt = tilt_of(laws, found)
         log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large
-        guess = math.exp(min(max(log_guess, math.log(least_resolved(schedule))), 0.0))
+        guess = math.exp(min(max(log_guess, math.log(least)), 0.0))
         if guess >= given > found.small:  # so heavy a tail that one step decides
             ((law, _), *more), total = laws, sum(count for _, count in laws)
             beyond = law.losses > found.epsilon

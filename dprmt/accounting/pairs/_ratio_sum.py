@@ -173,7 +173,7 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER = 2  # largest useful length of a tilted transform, relative to the window
+_LONGER, _LONGEST = 4, 2**20  # largest useful length of a tilted transform, relative to the window and in points
 _FEW_COPIES = 64  # whose powers are products of the values: more need their distance from the total
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
@@ -315,7 +315,8 @@ class GridSums:
         """Replace masses by the transform of the tilted measure where that is more accurate."""
         tilted, log_total, tilt = self._tilted(copies, score)
         span = _fast(chernoff_window(tilted, copies, _LOG_FOLDED, -np.inf))
-        if span.size > _LONGER * window.size:  # of a few large ratios, spread far beyond where the sum is wanted
+        # Of a few large ratios it may be spread far beyond where the sum is wanted.
+        if span.size > min(_LONGER * window.size, _LONGEST):
             return
         low, high = max(window.first, span.first), min(window.first + window.size, span.first + span.size)
         if low >= high:
@@ -396,7 +397,7 @@ class Transform:
         return power, error
 
     def _distance_from_total(self, frequencies: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return Σ mass · (e^{-iω offset} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is."""
+        """Return Σ mass · (e^{-iω offset} - 1), by (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error; small ω best."""
         mass, omega = self._measure.mass, 2.0 * np.pi * frequencies / self.size
         shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)  # e^{-iω} - 1 without cancellation
         curve, curve_sum = self._curve

@@ -45,7 +45,8 @@ def bounds_by_curves(
 ) -> PrivacyBounds:
     """Bound by the curves of one sample that is present, or without a gradient.
 
-    ``enough``: an upper bound on δ that is good enough. The upper bound follows from (N6); the lower bound is the bound of one sample.
+    ``enough``: an upper bound on δ that is good enough. The upper bound follows from (N6); the lower bound is the
+    bound of one sample.
     """
     schedule, rough = tuple(schedule), max(tolerance, _ROUGH)
     if question.epsilon is None:
