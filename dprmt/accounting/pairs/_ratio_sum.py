@@ -550,7 +550,7 @@ def _parts(
     several: RatioLaw | None = None
     few = _on_fewer_nodes(large, above) if most > 1 else large  # two together are rare enough for coarser nodes
     for number in range(most + 1):
-        if number in (1, 2):
+        if number == 2 or (number == 1 and above):  # from below a coarser grid loses mass, which one large ratio shows
             coarse, coarse_mesh = _on_coarser_grid(small, mesh, _BESIDE_ONE if number == 1 else _BESIDE_SEVERAL, above)
             sums = GridSums(coarse)
         if number == 1:
