@@ -240,13 +240,13 @@ def _distance(ascending: Floats, short: int, long: int, sigma: float) -> Floats:
 @lru_cache(maxsize=64)
 def _null(short: int, long: int) -> Floats:
     # r·D of noise, from squared singular values: of bidiagonal matrices of chi variables.
-    rng = np.random.default_rng(0)
-    tridiagonal = np.zeros((_DRAWS, short, short))  # its lower half
     places = np.arange(short)
-    for matrix in tridiagonal:
-        d, e = rng.chisquare(long - places), rng.chisquare(short - 1 - places[:-1])
-        matrix[places, places] = d + np.append(0.0, e)
-        matrix[places[1:], places[:-1]] = np.sqrt(d[:-1] * e)
+    degrees = np.concatenate([long - places, short - 1 - places[:-1]])
+    d, e = np.split(np.random.default_rng(0).chisquare(degrees, (_DRAWS, len(degrees))), [short], axis=1)
+    tridiagonal = np.zeros((_DRAWS, short, short))  # its lower half
+    tridiagonal[:, places, places] = d
+    tridiagonal[:, places[1:], places[1:]] += e
+    tridiagonal[:, places[1:], places[:-1]] = np.sqrt(d[:, :-1] * e)
     values = np.sqrt(np.clip(np.linalg.eigvalsh(tridiagonal), 0.0, None))
     return short * _distance(values, short, long, 1.0)
 

@@ -73,9 +73,10 @@ def test_gaussian_concentration(shape, u):
 
 
 def test_no_mass_below_zero():
-    """The law lives on the positive axis, and the tail is 1 where all the mass is above."""
+    """The law lives on the positive axis, and the tail is 1 where all the mass is above, 0 where none is."""
     assert TopSingularValue((3, 4)).sf(-1.0) == TopSingularValue((3, 4)).sf(0.0) == 1.0
     assert TopSingularValue((20, 30)).sf(1.0) == pytest.approx(1.0, abs=1e-12)
+    assert [TopSingularValue((3, 400)).sf(x) for x in (70.0, 1e17, 1e150, 1e300)] == [0.0] * 4
 
 
 def rate_deviation(shape, gate, rate, draws, seed):
