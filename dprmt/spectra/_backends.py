@@ -142,7 +142,10 @@ def _from_products(stack: Array, edges: Array, products: _Products) -> LeadingSp
         return _from_svd(stack)
     (size, largest), *wider = products
     xp, gram = array_namespace(stack), _gram(stack, size)
-    near = _least_top_eigenvalue(gram) <= (largest * edges) ** 2  # others would be diagonalized in vain
+    limits = (largest * edges) ** 2
+    near = gram.diagonal(0, -2, -1).sum(-1) <= limits
+    if not bool(near.all()):
+        near = _least_top_eigenvalue(gram) <= limits  # others would be diagonalized in vain
     if not bool(near.any()):
         return _from_products(stack, edges, tuple(wider))
     all_near = bool(near.all())
