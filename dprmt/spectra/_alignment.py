@@ -17,14 +17,12 @@ from typing import TypeAlias
 import numpy as np
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import Array, array_namespace, as_array, is_tensor, to_float64
+from dprmt.spectra._arrays import Array, array_namespace, as_array, detached, is_tensor, to_float64
 
 Blocks: TypeAlias = Array | Mapping[str, Array] | Sequence[Array]
 """One array, a mapping of names to arrays, or a list of arrays."""
 
 NamedBlocks: TypeAlias = dict[Hashable, Array]
-
-_SAFE = 1e-100, 1e100  # squares and their sums neither overflow nor vanish between these
 
 
 def cosine_similarity(a: Blocks, b: Blocks) -> float:
@@ -58,8 +56,7 @@ def cosine_similarity(a: Blocks, b: Blocks) -> float:
     >>> cosine_similarity({"q": np.ones((2, 2)), "v": np.zeros(4)}, {"q": np.ones((2, 2)), "v": np.ones(4)})
     0.7071067811865475
     """
-    blocks_a, blocks_b = matching_blocks(a=a, b=b)
-    return cosine(blocks_a, blocks_b)
+    return cosine(*matching_blocks(a=a, b=b))
 
 
 def improvement(denoised: Blocks, noisy: Blocks, clean: Blocks) -> float:
@@ -124,8 +121,7 @@ def layer_improvements(denoised: Blocks, noisy: Blocks, clean: Blocks) -> dict[H
     {'q': 0.0, 'v': 0.5}
     """
     blocks, before, target = matching_blocks(denoised=denoised, noisy=noisy, clean=clean)
-    one = {name: ({name: blocks[name]}, {name: before[name]}, {name: target[name]}) for name in blocks}
-    return {name: cosine(d, c) - cosine(y, c) for name, (d, y, c) in one.items()}
+    return {i: _block_cosine(blocks, target, i) - _block_cosine(before, target, i) for i in blocks}
 
 
 @dataclass(frozen=True)
@@ -272,11 +268,7 @@ def norm(a: NamedBlocks) -> float:
 
 def inner(a: NamedBlocks, b: NamedBlocks) -> float:
     """Return the inner product of the concatenations, summed in float64."""
-    return math.fsum(_dot(a[name], b[name]) for name in a)
-
-
-def _dot(a: Array, b: Array) -> float:
-    return float(array_namespace(a).dot(to_float64(a).reshape(-1), to_float64(b).reshape(-1)))
+    return math.fsum(float(to_float64(a[name]).reshape(-1) @ to_float64(b[name]).reshape(-1)) for name in a)
 
 
 def _named_blocks(name: str, value: Blocks) -> NamedBlocks:
@@ -292,8 +284,7 @@ def _named_blocks(name: str, value: Blocks) -> NamedBlocks:
 
 
 def _checked_block(label: str, block: Array) -> Array:
-    array = as_array(label, block)
-    array = array.detach() if is_tensor(array) else array
+    array = detached(as_array(label, block))
     if not math.isfinite(_peak(array)):
         raise ParameterError(label, _peak(array), "finite in every entry")
     return array
@@ -318,6 +309,6 @@ def _peak(block: Array) -> float:
 def _in_safe_range(blocks: NamedBlocks) -> tuple[NamedBlocks, float]:
     # The blocks in a unit in which squares neither overflow nor vanish, and that unit.
     peak = max(_peak(block) for block in blocks.values())
-    if peak == 0 or _SAFE[0] < peak < _SAFE[1]:
+    if peak == 0 or 1e-100 < peak < 1e100:
         return blocks, 1.0
     return {name: to_float64(block) / peak for name, block in blocks.items()}, peak

@@ -116,23 +116,6 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     return LeadingSpectrum(values[:, :kept], vectors[..., :kept], others if others is None else others[:, :kept])
 
 
-def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
-    """Return all singular values, and their vectors of the shorter side.
-
-    By the eigendecomposition of YYᵀ, formed in float64, or by a full singular value decomposition where that
-    is not accurate enough.
-
-    Returns: with r columns. The squares of the values are accurate to rounding of the largest one.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> full_spectrum(np.diag([5.0, 3.0, 0.0])[None], np.array([2.0])).values.tolist()
-    [[5.0, 3.0, 0.0]]
-    """
-    return _from_products(stack, edges, _PRODUCTS[stack.dtype.itemsize][-1:])
-
-
 _Products: TypeAlias = tuple[tuple[int, float], ...]
 
 

@@ -28,12 +28,12 @@ from dprmt.spectra._arrays import (
     MatrixT,
     array_namespace,
     check_matrices,
+    check_matrix,
     check_shape,
     detached,
-    is_tensor,
+    numbers,
     promote_half,
     singular_values,
-    to_float64,
 )
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 
@@ -100,7 +100,7 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
     xp, stack = array_namespace(values), detached(values).reshape(-1, *values.shape[-2:])
     filled = stack != 0
     if bool((filled.any(-1) & filled.any(-2)[..., :1]).all()) and bool(filled.any(-2).all()):
-        spectra, shape = _numbers(xp.linalg.svdvals(stack)), tuple(stack.shape[-2:])
+        spectra, shape = numbers(xp.linalg.svdvals(stack)), tuple(stack.shape[-2:])
         found = _estimates(spectra, shape, method, xp.finfo(stack.dtype).eps)
     else:
         found = np.array([_of_filled(y, method) for y in stack])
@@ -114,12 +114,7 @@ def _of_filled(y: Array, method: SigmaMethod) -> float:
     if not len(y):
         return 0.0
     y = y[:, (y != 0).any(-2)]
-    return float(_estimates(_numbers(xp.linalg.svdvals(y))[None], tuple(y.shape), method, xp.finfo(y.dtype).eps)[0])
-
-
-def _numbers(values: Array) -> Floats:
-    wide = to_float64(values)
-    return np.asarray(wide.cpu().numpy() if is_tensor(wide) else wide)
+    return float(_estimates(numbers(xp.linalg.svdvals(y))[None], tuple(y.shape), method, xp.finfo(y.dtype).eps)[0])
 
 
 def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: float) -> Floats:
@@ -288,8 +283,8 @@ def whiten(matrix: Floats, rounds: int = 20) -> tuple[Floats, Floats, Floats]:
     >>> round(float(estimate_sigma(white)), 2)
     1.0
     """
-    values = np.asarray(check_matrices("matrix", matrix), dtype=np.float64)
-    if values.ndim != 2 or not ((values != 0).any(0).all() and (values != 0).any(1).all()):
+    values = numbers(check_matrix("matrix", matrix))
+    if not ((values != 0).any(0).all() and (values != 0).any(1).all()):
         raise ParameterError("matrix", values.shape, "one matrix without rows or columns of zeros")
     squares, columns = values**2, np.ones(values.shape[1])
     for _ in range(check_count("rounds", rounds)):
@@ -374,7 +369,7 @@ def screenot_threshold(observed: Any, shape: Sequence[int], rank: int) -> float:
     2.3
     """
     short, long = sorted(check_shape(shape))
-    values = np.sort(_numbers(singular_values("observed", observed)))
+    values = np.sort(numbers(singular_values("observed", observed)))
     if values.shape != (short,):
         raise ParameterError("observed", values.shape, f"of shape ({short},)")
     k = check_count("rank", rank, high=max(1, (short - 1) // 2))
