@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import Array, array_namespace, as_array, detached, is_tensor, to_float64
+from dprmt.spectra._arrays import Array, array_namespace, as_array, check_finite, detached, is_tensor, to_float64
 
 Blocks: TypeAlias = Array | Mapping[str, Array] | Sequence[Array]
 """One array, a mapping of names to arrays, or a list of arrays."""
@@ -217,18 +217,13 @@ def block_cosine(target: Blocks, before: Blocks, after: Blocks, tolerance: float
         before=cosine(y, x),
         after=cosine(y_new, x),
         less_aligned=tuple(i for i in x if _block_cosine(y_new, x, i) < _block_cosine(y, x, i) - τ),
-        norm_changed=tuple(i for i in x if not _same_norm(y[i], y_new[i], τ)),
+        norm_changed=tuple(i for i in x if abs(norm({i: y_new[i]}) - norm({i: y[i]})) > τ * norm({i: y[i]})),
         tolerance=τ,
     )
 
 
 def _block_cosine(y: NamedBlocks, x: NamedBlocks, name: Hashable) -> float:
     return cosine({name: y[name]}, {name: x[name]})
-
-
-def _same_norm(y: Array, y_new: Array, tolerance: float) -> bool:
-    before = norm({0: y})
-    return abs(norm({0: y_new}) - before) <= tolerance * before
 
 
 def _default_tolerance(*vectors: NamedBlocks) -> float:
@@ -246,7 +241,11 @@ def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
         if blocks.keys() != first.keys():
             raise ParameterError(name, list(blocks), f"a set of blocks named as in {first_name}, {list(first)}")
         for key, block in blocks.items():
-            _check_same_kind(_label(name, key), block, _label(first_name, key), first[key])
+            label, other, known = _label(name, key), _label(first_name, key), first[key]
+            if array_namespace(block) is not array_namespace(known):
+                raise ParameterError(label, type(block), f"from the same library as {other}, {type(known)}")
+            if block.shape != known.shape:
+                raise ParameterError(label, tuple(block.shape), f"of the shape of {other}, {tuple(known.shape)}")
         result.append(blocks)
     return result
 
@@ -280,21 +279,10 @@ def _named_blocks(name: str, value: Blocks) -> NamedBlocks:
         named = {None: value}
     if not named:
         raise ParameterError(name, value, "at least one array")
-    return {key: _checked_block(_label(name, key), block) for key, block in named.items()}
-
-
-def _checked_block(label: str, block: Array) -> Array:
-    array = detached(as_array(label, block))
-    if not math.isfinite(_peak(array)):
-        raise ParameterError(label, _peak(array), "finite in every entry")
-    return array
-
-
-def _check_same_kind(label: str, block: Array, other_label: str, other: Array) -> None:
-    if array_namespace(block) is not array_namespace(other):
-        raise ParameterError(label, type(block), f"from the same library as {other_label}, {type(other)}")
-    if block.shape != other.shape:
-        raise ParameterError(label, tuple(block.shape), f"of the shape of {other_label}, {tuple(other.shape)}")
+    arrays = {key: detached(as_array(_label(name, key), block)) for key, block in named.items()}
+    for key, array in arrays.items():
+        check_finite(_label(name, key), array)
+    return arrays
 
 
 def _label(name: str, key: Hashable) -> str:
