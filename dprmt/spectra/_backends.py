@@ -60,15 +60,12 @@ Backend: TypeAlias = Literal["auto", "gram", "lanczos", "products", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
 PRODUCT_FREE = 2560  # shorter side from which YYᵀ is not formed
-_SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
 _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
 _RESIDUAL = {4: 1e-6, 8: 1e-11}  # residual of a Ritz pair, in units of b², by bytes per entry of the product
 _TINY = 1e-300  # replaces the norm of a zero vector
-_CHECK_EVERY = 12  # steps between checks of the Ritz values
 _FAILURE, _WIDTH, _BLOCK_STEPS = 1e-12, 16, 48  # probability of a wrong proof, columns of its block, and its steps
 _BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
-_PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
 
 class LeadingSpectrum(NamedTuple):
@@ -99,7 +96,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     rows = stack.shape[-2]
     if backend == "auto":
         backend = "gram" if rows <= GRAM_LIMIT else "lanczos" if rows < PRODUCT_FREE else "products"
-        if _SVD_SIDES[0] < rows <= _SVD_SIDES[1] and _svd_is_fast(stack):
+        if 96 < rows <= 400 and _svd_is_fast(stack):
             backend = "svd"
     products = _PRODUCTS[stack.dtype.itemsize][0 if "cpu" in str(stack.device) else -1 :]
     if backend == "gram":
@@ -234,10 +231,10 @@ def _gram(stack: Array, size: int) -> Array:
     # YYᵀ in float64, multiplied in a dtype of this many bytes; torch multiplies only the upper half of large ones.
     xp, rows = array_namespace(stack), stack.shape[-2]
     stack = stack if size == stack.dtype.itemsize else to_float64(stack)
-    if rows <= _PRODUCT_LIMIT or xp is np:  # whose own product is symmetric
+    if rows <= 256 or xp is np:  # whose own product is symmetric
         return to_float64(stack @ stack.mT)
     product = xp.empty((*stack.shape[:-1], rows), dtype=xp.float64, device=stack.device)
-    ends = [rows * i // _PRODUCT_BLOCKS for i in range(_PRODUCT_BLOCKS + 1)]
+    ends = [rows * i // 8 for i in range(9)]
     for i, j in itertools.pairwise(ends):
         part = stack[..., i:j, :] @ stack[..., i:, :].mT
         product[..., i:j, i:], product[..., i:, i:j] = part, part.mT
@@ -312,8 +309,8 @@ def _search(
     # As `lanczos`; without the matrix what looks complete is not proven to be.
     largest = min(len(start) // 2, basis)
     run, bulk = KrylovBasis(apply, start, largest), BulkTop(threshold)
-    for _ in range(largest // _CHECK_EVERY):
-        for _ in range(_CHECK_EVERY):
+    for _ in range(largest // 12):  # steps between checks of the Ritz values
+        for _ in range(12):
             run.step()
         done = run.basis[: run.steps].T, run.images[: run.steps].T
         θ, S = ritz_pairs(*done)

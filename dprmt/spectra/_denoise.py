@@ -68,7 +68,6 @@ class LayerReport:
 
 
 FALSE_ALARM = 0.01  # default false-alarm rate of the gate
-NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 
 class Way(NamedTuple):
@@ -271,7 +270,7 @@ def denoise_stack(
     y, unit, rows = _in_safe_range(stack, names)
     xp, σ = array_namespace(y), float64_like(sigmas, y)
     with np.errstate(over="ignore"):
-        σ = xp.clip(σ / to_float64(unit), NEGLIGIBLE, 1 / NEGLIGIBLE)
+        σ = xp.clip(σ / to_float64(unit), 1e-100, 1e100)  # beyond, squares would leave the range of floats
     b = σ * (math.sqrt(m) + math.sqrt(n))
     s, vectors, others = leading_spectrum(y if m <= n else y.mT, b, how.backend)
     η = shrunk(s / σ[:, None], shape, 1.0, how.loss) * σ[:, None]

@@ -44,8 +44,6 @@ ROUNDING = 2.0**-23
 REJECTED = 0.01
 """p value below which the law does not fit."""
 _DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values of one draw
-_GROWTH = 0.44  # growth of r·D at any level, per unit of log r
-_SURE = 5.0  # standard deviations from which on a property of the entries is called
 _SAME = 0.05  # relative difference of two noise levels that are called the same
 _FEWEST = 4  # values that a law is held against
 
@@ -222,7 +220,7 @@ def _tested(values: Floats, shape: tuple[int, int], sigma: float, spikes: int) -
     distance = float(_distance(np.sort(values), count, rest, sigma))
     size = min(count, _DRAWN)
     null = _null(size, max(size, round(size * rest / count)))
-    larger = null + _GROWTH * math.log(count / size) >= count * distance
+    larger = null + 0.44 * math.log(count / size) >= count * distance
     return distance, (1 + int(larger.sum())) / (_DRAWS + 1)
 
 
@@ -320,17 +318,18 @@ def other_noise(blocks: Iterable[Floats], tall: bool = False) -> str:
         return "{} rows and {} columns are zero: leave them out".format(*empty)
     if min(m, n) < 2:
         return ""
+    sure = 5.0  # standard deviations from which on a property is called
     variance = float(rows.sum()) / (m * n)
     kurtosis = fourths / (m * n) / variance**2
     for name, sums, others, _, _ in sides:
         expected = max(kurtosis - 1, 2.0) / others
-        if float(np.var(sums / others / variance)) > expected * (1 + _SURE * math.sqrt(2 / (len(sums) - 1))) + 0.01:
+        if float(np.var(sums / others / variance)) > expected * (1 + sure * math.sqrt(2 / (len(sums) - 1))) + 0.01:
             return f"{name}s differ in scale: whiten first"
     for name, _, _, products, pairs in sides:
         correlation = products / pairs / variance
-        if abs(correlation) * math.sqrt(pairs) > _SURE and abs(correlation) > 0.02:
+        if abs(correlation) * math.sqrt(pairs) > sure and abs(correlation) > 0.02:
             return f"neighbours in a {name} are correlated ({correlation:.2f}): not white, no threshold holds"
-    if abs(kurtosis - 3) > _SURE * math.sqrt(24 / (m * n)) + 0.1:
+    if abs(kurtosis - 3) > sure * math.sqrt(24 / (m * n)) + 0.1:
         tails = "heavy" if kurtosis > 3 else "light"
         return f"entries have {tails} tails (kurtosis {kurtosis:.1f}, Gaussian 3): false alarms are not as stated"
     return ""
