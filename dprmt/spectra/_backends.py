@@ -107,7 +107,13 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
         spectrum = _from_lanczos(stack, edges, products, form_product=backend == "lanczos")
     else:
         singles = [leading_spectrum(stack[i : i + 1], edges[i : i + 1], backend) for i in range(len(stack))]
-        return _joined(singles)
+        widest = max(single.values.shape[-1] for single in singles)
+        xp = array_namespace(stack)
+        values = xp.zeros((len(stack), widest), dtype=xp.float64, device=stack.device)
+        vectors = xp.zeros((len(stack), rows, widest), dtype=stack.dtype, device=stack.device)
+        for i, (own, columns, _) in enumerate(singles):
+            values[i, : own.shape[-1]], vectors[i, :, : own.shape[-1]] = own[0], columns[0]
+        return LeadingSpectrum(values, vectors)
     values, vectors, others = spectrum
     kept = max(1, int((values > edges[:, None]).sum(-1).max()))
     return LeadingSpectrum(values[:, :kept], vectors[..., :kept], others if others is None else others[:, :kept])
@@ -179,17 +185,12 @@ def _from_lanczos(stack: Array, edges: Array, products: _Products, form_product:
             if pairs is None and svd_is_fast:
                 break
             pairs = pairs or array_namespace(stack).linalg.eigh(gram)
-        spectrum = _from_eigenpairs(pairs[0], pairs[1], y)
+        xp = array_namespace(y)
+        values = xp.sqrt(xp.clip(xp.flip(pairs[0], (-1,)), 0.0, None))
+        spectrum = LeadingSpectrum(values[None], cast_like(xp.flip(pairs[1], (-1,)), y)[None])
         if float(spectrum.values[0, 0]) <= largest * edge:
             return spectrum
     return _from_svd(stack)
-
-
-def _from_eigenpairs(eigenvalues: Array, eigenvectors: Array, y: Array) -> LeadingSpectrum:
-    # Eigenvalues of the YYᵀ of one matrix, in increasing order.
-    xp = array_namespace(y)
-    values = xp.sqrt(xp.clip(xp.flip(eigenvalues, (-1,)), 0.0, None))
-    return LeadingSpectrum(values[None], cast_like(xp.flip(eigenvectors, (-1,)), y)[None])
 
 
 def _many_spikes(squares: float, fourths: float, shape: tuple[int, int], edge: float) -> bool:
@@ -239,19 +240,6 @@ def _gram(stack: Array, size: int) -> Array:
         part = stack[..., i:j, :] @ stack[..., i:, :].mT
         product[..., i:j, i:], product[..., i:, i:j] = part, part.mT
     return product
-
-
-def _joined(singles: list[LeadingSpectrum]) -> LeadingSpectrum:
-    widest = max(s.values.shape[-1] for s in singles)
-    xp = array_namespace(singles[0].values)
-    values = xp.concatenate([_widened(s.values, widest) for s in singles])
-    return LeadingSpectrum(values, xp.concatenate([_widened(s.vectors, widest) for s in singles]))
-
-
-def _widened(array: Array, columns: int) -> Array:
-    xp = array_namespace(array)
-    shape = (*array.shape[:-1], columns - array.shape[-1])
-    return xp.concatenate([array, xp.zeros(shape, dtype=array.dtype, device=array.device)], -1)
 
 
 class KrylovBasis:
