@@ -126,8 +126,11 @@ def test_gradients_are_summed_as_ever() -> None:
 # ----------------------------------------------------------------------------------------------- its price and samples
 
 
-def test_groups_take_turns_and_samples_enter_at_the_rate_of_their_group() -> None:
-    private = new(noise=BandedNoise(4), batch_size=3, steps=2000)
+@pytest.mark.parametrize("secure", [False, True])
+def test_groups_take_turns_and_samples_enter_at_the_rate_of_their_group(secure: bool) -> None:
+    if secure:
+        pytest.importorskip("cryptography")
+    private = new(noise=BandedNoise(4), batch_size=3, steps=2000, secure=secure)
     counts = np.zeros(N)
     for number in range(2000):
         batch = private._draws.at(number)

@@ -24,6 +24,7 @@ from dprmt.training.clipping import Units
 from dprmt.training.norms import clip_factors
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.private_run import AdaptiveClipping
+from dprmt.training.private_run._randomness import Randomness
 from tests.training.sharded import TOKENS
 from tests.training.sharded import losses as losses_of_tokens
 from tests.training.sharded import network as model_of_tokens
@@ -115,6 +116,29 @@ def test_the_count_has_the_stated_noise() -> None:
     assert abs(float((noise[1:] * noise[:-1]).mean())) < 5 * 100 / math.sqrt(199)
     assert all(0.8 < spread < 1.2 for spread in spreads)  # σ = 1, of 1,000 entries; C itself went elsewhere:
     assert private.clipping_norm < 0.9 or private.clipping_norm > 1.1
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_everything_that_is_drawn_has_a_key_of_its_own(shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one key the count would tell the noise of the sum; micro-batches would share their dropout."""
+    purposes, derive = [], Randomness.derive
+
+    def recorded(self: Randomness, purpose: str) -> bytes:
+        purposes.append(purpose)
+        return derive(self, purpose)
+
+    monkeypatch.setattr(Randomness, "derive", recorded)
+    private = new(steps=3, clipping_norm=QUIET, micro_batch_size=5)
+    if shares:
+        private.state_dict()
+    parts = 0
+    for batch in private:
+        parts += len(batch._parts)
+        private.step(losses(private), batch)
+    assert parts > 3
+    of_steps = [purpose for purpose in purposes if purpose.startswith(("noise,", "count,", "dropout,"))]
+    assert len(of_steps) == 2 * 3 + parts
+    assert len(set(of_steps)) == len(of_steps)
 
 
 def test_the_price_is_one_sum_with_less_noise() -> None:

@@ -45,6 +45,7 @@ LOWEST = -2.0
 """The coarsest level."""
 _BINS = 160  # of a norm's law, at level 0
 _MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step's loss; where there is one step
+_MOST_TILT = 8.0  # times the mesh: at a larger one, errors a node below the largest loss exceed that loss's mass
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
 _MOST_WORK = 2**22  # points of all transforms, beyond which nothing is refined further
@@ -156,6 +157,7 @@ class Level:
             else:
                 # The coarse laws are from above: for one from below their tilt may be far too large.
                 tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
+                tilt = min(tilt, _MOST_TILT / mesh)
                 win = window(laws, tilt)
             if win.size > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
                 mesh *= 1.1 * win.size / _MOST_POINTS
