@@ -10,7 +10,7 @@ from dprmt.accounting.pairs._discretization import (
     from_below,
     keep_at_last,
 )
-from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
+from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep, ends_stay_apart
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells, facing
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, log_shift_ratio
 from dprmt.accounting.pairs._ratio_sum import complex_log1p
@@ -59,6 +59,7 @@ __all__ = [
     "checked_neighbours",
     "complex_log1p",
     "cut_above",
+    "ends_stay_apart",
     "facing",
     "from_above",
     "from_below",

@@ -18,7 +18,7 @@ from scipy.special import betainc, ndtri
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
-from dprmt.accounting.pairs._pairs import LossCells, StepPair, interval_masses
+from dprmt.accounting.pairs._pairs import LossCells, Schedule, StepPair, interval_masses
 from dprmt.accounting.pairs._public_pair import PublicPair, log_shift_ratio
 
 _FLAT = 1e-12
@@ -119,7 +119,8 @@ class DisplacedPair:
             log_a = at + 1.5 * v**2 - np.log(2.0)
             left = log_a + self._log_spread - at + np.log(np.expm1(-at)) - np.log1p(root)
         largest = np.maximum((log_a + np.log1p(root)) / v, lowest)
-        return largest, np.where(at < 0.0, np.minimum(left / v, lowest), -np.inf)
+        smallest = np.where(at < 0.0, np.minimum(left / v, lowest), -np.inf)
+        return largest, np.where(losses > least, smallest, lowest)  # no rounding puts mass below the smallest loss
 
     def masses(self, ends: Array) -> tuple[Array, Array]:
         """Return P and Q of the intervals between outcomes."""
@@ -251,3 +252,8 @@ class TruncatedStep:
         if self.is_replacement:
             return SubsampledMixture(self.noise_multiplier, rate, 1, True)
         return PublicPair(np.array([1.0 / self.noise_multiplier]), np.ones(1), rate)
+
+
+def ends_stay_apart(schedule: Schedule) -> bool:
+    """Return whether no data set attains the upper pair of some step, so that finer meshes do not make ends meet."""
+    return any(isinstance(step, FixedSizeStep) for step, _ in schedule)
