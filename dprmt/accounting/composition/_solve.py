@@ -309,7 +309,8 @@ def solve(
         if stalled == (patience if math.isfinite(best.upper) else 2):
             break
         is_near = question.is_within(best.lower, best.upper, 4.0 * tolerance)
-        if not is_near and 0.0 < best.lower <= best.upper < math.inf and ends_stay_apart(schedule):
+        is_found = math.isfinite(best.upper) and (question.epsilon is None or best.lower > 0.0)
+        if is_found and not is_near and ends_stay_apart(schedule):
             break
         if is_near:  # widths are of second order
             unit = max(best.upper, 1.0 if question.epsilon is None else 0.0)

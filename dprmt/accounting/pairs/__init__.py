@@ -10,11 +10,11 @@ from dprmt.accounting.pairs._discretization import (
     from_below,
     keep_at_last,
 )
-from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep, ends_stay_apart
+from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells, facing
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, log_shift_ratio
 from dprmt.accounting.pairs._ratio_sum import complex_log1p
-from dprmt.accounting.pairs._renyi import NOTHING, RenyiStep, renyi_as_one
+from dprmt.accounting.pairs._renyi import NOTHING, RenyiStep, ends_stay_apart, renyi_as_one
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair
 from dprmt.accounting.pairs._steps import (
     AddRemove,

@@ -18,7 +18,7 @@ from scipy.special import betainc, ndtri
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
-from dprmt.accounting.pairs._pairs import LossCells, Schedule, StepPair, interval_masses
+from dprmt.accounting.pairs._pairs import LossCells, StepPair, interval_masses
 from dprmt.accounting.pairs._public_pair import PublicPair, log_shift_ratio
 
 _FLAT = 1e-12
@@ -252,8 +252,3 @@ class TruncatedStep:
         if self.is_replacement:
             return SubsampledMixture(self.noise_multiplier, rate, 1, True)
         return PublicPair(np.array([1.0 / self.noise_multiplier]), np.ones(1), rate)
-
-
-def ends_stay_apart(schedule: Schedule) -> bool:
-    """Return whether no data set attains the upper pair of some step, so that finer meshes do not make ends meet."""
-    return any(isinstance(step, FixedSizeStep) for step, _ in schedule)
