@@ -23,15 +23,6 @@ _KEYS = {
 }
 
 
-_BOUNDED = "; of this release only a bound is known, whose curve is a formula: docs/theory/batches.md, (B4)"
-_OUTSIDE = {
-    "laplace": "; the curve of Laplace noise is a formula: docs/theory/batches.md, (B5)",
-    **dict.fromkeys(("approximate", "gaussian-dp", "zcdp", "renyi"), _BOUNDED),
-    "also": ": a release is a phase with a mechanism of kind gaussian, and other kinds are outside",
-    "parallel": ": judge each run on disjoint data by itself, and the largest ε counts",
-}
-
-
 class NotCoveredError(Exception):
     """A statement that this program cannot read, or a mechanism that it does not know."""
 
@@ -57,7 +48,9 @@ def read_object(where: Any, name: str, default: Any, *kinds: str) -> dict[str, A
     value = {"kind": value} if isinstance(value, str) else value
     kind = value.get("kind", kinds[0]) if isinstance(value, dict) else None
     if kind not in kinds:
-        raise NotCoveredError(f"{name} {value!r}: covered are {', '.join(kinds)}{_OUTSIDE.get(str(kind), '')}")
+        from dprmt_verify.further._outside import why
+
+        raise NotCoveredError(f"{name} {value!r}: covered are {', '.join(kinds)}{why(kind)}")
     return {"kind": kind, **known({word: one for word, one in value.items() if word != "kind"}, name, kind)}
 
 
@@ -66,5 +59,7 @@ def known(value: Any, name: str, kind: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise NotCoveredError(f"not a statement: {name} {value!r} is no object")
     for key in value.keys() - _KEYS.get(kind, "").split():
-        raise NotCoveredError(f"{name} says {key!r}, which is not covered{_OUTSIDE.get(key, '')}")
+        from dprmt_verify.further._outside import why
+
+        raise NotCoveredError(f"{name} says {key!r}, which is not covered{why(key)}")
     return value
