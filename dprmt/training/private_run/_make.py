@@ -240,9 +240,11 @@ def _check_noise(
 ) -> None:
     if not isinstance(noise, BandedNoise):
         raise ParameterError("noise", noise, "BandedNoise(bands), or left out")
+    if sampling != "poisson":
+        allowed = "left out with BandedNoise, whose batches come from groups in turn"
+        raise ParameterError("sampling", sampling, allowed, "remove sampling, or noise")
     others = {
         "clipping_norm": clipping_norm if isinstance(clipping_norm, AdaptiveClipping) else None,
-        "sampling": None if sampling == "poisson" else sampling,
         "optimizer": type(optimizer).__name__ if "noise_variance" in optimizer.param_groups[0] else None,
         "denoising": denoising,
         "telemetry": telemetry or None,
