@@ -113,3 +113,14 @@ def test_adding_a_sample_never_costs_more_than_its_largest_loss(probes, rate: fl
         most = -steps * math.log1p(-rate)
         assert bounds.lower <= most * (1 + 1e-12) <= bounds.upper
         assert compose([(run, steps)]).delta_by_direction(1.001 * most)["add"].lower == 0.0
+
+
+@pytest.mark.parametrize("steps", [1, 2, 10])
+@pytest.mark.parametrize("noise", [1e-3, 1e-2])
+def test_losses_beyond_underflow_have_ends(noise: float, steps: int) -> None:
+    """The gaussian mechanism, whose ε at δ is μ²/2 + μ·(about 4.3), as large as it is."""
+    mu = steps**0.5 / noise
+    for bounds in compose([(DPSGD(noise, 1.0), steps)]).epsilon_by_direction(1e-5).values():
+        assert bounds.lower <= mu * (mu / 2 + 4.4)
+        assert bounds.upper >= mu * (mu / 2 + 4.2)
+    assert DPSGD(noise, 1.0).delta(steps=steps, epsilon=5.0).upper == pytest.approx(1.0)

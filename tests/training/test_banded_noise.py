@@ -221,7 +221,7 @@ def test_a_failed_step_ends_a_stretch() -> None:
     [
         ({"noise": 4}, "noise must be BandedNoise"),
         ({"batch_size": 21}, "batch_size must be at most 20, the size of one of 3 groups of 60 samples"),
-        ({"sampling": "allocation"}, "sampling must be one that does not assume independent noise"),
+        ({"sampling": "allocation"}, "sampling must be left out with BandedNoise"),
         ({"clipping_norm": AdaptiveClipping(noise_multiplier=1.0)}, "clipping_norm must be one"),
         ({"denoising": Denoising()}, "denoising must be"),
         ({"telemetry": True}, "telemetry must be"),

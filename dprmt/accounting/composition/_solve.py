@@ -37,7 +37,16 @@ from dprmt.accounting.composition._curve import (
     one_step_scale,
 )
 from dprmt.accounting.composition._loss_grid import Laws, discretize_step, laws_of_steps, resolved_range
-from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair, cut_above, facing, gaussians_as_one
+from dprmt.accounting.pairs import (
+    LossPMF,
+    Schedule,
+    Step,
+    StepPair,
+    cut_above,
+    ends_stay_apart,
+    facing,
+    gaussians_as_one,
+)
 
 Pairs = Sequence[tuple[StepPair, int]]
 
@@ -301,7 +310,11 @@ def solve(
         stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
         if stalled == (patience if math.isfinite(best.upper) else 2):
             break
-        if question.is_within(best.lower, best.upper, 4.0 * tolerance):  # widths are of second order
+        is_near = question.is_within(best.lower, best.upper, 4.0 * tolerance)
+        is_found = math.isfinite(best.upper) and (question.epsilon is None or best.lower > 0.0)
+        if is_found and not is_near and ends_stay_apart(schedule):
+            break
+        if is_near:  # widths are of second order
             unit = max(best.upper, 1.0 if question.epsilon is None else 0.0)
             level += min(math.log((best.upper - best.lower) / (tolerance * unit), 4) + 0.2, 1.0)
         else:
