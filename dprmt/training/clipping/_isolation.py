@@ -44,7 +44,7 @@ from torch.utils._pytree import tree_map_only
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows, padding_number, two_rows
-from dprmt.training.clipping._capture import Capture, uncompiled
+from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._policy import Layer, Use, row_gradient
 from dprmt.training.clipping._refusals import changed_buffer
 from dprmt.training.randomness import draws_from
@@ -476,8 +476,8 @@ class _Outputs:
 
         # First, so that hooks of layers see no graph where there is none.
         handles = [
-            self._model.register_forward_pre_hook(uncompiled(begin), prepend=True),
-            self._model.register_forward_hook(uncompiled(end)),
+            self._model.register_forward_pre_hook(torch.compiler.disable(begin), prepend=True),
+            self._model.register_forward_hook(torch.compiler.disable(end)),
         ]
         try:
             with torch.enable_grad():  # and as before, if the model fails
