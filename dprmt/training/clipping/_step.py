@@ -14,7 +14,7 @@ import torch
 from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._isolation import Isolation
-from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySum
+from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
 from dprmt.training.clipping._policy import Contribution, Layer, Samples
 from dprmt.training.clipping._refusals import parameters_added
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
@@ -132,7 +132,7 @@ def _products_by_row() -> Iterator[None]:
         torch.backends.mkldnn.enabled = before
 
 
-def _only_when(private: NoisySum, *_: Any) -> None:
+def _only_when(private: NoisySumOptimizer, *_: Any) -> None:
     if not private.may_step:
         raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
@@ -140,9 +140,9 @@ def _only_when(private: NoisySum, *_: Any) -> None:
 class LogicalStep:
     """Base of private steps: micro-batches that a log knows are noised once, for the optimizer that was given."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: NoisySum, log: StepLog) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: NoisySumOptimizer, log: StepLog) -> None:
         self.model, self._log = model, log
-        self.optimizer: NoisySum = optimizer
+        self.optimizer: NoisySumOptimizer = optimizer
         self._moved = frozenset(optimizer.params)
         optimizer.may_step = False
         self._draw_key, self._draw_count = secrets.token_bytes(32), 0
@@ -310,7 +310,7 @@ class ClippedStep(LogicalStep):
 
     Parameters
     ----------
-    optimizer : NoisySumOptimizer or DistributedNoisySumOptimizer
+    optimizer : NoisySumOptimizer
         It noises the sums.
     capture : Capture
         The hooks on the model.
@@ -362,7 +362,7 @@ class ClippedStep(LogicalStep):
 
     def __init__(
         self,
-        optimizer: NoisySum,
+        optimizer: NoisySumOptimizer,
         capture: Capture,
         *,
         replay: float = REPLAY,

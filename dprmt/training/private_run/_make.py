@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation, calibrate
+from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
 from dprmt.training.clipping._layer_kinds import NormsWanted
 from dprmt.training.clipping._shards import is_sharded
@@ -23,9 +22,9 @@ from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.private_run._banded_noise import BandedNoise
-from dprmt.training.private_run._batches import RESOLUTION, Source, checked_data, poisson
+from dprmt.training.private_run._batches import RESOLUTION, Source, checked_data, scheme
 from dprmt.training.private_run._clipping_norm import AdaptiveClipping, ClippingNorm, PerLayerClipping, first_norm
-from dprmt.training.private_run._ledger import whole_epochs
+from dprmt.training.private_run._ledger import calibrated
 from dprmt.training.private_run._owners import Owners, read_owners
 from dprmt.training.private_run._processes import from_first, rank
 from dprmt.training.private_run._randomness import Randomness
@@ -175,12 +174,10 @@ def make_private(
     size = check_real("batch_size", batch_size, low=0.0, low_open=True, high=float(n))
     if noise is not None:
         _check_noise(noise, clipping_norm, optimizer, sampling, denoising, telemetry)
-        scheme: Poisson | RandomAllocation | CyclicPoisson = noise.sampling(size, n, RESOLUTION)
-    elif check_choice("sampling", sampling, ("poisson", "allocation")) == "poisson":
-        scheme = poisson(size, n)
+        batches: Poisson | RandomAllocation | CyclicPoisson = noise.sampling(size, n, RESOLUTION)
     else:
-        scheme = RandomAllocation(max(1, round(n / size)))
-    total = _steps(steps, epochs, scheme, n / size)
+        batches = scheme(check_choice("sampling", sampling, ("poisson", "allocation")), size, n)
+    total = _steps(steps, epochs, batches, n / size)
     σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     distributed = several and torch.distributed.get_world_size() > 1
@@ -203,14 +200,13 @@ def make_private(
     )
     if groups is not None:
         groups = replace(groups, alone=plan.regime == "alone")
-    mechanism = plan.record.mechanism(1.0 if σ is None else σ, scheme)
+    mechanism = plan.record.mechanism(1.0 if σ is None else σ, batches)
     if isinstance(clipping_norm, AdaptiveClipping):
         mechanism = _with_count(mechanism, clipping_norm)
     if isinstance(clipping_norm, PerLayerClipping):
         _check_layers(clipping_norm, plan, mechanism)
-    if target is not None:
-        length = whole_epochs(total, mechanism.steps_per_epoch)
-        mechanism = calibrate(mechanism, steps=length, target_epsilon=target, delta=δ)
+    if target is not None and δ is not None:
+        mechanism = calibrated(mechanism, total, target, δ)
     if isinstance(norms, str) and not isinstance(mechanism.norms, ExactNorms) and not rank():
         print(f"dprmt: norms={norms!r} stands for {mechanism.norms!r}", file=sys.stderr)
     folder = None if ledger is None else Path(ledger)
@@ -224,7 +220,7 @@ def make_private(
         mechanism=mechanism,
         steps=total,
         delta=δ,
-        most_charged=math.inf if target is None else whole_epochs(total, mechanism.steps_per_epoch),
+        has_target=target is not None,
         randomness=randomness,
         clipping=clipping_norm,
         noise=noise,

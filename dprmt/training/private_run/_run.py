@@ -141,7 +141,7 @@ class PrivateRun:
         mechanism: Mechanism,
         steps: int,
         delta: float | None,
-        most_charged: float,
+        has_target: bool,
         randomness: Randomness,
         clipping: ClippingNorm | None = None,
         noise: BandedNoise | None = None,
@@ -155,7 +155,8 @@ class PrivateRun:
         self.mechanism = cast(DPSGD, mechanism)
         self._adds_noise = not isinstance(mechanism, ClippingOnly)
         self._plan, self._probes, self._source = plan, probes, source
-        self._most, self._progress = most_charged, progress
+        self._most = whole_epochs(steps, mechanism.steps_per_epoch) if has_target else math.inf  # σ is for so many
+        self._progress = progress
         self._name = from_first(secrets.token_hex(8))
         self.steps_taken = self._attempts = self._iteration = 0
         self._losses_returned = False
