@@ -20,8 +20,9 @@ from dprmt.accounting.composition import (
 from dprmt.accounting.pairs import Neighbours, Schedule, Step
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 
-_POINTS = 401
+_POINTS, _DENSE = 401, 1000.0  # nearly equidistant up to so large an ε, then in a geometric sequence
 _LOSSES, _LEVEL = 8, -0.5  # composed for a curve, and how finely
+_MOST_WORK = 2**21  # points of transforms, beyond which no further loss is composed
 _TOLERANCE = 2e-2  # largest share of an error in δ for which no further loss is composed
 _ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
 _NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
@@ -102,7 +103,8 @@ def _related(
 def _curves(
     schedule: tuple[tuple[Step, int], ...], largest: float, least: float
 ) -> tuple[Array, dict[Direction, Array]]:
-    epsilon = np.linspace(0.0, max(largest, 1e-3), _POINTS)
+    largest = max(largest, 1e-3)
+    epsilon = _DENSE * np.sinh(np.linspace(0.0, math.asinh(largest / _DENSE), _POINTS))
     return epsilon, {side: _upper_curve(schedule, epsilon, side, least) for side in _OTHER}
 
 
@@ -111,7 +113,7 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
 
     ``least``: a smaller δ is not of interest.
     """
-    upper, error = np.ones((2, epsilon.size))
+    (upper, error), work = np.ones((2, epsilon.size)), 0
     for _ in range(_LOSSES):
         todo = np.flatnonzero((error > _TOLERANCE * upper) & (upper > least))
         if not todo.size:
@@ -124,6 +126,7 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
         smaller = bounds[:, 1] < upper
         upper = np.where(smaller, bounds[:, 1], upper)
         error = np.where(smaller, bounds[:, 1] - bounds[:, 0], error)
-        if isinstance(curve, OneStepCurve):  # without an error
+        work += at.work
+        if isinstance(curve, OneStepCurve) or not smaller[stretch].any() or work > _MOST_WORK:  # no better by more
             break
     return upper

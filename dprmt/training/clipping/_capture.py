@@ -191,6 +191,7 @@ class Capture:
         self._forward: Counter[Layer] = Counter()
         self.waiting: dict[Layer, list[Use]] = {}
         self.squared: torch.Tensor | None = None
+        self.squared_of: dict[Layer, torch.Tensor] = {}
         self.contributions: list[Contribution] = []
         self.sources: list[Layer] = []
         self._at, self._size, self._units = (0, None), None, None
@@ -369,6 +370,7 @@ class Capture:
         if units is not None and layer.per_token:
             uses, units = [units.joined(uses[0])], None
         squared, contributions = layer.measure(uses, *self._at, units)
+        self.squared_of[layer] = squared
         self.squared = squared if self.squared is None else self.squared + squared.to(self.squared.device)
         self.contributions += contributions
         self.sources += [layer] * len(contributions)
