@@ -300,8 +300,7 @@ def solve(
         question = question.sized(min(enough, question.small)) if enough > 0.0 else sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     level, *more = levels(schedule, question, tolerance)
-    work, stalled = 0, 0
-    patience = 1 if question.epsilon is None or any(step.steps > 1 for step, _ in schedule) else 2
+    work, stalled, patience = 0, 0, 1 if question.epsilon is None else 2
     for _ in range(len(more) + 1):
         width = best.upper - best.lower
         at = Level(schedule, question, direction, level)

@@ -163,11 +163,11 @@ class AllocationEpoch:
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
-        # The same for many lengths of a run, and for many levels: powers of two. A finer law of estimated norms takes
-        # time with its square, and narrows answers by less than a percent.
+        # The same for many lengths of a run, and for many levels: powers of two and four. A finer law of estimated
+        # norms takes time with its square, and narrows answers by less than a percent.
         tail = 2.0 ** math.floor(math.log2(tail))
-        halved = max(math.ceil(math.log2(bins / _FIRST_BINS)), 0)
-        bins = _FIRST_BINS * 2**halved if self.step.is_exact else min(bins, _FIRST_BINS)
+        finer = max(math.ceil(math.log(bins / _FIRST_BINS, 4)), 0)
+        bins = _FIRST_BINS * 4**finer if self.step.is_exact else min(bins, _FIRST_BINS)
         return _LazyPair(self, bins, tail, "upper"), _LazyPair(self, bins, tail, "lower")
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
