@@ -363,12 +363,3 @@ def test_400_steps_lie_between_worst_case_roundings(analysis, secret, direction)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_400_exact_steps_lie_between_worst_case_roundings(direction):
     assert_bracketed(1.0, None, "exact", False, direction)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
-@pytest.mark.parametrize("analysis", ["tight", "envelope"])
-@pytest.mark.parametrize(("sigma", "probes"), [(0.8, 64), (2.0, 32), (1.5, 12)])
-def test_400_steps_lie_between_worst_case_roundings_elsewhere(sigma, probes, analysis, secret, direction):
-    assert_bracketed(sigma, probes, analysis, secret, direction)
