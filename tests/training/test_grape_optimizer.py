@@ -150,3 +150,22 @@ def test_bad_states_change_nothing() -> None:
         assert other.subspaces.step == 0
     other.load_state_dict(good)
     assert torch.equal(other.state[fresh.weight]["exp_avg"], moment)
+
+
+def test_bad_options_later_and_missing_parameters() -> None:
+    layer = wide()
+    optimizer = grape(layer)
+    before = layer.weight.detach().clone()
+    set_gradients(layer, 0)
+    for bad in ({"lr": -1.0}, {"lr": 0.1, "noise_variance": None}):
+        optimizer.param_groups[0].update(bad)
+        with pytest.raises(ParameterError, match=list(bad)[-1]):
+            optimizer.step()
+        assert torch.equal(layer.weight, before)
+        assert not any(optimizer.state.values())
+    with pytest.raises(ParameterError):
+        DPGrape([layer.bias], lr=0.1, subspaces=Subspaces(layer, rank=R))
+    with pytest.raises(ParameterError):
+        optimizer.set_noise_variance({nn.Parameter(torch.zeros(1)): 0.0})
+    with pytest.raises(ParameterError):
+        optimizer.set_noise_variance({layer.weight: -1.0})

@@ -397,3 +397,15 @@ def test_multiple_choice_trains_one_row_at_a_time(trainer: Make) -> None:
 def test_batches_need_no_transformers() -> None:
     code = "import sys, dprmt.training.private_run; assert 'transformers' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("batch_size", {"batch_size": 25}),
+        ("owners must be one of the training set's columns", {"owners": "author"}),
+    ],
+)
+def test_bad_values(trainer: Make, name: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=name):
+        trainer(privacy=changes).train()

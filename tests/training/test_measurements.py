@@ -383,3 +383,37 @@ def test_spectra_are_those_of_the_matrices() -> None:
         )
         assert spectra.above_edge == (spectra.noisy > bulk_edge((6, 40), 1.0)).sum()
         assert spectra.signal_over_threshold == pytest.approx(spectra.clean[0] / detection_threshold((6, 40), 1.0))
+
+
+def test_agreement_is_the_named_statistics() -> None:
+    spikes = measure_spikes(planted([0.0, 1.5, 3.0]))
+    a = agreement(spikes)
+    errors = np.array([s.mean / s.predicted - 1 for s in spikes])
+    singles = np.array([s.single / s.predicted - 1 for s in spikes])
+    overlaps = np.array([x - y for s in spikes for x, y in zip(s.overlaps, s.predicted_overlaps, strict=True)])
+    assert a.bias == pytest.approx(errors.mean())
+    assert a.median_error == pytest.approx(np.median(np.abs(errors)))
+    assert a.large_error == pytest.approx(np.quantile(np.abs(errors), 0.95))
+    assert a.largest_error == pytest.approx(np.abs(errors).max())
+    assert (a.single_error, a.single_large_error) == pytest.approx(tuple(np.quantile(np.abs(singles), [0.5, 0.95])))
+    assert a.overlap_bias == pytest.approx(overlaps.mean())
+    assert a.overlap_error == pytest.approx(np.median(np.abs(overlaps)))
+    assert a.overlap_large_error == pytest.approx(np.quantile(np.abs(overlaps), 0.95))
+    assert a.passing == pytest.approx(np.mean([s.single >= 1.02 for s in spikes]))
+    with pytest.raises(ParameterError, match="spikes"):
+        agreement([])
+    for bad in ({"draws": 1}, {"noise_scales": [0.0]}, {"seed": -1}):
+        with pytest.raises(ParameterError, match=next(iter(bad))):
+            measure_spikes(planted([1.0]), **bad)  # type: ignore[arg-type]
+
+
+def test_bad_norm_measurements_are_refused() -> None:
+    experiment = tiny_bert(items=4)
+    for bad in ({"samples": 5}, {"draws": 0}, {"probes": 1}, {"error": 1.0}):
+        with pytest.raises(ParameterError, match=next(iter(bad))):
+            measure_norm_ratios(experiment, **{"samples": 2, "draws": 1, "probes": 2, **bad})
+    for p in experiment.model.parameters():
+        p.requires_grad_(False)
+    experiment.model.bert.embeddings.word_embeddings.weight.requires_grad_(True)
+    with pytest.raises(ParameterError, match="linear"):
+        measure_norm_ratios(experiment, samples=2, draws=1)

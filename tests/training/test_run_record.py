@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 from dprmt import ParameterError, TrainingStateError
+from dprmt.cli import main
 from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._observer import MetricsFile
@@ -296,3 +297,15 @@ def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
         return
     with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
         RunFolder(folder, resume=True, config=settings.to_toml())
+
+
+def test_a_recipe_and_a_record_that_are_nested_too_deeply_are_refused_in_one_line(
+    halfway: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text("a = " + "[" * 100_000)
+    run = Path(shutil.copytree(halfway, tmp_path / "run"))
+    (run / "run.json").write_text("[" * 100_000)
+    for words in (["train", str(tmp_path / "recipe.toml")], ["train", "--resume", str(run)]):
+        assert main(words) == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "nested too deeply" in said

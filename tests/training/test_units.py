@@ -520,3 +520,9 @@ def test_what_fails_within_a_unit_is_dropped_whole() -> None:
 def test_units_that_cannot_be(options: dict[str, object], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         Units(**options)
+
+
+@pytest.mark.parametrize("units", [True, 8])
+def test_what_is_no_value_of_units_is_refused(units: object) -> None:
+    with pytest.raises(ParameterError, match="units must be dprmt"):
+        _private(nn.Linear(3, 1), units=units)
