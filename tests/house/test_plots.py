@@ -20,7 +20,7 @@ from dprmt.spectra import (
     bulk_edge,
     detection_threshold,
     kappa_for,
-    noisy_spectrum_from_dict,
+    noisy_spectrum,
     shrink,
     spike_map,
     vector_overlaps,
@@ -45,9 +45,7 @@ def noisy_values() -> np.ndarray:
 
 
 NOISY = noisy_values()
-SPECTRUM = noisy_spectrum_from_dict(
-    {"shape": SHAPE, "sigma": SIGMA, "singular_values": NOISY, "false_alarm": 0.01},
-)
+SPECTRUM = noisy_spectrum(np.eye(*SHAPE) * NOISY[:, None], SIGMA)
 
 PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "singular values": lambda ax: plots.plot_singular_values(
