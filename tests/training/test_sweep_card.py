@@ -90,3 +90,11 @@ def test_noise_that_runs_share_has_no_card(recipe: Recipe, tmp_path: Path) -> No
     assert not (folder / "privacy_card.md").exists()
     with pytest.raises(ParameterError, match="subtracted"):
         read_sweep_card(folder)
+
+
+def test_a_run_without_privacy_leaves_the_sweep_none(recipe: Recipe, tmp_path: Path) -> None:
+    changes = {"evaluation.private_noise": None, "privacy.noise_multiplier": None, "privacy.clip_only": True}
+    sweep(recipe.with_changes(changes), {"training.seed": [0]}, tmp_path / "sweep", jobs=1)
+    assert not (tmp_path / "sweep" / CARD).exists()
+    with pytest.raises(ParameterError, match="run"):
+        read_sweep_card(tmp_path / "sweep")
