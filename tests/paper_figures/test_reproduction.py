@@ -143,7 +143,8 @@ def test_every_picture_of_the_page_is_there() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("generation-counts", "adam-bound", "accuracy-low-budget", "speedup", "steps-to-reference", "grape-accuracy"),
+        pytest.param("accuracy-low-budget", marks=pytest.mark.slow),
+        *("generation-counts", "adam-bound", "speedup", "steps-to-reference", "grape-accuracy"),
         *("grape-rank", "heavy-tail", "heavy-tail-c10", "heavy-tail-sigma5", "heavy-tail-small"),
     ],
 )

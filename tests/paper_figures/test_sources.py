@@ -66,9 +66,13 @@ def test_what_is_computed_is_seen_and_what_is_said_is_not(
     assert changed(before, ITEM) == ([seen] if seen else [])
 
 
+@pytest.mark.slow
 def test_every_item_has_code_of_its_own() -> None:
     for item in ITEMS.values():
         assert digests(place_of(item.measure)), item.name
+
+
+def test_the_place_of_what_is_partly_called() -> None:
     assert place_of(partial(partial(digests, "a"), "b")) == ("paper_figures._sources", "digests")
 
 
