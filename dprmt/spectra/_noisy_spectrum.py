@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 from dprmt import _html
 from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import (
-    MatrixT,
-    check_matrices,
-    detached,
-    is_tensor,
-    to_float64,
-)
+from dprmt.spectra._arrays import MatrixT, check_matrix, numbers
 from dprmt.spectra._noise_level import ROUNDING, NoiseFit, clear_spikes, noise_fit, other_noise, spectrum_sigma
 from dprmt.spectra._phase_transition import (
     bulk_edge,
@@ -212,20 +206,17 @@ class NoisySpectrum:
 
     def _repr_html_(self) -> str:
         names = ["observed", "clean", "shrunk", "left overlap", "right overlap"]
-        rows = [[*(f"{value:.4g}" for value in asdict(spike).values())] for spike in self.spikes[:_SHOWN]]
-        more = [_html.sentence(f"and {len(self.spikes) - _SHOWN} more")] if len(self.spikes) > _SHOWN else []
-        numbers = np.arange(1, len(self.singular_values) + 1)
+        rows = [[*(f"{value:.4g}" for value in asdict(spike).values())] for spike in self.spikes[:8]]
+        more = [_html.sentence(f"and {len(self.spikes) - 8} more")] if len(self.spikes) > 8 else []
+        positions = np.arange(1, len(self.singular_values) + 1)
         picture = _html.picture(
-            {"singular values": (numbers.tolist(), self.singular_values.tolist())},
+            {"singular values": (positions.tolist(), self.singular_values.tolist())},
             levels={"gate": self.gate},
             dots=True,
             axes=("number", "singular value"),
             title=str(self),
         )
         return _html.block(_html.sentence(str(self)), _html.table(names, rows) if rows else "", *more, picture)
-
-
-_SHOWN = 8  # spikes in a notebook
 
 
 def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) -> NoisySpectrum:
@@ -269,7 +260,7 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
     >>> [round(spike.signal, 2) for spike in spectrum.spikes]
     [0.58]
     """
-    values = _float64_matrix(matrix)
+    values = numbers(check_matrix("matrix", matrix))
     sigma = check_real("sigma", sigma, low=0.0)
     m, n = int(values.shape[0]), int(values.shape[1])
     observed = np.asarray(np.linalg.svdvals(values))
@@ -366,14 +357,6 @@ class GramSpectrum:
 def largest_entry(matrix: NDArray[Any]) -> float:
     """Return the largest absolute value; NaN if there is one among the entries."""
     return max(float(matrix.max()), -float(matrix.min()))
-
-
-def _float64_matrix(matrix: Any) -> Floats:
-    values = check_matrices("matrix", matrix)
-    if values.ndim != 2:
-        raise ParameterError("matrix", tuple(values.shape), "one matrix: an array with two axes")
-    wide = to_float64(detached(values))
-    return np.asarray(wide.cpu().numpy() if is_tensor(wide) else wide)
 
 
 def _spikes(observed: Floats, shape: tuple[int, int], sigma: float) -> tuple[Spike, ...]:

@@ -15,16 +15,16 @@ from dprmt.accounting.pairs import _ratio_sum as _ratio_sum
 from dprmt.accounting.pairs._allocation import EpochPair
 from dprmt.accounting.pairs._ratio_sum import (
     GridMeasure,
+    GridSums,
     GridWindow,
     RatioLaw,
+    Transform,
     merged,
     never_less_private,
     never_more_private,
-    power_convolution,
     ratio_cells,
     sum_from_above,
     sum_from_below,
-    sum_on_grid,
 )
 
 
@@ -108,7 +108,7 @@ def test_sums_on_a_grid_are_within_their_error(copies, size, seed):
     for _ in range(copies):
         truth = np.convolve(truth, dense)
     for enough in (1.0, 0.0):
-        first, found, error = sum_on_grid(GridMeasure(index, mass), copies, -60.0, 1.0, enough)
+        first, found, error = GridSums(GridMeasure(index, mass)).of(copies, -60.0, 1.0, enough)
         inside = truth[first : first + found.size]
         assert truth.sum() - inside.sum() < 1e-14
         padded = np.pad(inside, (0, found.size - inside.size))
@@ -120,7 +120,7 @@ def test_many_copies_keep_their_relative_accuracy(masses):
     """Binomial laws of 1e5 trials, to 1e-11 of their peak; that 0.3 and 0.7, as doubles, sum to 1 - 2^-54 is seen."""
     copies = 100_000
     window = GridWindow(round(copies * masses[1]) - 2048, 4096)
-    mass, error = power_convolution(GridMeasure(np.array([0, 1]), np.array(masses)), copies, window)
+    mass, error = Transform(GridMeasure(np.array([0, 1]), np.array(masses)), 4096).power(copies, window)
     places = np.arange(0, 4096, 32)
     with mp.workdps(40):
         miss, hit = mp.mpf(masses[0]), mp.mpf(masses[1])
@@ -133,7 +133,7 @@ def test_many_copies_keep_their_relative_accuracy(masses):
 def test_tilted_transforms_know_the_tail():
     """Masses of 1e-40 to a relative 1e-8, where the plain transform has an error of 1e-17."""
     measure, copies = GridMeasure(np.array([0, 1]), np.array([0.3, 0.7])), 1000
-    first, mass, error = sum_on_grid(measure, copies, np.log(1e-60), 1e-3, 0.0)
+    first, mass, error = GridSums(measure).of(copies, np.log(1e-60), 1e-3, 0.0)
     truth = binom.pmf(first + np.arange(mass.size), copies, 0.7)
     tail = (truth > 1e-40) & (truth < 1e-20)
     assert tail.sum() > 50
@@ -146,9 +146,8 @@ def test_places_without_mass_change_nothing() -> None:
     mass, truth = np.array([0.9, 0.05, 0.05]), np.ones(1)
     for _ in range(5):
         truth = np.convolve(truth, mass)
-    first, found, error = sum_on_grid(
-        GridMeasure(np.arange(4000), np.append(mass, np.zeros(3997))), 5, -30.0, 1e-3, 0.0
-    )
+    measure = GridMeasure(np.arange(4000), np.append(mass, np.zeros(3997)))
+    first, found, error = GridSums(measure).of(5, -30.0, 1e-3, 0.0)
     inside = np.pad(truth[first : first + found.size], (0, max(found.size - truth.size + first, 0)))
     assert np.all(np.abs(found - inside) <= error)
     assert np.all(error[: truth.size - first] <= 1e-9)
@@ -261,10 +260,11 @@ def test_each_number_of_large_ratios_pays_for_its_own_windows(index, mass, copie
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_masses_half_as_wrong_as_their_error_do_no_harm(sign, monkeypatch):
     """(R5): on whichever side of the truth they are."""
+    right = GridSums.of
 
     def wrong(*arguments):
-        first, mass, error = sum_on_grid(*arguments)
+        first, mass, error = right(*arguments)
         return first, np.maximum(mass + sign * 0.5 * error, 0.0), error
 
-    monkeypatch.setattr(_ratio_sum, "sum_on_grid", wrong)
+    monkeypatch.setattr(GridSums, "of", wrong)
     check_epoch(*law_on_integers(0.0, 0.0), 60, 1.0, is_tight=True)

@@ -255,6 +255,18 @@ def test_lines_differ_from_the_paper_in_every_style(draw: Callable[[Axes | None]
     assert min(float(np.abs(np.array(to_rgba(colour)[:3]) - paper).max()) for colour in colours) > 0.25
 
 
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize("name", ["singular values", "histogram", "spike map", "overlaps"])
+def test_a_logarithmic_axis_that_is_chosen_afterwards_shows_the_curves(name: str, axis: str) -> None:
+    """Limits of 0 stayed: the frame was empty."""
+    ax = PICTURES[name](fresh_axes())
+    getattr(ax, f"set_{axis}scale")("log")
+    low, high = getattr(ax, f"get_{axis}lim")()
+    assert 0 < low < high
+    drawn = np.concatenate([getattr(x, f"get_{axis}data")() for x in ax.lines if x.get_transform() is ax.transData])
+    assert np.all((low <= drawn) & (drawn <= high) | ~(drawn > 0))
+
+
 @pytest.mark.parametrize("plot", [plots.plot_singular_values, plots.plot_spectrum_histogram])
 def test_two_matrices_on_the_same_axes(plot: Callable[..., Axes]) -> None:
     """Each has its colours, its entry in the legend, and its shape and σ over the axes; both are within the limits."""

@@ -381,7 +381,6 @@ def test_spectra_are_those_of_the_matrices() -> None:
         np.testing.assert_allclose(
             spectra.denoised, np.linalg.svd(denoised[spectra.layer], compute_uv=False), atol=1e-9
         )
-        assert spectra.above_edge == (spectra.noisy > bulk_edge((6, 40), 1.0)).sum()
         assert spectra.signal_over_threshold == pytest.approx(spectra.clean[0] / detection_threshold((6, 40), 1.0))
 
 

@@ -296,6 +296,28 @@ def test_a_state_without_its_secret_finishes_an_epoch_and_draws_anew(sampling: s
         assert sorted(place for batch in before + after[:3] for place in batch) == list(range(N))
 
 
+def test_an_epoch_that_is_lost_is_followed_by_a_whole_one() -> None:
+    """Left after three of five steps: five are charged, and from its middle a row could be in three for two charged."""
+    private = new(sampling="allocation", steps=10)
+    state = None
+    for batch in private:
+        private.step(losses(private), batch)
+        if private.steps_taken == 2:
+            state = private.state_dict()
+        if private.steps_taken == 3:
+            break
+    assert state is not None
+    private.load_state_dict(state)
+    drawn = []
+    for batch in private:
+        drawn += [place for part in batch._parts for place in part.positions]
+        private.step(losses(private), batch)
+        if private.steps_taken == 7:
+            break
+    assert sorted(drawn) == list(range(N))
+    assert private.steps_charged == 10
+
+
 def test_a_target_is_never_exceeded() -> None:
     private = new(noise_multiplier=None, target_epsilon=1.0, steps=3)
     state = private.state_dict()

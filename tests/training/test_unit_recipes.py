@@ -101,6 +101,13 @@ def test_at_most_so_many_rows_are_drawn_by_unit_and_step_alone() -> None:
     assert owners_of(["a"] * 4, most=2, seed=1).used(0, 3) != owners_of(["a"] * 4, most=2, seed=2).used(0, 3)
 
 
+def test_a_mean_is_over_the_rows_that_are_used() -> None:
+    found = owners_of(["a"] * 4 + ["b"], most=2, averages=True)
+    parts = list(found.parts([0, 1], None, 0, None))
+    weights = {(owner, weight) for part in parts for owner, weight in zip(part.owners, part.weights, strict=True)}
+    assert weights == {("a", 1 / 2), ("b", 1.0)}
+
+
 def test_pieces_hold_whole_units() -> None:
     found = Owners(("a", "b", "c", "d"), ((0, 1, 2), (3,), (4, 5), (6,)))
 

@@ -12,10 +12,12 @@ from dprmt.accounting.composition._curve import (
     Question,
 )
 from dprmt.accounting.composition._solve import (
+    MOST_WORK,
     InconsistentBoundsError,
     Level,
     intersection,
     interval,
+    least_resolved,
     levels,
     loss_drift,
     sized,
@@ -24,6 +26,7 @@ from dprmt.accounting.composition._solve import (
 )
 
 __all__ = [
+    "MOST_WORK",
     "ComposedLoss",
     "Curve",
     "DeltaAtEpsilon",
@@ -37,6 +40,7 @@ __all__ = [
     "composed",
     "intersection",
     "interval",
+    "least_resolved",
     "levels",
     "log_kappa",
     "loss_drift",

@@ -37,7 +37,16 @@ from dprmt.accounting.composition._curve import (
     one_step_scale,
 )
 from dprmt.accounting.composition._loss_grid import Laws, discretize_step, laws_of_steps, resolved_range
-from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair, cut_above, facing, gaussians_as_one
+from dprmt.accounting.pairs import (
+    LossPMF,
+    Schedule,
+    Step,
+    StepPair,
+    cut_above,
+    ends_stay_apart,
+    facing,
+    gaussians_as_one,
+)
 
 Pairs = Sequence[tuple[StepPair, int]]
 
@@ -45,9 +54,11 @@ LOWEST = -2.0
 """The coarsest level."""
 _BINS = 160  # of a norm's law, at level 0
 _MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step's loss; where there is one step
+_MOST_TILT = 8.0  # times the mesh: at a larger one, errors a node below the largest loss exceed that loss's mass
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
-_MOST_WORK = 2**22  # points of all transforms, beyond which nothing is refined further
+MOST_WORK = 2**22
+"""Points of all transforms, beyond which nothing is refined further."""
 _WORK_OF_EPOCHS = 2**20  # points, about, for the law of an epoch of random allocation
 _FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
 _FAINTEST_OF_ESTIMATES = 1e-60  # nor of estimated norms, whose laws are rounded too much in tails below about 1e-80
@@ -93,7 +104,7 @@ class Level:
         self.question, self.direction, self.level = question, direction, level
         small = 1e-9 if question is None else question.small
         is_delta = question is not None and question.epsilon is not None
-        tail = tail_per_step(schedule, max(small, _least(schedule)) if is_delta else small)
+        tail = tail_per_step(schedule, max(small, least_resolved(schedule)) if is_delta else small)
         self.pairs = pairs_at(schedule, tail, level, direction)
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = loss_drift(schedule)
@@ -152,19 +163,20 @@ class Level:
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
                 break
             if split is not None:
-                tilt, win = split.tilt, window(laws, split.tilt_beyond, large_share(laws, split))
+                tilt, few = split.tilt, up_to(laws, split.large)
+                windows = [window(few, tilt), window(laws, split.tilt_beyond, large_share(laws, split))]
             else:
                 # The coarse laws are from above: for one from below their tilt may be far too large.
-                tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
-                win = window(laws, tilt)
-            if win.size > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
-                mesh *= 1.1 * win.size / _MOST_POINTS
+                tilt, few = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question), laws
+                tilt = min(tilt, _MOST_TILT / mesh)
+                windows = [window(laws, tilt)]
+            longest = max(each.size for each in windows)
+            if longest > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
+                mesh *= 1.1 * longest / _MOST_POINTS
                 continue
-            self.work += win.size * len(laws) * (1 if split is None else 2)
-            if split is None:
-                return [composed(laws, tilt, win)]
-            few = up_to(laws, split.large)
-            return [composed(few, tilt, window(few, tilt)), composed_beyond(laws, split, win)]
+            self.work += sum(each.size for each in windows) * len(laws)
+            parts = [composed(few, tilt, windows[0])]
+            return parts if split is None else [*parts, composed_beyond(laws, split, windows[1])]
         nothing = np.zeros(1)
         return [ComposedLoss(nothing, nothing, 0.0, 0.0, float(side == "upper"), 0.0)] * (1 if split is None else 2)
 
@@ -185,7 +197,7 @@ def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction
     return {"upper": upper, "lower": lower}
 
 
-def _least(schedule: Schedule) -> float:
+def least_resolved(schedule: Schedule) -> float:
     """Return the least δ that is resolved."""
     if any(step.steps > 1 for step, _ in schedule):
         return _FAINTEST_OF_EPOCHS
@@ -197,14 +209,14 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
 
     Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
     """
-    given, found = question.small, question
+    given, found, least = question.small, question, least_resolved(schedule)
     for _ in range(10):
-        tail = tail_per_step(schedule, max(found.small, _least(schedule)))
-        pairs = pairs_at(schedule, tail, 0.0 if _least(schedule) == _FAINTEST_OF_EPOCHS else LOWEST, direction)["upper"]
+        tail = tail_per_step(schedule, max(found.small, least))
+        pairs = pairs_at(schedule, tail, 0.0 if least == _FAINTEST_OF_EPOCHS else LOWEST, direction)["upper"]
         laws = coarse_pass(pairs, found, tail).laws
         tilt = tilt_of(laws, found)
         log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large
-        guess = math.exp(min(max(log_guess, math.log(_least(schedule))), 0.0))
+        guess = math.exp(min(max(log_guess, math.log(least)), 0.0))
         if guess >= given > found.small:  # so heavy a tail that one step decides
             ((law, _), *more), total = laws, sum(count for _, count in laws)
             beyond = law.losses > found.epsilon
@@ -288,18 +300,23 @@ def solve(
         question = question.sized(min(enough, question.small)) if enough > 0.0 else sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     level, *more = levels(schedule, question, tolerance)
-    work, stalled, patience = 0, 0, 1 if question.epsilon is None else 2
+    work, stalled = 0, 0
+    patience = 1 if question.epsilon is None or any(step.steps > 1 for step, _ in schedule) else 2
     for _ in range(len(more) + 1):
         width = best.upper - best.lower
         at = Level(schedule, question, direction, level)
         best = intersection(best, _solve_at_level(at, enough), question, tolerance)
         work += at.work
-        if best.is_narrow or best.upper <= enough or work > _MOST_WORK or _is_hopeless(schedule, question, best):
+        if best.is_narrow or best.upper <= enough or work > MOST_WORK or _is_hopeless(schedule, question, best):
             break
         stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
         if stalled == (patience if math.isfinite(best.upper) else 2):
             break
-        if question.is_within(best.lower, best.upper, 4.0 * tolerance):  # widths are of second order
+        is_near = question.is_within(best.lower, best.upper, 4.0 * tolerance)
+        is_found = math.isfinite(best.upper) and (question.epsilon is None or best.lower > 0.0)
+        if is_found and not is_near and ends_stay_apart(schedule):
+            break
+        if is_near:  # widths are of second order
             unit = max(best.upper, 1.0 if question.epsilon is None else 0.0)
             level += min(math.log((best.upper - best.lower) / (tolerance * unit), 4) + 0.2, 1.0)
         else:
@@ -319,7 +336,7 @@ def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -
     """Return whether an ε of estimated norms, whose laws cost much time, is too large to be useful, or δ too small."""
     is_exact = all(step.is_exact for step, _ in schedule)
     if question.epsilon is not None:
-        return question.small <= _least(schedule)
+        return question.small <= least_resolved(schedule)
     return not is_exact and found.lower > 20.0 and math.isfinite(found.upper)
 
 

@@ -374,7 +374,7 @@ class Composition(Questions):
         elif self.has_pairs:
             band = trade_off(self.schedule(), inner, BOTH[:1] if self.neighbours.is_replacement else BOTH)
         else:
-            band = trade_off_by_curves(self._one_sample(), inner, self.neighbours)
+            band = trade_off_by_curves(self._one_sample, inner, self.neighbours)
         return self._disclosure.of_trade_off(band, rates)
 
     def schedule(self) -> Schedule:
@@ -396,6 +396,11 @@ class Composition(Questions):
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
         return all(mechanism.has_pairs for mechanism, _ in self.phases)
 
+    @property
+    def _is_exact(self) -> bool:
+        """Whether pairs are the smaller bounds for replaced samples: curves never were with exact norms."""
+        return all(step.is_exact for step, _ in self.schedule())
+
     def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         at = checked_epsilons(epsilon)
@@ -412,15 +417,16 @@ class Composition(Questions):
             return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
         if self.has_pairs:
             ends = dict(delta_ends(self.schedule(), epsilons, directions, tolerance))
-            if not self.neighbours.is_replacement or np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0]):
+            is_tight = np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0])
+            if not self.neighbours.is_replacement or self._is_exact or is_tight:
                 return ends
         else:
-            one = delta_ends(self._one_sample(), epsilons, BOTH, tolerance)
+            one = delta_ends(self._one_sample, epsilons, BOTH, tolerance)
             worst = np.maximum(one["remove"][0], one["add"][0])
             is_alike = self.neighbours.is_replacement
             ends = {way: (worst if is_alike else one[way][0], np.ones(epsilons.size)) for way in directions}
         for way, (lower, upper) in ends.items():
-            curves = deltas_by_curves(self._one_sample(), epsilons, way, self.neighbours)
+            curves = deltas_by_curves(self._one_sample, epsilons, way, self.neighbours)
             ends[way] = lower, np.maximum(np.minimum(upper, curves), lower)
         return ends
 
@@ -455,10 +461,11 @@ class Composition(Questions):
             return dict.fromkeys(BOTH, replace(self._solve(question, "remove", tolerance), direction=None))
         return {direction: self._solve(question, direction, tolerance) for direction in BOTH}
 
+    @cached_property
     def _one_sample(self) -> Schedule:
         """Return the steps as one sample that is present, or without a gradient, sees them."""
         alone = [(mechanism.of_one_sample(), steps) for mechanism, steps in self.phases]
-        return Composition(alone).schedule()
+        return tuple(Composition(alone).schedule())
 
     def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
         """Bound the larger of both directions; the other one is refined only until it cannot decide."""
@@ -466,7 +473,7 @@ class Composition(Questions):
         removed = self._solve(question, "remove", tolerance)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
             return replace(removed, direction=None)
-        enough = removed.upper if removed.is_narrow else removed.lower
+        enough = removed.upper if removed.is_narrow or not self.has_pairs else removed.lower
         return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
 
     def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
@@ -485,7 +492,7 @@ class Composition(Questions):
     def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
         """Bound by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
-            return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
+            return bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance, enough)
         bounds = solve(self.schedule(), question, direction, tolerance, enough)
         if bounds.is_narrow:
             return bounds
@@ -497,7 +504,9 @@ class Composition(Questions):
         self, bounds: PrivacyBounds, question: Question, direction: Direction, tolerance: float
     ) -> PrivacyBounds:
         """Both are valid: what (N11) charges is much for few probes, where curves lose less (N6)."""
-        curves = bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
+        if self._is_exact:
+            return bounds
+        curves = bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance)
         if curves.upper >= bounds.upper:
             return bounds
         return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)

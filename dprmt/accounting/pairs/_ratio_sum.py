@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,7 +173,8 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER = 4  # largest useful length of a tilted transform, relative to the window
+_LONGER, _LONGEST = 4, 2**20  # largest useful length of a tilted transform, relative to the window and in points
+_FEW_COPIES = 64  # whose powers are products of the values: more need their distance from the total
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 
@@ -258,97 +260,158 @@ def _cumulants(measure: GridMeasure, copies: int, theta: Array) -> tuple[Array, 
     return copies * (np.log(sums) + peak), copies * (weight @ offset) / sums
 
 
-def sum_on_grid(
-    measure: GridMeasure, copies: int, log_outside: float, weight: float, enough: float
-) -> tuple[int, Array, Array]:
-    """Return the masses of the sum of ``copies``, and a bound on the error of each.
+class GridSums:
+    """Sums of independent copies of a measure on the integers; all numbers of copies share their transforms (R5)."""
 
-    ``log_outside``: logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight``
-    above.
-    ``enough``: if the errors' sum is below it, with ``weight`` and without, no tilted transform is computed.
-    """
-    window = _fast(chernoff_window(measure, copies, log_outside, float(np.log(weight))))
-    mass, rounding = power_convolution(measure, copies, window)
-    error = np.full(mass.size, rounding + 2.0 * np.exp(log_outside))
-    points = window.first + np.arange(window.size, dtype=np.int64)
-    if float(error @ np.maximum(points * weight, 1.0)) <= enough:
+    def __init__(self, measure: GridMeasure) -> None:
+        used = measure.mass > 0.0  # otherwise an index without mass could be a tilt's peak, and all others would vanish
+        self._measure = measure if used.all() else GridMeasure(measure.index[used], measure.mass[used])
+        self._tilts: dict[float, tuple[GridMeasure, float, float]] = {}
+        self._transforms: dict[float, Transform] = {}
+
+    def of(self, copies: int, log_outside: float, weight: float, enough: float) -> tuple[int, Array, Array]:
+        """Return the masses of the sum of ``copies``, and a bound on the error of each.
+
+        ``log_outside``: logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight``
+        above.
+        ``enough``: if the errors' sum is below it, with ``weight`` and without, no tilted transform is computed.
+        """
+        window = _fast(chernoff_window(self._measure, copies, log_outside, math.log(weight)))
+        mass, rounding = self._transform(0.0, self._measure, window.size).power(copies, window)
+        error = np.full(mass.size, rounding + 2.0 * np.exp(log_outside))
+        points = window.first + np.arange(window.size, dtype=np.int64)
+        if float(error @ np.maximum(points * weight, 1.0)) <= enough:
+            return window.first, mass, error
+        for number in range(1, int(np.sqrt(-2 * log_outside) / _TILT_STEP) + 1):
+            for sign in (1.0, -1.0):
+                self._improve(mass, error, window, copies, sign * number * _TILT_STEP)
         return window.first, mass, error
-    for exponent in np.arange(1, int(np.sqrt(-2 * log_outside) / _TILT_STEP) + 1, dtype=np.int64) * _TILT_STEP:
-        for sign in (1.0, -1.0):
-            _improve(mass, error, window, measure, copies, _tilt(measure, copies, sign, exponent**2 / 2))
-    return window.first, mass, error
+
+    def _transform(self, score: float, measure: GridMeasure, size: int) -> Transform:
+        """Return the transform of a tilted measure, on at least so many points."""
+        if score not in self._transforms or self._transforms[score].size < size:
+            self._transforms[score] = Transform(measure, size)
+        return self._transforms[score]
+
+    def _tilted(self, copies: int, score: float) -> tuple[GridMeasure, float, float]:
+        """Return the measure tilted by e^{θk} and normalised, the logarithm of its total, and θ.
+
+        θ puts the sum of ``copies`` where Chernoff's exponent is score²/2; fewer copies take the same θ.
+        """
+        if score not in self._tilts:
+            measure = self._measure
+            candidates = math.copysign(1.0, score) * _tilts(measure, copies)
+            cumulant, mean = _cumulants(measure, copies, candidates)
+            reached = candidates * mean - cumulant + copies * np.log(measure.total())
+            tilt = float(candidates[min(int(np.searchsorted(reached, score**2 / 2)), candidates.size - 1)])
+            exponents = tilt * (measure.index - round(_mean(measure)))
+            peak = float(exponents.max())
+            weights = np.exp(exponents - peak) * measure.mass
+            total = float(weights.sum())
+            self._tilts[score] = GridMeasure(measure.index, weights / total), math.log(total) + peak, tilt
+        return self._tilts[score]
+
+    def _improve(self, mass: Array, error: Array, window: GridWindow, copies: int, score: float) -> None:
+        """Replace masses by the transform of the tilted measure where that is more accurate."""
+        tilted, log_total, tilt = self._tilted(copies, score)
+        span = _fast(chernoff_window(tilted, copies, _LOG_FOLDED, -np.inf))
+        # Of a few large ratios it may be spread far beyond where the sum is wanted.
+        if span.size > min(_LONGER * window.size, _LONGEST):
+            return
+        low, high = max(window.first, span.first), min(window.first + window.size, span.first + span.size)
+        if low >= high:
+            return
+        found, rounding = self._transform(score, tilted, span.size).power(copies, span)
+        points, center = np.arange(low, high, dtype=np.int64), round(_mean(self._measure))
+        log_factor = copies * log_total - tilt * (points - copies * center)
+        factor = np.exp(np.minimum(log_factor, 700.0))
+        found = found[low - span.first : high - span.first]
+        # Each tilted mass is off by some roundings of its exponent, and so is the factor.
+        largest = float(np.abs(tilt * (self._measure.index - center)).max())
+        relative = 8 * _EPS * (copies * (2.0 + largest) + np.abs(log_factor))
+        known = factor * (rounding + 2.0 * np.exp(_LOG_FOLDED) + relative * found)
+        here = slice(low - window.first, high - window.first)
+        better = known < error[here]
+        mass[here] = np.where(better, factor * found, mass[here])
+        error[here] = np.where(better, known, error[here])
 
 
 def _fast(window: GridWindow) -> GridWindow:
     return GridWindow(window.first, int(fft.next_fast_len(window.size, real=True)))
 
 
-def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> float:
-    """Return the θ at which the sum, tilted by e^{θ·sum}, sits where Chernoff's exponent is about that large."""
-    theta = sign * _tilts(measure, copies)
-    cumulant, mean = _cumulants(measure, copies, theta)
-    reached = theta * mean - cumulant + copies * np.log(measure.total())
-    return float(theta[min(int(np.searchsorted(reached, exponent)), theta.size - 1)])
+class Transform:
+    """The transform of a measure on so many points, around an integer near its mean."""
 
+    def __init__(self, measure: GridMeasure, size: int) -> None:
+        self.size, self._measure = size, measure
+        self._total, self._center = measure.total(), round(_mean(measure))
+        self._offset = measure.index - self._center
+        self._plain = fft.rfft(np.bincount(self._place(self._offset), weights=measure.mass, minlength=size))
 
-def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float) -> None:
-    """Replace masses by the transform of the tilted measure where that is more accurate."""
-    center = round(float(measure.mass @ measure.index) / measure.total())
-    used = measure.mass > 0.0  # otherwise an index without mass could be the peak, and all others would vanish
-    measure = GridMeasure(measure.index[used], measure.mass[used])
-    exponents = tilt * (measure.index - center)
-    peak = float(exponents.max())
-    weights = np.exp(exponents - peak) * measure.mass
-    total = float(weights.sum())
-    tilted = GridMeasure(measure.index, weights / total)
-    span = _fast(chernoff_window(tilted, copies, _LOG_FOLDED, -np.inf))
-    if span.size > _LONGER * window.size:  # of a few large ratios, spread far beyond where the sum is wanted
-        return
-    found, rounding = power_convolution(tilted, copies, span)
-    low, high = max(window.first, span.first), min(window.first + window.size, span.first + span.size)
-    if low >= high:
-        return
-    points = np.arange(low, high, dtype=np.int64)
-    log_factor = copies * (np.log(total) + peak) - tilt * (points - copies * center)
-    factor = np.exp(np.minimum(log_factor, 700.0))
-    found = found[low - span.first : high - span.first]
-    # Each tilted mass is off by some roundings of its exponent, and so is the factor.
-    relative = 8 * _EPS * (copies * (2.0 + float(np.abs(exponents).max())) + np.abs(log_factor))
-    known = factor * (rounding + 2.0 * np.exp(_LOG_FOLDED) + relative * found)
-    here = slice(low - window.first, high - window.first)
-    better = known < error[here]
-    mass[here] = np.where(better, factor * found, mass[here])
-    error[here] = np.where(better, known, error[here])
+    def _place(self, index: NDArray[np.int64]) -> NDArray[np.intp]:
+        return (index % self.size).astype(np.intp)
 
+    def power(self, copies: int, window: GridWindow) -> tuple[Array, float]:
+        """Return the masses of the sum of ``copies`` on the window, and a bound on the error of each; what lies
+        outside is added in, modulo the transform's size.
+        """
+        # Most frequencies leave nothing of the power.
+        unit = _unit(self.size)
+        modulus = np.abs(self._plain)
+        kept = np.flatnonzero(modulus + unit * self._total > math.exp(_LOG_NOTHING / copies))
+        if copies <= _FEW_COPIES:
+            power, power_error = self._power_of_few(copies, modulus[kept], kept)
+        else:
+            power, power_error = self._power_of_many(copies, kept)
+        error = 2.0 * float(np.sum(power_error + unit * np.abs(power))) / self.size + 2.0 * np.exp(_LOG_NOTHING)
+        spectrum = np.zeros(self._plain.size, dtype=np.complex128)
+        spectrum[kept] = power
+        mass = np.roll(fft.irfft(spectrum, self.size), copies * self._center - window.first)[: window.size]
+        return np.maximum(mass, 0.0), error
 
-def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> tuple[Array, float]:
-    """Return the masses of the sum of ``copies`` on the window; what lies outside is added in, modulo the window's
-    size.
+    def _power_of_few(self, copies: int, modulus: Array, kept: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return powers of the values by multiplying, and their errors."""
+        power, square, left = np.ones(kept.size), self._plain[kept], copies
+        while left:
+            power = power * square if left & 1 else power
+            left >>= 1
+            square = square * square if left else square
+        plain_error = _unit(self.size) * self._total
+        rest = (modulus + plain_error) ** (copies - 1)
+        return power, copies * (plain_error + 8 * _EPS * modulus) * rest
 
-    ``window``: where the sum is wanted; its size is best one that the FFT likes.
-    """
-    size, total = window.size, measure.total()
-    center = round(_mean(measure))
-    place = ((measure.index - center) % size).astype(np.intp)
-    plain = fft.rfft(np.bincount(place, weights=measure.mass, minlength=size))
-    plain_error = _unit(size) * total
-    # Most frequencies leave nothing of the power.
-    log_bound = copies * np.log(np.abs(plain) + plain_error)
-    kept = np.flatnonzero(log_bound > _LOG_NOTHING)
-    distance, distance_error = _distance_from_total(measure, center, size, kept)
-    # Use the more accurate of the distance from ``total`` and the value.
-    distance = np.where(distance_error < plain_error, distance, plain[kept] - total)
-    error_of_one = np.minimum(distance_error, plain_error)
-    log_of_rest = complex_log1p(distance / total)
-    log_transform = measure.log_total() + log_of_rest
-    power = np.exp(copies * log_transform)
-    power_error = copies * error_of_one * np.exp((copies - 1) * np.log(np.exp(log_transform.real) + error_of_one))
-    power_error += 8 * _EPS * (2.0 + copies * (np.abs(log_of_rest) + abs(measure.log_total()))) * np.abs(power)
-    error = 2.0 * float(np.sum(power_error + _unit(size) * np.abs(power))) / size + 2.0 * np.exp(_LOG_NOTHING)
-    spectrum = np.zeros(plain.size, dtype=np.complex128)
-    spectrum[kept] = power
-    mass = np.roll(fft.irfft(spectrum, size), copies * center - window.first)
-    return np.maximum(mass, 0.0), error
+    def _power_of_many(self, copies: int, kept: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return powers of the values, by their logarithms, and their errors."""
+        total, plain_error = self._total, _unit(self.size) * self._total
+        distance, distance_error = self._distance_from_total(kept)
+        # Use the more accurate of the distance from ``total`` and the value.
+        distance = np.where(distance_error < plain_error, distance, self._plain[kept] - total)
+        error_of_one = np.minimum(distance_error, plain_error)
+        log_of_rest = complex_log1p(distance / total)
+        log_total = self._measure.log_total()
+        log_transform = log_total + log_of_rest
+        power = np.exp(copies * log_transform)
+        error = copies * error_of_one * np.exp((copies - 1) * np.log(np.exp(log_transform.real) + error_of_one))
+        error += 8 * _EPS * (2.0 + copies * (np.abs(log_of_rest) + abs(log_total))) * np.abs(power)
+        return power, error
+
+    def _distance_from_total(self, frequencies: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return Σ mass · (e^{-iω offset} - 1), by (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error; small ω best."""
+        mass, omega = self._measure.mass, 2.0 * np.pi * frequencies / self.size
+        shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)  # e^{-iω} - 1 without cancellation
+        curve, curve_sum = self._curve
+        distance = shift * (float(mass @ self._offset) + shift * curve[frequencies])
+        sums = 4 * mass.size * _EPS
+        error = sums * float(mass @ np.abs(self._offset)) + np.abs(shift) * (_unit(self.size) + sums) * curve_sum
+        return distance, np.abs(shift) * error + 8 * _EPS * np.abs(distance)
+
+    @cached_property
+    def _curve(self) -> tuple[Array, float]:
+        """Compute the transform ĝ of the put and call function, and the function's sum."""
+        low, curve = _put_call_curve(self._offset, self._measure.mass)
+        place = self._place(low + np.arange(curve.size, dtype=np.int64))
+        return fft.rfft(np.bincount(place, weights=curve, minlength=self.size)), float(curve.sum())
 
 
 def _unit(size: int) -> float:
@@ -356,26 +419,6 @@ def _unit(size: int) -> float:
     clipping.
     """
     return 8 * _EPS * float(np.log2(size))
-
-
-def _distance_from_total(
-    measure: GridMeasure, center: int, size: int, frequencies: NDArray[np.int64]
-) -> tuple[Array, Array]:
-    """Return Σ mass · (e^{-iω(index - center)} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where
-    ω is.
-    """
-    offset = measure.index - center
-    low, curve = _put_call_curve(offset, measure.mass)
-    place = ((low + np.arange(curve.size, dtype=np.int64)) % size).astype(np.intp)
-    folded = np.bincount(place, weights=curve, minlength=size)
-    omega = 2.0 * np.pi * frequencies / size
-    shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)  # e^{-iω} - 1 without cancellation
-    first_moment = float(measure.mass @ offset)
-    distance = shift * (first_moment + shift * fft.rfft(folded)[frequencies])
-    absolute_moment = float(measure.mass @ np.abs(offset))
-    sums = 4 * measure.mass.size * _EPS
-    error = np.abs(shift) * (sums * absolute_moment + np.abs(shift) * (_unit(size) + sums) * float(curve.sum()))
-    return distance, error + 8 * _EPS * np.abs(distance)
 
 
 def _put_call_curve(offset: NDArray[np.int64], mass: Array) -> tuple[int, Array]:
@@ -404,6 +447,7 @@ def complex_log1p(value: Array) -> Array:
 
 
 _MOST_LARGE = 12
+_BESIDE_ONE, _BESIDE_SEVERAL = 0.003, 0.03  # mesh of small ratios beside large ones, in deviations of theirs
 _FEW_NODES = 800  # nodes for several large summands
 _OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
 _ENOUGH = 3.0  # rounding, relative to the same, below which one FFT will do
@@ -502,31 +546,55 @@ def _parts(
     small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
 ) -> list[_Charged]:
     """Return the sums with j = 0, 1, … large summands: C(t, j) times t - j small ones convolved with j large ones."""
-    parts = []
+    parts, sums, coarse, coarse_mesh = [], GridSums(small), small, mesh
     several: RatioLaw | None = None
     few = _on_fewer_nodes(large, above) if most > 1 else large  # two together are rare enough for coarser nodes
     for number in range(most + 1):
+        if number in (1, 2):
+            coarse, coarse_mesh = _on_coarser_grid(small, mesh, _BESIDE_ONE if number == 1 else _BESIDE_SEVERAL, above)
+            sums = GridSums(coarse)
         if number == 1:
             several = large
         elif number > 1:
             several = _convolved(few if several is None or number == 2 else several, few, above, 400)
         ways = float(comb(copies, number))
         share = ways * float(several.mass.sum()) if several is not None else 1.0
-        small_sum, outside = _small_law(
-            small, mesh, copies - number, copies, tail, _ENOUGH * tail / max(share, 1e-300), above
-        )
+        enough = _ENOUGH * tail / max(share, 1e-300)
+        small_sum, outside = _small_law(sums, coarse, coarse_mesh, copies - number, copies, tail, enough, above)
         parts.append(_with_large(small_sum, outside, several, ways, copies, above))
     return parts
 
 
+def _on_coarser_grid(small: GridMeasure, mesh: float, spacing: float, above: bool) -> tuple[GridMeasure, float]:
+    """Regroup small ratios on a mesh of so many of their deviations, if it is coarser; also this mesh."""
+    mean = float(small.mass @ small.index) / max(small.total(), 1e-300)
+    deviation = math.sqrt(float(small.mass @ (small.index - mean) ** 2) / max(small.total(), 1e-300))
+    factor = int(spacing * deviation)
+    if factor < 2:
+        return small, mesh
+    index = np.union1d(small.index // factor, -(-small.index // factor))
+    nodes = index * (factor * mesh)
+    place = np.minimum(np.searchsorted(index * factor, small.index, side="right") - 1, nodes.size - 2)
+    cells = _cells_of(RatioLaw(small.index * mesh, small.mass, 0.0), place, nodes)
+    law = spread(cells) if above else never_less_private(cells)
+    return GridMeasure(index, law.mass), factor * mesh
+
+
 def _small_law(
-    small: GridMeasure, mesh: float, copies_left: int, copies: int, tail: float, enough: float, above: bool
+    sums: GridSums,
+    small: GridMeasure,
+    mesh: float,
+    copies_left: int,
+    copies: int,
+    tail: float,
+    enough: float,
+    above: bool,
 ) -> tuple[RatioLaw, float]:
     """Sum of ``copies_left`` small summands, no mass too small (or too large); what may lie outside the grid."""
     if not copies_left or not small.mass.any():  # of a law from below on too wide a mesh nothing is left
         return RatioLaw(np.zeros(1), np.full(1, float(not copies_left)), 0.0), 0.0
     log_outside = float(np.log(tail * _OUTSIDE))
-    first, mass, error = sum_on_grid(small, copies_left, log_outside, mesh / copies, enough)
+    first, mass, error = sums.of(copies_left, log_outside, mesh / copies, enough)
     ratio = (first + np.arange(mass.size, dtype=np.float64)) * mesh
     return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0), 0.0), 2.0 * tail * _OUTSIDE
 
@@ -588,7 +656,12 @@ def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> Rat
 
 def _regrouped(law: RatioLaw, place: NDArray[np.intp], nodes: Array, above: bool) -> RatioLaw:
     """Spread atoms to the ends of their cells, or merge them there."""
+    cells = _cells_of(law, place, nodes)
+    return spread(cells) if above else merged(cells)
+
+
+def _cells_of(law: RatioLaw, place: NDArray[np.intp], nodes: Array) -> RatioCells:
+    """Return cells between nodes, of atoms whose cells are known."""
     mass = np.bincount(place, weights=law.mass, minlength=nodes.size - 1)
     moment = np.bincount(place, weights=law.mass * law.ratio, minlength=nodes.size - 1)
-    cells = RatioCells(nodes, mass, moment, 0.0, 0.0)
-    return spread(cells) if above else merged(cells)
+    return RatioCells(nodes, mass, moment, 0.0, 0.0)

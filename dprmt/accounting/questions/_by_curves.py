@@ -9,55 +9,92 @@ import numpy as np
 
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds
 from dprmt.accounting.composition import (
+    MOST_WORK,
     DeltaAtEpsilon,
     EpsilonAtDelta,
     Level,
     OneStepCurve,
     Question,
     interval,
+    least_resolved,
     solve,
 )
 from dprmt.accounting.pairs import Neighbours, Schedule, Step
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 
-_POINTS = 401
+_POINTS, _DENSE = 401, 1000.0  # nearly equidistant up to so large an ε, then in a geometric sequence
 _LOSSES, _LEVEL = 8, -0.5  # composed for a curve, and how finely
+_OF_LEVEL = EpsilonAtDelta.easy_tolerance * 4.0**-_LEVEL  # tolerance with the same first level: laws are met again
 _TOLERANCE = 2e-2  # largest share of an error in δ for which no further loss is composed
 _ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
 _NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
 _NEGLIGIBLE = 1e-2  # negligible share of δ
 _LEAST = 1e-250
-_FLOOR = 1e-30
+_FIRST_FLOOR, _FLOOR = 1e-12, 1e-30  # least δ of one sample's curve, first and where that is seen in the answer
 
 _OTHER: dict[Direction, Direction] = {"remove": "add", "add": "remove"}
 
 
 def bounds_by_curves(
-    schedule: Schedule, question: Question, direction: Direction, neighbours: Neighbours, tolerance: float
+    schedule: Schedule,
+    question: Question,
+    direction: Direction,
+    neighbours: Neighbours,
+    tolerance: float,
+    enough: float = 0.0,
 ) -> PrivacyBounds:
     """Bound by the curves of one sample that is present, or without a gradient.
 
-    The upper bound follows from (N6); the lower bound is the bound of one sample.
+    ``enough``: an upper bound on δ that is good enough. The upper bound follows from (N6); the lower bound is the
+    bound of one sample.
     """
-    rough = max(tolerance, _ROUGH)
-    one = {side: solve(schedule, question, side, rough) for side in (direction, _OTHER[direction])}
+    schedule, rough = tuple(schedule), max(tolerance, _ROUGH)
+    if question.epsilon is None:
+        one = {side: _one(schedule, question, side, rough, 0.0) for side in _OTHER}
+        upper = _epsilon(schedule, question.delta, direction, neighbours, max(bounds.upper for bounds in one.values()))
+    else:
+        upper = float(deltas_by_curves(schedule, np.array([question.epsilon]), direction, neighbours, enough)[0])
+        sides = _OTHER if neighbours.is_replacement else (direction,)
+        one = {side: _one(schedule, question, side, rough, max(_NEGLIGIBLE * upper, enough)) for side in sides}
     lower = one[direction].lower
     if neighbours.is_replacement:
         lower = max(bounds.lower for bounds in one.values())
-    if question.epsilon is None:
-        upper = _epsilon(tuple(schedule), question.delta, direction, neighbours, max(x.upper for x in one.values()))
-    else:
-        upper = float(deltas_by_curves(schedule, np.array([question.epsilon]), direction, neighbours)[0])
     return interval(lower, max(upper, lower), direction, question, tolerance)
 
 
-def deltas_by_curves(schedule: Schedule, epsilons: Array, direction: Direction, neighbours: Neighbours) -> Array:
-    """Return an upper bound on δ at each of increasing ε."""
-    largest = max(float(epsilons[-1]), 1.0)
-    if largest > _NO_END:  # of what is asked, most may lie where nothing is left to say
-        largest = min(largest, _last(schedule, _FLOOR))
-    lines = _related(tuple(schedule), direction, neighbours, largest, _FLOOR)
-    return np.minimum(lines.at(epsilons), 1.0)
+@lru_cache(maxsize=16)
+def _one(
+    schedule: tuple[tuple[Step, int], ...], question: Question, direction: Direction, tolerance: float, enough: float
+) -> PrivacyBounds:
+    """Bound one sample; both directions of several ask for the same."""
+    return solve(schedule, question, direction, tolerance, enough)
+
+
+def deltas_by_curves(
+    schedule: Schedule, epsilons: Array, direction: Direction, neighbours: Neighbours, enough: float = 0.0
+) -> Array:
+    """Return an upper bound on δ at each of increasing ε; ``enough``: one of the last that is good enough."""
+    asked, times = max(float(epsilons[-1]), 1.0), _samples(neighbours)
+    found = np.ones(epsilons.size)
+    for least in (_FIRST_FLOOR, _FLOOR)[epsilons.size > 1 :]:
+        largest = asked
+        if asked > _NO_END:  # of what is asked, most may lie where nothing is left to say
+            largest = min(asked, _last(schedule, least))
+        lines = _related(tuple(schedule), direction, neighbours, largest, least)
+        found = np.minimum(found, lines.at(epsilons))
+        if found[-1] <= enough or least <= _least_that_counts(float(found[-1]), asked / times, times):
+            break
+    return found
+
+
+def _samples(neighbours: Neighbours) -> int:
+    """Return how many curves of one sample are composed."""
+    return neighbours.group_size * (2 if neighbours.is_replacement else 1)
+
+
+def _least_that_counts(delta: float, epsilon: float, times: int) -> float:
+    """Return the δ of one sample that several pay no further for; ``epsilon``: of one sample."""
+    return max(_NEGLIGIBLE * delta * math.exp(-min((times - 1) * epsilon, 600.0)), _LEAST)
 
 
 def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighbours, least: float) -> Lines | None:
@@ -70,18 +107,17 @@ def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighb
 
 def _last(schedule: Schedule, least: float) -> float:
     """Return one sample's ε at ``least``, in the worse direction, or more."""
-    return max(solve(schedule, EpsilonAtDelta(least), side, 1e-2, math.inf).upper for side in _OTHER)
+    return max(_one(tuple(schedule), EpsilonAtDelta(least), side, _OF_LEVEL, math.inf).upper for side in _OTHER)
 
 
 def _epsilon(
     schedule: tuple[tuple[Step, int], ...], delta: float, direction: Direction, neighbours: Neighbours, one: float
 ) -> float:
     """Bound ε by curves; ``one`` is an upper bound of one sample's ε."""
-    times = neighbours.group_size * (2 if neighbours.is_replacement else 1)
     is_exact = all(step.is_exact for step, _ in schedule)
     if not math.isfinite(one) or (one > _NO_END and not is_exact):
         return math.inf
-    least = max(_NEGLIGIBLE * delta * math.exp(-min((times - 1) * one, 600.0)), _LEAST)
+    least = max(_least_that_counts(delta, one, _samples(neighbours)), least_resolved(schedule))
     lines = lines_by_curves(schedule, direction, neighbours, least)
     return math.inf if lines is None else lines.epsilon_at(delta)
 
@@ -102,7 +138,8 @@ def _related(
 def _curves(
     schedule: tuple[tuple[Step, int], ...], largest: float, least: float
 ) -> tuple[Array, dict[Direction, Array]]:
-    epsilon = np.linspace(0.0, max(largest, 1e-3), _POINTS)
+    largest = max(largest, 1e-3)
+    epsilon = _DENSE * np.sinh(np.linspace(0.0, math.asinh(largest / _DENSE), _POINTS))
     return epsilon, {side: _upper_curve(schedule, epsilon, side, least) for side in _OTHER}
 
 
@@ -111,7 +148,7 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
 
     ``least``: a smaller δ is not of interest.
     """
-    upper, error = np.ones((2, epsilon.size))
+    (upper, error), work = np.ones((2, epsilon.size)), 0
     for _ in range(_LOSSES):
         todo = np.flatnonzero((error > _TOLERANCE * upper) & (upper > least))
         if not todo.size:
@@ -124,6 +161,7 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
         smaller = bounds[:, 1] < upper
         upper = np.where(smaller, bounds[:, 1], upper)
         error = np.where(smaller, bounds[:, 1] - bounds[:, 0], error)
-        if isinstance(curve, OneStepCurve):  # without an error
+        work += at.work
+        if isinstance(curve, OneStepCurve) or not smaller[stretch].any() or work > MOST_WORK // 2:  # no better by more
             break
     return upper

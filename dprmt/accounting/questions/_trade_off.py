@@ -84,8 +84,10 @@ def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighb
     best = np.zeros(one.alpha.shape)
     each = [lines for side in _DIRECTIONS if (lines := lines_by_curves(schedule, side, neighbours, _LEAST_DELTA))]
     if each:
+        rates = one.alpha[..., None]
         with np.errstate(over="ignore"):
-            powers = [np.min(lines.delta + np.exp(lines.epsilon) * one.alpha[..., None], axis=-1) for lines in each]
+            rises = [np.where(rates > 0.0, np.exp(lines.epsilon), 0.0) * rates for lines in each]  # not ∞ · 0
+        powers = [np.min(lines.delta + rise, axis=-1) for lines, rise in zip(each, rises, strict=True)]
         best = np.clip(1.0 - np.max(powers, axis=0), 0.0, 1.0)
     lower = np.minimum(best, one.upper)
     return TradeOff(one.alpha, lower, lower + _ESTIMATE_AT * (one.upper - lower), one.upper)
