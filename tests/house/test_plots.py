@@ -338,6 +338,11 @@ def test_norm_ratios_with_their_band() -> None:
         lambda ax: plots.plot_improvement_over_steps([1], {"a": [0.1, 0.2]}, ax=ax),
         lambda ax: plots.plot_norm_ratios([1.0], [1.5], predicted=[1.0], envelope=[1.0], band=0.1, ax=ax),
         lambda ax: plots.plot_norm_ratios([1.0], [0.5], predicted=[1.0], envelope=[1.0], band=-0.1, ax=ax),
+        lambda ax: plots.plot_objective_change([1], [np.nan], [0], [0], ax=ax),
+        lambda ax: plots.plot_objective_change([1], [0], [np.nan], [0], ax=ax),
+        lambda ax: plots.plot_objective_change([1, 2], [0], [0], [0], ax=ax),
+        lambda ax: plots.plot_signal_shares({}, ax=ax),
+        lambda ax: plots.plot_rate_advice([1], [-1], [0], [1], ax=ax),
     ],
 )
 def test_bad_numbers_are_refused(draw: Callable[[Axes], Axes]) -> None:

@@ -125,15 +125,6 @@ def test_the_noise_has_the_stated_size(norms: Any) -> None:
     assert float(moved.square().mean()) == pytest.approx(1.0, abs=0.08)  # 4 standard deviations of 5,000 squares
 
 
-def test_samples_are_drawn_independently_at_the_rate() -> None:
-    private = new(TensorDataset(torch.zeros(2000, 6)), batch_size=500)
-    counts = torch.zeros(2000)
-    for number in range(200):
-        counts[private._draws.at(number)] += 1
-    assert float(counts.mean()) == pytest.approx(50, abs=0.4)  # 4 standard deviations of the mean
-    assert float(counts.var()) == pytest.approx(37.5, rel=0.13)
-
-
 def test_allocation_takes_every_row_once_an_epoch() -> None:
     private = new(sampling="allocation", epochs=2, steps=None)
     seen: list[int] = []
