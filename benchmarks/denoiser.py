@@ -30,7 +30,7 @@ from scipy.sparse.linalg import svds
 from dprmt.spectra import MarchenkoPastur, denoise, denoise_layers, kappa_for, shrink, spectra_of
 
 SIGMA = 0.01
-REPEATS = 4
+REPEATS = 10
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ _NAMES = {
         "vector_overlaps",
     ),
     "training.data": ("per_sample_losses",),
-    "training.private_run": ("AdaptiveClipping", "BandedNoise", "PrivateRun", "make_private"),
+    "training.private_run": ("AdaptiveClipping", "BandedNoise", "PerLayerClipping", "PrivateRun", "make_private"),
 }
 """Names for newcomers, by the subpackage that defines them."""
 

@@ -38,6 +38,7 @@ from dprmt.spectra import vector_overlaps as vector_overlaps
 from dprmt.training.data import per_sample_losses as per_sample_losses
 from dprmt.training.private_run import AdaptiveClipping as AdaptiveClipping
 from dprmt.training.private_run import BandedNoise as BandedNoise
+from dprmt.training.private_run import PerLayerClipping as PerLayerClipping
 from dprmt.training.private_run import PrivateRun as PrivateRun
 from dprmt.training.private_run import make_private as make_private
 

@@ -11,12 +11,15 @@ import json
 import math
 from typing import Any
 
-from dprmt.accounting import DPSGD, neighbours_from_dict, norms_from_dict, sampling_from_dict
+from dprmt.accounting import compose, release_from_dict
 from dprmt.cli import main
+from dprmt.statements import mechanism_from_dict
 
 _POINTS = 24  # of the curve
 _BATCHES = {
     "poisson": ("sample_rate", "steps"),
+    "at-most": ("samples", "at_most", "sample_rate", "steps"),
+    "cyclic-poisson": ("sampling", "bands", "sample_rate", "steps"),
     "fixed-size": ("sampling", "samples", "batch_size", "steps"),
     "allocation": ("sampling", "steps_per_epoch", "epochs"),
 }
@@ -33,6 +36,8 @@ def command(question: dict[str, Any]) -> list[str]:
         words += ["--secret-probes" if question["secret"] else "--public-probes"]
     words += ["--neighbours", question["neighbours"]]
     words += ["--group", str(question["group"])] if str(question["group"]) != "1" else []
+    for name in ("beside", "also"):
+        words += [f"--{name}", question[name]] if question.get(name) else []
     return words
 
 
@@ -49,15 +54,17 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curve(record: dict[str, Any]) -> dict[str, list[Any]]:
-    stated = record["mechanism"]
-    sampling, norms = sampling_from_dict(stated["sampling"]), norms_from_dict(stated["norms"])
-    run = DPSGD(stated["noise_multiplier"], sampling, norms, neighbours_from_dict(stated["neighbours"]))
+    run, also = mechanism_from_dict(record["mechanism"]), [release_from_dict(one) for one in record.get("also", ())]
     unit = "epochs" if "epochs" in record else "steps"
-    last = record[unit]
+    last, points = record[unit], _POINTS // 3 if also else _POINTS
     # Close to each other at the start, where the curve bends: between them the page draws straight lines.
-    counts = sorted({max(1, round(last * (place / _POINTS) ** 2)) for place in range(1, _POINTS + 1)})
-    upper = run.epsilon(**{unit: counts}, delta=record["delta"]).upper
-    finite = [float(value) if math.isfinite(value) else None for value in upper]
+    counts = sorted({max(1, round(last * (place / points) ** 2)) for place in range(1, points + 1)})
+    if also:
+        length = run.steps_per_epoch or 1
+        upper = [compose([(run, count * length), *also]).epsilon(record["delta"]).upper for count in counts]
+    else:
+        upper = run.epsilon(**{unit: counts}, delta=record["delta"]).upper.tolist()
+    finite = [value if math.isfinite(value) else None for value in upper]
     return {"unit": unit, "steps": counts, "upper": finite}
 
 

@@ -3,8 +3,15 @@
   const form = document.getElementById("epsilon-of-a-run");
   if (!form) return;
   const says = (name) => form.querySelector(`[data-says="${name}"]`);
-  const LOGARITHMIC = { noise_multiplier: 3, sample_rate: 4, steps: 0, steps_per_epoch: 0, epochs: 0, batch_size: 0, samples: 0, delta: 2, probes: 0, sketch: 0, group: 0 };
-  const CHOSEN = ["norms", "sampling", "secret", "neighbours"];
+  const LOGARITHMIC = { noise_multiplier: 3, sample_rate: 4, steps: 0, steps_per_epoch: 0, epochs: 0, batch_size: 0, samples: 0, at_most: 0, bands: 0, delta: 2, probes: 0, sketch: 0, group: 0 };
+  const CHOSEN = ["norms", "sampling", "secret", "neighbours", "beside", "also"];
+  const BATCHES = {
+    poisson: ["sample_rate", "steps"],
+    "at-most": ["samples", "at_most", "sample_rate", "steps"],
+    "cyclic-poisson": ["sampling", "bands", "sample_rate", "steps"],
+    "fixed-size": ["sampling", "samples", "batch_size", "steps"],
+    allocation: ["sampling", "steps_per_epoch", "epochs"],
+  };
   let worker = null, busy = false, waiting = null, id = 0, bounds = null;
 
   const up = (x) => (x === null ? "∞" : (Math.ceil(x * 1e4 * (1 + Number.EPSILON)) / 1e4).toFixed(4));
@@ -14,21 +21,20 @@
 
   function question() {
     const asked = { norms: form.norms.value, sampling: form.sampling.value, secret: form.secret.checked, neighbours: form.neighbours.value };
+    for (const name of ["beside", "also"]) asked[name] = form[name].value.trim();
     for (const name of Object.keys(LOGARITHMIC)) asked[name] = form[name].value;
     return asked;
   }
 
   function command(asked) {
-    const words = ["dprmt epsilon", `--noise-multiplier ${asked.noise_multiplier}`];
-    if (asked.sampling === "poisson") words.push(`--sample-rate ${asked.sample_rate} --steps ${asked.steps}`);
-    else if (asked.sampling === "fixed-size") words.push(`--sampling fixed-size --samples ${asked.samples} --batch-size ${asked.batch_size} --steps ${asked.steps}`);
-    else words.push(`--sampling allocation --steps-per-epoch ${asked.steps_per_epoch} --epochs ${asked.epochs}`);
-    words.push(`--delta ${asked.delta}`);
+    const words = ["dprmt epsilon"];
+    for (const name of ["noise_multiplier", ...BATCHES[asked.sampling], "delta"]) words.push(`--${name.replaceAll("_", "-")} ${asked[name]}`);
     if (asked.norms !== "exact") words.push(`--probes ${asked.probes}`);
     if (asked.norms === "hutch++") words.push(`--sketch ${asked.sketch}`);
     if (asked.norms !== "exact") words.push(asked.secret ? "--secret-probes" : "--public-probes");
     words.push(`--neighbours ${asked.neighbours}`);
     if (asked.group !== "1") words.push(`--group ${asked.group}`);
+    for (const name of ["beside", "also"]) if (asked[name]) words.push(`--${name} ${asked[name]}`);
     return words.join(" ");
   }
 

@@ -220,12 +220,6 @@ def record(what: str, **keys: type) -> Callable[[str], dict[str, Any]]:
     return read
 
 
-def add_record(parser: Parser, **keys: type) -> None:
-    """Declare ``--from-json`` of a command that answers no question about a run's privacy."""
-    words = f"ask again what --json of {parser.prog} recorded"
-    parser.add_argument("--from-json", type=record(f"of {parser.prog}", **keys), metavar="FILE", help=words)
-
-
 def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, needed: Sequence[str] = ()) -> None:
     """Refuse all options at once that mean nothing beside another one, and name those that it needs."""
     given = [name for name in names if values.get(name)]  # no option means anything at 0

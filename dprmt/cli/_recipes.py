@@ -16,7 +16,7 @@ from dprmt import __version__
 from dprmt._files import parse_toml, strict_json
 from dprmt._validation import ParameterError, how_to_install
 from dprmt.accounting import DPSGD
-from dprmt.cli._options import Commands, Parser, UsageError, add_parser, name_of, record, refused
+from dprmt.cli._options import Commands, Parser, UsageError, add_parser, name_of, refused
 from dprmt.cli._terminal import text_table
 from dprmt.statements import round_up
 
@@ -56,7 +56,7 @@ def add_set(parser: Parser) -> None:
 def add_command(commands: Commands) -> None:
     """The commands of this file, with their options and help."""
     examples: tuple[str, ...] = ("minilm-docstrings", "recipe.toml --set training.micro_batch_size=4 --device cpu")
-    plan = add_parser(commands, "plan", run_plan, examples, usage="[RECIPE] [options]")
+    plan = add_parser(commands, "plan", run_plan, examples, usage="RECIPE [options]")
     examples = (
         "minilm-docstrings --dry-run",
         "minilm-docstrings --out runs/first",
@@ -68,15 +68,12 @@ def add_command(commands: Commands) -> None:
     recipes = add_parser(commands, "recipes", run_recipes, examples, usage="[NAME] [options]")
     what, file = "a .toml file, or a name that `dprmt recipes` lists", name_of("a recipe")
     device = "cpu, cuda, …; a GPU if there is one by default"
-    config = "the recipe in what --json of recipes, plan or train printed"
+    plan.add_argument("recipe", metavar="RECIPE", type=file, help=what)
+    train.add_argument("recipe", metavar="RECIPE", nargs="?", type=file, help=what)
     for parser in (plan, train):
-        parser.add_argument("recipe", metavar="RECIPE", nargs="?", type=file, help=what)
         add_set(parser)
         parser.add_argument("--device", metavar="DEVICE", help=device)
     recipes.add_argument("recipe", metavar="NAME", nargs="?", help="a recipe, to be printed as TOML")
-    for parser in (plan, train, recipes):
-        kind = record(f"of a recipe: one with {_CONFIG!r}, or a recipe itself", config=dict, model=dict)
-        parser.add_argument("--from-json", type=kind, metavar="FILE", help=config)
     folder, add = name_of("a folder"), train.add_argument
     go_on = "continue the run in this folder, as its config.toml says, with fresh noise; or the run of RECIPE and --out"
     seed, cipher = "repeatable noise, for studies: known noise protects no one", "draw noise and batches from a cipher"
@@ -98,24 +95,12 @@ def _needs(namespace: argparse.Namespace, error: ModuleNotFoundError) -> UsageEr
     return UsageError(f"dprmt {namespace.command}: needs {error.name}: {how_to_install(extra)}")
 
 
-def _recipe(namespace: argparse.Namespace) -> Recipe | None:
-    """The recipe that is named, or in the record that ``--from-json`` names, with its changes; both are refused."""
-    from dprmt.training.recipes import load_recipe, recipe_from_dict
-
-    name, stated = namespace.recipe, namespace.from_json
-    if name is not None and stated is not None:
-        raise ParameterError("recipe", name, "left out where --from-json is given")
-    if name is None and stated is None:
-        return None
-    return load_recipe(name) if stated is None else recipe_from_dict(stated.get(_CONFIG, stated))
-
-
 def run_recipes(namespace: argparse.Namespace) -> None:
     """One line a recipe, or its text with every value written out."""
     from dprmt.training.recipes import builtin_recipes, load_recipe
 
-    recipe = _recipe(namespace)
-    if recipe is not None:
+    if namespace.recipe is not None:
+        recipe = load_recipe(namespace.recipe)
         text = strict_json(recipe.to_dict()) + "\n" if namespace.json else recipe.to_toml()
     elif namespace.json:
         text = strict_json({name: load_recipe(name).to_dict() for name in builtin_recipes()}) + "\n"
@@ -128,12 +113,10 @@ def run_plan(namespace: argparse.Namespace) -> None:
     """Measured costs, as a table or JSON."""
     try:
         from dprmt.training.harness import recipe_costs
+        from dprmt.training.recipes import load_recipe
     except ModuleNotFoundError as error:
         raise _needs(namespace, error) from None
-    recipe = _recipe(namespace)
-    if recipe is None:
-        raise ParameterError("recipe", None, "given, or --from-json")
-    recipe = recipe.with_changes(dict(namespace.set))
+    recipe = load_recipe(namespace.recipe).with_changes(dict(namespace.set))
     costs = recipe_costs(recipe, device=namespace.device)
     plain = f"without privacy {costs.plain_seconds:.3g} s, {costs.plain_peak / 2**20:.3g} MiB"
     found = dataclasses.asdict(costs) | {"recommended": costs.recommended.way, "sentence": costs.sentence}
@@ -150,11 +133,12 @@ def run_train(namespace: argparse.Namespace) -> None:
     """A run of a recipe, its continuation, or what it would do."""
     try:
         from dprmt.training.harness import SilentParameterError, dry_run, train
+        from dprmt.training.recipes import load_recipe
     except ModuleNotFoundError as error:
         raise _needs(namespace, error) from None
     try:
         out, resume = _folder(namespace)
-        recipe = _recipe(namespace) or _recipe_of_run(Path(out))
+        recipe = _recipe_of_run(Path(out)) if namespace.recipe is None else load_recipe(namespace.recipe)
         recipe = recipe.with_changes(dict(namespace.set) | ({"privacy.secure": True} if namespace.secure else {}))
         options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
         if namespace.dry_run:
@@ -179,10 +163,10 @@ def _folder(namespace: argparse.Namespace) -> tuple[str, bool]:
     if isinstance(resume, str) and namespace.recipe is None and namespace.out is not None:
         namespace.recipe, resume = resume, True
     if isinstance(resume, str):
-        if namespace.recipe is not None or namespace.out is not None or namespace.from_json is not None:
+        if namespace.recipe is not None or namespace.out is not None:
             raise UsageError(f"dprmt train: --resume must be given without a folder beside a recipe, got {resume!r}")
         return resume, True
-    if namespace.recipe is None and namespace.from_json is None:
+    if namespace.recipe is None:
         raise UsageError("dprmt train: a recipe must be named (dprmt recipes lists them), or a run: --resume RUN")
     return namespace.out or "", bool(resume)
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from dprmt import __version__
 from dprmt._files import strict_json
 from dprmt._validation import ParameterError, require
-from dprmt.cli._options import Commands, add_parser, add_record, count, name_of
+from dprmt.cli._options import Commands, add_parser, count, name_of
 from dprmt.cli._recipes import add_set
-from dprmt.cli._run import complete
 from dprmt.cli._terminal import text_table
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ def add_command(commands: Commands) -> None:
     add_set(parser)
     add("--steps", metavar="STEPS", type=count(), help="how many of its steps are run (10)")
     add("--seeds", metavar="SEEDS", type=count(), help="runs, for bands around Improvement (1)")
-    add_record(parser, asked=dict)
 
 
 def run_report(namespace: argparse.Namespace) -> None:
@@ -46,12 +44,6 @@ def run_report(namespace: argparse.Namespace) -> None:
     require("demo", "matplotlib", "jinja2")
     from dprmt.report import write_report, write_run_report
 
-    if namespace.from_json is not None:
-        for name in _ASKED:
-            if getattr(namespace, name):
-                raise ParameterError(name, getattr(namespace, name), "left out where --from-json is given")
-        complete(namespace, namespace.from_json["asked"])
-        namespace.set = namespace.from_json["asked"].get("set") or []
     asked = {name: getattr(namespace, name) for name in _ASKED}
     if namespace.run_folder is not None:
         for name in ("recipe", "set", "steps"):

@@ -39,6 +39,7 @@ from dprmt.accounting import (
     Poisson,
     RandomAllocation,
     Release,
+    RenyiRelease,
     ReplaceOne,
     Sampling,
     ZCDPRelease,
@@ -59,14 +60,16 @@ _RELATIONS = {relation.kind: relation for relation in (ZeroOut(), AddRemove(), R
 _RELEASES: dict[str, tuple[Callable[..., Release], int]] = {
     "gaussian": (GaussianRelease, 1),
     "laplace": (LaplaceRelease, 1),
+    "sampled-laplace": (LaplaceRelease, 2),
     "approximate": (ApproximateRelease, 2),
     "gaussian-dp": (GaussianDPRelease, 1),
     "zcdp": (ZCDPRelease, 1),
 }
 _FORM = (
-    "gaussian:SIGMA, laplace:SCALE (in units of what neighbours can change), approximate:EPSILON:DELTA, gaussian-dp:MU "
-    "or zcdp:RHO"
+    "gaussian:SIGMA, laplace:SCALE (in units of what neighbours can change), sampled-laplace:SCALE:RATE, "
+    "approximate:EPSILON:DELTA, gaussian-dp:MU, zcdp:RHO or renyi:ORDER=VALUE:…; 9xlaplace:SCALE for nine"
 )
+_MOST_TIMES = 10**5  # of one release: a record lists each
 _POISSON = ("sample_rate", "steps", "samples", "batch_size")
 _EPOCHS = ("steps_per_epoch", "participations")
 _MORE = ("at_most", "bands")
@@ -97,24 +100,30 @@ def _rate(text: str) -> float:
     return value
 
 
-def _release(text: str) -> Release:
+def _release(text: str) -> tuple[Release, ...]:
+    times, sign, one = text.partition("x")
+    if sign and times.isdecimal():
+        return _release(one) * count(high=_MOST_TIMES)(times)
     word, *numbers = text.split(":")
-    if word not in _RELEASES:
-        raise refused(text, f"{_FORM}{did_you_mean(word, list(_RELEASES))}")
-    make, needed = _RELEASES[word]
+    if word not in (*_RELEASES, "renyi"):
+        raise refused(text, f"{_FORM}{did_you_mean(word, [*_RELEASES, 'renyi'])}")
     try:
+        if word == "renyi":
+            pairs = [tuple(map(float, pair.split("="))) for pair in numbers]
+            return (RenyiRelease(*zip(*pairs, strict=True)),)
+        make, needed = _RELEASES[word]
         found = [float(number) for number in numbers]
         if len(found) != needed:
             raise ValueError
-        return make(*found)
+        return (make(*found),)
     except ParameterError as error:
         raise refused(text, f"one with {error}") from None
-    except ValueError:
+    except (TypeError, ValueError):
         raise refused(text, _FORM) from None
 
 
 def _releases(text: str) -> tuple[Release, ...]:
-    return tuple(map(_release, text.split("+")))
+    return tuple(release for part in text.split("+") for release in _release(part))
 
 
 def _phase_of(words: Iterable[str]) -> dict[str, Any]:
@@ -207,7 +216,7 @@ def add_run_options(parser: Parser, *, noise: bool = True) -> None:
     add("--phase", metavar="KEY=VALUE,…", type=_one_phase, action="append", help=keys)
     add("--phases", metavar="FILE", help="TOML file of [[phases]]")
     add("--from-json", metavar="FILE", type=record_of_run, help="a run that --json printed before")
-    add("--also", metavar="RELEASE", type=_release, action="append", help=f"{form} gaussian-dp:μ or zcdp:ρ")
+    add("--also", metavar="RELEASE", type=_releases, action="extend", help=f"{form} gaussian-dp:μ, zcdp:ρ, …")
     add("--spent", metavar="PLACE", help="run folder, privacy report or --json output")
 
 

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli._options import Commands, UsageError, add_parser, add_record, count, name_of, picture, real, writable
+from dprmt.cli._options import Commands, UsageError, add_parser, count, name_of, picture, real, writable
 from dprmt.cli._terminal import text_table
-from dprmt.spectra import CheckpointSpectra, NoisySpectrum, noisy_spectrum_from_dict, spectra_of
+from dprmt.spectra import CheckpointSpectra, NoisySpectrum, spectra_of
 from dprmt.spectra._checkpoint import SUBTRACTED
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
@@ -91,7 +91,6 @@ def add_command(commands: Commands) -> None:
     add("--clipping-norm", metavar="C", type=positive, help="C, > 0")
     add("--batch-size", metavar="B", type=positive, help=level)
     add("--false-alarm", metavar="P", type=real(low=1e-12, high=1 - 1e-6), help=alarm)
-    add_record(parser, matrices=list)
     add("--minus", metavar="BEFORE", type=file, help="a file that is subtracted by name")
     add("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
     add("--top", metavar="N", type=count(), help="show the first N matrices only")
@@ -123,10 +122,8 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     kinds = [f"--{name.replace('_', '-')}" for name in ("json", "csv", "csv_values") if getattr(namespace, name)]
     if len(kinds) > 1:
         raise UsageError(f"dprmt spectrum: {kinds[1]} must be left out where {kinds[0]} is given")
-    record = namespace.from_json
-    sigma = _sigma_of(namespace) if record is None else _of_record(namespace, record)
-    alarm = namespace.false_alarm or _FALSE_ALARM
-    found = _analysed(namespace, sigma, alarm) if record is None else _recorded(record, alarm, namespace)
+    sigma, alarm = _sigma_of(namespace), namespace.false_alarm or _FALSE_ALARM
+    found = _analysed(namespace, sigma, alarm)
     if not found:
         _refuse_all(namespace, found.skipped)
     names = list(found)
@@ -180,7 +177,7 @@ def _print(
 def _sigma_of(namespace: argparse.Namespace) -> float | None:
     # From --sigma, or from the three numbers that make it; None to estimate it.
     if not namespace.file:
-        raise UsageError("dprmt spectrum: FILE must be given, or --from-json")
+        raise UsageError("dprmt spectrum: FILE must be given")
     parts = {name: getattr(namespace, name) for name in _PARTS}
     given = [name for name in _PARTS if parts[name] is not None]
     if namespace.sigma is not None:
@@ -198,36 +195,6 @@ def _sigma_of(namespace: argparse.Namespace) -> float | None:
         return _number(product)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"dprmt spectrum: σ {error}") from None
-
-
-def _of_record(namespace: argparse.Namespace, record: dict[str, Any]) -> float | None:
-    for name in ("sigma", *_PARTS, "file"):
-        given = getattr(namespace, name)
-        if given:
-            raise ParameterError(name, given, "left out where --from-json is given")
-    if namespace.false_alarm is None:
-        namespace.false_alarm = record.get("false_alarm")
-    return record.get("sigma")
-
-
-def _recorded(record: dict[str, Any], alarm: float, namespace: argparse.Namespace) -> CheckpointSpectra:
-    found = CheckpointSpectra()
-    try:
-        for one in record["matrices"]:
-            name = str(one["name"])
-            found.spectra[name] = noisy_spectrum_from_dict(one, false_alarm=alarm)
-            found.kinds[name] = str(one.get("kind", "matrix"))
-            found.array_shapes[name] = tuple(one["array_shape"])
-        found.skipped.update({name: str(reason) for name, reason in record["reasons"].items()})
-    except (ParameterError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"dprmt spectrum: --from-json must be what --json of dprmt spectrum printed ({error})"
-        ) from None
-    if namespace.param is None:
-        return found
-    if namespace.param not in found:
-        _refuse("--param", f"one of {_some_names(list(found), namespace.param)}", namespace.param)
-    return replace(found, spectra={namespace.param: found[namespace.param]}, skipped={})
 
 
 def _analysed(namespace: argparse.Namespace, sigma: float | None, alarm: float) -> CheckpointSpectra:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
-from dprmt.cli._options import Commands, UsageError, add_parser, add_record, real
-from dprmt.cli._run import complete
+from dprmt.cli._options import Commands, UsageError, add_parser, real
 
 if TYPE_CHECKING:
     from dprmt_verify import Verdict
@@ -25,11 +24,10 @@ exit code: 0 if every end is proved; 2: a file cannot be read; 3: an end is not 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     examples = ("statement.json", "others/*.json --seconds 10 --json")
-    parser = add_parser(commands, "verify", run_verify, examples, about=_CODES, usage="[STATEMENT.json ...] [options]")
+    parser = add_parser(commands, "verify", run_verify, examples, about=_CODES, usage="STATEMENT.json ... [options]")
     seconds = f"CPU time for finer meshes, a file ({_SECONDS:g})"
-    parser.add_argument("files", metavar="STATEMENT.json", nargs="*", help="what is claimed")
-    parser.add_argument("--seconds", metavar="SECONDS", type=real(low=0.0, high=1e6), help=seconds)
-    add_record(parser, statements=dict)
+    parser.add_argument("files", metavar="STATEMENT.json", nargs="+", help="what is claimed")
+    parser.add_argument("--seconds", metavar="SECONDS", type=real(low=0.0, high=1e6), default=_SECONDS, help=seconds)
 
 
 def run_verify(namespace: argparse.Namespace) -> int:
@@ -37,31 +35,22 @@ def run_verify(namespace: argparse.Namespace) -> int:
     from dprmt_verify import NotCoveredError, read_statement, verify
     from dprmt_verify.__main__ import CODES
 
-    record, files = namespace.from_json, namespace.files
-    if (record is None) == (not files):
-        given = "given, or --from-json" if record is None else "left out where --from-json is given"
-        raise UsageError(f"dprmt verify: STATEMENT.json must be {given}, got {files}")
-    stated = record or {}
-    stored = {file: json.dumps(claimed) for file, claimed in stated.get("statements", {}).items()}
-    complete(namespace, stated)
-    seconds = _SECONDS if namespace.seconds is None else namespace.seconds
-    texts: dict[str, Any] = {}
+    seconds = namespace.seconds
     found, worst = [], 0
-    for file in stored or files:
+    for file in namespace.files:
         try:
-            text = stored.get(file) or Path(file).read_text(encoding="utf-8")
+            text = Path(file).read_text(encoding="utf-8")
             verdicts = verify(read_statement(text), seconds)
         except (NotCoveredError, OSError, ValueError) as error:
             raise UsageError(f"dprmt verify: {file}: {error}") from None
-        texts[file] = json.loads(text)
-        relation = _relation(texts[file])
+        relation = _relation(json.loads(text))
         worst = max([worst, *(CODES[verdict.word] for verdict in verdicts)])
         found += [_document(file, verdict) | {"neighbours": relation} for verdict in verdicts]
         if not namespace.json:
             sys.stdout.writelines(f"{file}: {verdict}; {relation}\n" for verdict in verdicts)
     if namespace.json:
-        asked = {"seconds": seconds, "statements": texts}
-        sys.stdout.write(json.dumps({"version": __version__, **asked, "claims": found}, allow_nan=False) + "\n")
+        document = {"version": __version__, "seconds": seconds, "claims": found}
+        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     return worst
 
 

@@ -76,7 +76,7 @@ def plot_spike_map(
     ax.plot(grid, spike_map(grid, shape, sigma), **kwargs)
     for values in observed:
         _simulated(ax, signals, values, _RED, "o", "simulated")
-    return _against_signal(ax, shape, sigma, grid, "noisy singular value", ylim=(0.0, None))
+    return _against_signal(ax, shape, sigma, grid, "noisy singular value", (0.0, None))
 
 
 def plot_overlaps(
@@ -133,7 +133,7 @@ def plot_overlaps(
         ax.plot(grid, curve, **{"color": color, "linestyle": line, "linewidth": 2.0, "label": label, **style})
     for values, (color, _, marker, side, _) in zip(observed, sides, strict=False):
         _simulated(ax, signals, values, color, marker, f"{side}, simulated")
-    return _against_signal(ax, shape, sigma, grid, "squared overlap with the clean vector", ylim=(-0.02, 1.02))
+    return _against_signal(ax, shape, sigma, grid, "squared overlap with the clean vector", (-0.02, 1.02))
 
 
 def plot_measured_spikes(
@@ -345,11 +345,13 @@ def _entries(names: list[str], pairs: list[tuple[Any, Any]], threshold: Any, tit
     return {"handles": [*pairs, threshold], "labels": labels, "title": title, "title_fontsize": "small"}
 
 
-def _against_signal(ax: Axes, shape: tuple[int, int], sigma: float, grid: Floats, ylabel: str, **settings: Any) -> Axes:
+def _against_signal(ax: Axes, shape: tuple[int, int], sigma: float, grid: Floats, ylabel: str, ylim: Any) -> Axes:
     level(ax, detection_threshold(shape, sigma), "detection threshold", upright=True)
     legend = {"loc": "lower right", "frameon": True, "framealpha": 1.0, "edgecolor": "none"}
-    limits = (0.0, grid[-1])
-    return finish(ax, legend=legend, xlim=limits, xlabel="clean singular value λ", ylabel=ylabel, **settings)
+    finish(ax, legend=legend, xlabel="clean singular value λ", ylabel=ylabel)
+    ax.set_xlim(0.0, grid[-1], auto=True)  # so that a scale that is chosen afterwards finds its own
+    ax.set_ylim(ylim, auto=True)
+    return ax
 
 
 def _against_log_signal(ax: Axes, ylabel: str, **settings: Any) -> Any:

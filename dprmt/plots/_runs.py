@@ -16,7 +16,6 @@ from dprmt.plots._values import Floats, as_floats, finite_values, matching
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FURTHEST = 16.0  # factor of the picture of the rate, on either side of 1
 _TRUTH: dict[str, Any] = {"color": PALETTE[2], "linestyle": "none", "marker": "x", "label": "from clean gradients"}
 
 
@@ -267,7 +266,8 @@ def plot_rate_advice(
     least = min(float(row.min()) for row in rows)
     if least < 0:
         raise ParameterError("factor", least, "numbers >= 0")
-    rows = [np.clip(row, 1 / _FURTHEST, _FURTHEST) for row in rows]
+    furthest = 16.0
+    rows = [np.clip(row, 1 / furthest, furthest) for row in rows]
     ax = axes_or_new(ax)
     known = None if truth is None else rows[3]
     _estimate(ax, x, rows[0], rows[1:3], known, {"label": "estimate, interval of 95 %", **style})
@@ -276,7 +276,7 @@ def plot_rate_advice(
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{round(1 / value)}")
     for height, words in ((0.75, "rate too low"), (0.25, "rate too high")):
         ax.text(1.01, height, words, transform=ax.transAxes, va="center", rotation=-90)
-    limits = (0.9 / _FURTHEST, _FURTHEST / 0.9)
+    limits = (0.9 / furthest, furthest / 0.9)
     return finish(ax, legend={"loc": "lower right"}, ylim=limits, ylabel="factor that all that was done lacks")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _, _BLUE, _RED = PALETTE[:3]
 _EACH_MARKED = 16  # leading values with separate markers; markers of a long bulk would merge
-_VISIBLE = 1e-3  # share of the largest value below which a value looks like 0
-_NAMED, _NAME = 200, 60  # matrices with a name on the axis, and the characters of one
 _DASHES = (0, (6, 2))
 _GATE = "gate"  # mark of the lines that count the matrices on the axes
 _FAR = 4.0  # top singular value, in units of the bulk edge, from which the axis is logarithmic beyond the edge
@@ -101,7 +99,7 @@ def plot_singular_values(
         color, line, marker = appearances[name]
         kwargs = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
         index = np.arange(1, len(heights) + 1)
-        ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=prefix + name, **kwargs)
+        ax.plot(index, heights, markevery=_marked(heights, 1e-3 * top), label=prefix + name, **kwargs)
     _edge_and_gate(ax, edge, gate, noise[1], f"{silent}bulk edge (of noisy values)", silent + _gate_label(false_alarm))
     level(ax, threshold, f"{silent}detection threshold (of clean values)")
     _index_axis(ax, max(map(len, curves.values())), earlier)
@@ -366,8 +364,8 @@ def plot_spectra(
     marks: dict[str, Any] = {"marker": "d", "markersize": 5, "markerfacecolor": "none", "linestyle": "none"}
     ax.plot(own[own > floor], places[own > floor], color=_BLUE, label="edge by the estimated σ", **marks)
     ax.set_xscale(xscale)
-    every = -(-count // _NAMED)
-    names = [name if len(name) <= _NAME else "…" + name[1 - _NAME :] for name in spectra]
+    every, longest = -(-count // 200), 60  # matrices for a name on the axis, and characters of one
+    names = [name if len(name) <= longest else "…" + name[1 - longest :] for name in spectra]
     silent = [spectrum.sigma == 0 for spectrum in spectra.values()]
     names = [f"{name}\nno noise: over its largest" if none else name for name, none in zip(names, silent, strict=True)]
     ax.set_yticks(places[::every], names[::every], fontsize="x-small", parse_math=False)

@@ -35,9 +35,6 @@ def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
     return mixed[0], mixed[1], mixed[2]
 
 
-_LABEL_INCHES = 0.47  # ticks and label of a horizontal axis
-
-
 def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
     """Return the given axes, or the axes of a new figure of the current backend."""
     if ax is not None:
@@ -99,7 +96,7 @@ def legend_below(ax: Axes, columns: int = 2, **entries: Any) -> None:
     """
     from matplotlib.transforms import ScaledTranslation
 
-    below = ax.transAxes + ScaledTranslation(0, -_LABEL_INCHES, ax.figure.dpi_scale_trans)
+    below = ax.transAxes + ScaledTranslation(0, -0.47, ax.figure.dpi_scale_trans)  # inches of ticks and label
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
     ax.legend(frameon=False, fontsize="small", ncols=columns, **place, **entries)
 

@@ -15,7 +15,7 @@ from dprmt.spectra._displacement import (
 )
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 from dprmt.spectra._noise_level import NoiseFit, estimate_sigma, screenot_threshold, whiten
-from dprmt.spectra._noisy_spectrum import NoisySpectrum, Spike, noisy_spectrum, noisy_spectrum_from_dict
+from dprmt.spectra._noisy_spectrum import NoisySpectrum, Spike, noisy_spectrum
 from dprmt.spectra._phase_transition import (
     bulk_edge,
     detection_threshold,
@@ -79,7 +79,6 @@ __all__ = [
     "layer_products",
     "momentum_noise_scale",
     "noisy_spectrum",
-    "noisy_spectrum_from_dict",
     "objective_change",
     "predicted_spectrum",
     "screenot_threshold",

@@ -37,11 +37,9 @@ from typing import Any
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._alignment import NamedBlocks, cosine, inner, matching_blocks, norm
-from dprmt.spectra._arrays import Array, array_namespace, as_array, check_finite, is_tensor, to_float64
+from dprmt.spectra._arrays import Array, array_namespace, as_array, check_finite, detached, to_float64
 
 _SYMMETRY = 1e-8  # relative asymmetry and negative curvature that pass as rounding
-_ROUNDING = 1e-13  # rounding of an inner product, relative to the norms
-_SAME_NORM = 1e-6  # relative difference of two norms that passes as rounding
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ def adam_improvement_bound(
         improvement=α * slope - α * α / 2 * inner(image, {None: H_P_s}),
         bound=α * scale * ((p_max + p_min) / 2 * cos - (p_max - p_min) / 2) - penalty,
         printed_bound=α * scale * p_min * cos - penalty,
-        printed_bound_applies=slope >= p_min * inner(g, s) - _ROUNDING * p_max * scale,
+        printed_bound_applies=slope >= p_min * inner(g, s) - 1e-13 * p_max * scale,  # rounding
         weighted_bound=α * slope - α * α / 2 * λ_max * p_max * s_P2,
         weighted_cosine=max(-1.0, min(1.0, slope / scale_P)) if scale_P > 0 else 0.0,
     )
@@ -197,7 +195,7 @@ def adam_bound_gap(
     g, first, second = _vectors(gradient=gradient, direction=direction, baseline=baseline)
     α = check_real("step_size", step_size, low=0.0, low_open=True)
     r = norm(first)
-    if not math.isclose(r, norm(second), rel_tol=_SAME_NORM):
+    if not math.isclose(r, norm(second), rel_tol=1e-6):
         raise ParameterError("baseline", norm(second), f"a vector of the norm of direction, {r:g}; its norm")
     _, p_min, p_max = _precondition(preconditioner, first[None])
     slope = p_min if printed else (p_max + p_min) / 2
@@ -248,9 +246,7 @@ def _curvature(hessian: Any, v: Array, largest_curvature: float | None) -> tuple
 
 def _companion(name: str, value: Array, v: Array, ndims: tuple[int, ...]) -> Array:
     # `value` as a float64 array of shape (d,) or (d, d) for the d of v, from the library of v.
-    array = as_array(name, value)
-    array = array.detach() if is_tensor(array) else array
-    d = v.shape[0]
+    array, d = detached(as_array(name, value)), v.shape[0]
     allowed = " or ".join(str((d,) * ndim) for ndim in ndims)
     if array.ndim not in ndims or set(array.shape) != {d}:
         raise ParameterError(name, tuple(array.shape), f"of shape {allowed}")

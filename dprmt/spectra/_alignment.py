@@ -17,14 +17,12 @@ from typing import TypeAlias
 import numpy as np
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import Array, array_namespace, as_array, is_tensor, to_float64
+from dprmt.spectra._arrays import Array, array_namespace, as_array, check_finite, detached, is_tensor, to_float64
 
 Blocks: TypeAlias = Array | Mapping[str, Array] | Sequence[Array]
 """One array, a mapping of names to arrays, or a list of arrays."""
 
 NamedBlocks: TypeAlias = dict[Hashable, Array]
-
-_SAFE = 1e-100, 1e100  # squares and their sums neither overflow nor vanish between these
 
 
 def cosine_similarity(a: Blocks, b: Blocks) -> float:
@@ -58,8 +56,7 @@ def cosine_similarity(a: Blocks, b: Blocks) -> float:
     >>> cosine_similarity({"q": np.ones((2, 2)), "v": np.zeros(4)}, {"q": np.ones((2, 2)), "v": np.ones(4)})
     0.7071067811865475
     """
-    blocks_a, blocks_b = matching_blocks(a=a, b=b)
-    return cosine(blocks_a, blocks_b)
+    return cosine(*matching_blocks(a=a, b=b))
 
 
 def improvement(denoised: Blocks, noisy: Blocks, clean: Blocks) -> float:
@@ -124,8 +121,7 @@ def layer_improvements(denoised: Blocks, noisy: Blocks, clean: Blocks) -> dict[H
     {'q': 0.0, 'v': 0.5}
     """
     blocks, before, target = matching_blocks(denoised=denoised, noisy=noisy, clean=clean)
-    one = {name: ({name: blocks[name]}, {name: before[name]}, {name: target[name]}) for name in blocks}
-    return {name: cosine(d, c) - cosine(y, c) for name, (d, y, c) in one.items()}
+    return {i: _block_cosine(blocks, target, i) - _block_cosine(before, target, i) for i in blocks}
 
 
 @dataclass(frozen=True)
@@ -221,18 +217,13 @@ def block_cosine(target: Blocks, before: Blocks, after: Blocks, tolerance: float
         before=cosine(y, x),
         after=cosine(y_new, x),
         less_aligned=tuple(i for i in x if _block_cosine(y_new, x, i) < _block_cosine(y, x, i) - τ),
-        norm_changed=tuple(i for i in x if not _same_norm(y[i], y_new[i], τ)),
+        norm_changed=tuple(i for i in x if abs(norm({i: y_new[i]}) - norm({i: y[i]})) > τ * norm({i: y[i]})),
         tolerance=τ,
     )
 
 
 def _block_cosine(y: NamedBlocks, x: NamedBlocks, name: Hashable) -> float:
     return cosine({name: y[name]}, {name: x[name]})
-
-
-def _same_norm(y: Array, y_new: Array, tolerance: float) -> bool:
-    before = norm({0: y})
-    return abs(norm({0: y_new}) - before) <= tolerance * before
 
 
 def _default_tolerance(*vectors: NamedBlocks) -> float:
@@ -250,7 +241,11 @@ def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
         if blocks.keys() != first.keys():
             raise ParameterError(name, list(blocks), f"a set of blocks named as in {first_name}, {list(first)}")
         for key, block in blocks.items():
-            _check_same_kind(_label(name, key), block, _label(first_name, key), first[key])
+            label, other, known = _label(name, key), _label(first_name, key), first[key]
+            if array_namespace(block) is not array_namespace(known):
+                raise ParameterError(label, type(block), f"from the same library as {other}, {type(known)}")
+            if block.shape != known.shape:
+                raise ParameterError(label, tuple(block.shape), f"of the shape of {other}, {tuple(known.shape)}")
         result.append(blocks)
     return result
 
@@ -272,11 +267,7 @@ def norm(a: NamedBlocks) -> float:
 
 def inner(a: NamedBlocks, b: NamedBlocks) -> float:
     """Return the inner product of the concatenations, summed in float64."""
-    return math.fsum(_dot(a[name], b[name]) for name in a)
-
-
-def _dot(a: Array, b: Array) -> float:
-    return float(array_namespace(a).dot(to_float64(a).reshape(-1), to_float64(b).reshape(-1)))
+    return math.fsum(float(to_float64(a[name]).reshape(-1) @ to_float64(b[name]).reshape(-1)) for name in a)
 
 
 def _named_blocks(name: str, value: Blocks) -> NamedBlocks:
@@ -288,22 +279,10 @@ def _named_blocks(name: str, value: Blocks) -> NamedBlocks:
         named = {None: value}
     if not named:
         raise ParameterError(name, value, "at least one array")
-    return {key: _checked_block(_label(name, key), block) for key, block in named.items()}
-
-
-def _checked_block(label: str, block: Array) -> Array:
-    array = as_array(label, block)
-    array = array.detach() if is_tensor(array) else array
-    if not math.isfinite(_peak(array)):
-        raise ParameterError(label, _peak(array), "finite in every entry")
-    return array
-
-
-def _check_same_kind(label: str, block: Array, other_label: str, other: Array) -> None:
-    if array_namespace(block) is not array_namespace(other):
-        raise ParameterError(label, type(block), f"from the same library as {other_label}, {type(other)}")
-    if block.shape != other.shape:
-        raise ParameterError(label, tuple(block.shape), f"of the shape of {other_label}, {tuple(other.shape)}")
+    arrays = {key: detached(as_array(_label(name, key), block)) for key, block in named.items()}
+    for key, array in arrays.items():
+        check_finite(_label(name, key), array)
+    return arrays
 
 
 def _label(name: str, key: Hashable) -> str:
@@ -318,6 +297,6 @@ def _peak(block: Array) -> float:
 def _in_safe_range(blocks: NamedBlocks) -> tuple[NamedBlocks, float]:
     # The blocks in a unit in which squares neither overflow nor vanish, and that unit.
     peak = max(_peak(block) for block in blocks.values())
-    if peak == 0 or _SAFE[0] < peak < _SAFE[1]:
+    if peak == 0 or 1e-100 < peak < 1e100:
         return blocks, 1.0
     return {name: to_float64(block) / peak for name, block in blocks.items()}, peak

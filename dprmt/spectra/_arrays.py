@@ -122,6 +122,14 @@ def check_matrices(name: str, x: object) -> Array:
     return values
 
 
+def check_matrix(name: str, x: object) -> Array:
+    """Check that ``x`` is one matrix: floating, finite, non-empty."""
+    values = check_matrices(name, x)
+    if values.ndim != 2:
+        raise ParameterError(name, tuple(values.shape), "one matrix: an array with two axes")
+    return values
+
+
 def refuse_kernels(name: str, values: Array) -> None:
     """Raise for what can only be the kernel (out, in, h, w, …) of a convolution, not a batch of matrices."""
     if values.ndim in (4, 5) and max(values.shape[2:]) <= _LARGEST_WINDOW < max(values.shape[:2]):
@@ -167,6 +175,12 @@ def float64_like(values: Any, like: Array) -> Array:
     """Return numbers as an array of the library, and on the device, of another one."""
     xp = array_namespace(like)
     return xp.asarray(values, dtype=xp.float64, device=like.device)
+
+
+def numbers(values: Array) -> NDArray[np.float64]:
+    """Return the entries as a NumPy array in double precision."""
+    wide = to_float64(detached(values))
+    return np.asarray(wide.cpu().numpy() if is_tensor(wide) else wide)
 
 
 def detached(array: Array) -> Array:

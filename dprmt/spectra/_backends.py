@@ -60,15 +60,12 @@ Backend: TypeAlias = Literal["auto", "gram", "lanczos", "products", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
 PRODUCT_FREE = 2560  # shorter side from which YYᵀ is not formed
-_SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
 _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
 _RESIDUAL = {4: 1e-6, 8: 1e-11}  # residual of a Ritz pair, in units of b², by bytes per entry of the product
 _TINY = 1e-300  # replaces the norm of a zero vector
-_CHECK_EVERY = 12  # steps between checks of the Ritz values
 _FAILURE, _WIDTH, _BLOCK_STEPS = 1e-12, 16, 48  # probability of a wrong proof, columns of its block, and its steps
 _BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
-_PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
 
 class LeadingSpectrum(NamedTuple):
@@ -99,7 +96,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     rows = stack.shape[-2]
     if backend == "auto":
         backend = "gram" if rows <= GRAM_LIMIT else "lanczos" if rows < PRODUCT_FREE else "products"
-        if _SVD_SIDES[0] < rows <= _SVD_SIDES[1] and _svd_is_fast(stack):
+        if 96 < rows <= 400 and _svd_is_fast(stack):
             backend = "svd"
     products = _PRODUCTS[stack.dtype.itemsize][0 if "cpu" in str(stack.device) else -1 :]
     if backend == "gram":
@@ -110,27 +107,16 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
         spectrum = _from_lanczos(stack, edges, products, form_product=backend == "lanczos")
     else:
         singles = [leading_spectrum(stack[i : i + 1], edges[i : i + 1], backend) for i in range(len(stack))]
-        return _joined(singles)
+        widest = max(single.values.shape[-1] for single in singles)
+        xp = array_namespace(stack)
+        values = xp.zeros((len(stack), widest), dtype=xp.float64, device=stack.device)
+        vectors = xp.zeros((len(stack), rows, widest), dtype=stack.dtype, device=stack.device)
+        for i, (own, columns, _) in enumerate(singles):
+            values[i, : own.shape[-1]], vectors[i, :, : own.shape[-1]] = own[0], columns[0]
+        return LeadingSpectrum(values, vectors)
     values, vectors, others = spectrum
     kept = max(1, int((values > edges[:, None]).sum(-1).max()))
     return LeadingSpectrum(values[:, :kept], vectors[..., :kept], others if others is None else others[:, :kept])
-
-
-def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
-    """Return all singular values, and their vectors of the shorter side.
-
-    By the eigendecomposition of YYᵀ, formed in float64, or by a full singular value decomposition where that
-    is not accurate enough.
-
-    Returns: with r columns. The squares of the values are accurate to rounding of the largest one.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> full_spectrum(np.diag([5.0, 3.0, 0.0])[None], np.array([2.0])).values.tolist()
-    [[5.0, 3.0, 0.0]]
-    """
-    return _from_products(stack, edges, _PRODUCTS[stack.dtype.itemsize][-1:])
 
 
 _Products: TypeAlias = tuple[tuple[int, float], ...]
@@ -142,7 +128,10 @@ def _from_products(stack: Array, edges: Array, products: _Products) -> LeadingSp
         return _from_svd(stack)
     (size, largest), *wider = products
     xp, gram = array_namespace(stack), _gram(stack, size)
-    near = _least_top_eigenvalue(gram) <= (largest * edges) ** 2  # others would be diagonalized in vain
+    limits = (largest * edges) ** 2
+    near = gram.diagonal(0, -2, -1).sum(-1) <= limits
+    if not bool(near.all()):
+        near = _least_top_eigenvalue(gram) <= limits  # others would be diagonalized in vain
     if not bool(near.any()):
         return _from_products(stack, edges, tuple(wider))
     all_near = bool(near.all())
@@ -196,17 +185,12 @@ def _from_lanczos(stack: Array, edges: Array, products: _Products, form_product:
             if pairs is None and svd_is_fast:
                 break
             pairs = pairs or array_namespace(stack).linalg.eigh(gram)
-        spectrum = _from_eigenpairs(pairs[0], pairs[1], y)
+        xp = array_namespace(y)
+        values = xp.sqrt(xp.clip(xp.flip(pairs[0], (-1,)), 0.0, None))
+        spectrum = LeadingSpectrum(values[None], cast_like(xp.flip(pairs[1], (-1,)), y)[None])
         if float(spectrum.values[0, 0]) <= largest * edge:
             return spectrum
     return _from_svd(stack)
-
-
-def _from_eigenpairs(eigenvalues: Array, eigenvectors: Array, y: Array) -> LeadingSpectrum:
-    # Eigenvalues of the YYᵀ of one matrix, in increasing order.
-    xp = array_namespace(y)
-    values = xp.sqrt(xp.clip(xp.flip(eigenvalues, (-1,)), 0.0, None))
-    return LeadingSpectrum(values[None], cast_like(xp.flip(eigenvectors, (-1,)), y)[None])
 
 
 def _many_spikes(squares: float, fourths: float, shape: tuple[int, int], edge: float) -> bool:
@@ -248,27 +232,14 @@ def _gram(stack: Array, size: int) -> Array:
     # YYᵀ in float64, multiplied in a dtype of this many bytes; torch multiplies only the upper half of large ones.
     xp, rows = array_namespace(stack), stack.shape[-2]
     stack = stack if size == stack.dtype.itemsize else to_float64(stack)
-    if rows <= _PRODUCT_LIMIT or xp is np:  # whose own product is symmetric
+    if rows <= 256 or xp is np:  # whose own product is symmetric
         return to_float64(stack @ stack.mT)
     product = xp.empty((*stack.shape[:-1], rows), dtype=xp.float64, device=stack.device)
-    ends = [rows * i // _PRODUCT_BLOCKS for i in range(_PRODUCT_BLOCKS + 1)]
+    ends = [rows * i // 8 for i in range(9)]
     for i, j in itertools.pairwise(ends):
         part = stack[..., i:j, :] @ stack[..., i:, :].mT
         product[..., i:j, i:], product[..., i:, i:j] = part, part.mT
     return product
-
-
-def _joined(singles: list[LeadingSpectrum]) -> LeadingSpectrum:
-    widest = max(s.values.shape[-1] for s in singles)
-    xp = array_namespace(singles[0].values)
-    values = xp.concatenate([_widened(s.values, widest) for s in singles])
-    return LeadingSpectrum(values, xp.concatenate([_widened(s.vectors, widest) for s in singles]))
-
-
-def _widened(array: Array, columns: int) -> Array:
-    xp = array_namespace(array)
-    shape = (*array.shape[:-1], columns - array.shape[-1])
-    return xp.concatenate([array, xp.zeros(shape, dtype=array.dtype, device=array.device)], -1)
 
 
 class KrylovBasis:
@@ -326,8 +297,8 @@ def _search(
     # As `lanczos`; without the matrix what looks complete is not proven to be.
     largest = min(len(start) // 2, basis)
     run, bulk = KrylovBasis(apply, start, largest), BulkTop(threshold)
-    for _ in range(largest // _CHECK_EVERY):
-        for _ in range(_CHECK_EVERY):
+    for _ in range(largest // 12):  # steps between checks of the Ritz values
+        for _ in range(12):
             run.step()
         done = run.basis[: run.steps].T, run.images[: run.steps].T
         θ, S = ritz_pairs(*done)

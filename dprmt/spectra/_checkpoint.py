@@ -181,90 +181,89 @@ def spectra_of(
     arrays = _Arrays(source)
     before = None if minus is None else _Arrays(minus, like=arrays.readers)
     result = CheckpointSpectra()
+
+    def add(label: str, kind: str, shape: tuple[int, ...], analyse: Callable[..., NoisySpectrum], *given: Any) -> None:
+        try:
+            spectrum = analyse(*given, sigma, false_alarm)
+        except _NoSpectrumError as error:
+            result.skipped[label] = str(error)
+        else:
+            result.spectra[label], result.kinds[label] = spectrum, kind
+            result.array_shapes[label] = shape or spectrum.shape
+
     for name in progress([name for name in arrays.readers if fnmatchcase(name, param)]):
-        if name != param and _MOMENTS & set(name.split(".")):
-            result.skipped[name] = "is an optimizer's state"
-        elif arrays.is_scale(name):
-            result.skipped[name] = "is the scale of another array"
-        elif name in arrays.pairs:
-            first, second = next(pair for pair in _PAIRS if pair[0] in name)
-            label = name.replace(first, f"{second}·{first.rpartition('_')[2]}")
-            product = _product(name, arrays, before, sigma, false_alarm)
-            _add(result, label, product, "product", () if isinstance(product, str) else product.shape)
-        elif name not in arrays.pairs.values():
-            _analyse(result, name, _difference(name, arrays, before), sigma, false_alarm)
+        try:
+            if name != param and _MOMENTS & set(name.split(".")):
+                raise _NoSpectrumError("is an optimizer's state")
+            if arrays.is_scale(name):
+                raise _NoSpectrumError("is the scale of another array")
+            if name in arrays.pairs:
+                first, second = next(pair for pair in _PAIRS if pair[0] in name)
+                label = name.replace(first, f"{second}·{first.rpartition('_')[2]}")
+                add(label, "product", (), _product, name, arrays, before)
+            elif name not in arrays.pairs.values():
+                array = _difference(name, arrays, before)
+                shape, found = tuple(map(int, array.shape)), matrices_of(array)
+                if found is None:
+                    raise _NoSpectrumError(f"has shape {shape}")
+                if found[0].ndim == 2:
+                    add(name, found[1], shape, _spectrum, found[0])
+                else:
+                    for i, matrix in enumerate(found[0]):
+                        add(f"{name}[{i}]", found[1], shape, _spectrum, matrix)
+        except _NoSpectrumError as error:
+            result.skipped[name] = str(error)
     return result
 
 
-def _difference(name: str, arrays: _Arrays, before: _Arrays | None) -> NDArray[Any] | str:
+class _NoSpectrumError(Exception):
+    """Why an array has no spectrum."""
+
+
+def _difference(name: str, arrays: _Arrays, before: _Arrays | None) -> NDArray[Any]:
     array = arrays.read(name)
-    if before is None or isinstance(array, str):
+    if before is None:
         return array
     earlier = before.read(name)
-    if not isinstance(earlier, str) and earlier.shape != array.shape:
-        earlier = f"has shape {array.shape}, {earlier.shape} {SUBTRACTED}"
-    if isinstance(earlier, str):
-        return earlier
+    if earlier.shape != array.shape:
+        raise _NoSpectrumError(f"has shape {array.shape}, {earlier.shape} {SUBTRACTED}")
     with np.errstate(over="ignore"):  # such a row says so
         return np.asarray(promote_half(array) - promote_half(earlier))
 
 
-def _analyse(result: CheckpointSpectra, name: str, array: NDArray[Any] | str, sigma: Sigma, false_alarm: float) -> None:
-    found = array if isinstance(array, str) else matrices_of(array)
-    if found is None or isinstance(found, str):
-        result.skipped[name] = found if isinstance(found, str) else f"has shape {tuple(array.shape)}"  # type: ignore[union-attr]
-        return
-    matrices, kind = found
-    parts = {name: matrices} if matrices.ndim == 2 else {f"{name}[{i}]": one for i, one in enumerate(matrices)}
-    for label, matrix in parts.items():
-        _add(result, label, _spectrum(matrix, sigma, false_alarm), kind, tuple(map(int, array.shape)))  # type: ignore[union-attr]
-
-
-def _add(result: CheckpointSpectra, label: str, found: NoisySpectrum | str, kind: str, shape: tuple[int, ...]) -> None:
-    if isinstance(found, str):
-        result.skipped[label] = found
-    else:
-        result.spectra[label], result.kinds[label], result.array_shapes[label] = found, kind, shape
-
-
-def _spectrum(matrix: NDArray[Any], sigma: Sigma, false_alarm: float) -> NoisySpectrum | str:
+def _spectrum(matrix: NDArray[Any], sigma: Sigma, false_alarm: float) -> NoisySpectrum:
     largest = largest_entry(matrix)
     if not math.isfinite(largest):
-        return "has entries that are not finite"
+        raise _NoSpectrumError("has entries that are not finite")
     if largest == 0 or largest > LARGEST_ENTRY:
-        return f"has entries above {LARGEST_ENTRY:g}" if largest else "is zero"
+        raise _NoSpectrumError(f"has entries above {LARGEST_ENTRY:g}" if largest else "is zero")
     shape, gram = (int(matrix.shape[0]), int(matrix.shape[1])), GramSpectrum(matrix)
     try:
         level = sigma(promote_half(matrix)) if callable(sigma) else sigma
         return spectrum_of_values(gram.values, shape, _level(level, gram.values, shape), false_alarm, gram)
     except np.linalg.LinAlgError as error:
-        return f"has no singular values: {error}"
+        raise _NoSpectrumError(f"has no singular values: {error}") from None
 
 
-def _product(
-    name: str, arrays: _Arrays, before: _Arrays | None, sigma: Sigma, false_alarm: float
-) -> NoisySpectrum | str:
+def _product(name: str, arrays: _Arrays, before: _Arrays | None, sigma: Sigma, false_alarm: float) -> NoisySpectrum:
     # The product of an adapter's factors, or the difference of two: [B, -B₀]·[A; A₀].
-    factors = arrays.factors(name)
-    earlier = before.factors(name) if before is not None else None
-    if isinstance(factors, str) or isinstance(earlier, str):
-        return factors if isinstance(factors, str) else str(earlier)
-    b, a = factors
-    if earlier is not None:
+    b, a = arrays.factors(name)
+    if before is not None:
+        earlier = before.factors(name)
         if (len(b), a.shape[1]) != (len(earlier[0]), earlier[1].shape[1]):
-            return f"has another shape {SUBTRACTED}"
+            raise _NoSpectrumError(f"has another shape {SUBTRACTED}")
         b, a = np.hstack([b, -earlier[0]]), np.vstack([a, earlier[1]])
     if callable(sigma):
         return _spectrum(b @ a, sigma, false_alarm)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return "has entries that are not finite"
+        raise _NoSpectrumError("has entries that are not finite")
     shape = int(b.shape[0]), int(a.shape[1])
     observed = np.zeros(min(shape))
     left, right = (np.asarray(np.linalg.qr(x, mode="r")) for x in (b, a.T))
     values = np.linalg.svdvals(left @ right.T)[: min(shape)]
     observed[: len(values)] = values
     if observed[0] == 0:
-        return "is zero"
+        raise _NoSpectrumError("is zero")
     return spectrum_of_values(observed, shape, _level(sigma, observed, shape), false_alarm)
 
 
@@ -300,59 +299,60 @@ class _Arrays:
 
     def is_scale(self, name: str) -> bool:
         """Return whether it is the scale of 8-bit floats."""
-        return name in self.scaled_by and isinstance(self._floats(self.scaled_by[name]), EightBit)
+        try:
+            return name in self.scaled_by and isinstance(self._floats(self.scaled_by[name]), EightBit)
+        except _NoSpectrumError:
+            return False
 
-    def read(self, name: str) -> NDArray[Any] | str:
-        """Return the array as floats, or why there is none."""
+    def read(self, name: str) -> NDArray[Any]:
+        """Return the array as floats."""
         values = self._floats(name)
         if not isinstance(values, EightBit):
             return values
         numbers = np.asarray(values)
-        if name not in self.scale_of:
-            return numbers
-        scale = self._floats(self.scale_of[name])
-        return scale if isinstance(scale, str) else _scaled(numbers, np.asarray(scale))
+        return _scaled(numbers, np.asarray(self._floats(self.scale_of[name]))) if name in self.scale_of else numbers
 
-    def _floats(self, name: str) -> NDArray[Any] | str:
+    def _floats(self, name: str) -> NDArray[Any]:
         if name not in self.readers:
-            return f"is not {SUBTRACTED}"
+            raise _NoSpectrumError(f"is not {SUBTRACTED}")
         try:
             value = self.readers[name]()
             value = as_numpy(value) if is_tensor(value) else value
         except UnreadableFileError as error:
-            return f"cannot be read: {error.reason or error.allowed}"
+            raise _NoSpectrumError(f"cannot be read: {error.reason or error.allowed}") from None
         except (RuntimeError, TypeError) as error:  # of tensors without numbers, such as those of the device "meta"
-            return f"cannot be read: {str(error).partition('.')[0]}"
+            raise _NoSpectrumError(f"cannot be read: {str(error).partition('.')[0]}") from None
         if not isinstance(value, np.ndarray):
-            return "is no array"
+            raise _NoSpectrumError("is no array")
         if value.dtype.kind != "f":
-            return f"holds {value.dtype.name} numbers"
-        return "has masked entries" if np.ma.is_masked(value) else value
+            raise _NoSpectrumError(f"holds {value.dtype.name} numbers")
+        if np.ma.is_masked(value):
+            raise _NoSpectrumError("has masked entries")
+        return value
 
-    def factors(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | str:
+    def factors(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return B, with the adapter's scale, and A as matrices; for a convolution its kernels."""
         if name not in self.pairs:
-            return f"is not {SUBTRACTED}"
-        found = []
-        for one in (self.pairs[name], name):
-            array = self.read(one)
-            if isinstance(array, str):
-                return array
-            found.append(array)
-        b, a = found
+            raise _NoSpectrumError(f"is not {SUBTRACTED}")
+        b, a = self.read(self.pairs[name]), self.read(name)
         if min(a.ndim, b.ndim) < 2 or b.shape[1] != a.shape[0] or math.prod(b.shape[2:]) != 1:
-            return f"has a pair of shapes {b.shape} and {a.shape}"
+            raise _NoSpectrumError(f"has a pair of shapes {b.shape} and {a.shape}")
         scaled = self._scale(name, len(a)) * b.reshape(len(b), -1).astype(np.float64)
         return scaled, a.reshape(len(a), -1).astype(np.float64)
 
     def _scale(self, name: str, rank: int) -> float:
         # alpha/r of an adapter, or alpha/√r.
         module = name.partition(".lora_")[0]
-        said = self._floats(f"{module}.alpha")
-        if not isinstance(said, str) and said.size == 1:
-            return float(said.reshape(())) / rank
         try:
-            special = {key: value for key, value in self.adapter.get("alpha_pattern", {}).items() if _ends(module, key)}
+            return float(self._floats(f"{module}.alpha").reshape(())) / rank
+        except (_NoSpectrumError, ValueError):
+            pass
+        try:
+            special = {
+                key: value
+                for key, value in self.adapter.get("alpha_pattern", {}).items()
+                if f".{module}".endswith(f".{key}")
+            }
             alpha = float(next(iter(special.values()), self.adapter["lora_alpha"]))
             return alpha / (math.sqrt(rank) if self.adapter.get("use_rslora") else rank)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -376,16 +376,12 @@ def _renamed(readers: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
     return {name.removeprefix(dropped): read for name, read in readers.items()}
 
 
-def _ends(module: str, key: str) -> bool:
-    return f".{module}".endswith(f".{key}")
-
-
 def _scale_names(name: str) -> list[str]:
     names = [f"{name}_scale_inv", f"{name}_scale"]
     return [*names, f"{name.removesuffix('weight')}scale_weight"] if name.endswith("weight") else names
 
 
-def _scaled(numbers: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any] | str:
+def _scaled(numbers: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
     # Times one scale for all, for each row, or for each block, whose sides are powers of two.
     scale = scale.astype(np.float32)
     if scale.size == 1:
@@ -395,7 +391,7 @@ def _scaled(numbers: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any] | str:
         1 << (-(-side // max(count, 1)) - 1).bit_length() for side, count in zip(numbers.shape, shape, strict=False)
     ]
     if shape != tuple(-(-side // size) for side, size in zip(numbers.shape, sides, strict=False)):
-        return f"has scales of shape {scale.shape} for {numbers.shape}"
+        raise _NoSpectrumError(f"has scales of shape {scale.shape} for {numbers.shape}")
     blocks = [np.arange(side) // size for side, size in zip(numbers.shape, sides, strict=True)]
     return numbers * scale.reshape(shape)[np.ix_(*blocks)]
 

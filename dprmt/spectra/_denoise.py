@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -21,6 +21,7 @@ from dprmt.spectra._arrays import (
     check_finite,
     check_nonempty,
     detached,
+    float64_like,
     keeps_labels,
     refuse_kernels,
     to_float64,
@@ -66,55 +67,7 @@ class LayerReport:
         return float(not self.denoised)
 
 
-def axes_of(name: str, layer: Any) -> int:
-    """Return the number of axes of a layer."""
-    axes = getattr(layer, "ndim", None)
-    if not isinstance(axes, int):
-        raise ParameterError(label(name), layer, "an array")
-    return axes
-
-
-def checked_matrix(name: str, layer: Array) -> Array:
-    """Return a layer as a matrix that can be denoised, if its entries are finite."""
-    matrix = as_array(label(name), layer)
-    check_nonempty(label(name), matrix)
-    return matrix
-
-
-def untouched(name: str, layer: Array) -> LayerReport:
-    """Report a layer that is no matrix, or a matrix without noise."""
-    shape = tuple(layer.shape)
-    is_matrix = len(shape) == 2
-    spikes = min(shape) if is_matrix else 0
-    return LayerReport(name, shape, math.inf if is_matrix else None, spikes, denoised=False)
-
-
-def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[str]]:
-    """Group names of layers that one call handles: one shape, dtype and device, and not too many entries."""
-    groups: dict[Any, list[str]] = defaultdict(list)
-    for name, matrix in matrices.items():
-        groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
-    for (_, _, _, (m, n)), names in groups.items():
-        one_by_one = backend in ("lanczos", "products") or (backend == "auto" and min(m, n) > GRAM_LIMIT)
-        size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
-        for start in range(0, len(names), size):
-            yield names[start : start + size]
-
-
-def shape_of(matrix: Array) -> tuple[int, int]:
-    """Return rows and columns."""
-    rows, columns = matrix.shape
-    return rows, columns
-
-
-def label(name: str) -> str:
-    """Name a layer for error messages."""
-    return f"layers[{name!r}]"
-
-
-_SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
 FALSE_ALARM = 0.01  # default false-alarm rate of the gate
-NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 
 class Way(NamedTuple):
@@ -137,24 +90,13 @@ def checked_way(method: str, below_gate: str | None, loss: str, backend: str) ->
     return Way(method == "paper", below == "zero", loss, backend)  # type: ignore[arg-type]
 
 
-class _Batch(NamedTuple):
-    """Matrices that one call handles."""
-
-    labels: dict[str, str]
-    """Names of layers in error messages."""
-    shape: tuple[int, int]
-    kappa: float
-
-
 class _Plan(NamedTuple):
     """Parts of a denoising call that are constant over steps."""
 
     traits: list[tuple[Any, ...]]
     """Name, type, shape, dtype and device of every layer."""
-    matrices: list[str]
-    batches: list[_Batch]
-    untouched: dict[str, LayerReport]
-    """Reports of all layers, as if none were denoised."""
+    batches: list[tuple[list[str], tuple[int, int], float]]
+    """Names of matrices that one call handles, their shape, and κ."""
     lasts: bool
     """Whether the plan depends on the layers' traits alone, so that the next gradient may reuse it."""
 
@@ -223,45 +165,64 @@ class LayerDenoiser:
             (n, type(x), *(getattr(x, key, None) for key in ("shape", "dtype", "device"))) for n, x in layers.items()
         ]
         plan = self._plan if self._plan is not None and self._plan.traits == traits else self._planned(layers, traits)
-        sigmas = sigma_by_name(plan.matrices, sigma)
-        result, report = dict(layers), dict(plan.untouched)
-        matrices = layers if plan.lasts else {name: as_array(label(name), layers[name]) for name in plan.matrices}
-        for batch in plan.batches:
-            noisy = [name for name in batch.labels if sigmas[name] > 0]
-            for name in batch.labels.keys() - noisy:
-                check_finite(batch.labels[name], matrices[name])
+        sigmas = sigma_by_name([name for names, *_ in plan.batches for name in names], sigma)
+        result, report = dict(layers), {}
+        for names, shape, kappa in plan.batches:
+            matrices: list[Any] = [
+                layers[name] if plan.lasts else as_array(_label(name), layers[name]) for name in names
+            ]
+            for name, matrix in zip(names, matrices, strict=True):
+                if sigmas[name] == 0:
+                    check_finite(_label(name), matrix)
+            matrices = [matrix for name, matrix in zip(names, matrices, strict=True) if sigmas[name] > 0]
+            noisy = [name for name in names if sigmas[name] > 0]
             if not noisy:
                 continue
-            outcome = denoise_stack(
-                stack_of([matrices[name] for name in noisy]),
-                [sigmas[name] for name in noisy],
-                [batch.kappa] * len(noisy),
-                self._how,
-                [batch.labels[name] for name in noisy],
-                scratch=len(noisy) > 1,
-            )
-            denoised = cast_like(outcome.matrices, matrices[noisy[0]])
+            stack = matrices[0][None] if len(noisy) == 1 else array_namespace(matrices[0]).stack(matrices)
+            labels, levels = [_label(name) for name in noisy], [sigmas[name] for name in noisy]
+            outcome = denoise_stack(stack, levels, kappa, self._how, labels, scratch=len(noisy) > 1)
+            denoised = cast_like(outcome.matrices, matrices[0])
             if self._how.zeroes:
-                result.update((name, 0 * detached(matrices[name])) for name in noisy)
+                result.update((name, 0 * detached(matrix)) for name, matrix in zip(noisy, matrices, strict=True))
             result.update(zip((noisy[i] for i in outcome.changed), denoised, strict=True))
-            for i, name in enumerate(noisy):
-                top, spikes = outcome.top_over_edge[i], outcome.spikes[i]
-                report[name] = LayerReport(name, batch.shape, top, spikes, i in outcome.changed)
-        return result, report
+            changed = set(outcome.changed)
+            for i, (name, top, spikes) in enumerate(zip(noisy, outcome.top_over_edge, outcome.spikes, strict=True)):
+                report[name] = LayerReport(name, shape, top, spikes, i in changed)
+        return result, {name: report.get(name) or _untouched(name, layer) for name, layer in layers.items()}
 
     def _planned(self, layers: Mapping[str, Any], traits: list[tuple[Any, ...]]) -> _Plan:
-        found = {name: checked_matrix(name, layer) for name, layer in layers.items() if axes_of(name, layer) == 2}
-        kappas = {shape: gate_of(shape, self._kappa) for shape in {shape_of(matrix) for matrix in found.values()}}
-        shapes = {name: shape_of(matrix) for name, matrix in found.items()}
-        together = [
-            _Batch({name: label(name) for name in names}, shapes[names[0]], kappas[shapes[names[0]]])
-            for names in batches(found, self._how.backend)
-        ]
-        reports = {name: untouched(name, layer) for name, layer in layers.items()}
-        plan = _Plan(traits, list(found), together, reports, all(found[name] is layers[name] for name in found))
-        if plan.lasts:
+        groups: dict[Any, list[str]] = defaultdict(list)
+        lasts = True
+        for name, layer in layers.items():
+            if not isinstance(getattr(layer, "ndim", None), int):
+                raise ParameterError(_label(name), layer, "an array")
+            if layer.ndim == 2:
+                matrix = as_array(_label(name), layer)
+                check_nonempty(_label(name), matrix)
+                lasts = lasts and matrix is layer
+                groups[array_namespace(matrix), matrix.dtype, matrix.device, tuple(matrix.shape)].append(name)
+        batches = []
+        for (*_, shape), names in groups.items():
+            stacked = self._how.backend in ("gram", "svd") or (self._how.backend == "auto" and min(shape) <= GRAM_LIMIT)
+            size = max(1, _BATCH_ENTRIES // math.prod(shape)) if stacked else 1
+            gate = gate_of(shape, self._kappa)
+            batches += [(names[start : start + size], shape, gate) for start in range(0, len(names), size)]
+        plan = _Plan(traits, batches, lasts)
+        if lasts:
             self._plan = plan
         return plan
+
+
+def _untouched(name: str, layer: Array) -> LayerReport:
+    # Of a layer that is no matrix, or a matrix without noise.
+    shape = tuple(layer.shape)
+    top, spikes = (math.inf, min(shape)) if len(shape) == 2 else (None, 0)
+    return LayerReport(name, shape, top, spikes, denoised=False)
+
+
+def _label(name: str) -> str:
+    # In error messages.
+    return f"layers[{name!r}]"
 
 
 def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
@@ -283,11 +244,6 @@ def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[
     return {name: check_real(f"sigma[{name!r}]", sigma[name], low=0.0) for name in names}
 
 
-def stack_of(matrices: list[Array]) -> Array:
-    """Stack matrices of one shape."""
-    return matrices[0][None] if len(matrices) == 1 else array_namespace(matrices[0]).stack(matrices)
-
-
 class DenoisedStack(NamedTuple):
     """Result of denoising a stack of matrices."""
 
@@ -304,93 +260,85 @@ class DenoisedStack(NamedTuple):
 def denoise_stack(
     stack: Array,
     sigmas: Sequence[float],
-    kappas: Sequence[float],
+    kappa: float,
     how: Way,
     names: Sequence[str],
     scratch: bool = False,
 ) -> DenoisedStack:
-    """Denoise matrices of one shape, each with its own noise level and gate; into ``stack`` if it is scratch."""
+    """Denoise matrices of one shape, each with its own noise level; into ``stack`` if it is scratch."""
     shape = m, n = tuple(stack.shape[-2:])
-    y, unit = in_safe_range(stack, names)
-    xp = array_namespace(y)
-    σ, κ = (xp.asarray(numbers, dtype=xp.float64, device=y.device) for numbers in (sigmas, kappas))
+    y, unit, rows = _in_safe_range(stack, names)
+    xp, σ = array_namespace(y), float64_like(sigmas, y)
     with np.errstate(over="ignore"):
-        σ = xp.clip(σ / to_float64(unit), NEGLIGIBLE, 1 / NEGLIGIBLE)
+        σ = xp.clip(σ / to_float64(unit), 1e-100, 1e100)  # beyond, squares would leave the range of floats
     b = σ * (math.sqrt(m) + math.sqrt(n))
     s, vectors, others = leading_spectrum(y if m <= n else y.mT, b, how.backend)
     η = shrunk(s / σ[:, None], shape, 1.0, how.loss) * σ[:, None]
     norm = xp.sqrt((η * η).sum(-1))
-    passed = s[:, 0] >= κ * b
+    passed = s[:, 0] >= kappa * b
     if how.keeps_norm:
         passed = passed & (norm > 0)
     changed = [i for i, passes in enumerate(passed.tolist()) if passes]
     top_over_edge, spikes = (s[:, 0] / b).tolist(), (s > b[:, None]).sum(-1).tolist()
     if len(changed) < len(y):
-        y, unit, s, η, norm, vectors = (part[changed] for part in (y, unit, s, η, norm, vectors))
+        y, unit, rows, s, η, norm, vectors = (part[changed] for part in (y, unit, rows, s, η, norm, vectors))
         others, scratch = others if others is None else others[changed], True
     scale = xp.ones_like(norm)
     if how.keeps_norm:
-        rows = to_float64(xp.linalg.norm(y, 2, -1))
         scale = xp.sqrt((rows**2).sum(-1)) / norm
     weights = η / xp.where(s > 0, s, 1.0) * scale[:, None]
-    out = y if scratch else None
     if others is None:
-        matrices = reweight(y, vectors, cast_like(weights, y), out)
+        weighted = vectors * cast_like(weights, y)[:, None, :]
+        left, right = (weighted, vectors.mT @ y) if m <= n else (y @ vectors, weighted.mT)
     else:
-        matrices = _recomposed(m <= n, vectors, cast_like(weights * s, y), others, out)
-    if xp.finfo(stack.dtype).max < xp.finfo(y.dtype).max or bool((unit != 1).any()):
-        matrices = representable(matrices, unit, 1 / scale, stack.dtype, [names[i] for i in changed])
+        weighted = vectors * cast_like(weights * s, y)[:, None, :]
+        left, right = (weighted, others) if m <= n else (others.mT, weighted.mT)
+    matrices = xp.matmul(left, right, out=y if scratch else None)
+    matrices = _representable(matrices, unit, 1 / scale, stack.dtype, [names[i] for i in changed])
     return DenoisedStack(changed, matrices, top_over_edge, spikes)
 
 
-def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
-    """Return the matrices in float32 or float64, each in units of a power of two, and the units.
+def _in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array, Array]:
+    """Return the matrices in float32 or float64, each in units of a power of two, the units, and the rows' lengths.
 
-    These are near the top entry for all if one of them is so large or small that its squares might leave the
+    The units are near the top entry for all if the rows of one matrix are so long or short that squares might leave the
     range, else 1.
     """
     xp = array_namespace(stack)
-    y = stack if xp is np else stack.detach()
+    y = detached(stack)
     if not 4 <= y.dtype.itemsize <= 8:
         y = xp.asarray(y, dtype=xp.float32 if y.dtype.itemsize < 4 else xp.float64)
-    peaks = xp.maximum(xp.amax(y, (-2, -1)), -xp.amin(y, (-2, -1)))
-    largest = peaks.tolist()
-    if not math.isfinite(sum(largest)):
-        bad = next(i for i, peak in enumerate(largest) if not math.isfinite(peak))
-        raise ParameterError(names[bad], largest[bad], "finite in every entry")
-    if _SAFE[0] < min(largest) and max(largest) < _SAFE[1]:
-        return y, xp.ones_like(peaks)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = xp.linalg.norm(y, 2, -1)
+    longest = xp.amax(rows, -1)
+    low, high = 2.0**-40, 2.0**40  # whose squares, and sums of them, are normal in float32
+    if bool(((longest > low) & (longest < high)).all()):
+        return y, xp.ones_like(longest), to_float64(rows)
+    peaks = _peaks(y)
+    for name, peak in zip(names, peaks.tolist(), strict=True):
+        if not math.isfinite(peak):
+            raise ParameterError(name, peak, "finite in every entry")
     unit = xp.ldexp(xp.ones_like(peaks), xp.frexp(peaks)[1] - 1)
-    return y / unit[:, None, None], unit
+    y = y / unit[:, None, None]
+    return y, unit, to_float64(xp.linalg.norm(y, 2, -1))
 
 
-def reweight(y: Array, vectors: Array, weights: Array, out: Array | None) -> Array:
-    """Compute ``U diag(w) Uᵀ Y`` for wide matrices, ``Y V diag(w) Vᵀ`` for tall ones."""
-    weighted = vectors * weights[:, None, :]
-    wide = y.shape[-2] <= y.shape[-1]
-    left, right = (weighted, vectors.mT @ y) if wide else (y @ vectors, weighted.mT)
-    return array_namespace(y).matmul(left, right, out=out)
+def _peaks(stack: Array) -> Array:
+    # The largest absolute value of each matrix.
+    xp = array_namespace(stack)
+    return xp.maximum(xp.amax(stack, (-2, -1)), -xp.amin(stack, (-2, -1)))
 
 
-def _recomposed(wide: bool, vectors: Array, values: Array, others: Array, out: Array | None) -> Array:
-    # ``U diag(η) Vᵀ``, or its transpose.
-    scaled = vectors * values[:, None, :]
-    left, right = (scaled, others) if wide else (others.mT, scaled.mT)
-    return array_namespace(left).matmul(left, right, out=out)
-
-
-def representable(matrices: Array, unit: Array, fallback: Array, dtype: Any, names: Sequence[str]) -> Array:
+def _representable(matrices: Array, unit: Array, fallback: Array, dtype: Any, names: Sequence[str]) -> Array:
     """Undo the units of the matrices; use the fallback factor of a matrix that would otherwise leave the range.
 
     ``matrices`` is changed in place, and its entries are finite in ``dtype``.
     """
-    xp = array_namespace(matrices)
-    unit = to_float64(unit)
-    as_they_are = bool((unit == 1).all())
-    if len(matrices) == 0 or (as_they_are and xp.finfo(dtype).max >= xp.finfo(matrices.dtype).max):
-        return matrices
-    peaks = to_float64(xp.maximum(xp.amax(matrices, (-2, -1)), -xp.amin(matrices, (-2, -1))))
+    xp, unit = array_namespace(matrices), to_float64(unit)
     limit = float(xp.finfo(dtype).max)
+    if len(matrices) == 0 or (bool((unit == 1).all()) and limit >= xp.finfo(matrices.dtype).max):
+        return matrices
+    peaks = to_float64(_peaks(matrices))
     with np.errstate(over="ignore"):
         factors = xp.where(peaks * unit <= limit, unit, unit * to_float64(fallback))
         reached = (peaks * factors).tolist()
@@ -493,7 +441,7 @@ def denoise(
         return array
     some = stack if len(noisy) == len(stack) else stack[noisy]
     names = ["matrix"] * len(noisy)
-    result = denoise_stack(some, [sigmas[i] for i in noisy], [κ] * len(noisy), how, names)
+    result = denoise_stack(some, [sigmas[i] for i in noisy], κ, how, names)
     if not result.changed and not how.zeroes:
         return array
     if len(result.changed) == len(stack):

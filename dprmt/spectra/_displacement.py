@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import MatrixT, check_matrices, is_tensor
+from dprmt.spectra._arrays import MatrixT, check_matrix, is_tensor
 from dprmt.spectra._formulas import checked_scales
 from dprmt.spectra._noise_level import median_sigma
 from dprmt.spectra._noisy_spectrum import GramSpectrum
@@ -155,9 +155,7 @@ def displacement_spectrum(
     >>> found.spikes, round(found.top_over_edge, 1), round(found.share, 2)
     (1, 1.8, 0.09)
     """
-    values = check_matrices("displacement", displacement)
-    if values.ndim != 2:
-        raise ParameterError("displacement", tuple(values.shape), "one matrix, shape (m, n)")
+    values = check_matrix("displacement", displacement)
     shape = (int(values.shape[0]), int(values.shape[1]))
     found = GramSpectrum(as_numpy(values) if is_tensor(values) else values).values
     s = median_sigma(found, shape) if sigma is None else check_real("sigma", sigma, low=0.0)

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from dprmt._validation import check_real
@@ -26,6 +27,7 @@ from dprmt.spectra._arrays import (
     check_finite,
     check_nonempty,
     check_shape,
+    float64_like,
     is_tensor,
     to_float64,
 )
@@ -77,10 +79,6 @@ class MarchenkoPastur:
         self.sigma = check_real("sigma", sigma, low=0.0, low_open=True)
         self._short, self._long = min(m, n), max(m, n)
         self._scales, self._unit = noise_scales(m, n, self.sigma), noise_scales(m, n, 1.0)
-        ρ = math.sqrt(self._short / self._long)
-        one_minus_ρ2 = (self._long - self._short) / self._long
-        self._from_lower_edge = _Tail(ρ, one_minus_ρ2 / (1 + ρ), one_minus_ρ2)
-        self._from_upper_edge = _Tail(-ρ, 1 + ρ, one_minus_ρ2)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MarchenkoPastur):
@@ -167,14 +165,25 @@ class MarchenkoPastur:
     def _unit_quantile(self, p: Array) -> Array:
         # For σ = 1, each half from its edge.
         xp = array_namespace(p)
-        lower, upper = self._unit.lower_edge.high, self._unit.upper_edge.high
-        width = 2 * self._unit.threshold.high
-        low_half = p <= 0.5
-        rise = width * xp.sin(self._from_lower_edge.inverse(p[low_half]) / 2)
-        fall = width * xp.sin(self._from_upper_edge.inverse(1 - p[~low_half]) / 2)
-        result = xp.empty_like(p)
-        result[low_half], result[~low_half] = xp.sqrt(lower**2 + rise**2), xp.sqrt((upper - fall) * (upper + fall))
-        return result
+        nearer, lower = xp.minimum(p, 1 - p), to_float64(p <= 0.5)
+        mass = xp.where(nearer > 0, nearer, 0.5)
+        angle = _Tail.from_edges(self._short, self._long, lower).inverse(mass, self._first_angles(mass, lower))
+        angle = xp.where(nearer > 0, angle, 0.0)
+        (low, _), (high, _), (threshold, _) = self._unit
+        chord = 2 * threshold * xp.sin(angle / 2)
+        return xp.sqrt(lower * (low**2 + chord**2) + (1 - lower) * (high - chord) * (high + chord))
+
+    def _first_angles(self, mass: Array, lower: Array) -> Array:
+        # From a table if there are enough points to pay for it.
+        xp = array_namespace(mass)
+        root = mass ** (1 / 3)
+        if len(mass) < _CELLS:
+            return xp.clip((6 * math.pi) ** (1 / 3) * root, 0.0, math.pi / 2)
+        place = (root - _FIRST_ROOT) * (_CELLS / (0.5 ** (1 / 3) - _FIRST_ROOT))
+        cell = xp.clip(xp.asarray(place, dtype=xp.int64), 0, _CELLS - 1)
+        place, cell = place - cell, 2 * cell + xp.asarray(lower, dtype=xp.int64)
+        a, b, c, d = (float64_like(row, mass)[cell] for row in _angle_table(self._short, self._long))
+        return root * (d + place * (c + place * (b + place * a)))
 
     def _edge_roots(self, values: Array) -> tuple[Array, Array]:
         # √(s² - b₋²) and √(b₊² - s²), 0 outside the support.
@@ -190,84 +199,75 @@ class MarchenkoPastur:
         # Probability at or below, or above, from the nearer edge: accurate where it is small.
         xp = array_namespace(values)
         from_lower, from_upper = self._edge_roots(values)
-        near = from_lower < from_upper
-        far = ~near
+        lower = to_float64(from_lower < from_upper)
         # (s² - b₋²) + (b₊² - s²) is the square of twice the threshold: the roots are sine and cosine of half an angle.
-        lower_sin, upper_sin = (root / (2 * self._scales.threshold.high) for root in (from_lower, from_upper))
-        low = self._from_lower_edge.mass(lower_sin[near], upper_sin[near])
-        high = self._from_upper_edge.mass(upper_sin[far], lower_sin[far])
-        result = xp.empty_like(values)
-        result[near], result[far] = (low, 1 - high) if below else (1 - low, high)
-        return result
+        unit = 2 * self._scales.threshold.high
+        half_sin, half_cos = xp.minimum(from_lower, from_upper) / unit, xp.maximum(from_lower, from_upper) / unit
+        mass = _Tail.from_edges(self._short, self._long, lower).mass(half_sin, half_cos)
+        complement = 1 - lower if below else lower
+        return complement + (1 - 2 * complement) * mass
 
 
 class _Tail(NamedTuple):
-    """The law as seen from one of its edges: ρ > 0 from the lower, ρ < 0 from the upper one."""
+    """The law as seen from an edge for each point: ρ > 0 from the lower, ρ < 0 from the upper one."""
 
-    ρ: float
-    one_minus_ρ: float
+    ρ: Array
+    one_minus_ρ: Array
     one_minus_ρ2: float
+
+    @classmethod
+    def from_edges(cls, short: int, long: int, lower: Array) -> _Tail:
+        # ``lower`` is 1 for points seen from the lower edge, otherwise 0.
+        ρ, one_minus_ρ2 = math.sqrt(short / long), (long - short) / long
+        return cls((2 * lower - 1) * ρ, lower * (one_minus_ρ2 / (1 + ρ)) + (1 - lower) * (1 + ρ), one_minus_ρ2)
 
     def mass(self, half_sin: Array, half_cos: Array) -> Array:
         # Probability within an angle of the edge, from sine and cosine of its half: three terms of order angle³, none
-        # of which cancel.
+        # of which cancel. The last is x - atan x for x = ρ sin/(1 - ρ cos), by halving the angle atan x twice.
         xp = array_namespace(half_sin)
-        angle, sin, versine = 2 * xp.atan2(half_sin, half_cos), 2 * half_sin * half_cos, 2 * half_sin**2
+        angle, sin = 2 * xp.atan2(half_sin, half_cos), 2 * half_sin * half_cos
+        versine = xp.clip(2 * half_sin**2, 1e-300, None)
         base = self.one_minus_ρ + self.ρ * versine  # 1 - ρ cos(angle)
-        apart = base > 0  # base is 0 only in the square case, at (or, in floats, next to) the lower edge
-        base = xp.where(apart, base, 1.0)
-        middle = (1 + self.ρ) * sin * xp.where(apart, versine / base, 1.0)
-        rest = self.one_minus_ρ2 * (_minus_atan(self.ρ * sin / base) / self.ρ) / self.ρ
-        return (_minus_sin(angle, sin) + middle + rest) / math.pi
+        distance = xp.sqrt(self.one_minus_ρ**2 + 2 * self.ρ * versine)
+        t = self.ρ * sin / (base + distance)
+        t2 = t * t
+        u = t / (1 + xp.sqrt(1 + t2))
+        u2 = u * u
+        rest = t * (t2 * (1 + distance / base) + 2 * u2) + 4 * u * u2 * _horner(_MINUS_ATAN, u2)
+        z = angle * angle
+        first = angle * z * _horner(_MINUS_SIN, z)
+        return (first + (1 + self.ρ) * sin * (versine / base) + self.one_minus_ρ2 * rest / self.ρ / self.ρ) / math.pi
 
     def density(self, half_sin: Array, half_cos: Array) -> Array:
         # Derivative of `mass` by the angle.
-        xp = array_namespace(half_sin)
-        distance2 = self.one_minus_ρ**2 + 4 * self.ρ * half_sin**2
-        apart = distance2 > 0
-        return 2 / math.pi * xp.where(apart, (2 * half_sin * half_cos) ** 2 / xp.where(apart, distance2, 1.0), 1.0)
+        versine = array_namespace(half_sin).clip(2 * half_sin**2, 1e-300, None)
+        return 4 / math.pi * versine * half_cos**2 / (self.one_minus_ρ**2 + 2 * self.ρ * versine)
 
-    def inverse(self, mass: Array) -> Array:
-        # The angle with the given mass <= 1/2, by Newton's method between the logarithms of the two, which converges
-        # quadratically: after a step of 1e-9 the error is one of rounding.
-        xp = array_namespace(mass)
-        target = xp.where(mass > 0, mass, 0.5)
-        angle = self._start(target)
+    def inverse(self, mass: Array, start: Array) -> Array:
+        # The angle with the given mass in (0, 1/2], by Newton's method between the logarithms of the two, which
+        # converges quadratically: after a step of 1e-8 the error is one of rounding.
+        xp, angle = array_namespace(mass), start
         for _ in range(50):  # four are enough
             half = xp.sin(angle / 2), xp.cos(angle / 2)
             reached = self.mass(*half)
-            slope = angle * self.density(*half) / reached
-            new = xp.clip(angle * xp.exp(xp.log(target / reached) / slope), 0.0, math.pi)
-            done = bool(xp.all(abs(new - angle) <= 1e-9 * angle))
-            angle = new
-            if done:
+            step = xp.log(mass / reached) * reached / (angle * self.density(*half))
+            angle = xp.clip(angle * xp.exp(step), 0.0, math.pi)
+            if bool(xp.all(abs(step) <= 1e-8)):
                 break
-        return xp.where(mass > 0, angle, 0.0)
-
-    def _start(self, target: Array) -> Array:
-        # Within a few 1e-6 where it is not too small, from a table if there are enough points to pay for it.
-        xp = array_namespace(target)
-        cubic = xp.clip((6 * math.pi * target) ** (1 / 3), 0.0, math.pi / 2)
-        if len(target) < _TABLE:
-            return cubic
-        masses, angles = (target.new_tensor(t) if is_tensor(target) else t for t in _table(self))
-        place = xp.clip(xp.searchsorted(masses, target), 1, len(masses) - 1)
-        low, high = masses[place - 1], masses[place]
-        share = xp.clip((target - low) / (high - low), 0.0, 1.0)
-        start = angles[place - 1] + share * (angles[place] - angles[place - 1])
-        return xp.where(target > masses[0], start, cubic)
+        return angle
 
 
-_TABLE = 2**11
+_CELLS = 2**10  # of the table of angles
+_FIRST_ROOT = 1e-5
 
 
 @lru_cache(maxsize=16)
-def _table(tail: _Tail) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    # Masses and angles, close together in the logarithm.
-    angles = np.geomspace(1e-4, math.pi, _TABLE)
-    masses = tail.mass(np.sin(angles / 2), np.cos(angles / 2))
-    kept = np.flatnonzero(np.diff(masses, prepend=0.0) > 0)
-    return masses[kept], angles[kept]
+def _angle_table(short: int, long: int) -> NDArray[np.float64]:
+    # Angle over m^(1/3), by cubic polynomials in cells of m^(1/3), for masses m from the upper and from the lower edge.
+    root = np.linspace(_FIRST_ROOT, 0.5 ** (1 / 3), _CELLS + 1)
+    tails = _Tail.from_edges(short, long, np.array([[0.0], [1.0]]))
+    ratios = tails.inverse(root**3, np.minimum((6 * math.pi) ** (1 / 3) * root, math.pi / 2)) / root
+    return scipy.interpolate.CubicSpline(np.arange(_CELLS + 1), ratios, axis=1).c.reshape(4, -1)
 
 
 _BLOCK = 2**14  # entries whose temporaries stay in the processor's cache
@@ -289,22 +289,6 @@ def _checked(name: str, x: Array) -> Array:
     return to_float64(values)
 
 
-def _minus_sin(x: Array, sin: Array) -> Array:
-    # ``x - sin x`` for x >= 0, without cancellation.
-    xp = array_namespace(x)
-    z = x * x
-    return xp.where(z < 1, x * z * _horner(_MINUS_SIN, z), x - sin)
-
-
-def _minus_atan(x: Array) -> Array:
-    # ``x - atan x``, without cancellation.
-    xp = array_namespace(x)
-    small = xp.abs(x) < 0.4
-    near = xp.where(small, x, 0.0)  # the others' powers may overflow
-    z = near * near
-    return xp.where(small, near * z * _horner(_MINUS_ATAN, z), x - xp.atan(x))
-
-
 def _horner(coefficients: list[float], z: Array) -> Array:
     total = coefficients[-1] * z
     for coefficient in coefficients[-2:0:-1]:
@@ -321,5 +305,7 @@ def _economised(taylor: NDArray[np.float64], high: float, degree: int) -> list[f
     return fit.convert().coef.tolist()
 
 
-_MINUS_SIN = _economised(np.array([(-1) ** k / math.factorial(2 * k + 3) for k in range(12)]), 1.0, 8)
-_MINUS_ATAN = _economised(np.array([(-1) ** k / (2 * k + 3) for k in range(24)]), 0.16, 11)
+_MINUS_SIN = [(-1) ** k / math.factorial(2 * k + 3) for k in range(13)]
+"""Coefficients of ``(x - sin x)/x³`` in x², for x <= π."""
+_MINUS_ATAN = _economised(np.array([(-1) ** k / (2 * k + 3) for k in range(40)]), (math.sqrt(2) - 1) ** 2, 11)
+"""Coefficients of ``(x - atan x)/x³`` in x², for x <= tan(π/8)."""

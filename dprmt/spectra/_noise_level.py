@@ -28,12 +28,12 @@ from dprmt.spectra._arrays import (
     MatrixT,
     array_namespace,
     check_matrices,
+    check_matrix,
     check_shape,
     detached,
-    is_tensor,
+    numbers,
     promote_half,
     singular_values,
-    to_float64,
 )
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 
@@ -44,8 +44,6 @@ ROUNDING = 2.0**-23
 REJECTED = 0.01
 """p value below which the law does not fit."""
 _DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values of one draw
-_GROWTH = 0.44  # growth of r·D at any level, per unit of log r
-_SURE = 5.0  # standard deviations from which on a property of the entries is called
 _SAME = 0.05  # relative difference of two noise levels that are called the same
 _FEWEST = 4  # values that a law is held against
 
@@ -100,7 +98,7 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
     xp, stack = array_namespace(values), detached(values).reshape(-1, *values.shape[-2:])
     filled = stack != 0
     if bool((filled.any(-1) & filled.any(-2)[..., :1]).all()) and bool(filled.any(-2).all()):
-        spectra, shape = _numbers(xp.linalg.svdvals(stack)), tuple(stack.shape[-2:])
+        spectra, shape = numbers(xp.linalg.svdvals(stack)), tuple(stack.shape[-2:])
         found = _estimates(spectra, shape, method, xp.finfo(stack.dtype).eps)
     else:
         found = np.array([_of_filled(y, method) for y in stack])
@@ -114,12 +112,7 @@ def _of_filled(y: Array, method: SigmaMethod) -> float:
     if not len(y):
         return 0.0
     y = y[:, (y != 0).any(-2)]
-    return float(_estimates(_numbers(xp.linalg.svdvals(y))[None], tuple(y.shape), method, xp.finfo(y.dtype).eps)[0])
-
-
-def _numbers(values: Array) -> Floats:
-    wide = to_float64(values)
-    return np.asarray(wide.cpu().numpy() if is_tensor(wide) else wide)
+    return float(_estimates(numbers(xp.linalg.svdvals(y))[None], tuple(y.shape), method, xp.finfo(y.dtype).eps)[0])
 
 
 def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: float) -> Floats:
@@ -227,7 +220,7 @@ def _tested(values: Floats, shape: tuple[int, int], sigma: float, spikes: int) -
     distance = float(_distance(np.sort(values), count, rest, sigma))
     size = min(count, _DRAWN)
     null = _null(size, max(size, round(size * rest / count)))
-    larger = null + _GROWTH * math.log(count / size) >= count * distance
+    larger = null + 0.44 * math.log(count / size) >= count * distance
     return distance, (1 + int(larger.sum())) / (_DRAWS + 1)
 
 
@@ -240,13 +233,13 @@ def _distance(ascending: Floats, short: int, long: int, sigma: float) -> Floats:
 @lru_cache(maxsize=64)
 def _null(short: int, long: int) -> Floats:
     # r·D of noise, from squared singular values: of bidiagonal matrices of chi variables.
-    rng = np.random.default_rng(0)
-    tridiagonal = np.zeros((_DRAWS, short, short))  # its lower half
     places = np.arange(short)
-    for matrix in tridiagonal:
-        d, e = rng.chisquare(long - places), rng.chisquare(short - 1 - places[:-1])
-        matrix[places, places] = d + np.append(0.0, e)
-        matrix[places[1:], places[:-1]] = np.sqrt(d[:-1] * e)
+    degrees = np.concatenate([long - places, short - 1 - places[:-1]])
+    d, e = np.split(np.random.default_rng(0).chisquare(degrees, (_DRAWS, len(degrees))), [short], axis=1)
+    tridiagonal = np.zeros((_DRAWS, short, short))  # its lower half
+    tridiagonal[:, places, places] = d
+    tridiagonal[:, places[1:], places[1:]] += e
+    tridiagonal[:, places[1:], places[:-1]] = np.sqrt(d[:, :-1] * e)
     values = np.sqrt(np.clip(np.linalg.eigvalsh(tridiagonal), 0.0, None))
     return short * _distance(values, short, long, 1.0)
 
@@ -288,8 +281,8 @@ def whiten(matrix: Floats, rounds: int = 20) -> tuple[Floats, Floats, Floats]:
     >>> round(float(estimate_sigma(white)), 2)
     1.0
     """
-    values = np.asarray(check_matrices("matrix", matrix), dtype=np.float64)
-    if values.ndim != 2 or not ((values != 0).any(0).all() and (values != 0).any(1).all()):
+    values = numbers(check_matrix("matrix", matrix))
+    if not ((values != 0).any(0).all() and (values != 0).any(1).all()):
         raise ParameterError("matrix", values.shape, "one matrix without rows or columns of zeros")
     squares, columns = values**2, np.ones(values.shape[1])
     for _ in range(check_count("rounds", rounds)):
@@ -325,17 +318,18 @@ def other_noise(blocks: Iterable[Floats], tall: bool = False) -> str:
         return "{} rows and {} columns are zero: leave them out".format(*empty)
     if min(m, n) < 2:
         return ""
+    sure = 5.0  # standard deviations from which on a property is called
     variance = float(rows.sum()) / (m * n)
     kurtosis = fourths / (m * n) / variance**2
     for name, sums, others, _, _ in sides:
         expected = max(kurtosis - 1, 2.0) / others
-        if float(np.var(sums / others / variance)) > expected * (1 + _SURE * math.sqrt(2 / (len(sums) - 1))) + 0.01:
+        if float(np.var(sums / others / variance)) > expected * (1 + sure * math.sqrt(2 / (len(sums) - 1))) + 0.01:
             return f"{name}s differ in scale: whiten first"
     for name, _, _, products, pairs in sides:
         correlation = products / pairs / variance
-        if abs(correlation) * math.sqrt(pairs) > _SURE and abs(correlation) > 0.02:
+        if abs(correlation) * math.sqrt(pairs) > sure and abs(correlation) > 0.02:
             return f"neighbours in a {name} are correlated ({correlation:.2f}): not white, no threshold holds"
-    if abs(kurtosis - 3) > _SURE * math.sqrt(24 / (m * n)) + 0.1:
+    if abs(kurtosis - 3) > sure * math.sqrt(24 / (m * n)) + 0.1:
         tails = "heavy" if kurtosis > 3 else "light"
         return f"entries have {tails} tails (kurtosis {kurtosis:.1f}, Gaussian 3): false alarms are not as stated"
     return ""
@@ -374,7 +368,7 @@ def screenot_threshold(observed: Any, shape: Sequence[int], rank: int) -> float:
     2.3
     """
     short, long = sorted(check_shape(shape))
-    values = np.sort(_numbers(singular_values("observed", observed)))
+    values = np.sort(numbers(singular_values("observed", observed)))
     if values.shape != (short,):
         raise ParameterError("observed", values.shape, f"of shape ({short},)")
     k = check_count("rank", rank, high=max(1, (short - 1) // 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,14 +13,8 @@ import scipy
 from numpy.typing import NDArray
 
 from dprmt import _html
-from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.spectra._arrays import (
-    MatrixT,
-    check_matrices,
-    detached,
-    is_tensor,
-    to_float64,
-)
+from dprmt._validation import ParameterError, check_real
+from dprmt.spectra._arrays import MatrixT, check_matrix, numbers
 from dprmt.spectra._noise_level import ROUNDING, NoiseFit, clear_spikes, noise_fit, other_noise, spectrum_sigma
 from dprmt.spectra._phase_transition import (
     bulk_edge,
@@ -212,20 +206,17 @@ class NoisySpectrum:
 
     def _repr_html_(self) -> str:
         names = ["observed", "clean", "shrunk", "left overlap", "right overlap"]
-        rows = [[*(f"{value:.4g}" for value in asdict(spike).values())] for spike in self.spikes[:_SHOWN]]
-        more = [_html.sentence(f"and {len(self.spikes) - _SHOWN} more")] if len(self.spikes) > _SHOWN else []
-        numbers = np.arange(1, len(self.singular_values) + 1)
+        rows = [[*(f"{value:.4g}" for value in asdict(spike).values())] for spike in self.spikes[:8]]
+        more = [_html.sentence(f"and {len(self.spikes) - 8} more")] if len(self.spikes) > 8 else []
+        positions = np.arange(1, len(self.singular_values) + 1)
         picture = _html.picture(
-            {"singular values": (numbers.tolist(), self.singular_values.tolist())},
+            {"singular values": (positions.tolist(), self.singular_values.tolist())},
             levels={"gate": self.gate},
             dots=True,
             axes=("number", "singular value"),
             title=str(self),
         )
         return _html.block(_html.sentence(str(self)), _html.table(names, rows) if rows else "", *more, picture)
-
-
-_SHOWN = 8  # spikes in a notebook
 
 
 def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) -> NoisySpectrum:
@@ -269,57 +260,11 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
     >>> [round(spike.signal, 2) for spike in spectrum.spikes]
     [0.58]
     """
-    values = _float64_matrix(matrix)
+    values = numbers(check_matrix("matrix", matrix))
     sigma = check_real("sigma", sigma, low=0.0)
     m, n = int(values.shape[0]), int(values.shape[1])
     observed = np.asarray(np.linalg.svdvals(values))
     return replace(spectrum_of_values(observed, (m, n), sigma, false_alarm, GramSpectrum(values)), matrix=values)
-
-
-def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | None = None) -> NoisySpectrum:
-    """Rebuild the spectrum from a result of :meth:`NoisySpectrum.as_dict`, at the same or another false-alarm rate.
-
-    Parameters
-    ----------
-    record : mapping
-        Mapping with ``shape``, ``sigma``, ``singular_values`` and ``false_alarm``, and optionally ``fit`` for the test
-        of the entries. All other entries follow from these.
-    false_alarm : float, optional
-        Probability in (0, 1) that a matrix of noise alone has a spike; by default as in the record.
-
-    Returns
-    -------
-    NoisySpectrum
-        Equal to the recorded spectrum if the rate is.
-
-    Raises
-    ------
-    ParameterError
-        If the record lacks one of the four, or has values that no spectrum has.
-
-    Formal guarantees
-    -----------------
-    None about privacy: the result is as private as the given values.
-
-    Examples
-    --------
-    >>> record = noisy_spectrum(np.diag([30.0, 4.0]), sigma=1.0).as_dict()
-    >>> len(noisy_spectrum_from_dict(record).spikes), len(noisy_spectrum_from_dict(record, false_alarm=1e-9).spikes)
-    (2, 1)
-    """
-    try:
-        (rows, columns), sigma = record["shape"], record["sigma"]
-        rate = record["false_alarm"] if false_alarm is None else false_alarm
-        observed = np.array(record["singular_values"], dtype=np.float64)
-        entries = str(record.get("fit", {}).get("entries", ""))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise ParameterError("record", sorted(record), "with shape, sigma, false_alarm, singular_values") from None
-    m, n = check_count("shape", rows), check_count("shape", columns)
-    sigma = check_real("sigma", sigma, low=0.0)
-    finite = observed.shape == (min(m, n),) and np.isfinite(observed).all() and observed[-1] >= 0
-    if not finite or (np.diff(observed) > 0).any():
-        raise ParameterError("singular_values", observed.shape, f"{min(m, n)} numbers >= 0, the largest first")
-    return spectrum_of_values(observed, (m, n), sigma, rate, entries=entries)
 
 
 def spectrum_of_values(
@@ -328,11 +273,8 @@ def spectrum_of_values(
     sigma: float,
     false_alarm: float,
     matrix: GramSpectrum | None = None,
-    entries: str = "",
 ) -> NoisySpectrum:
-    """Build the spectrum of singular values in decreasing order; the entries of a matrix are tested, or ``entries`` is
-    used.
-    """
+    """Build the spectrum of singular values in decreasing order, and test the entries of the matrix if it is given."""
     if sigma == 0:
         return _without_noise(observed, shape, false_alarm)
     edge, threshold, kappa = bulk_edge(shape, sigma), detection_threshold(shape, sigma), kappa_for(shape, false_alarm)
@@ -342,6 +284,7 @@ def spectrum_of_values(
     own = spectrum_sigma(observed, shape, ROUNDING)
     clear = clear_spikes(observed, shape, own)
     clear = clear if 4 * clear <= len(observed) else min(clear, clear_spikes(observed, shape, sigma))
+    entries = ""
     if matrix is not None and 4 * clear <= len(observed):  # else little would be left
         entries = other_noise(matrix.blocks(without=clear), matrix.tall)
     fit = noise_fit(observed, shape, sigma, len(spikes), entries)
@@ -414,14 +357,6 @@ class GramSpectrum:
 def largest_entry(matrix: NDArray[Any]) -> float:
     """Return the largest absolute value; NaN if there is one among the entries."""
     return max(float(matrix.max()), -float(matrix.min()))
-
-
-def _float64_matrix(matrix: Any) -> Floats:
-    values = check_matrices("matrix", matrix)
-    if values.ndim != 2:
-        raise ParameterError("matrix", tuple(values.shape), "one matrix: an array with two axes")
-    wide = to_float64(detached(values))
-    return np.asarray(wide.cpu().numpy() if is_tensor(wide) else wide)
 
 
 def _spikes(observed: Floats, shape: tuple[int, int], sigma: float) -> tuple[Spike, ...]:

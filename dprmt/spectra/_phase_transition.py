@@ -20,21 +20,22 @@ import math
 from collections.abc import Sequence
 from typing import get_args
 
+import numpy as np
+
 from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.spectra._arrays import (
-    Array,
     ArrayT,
     MatrixT,
     array_namespace,
     cast_like,
     check_shape,
+    float64_like,
     keeps_labels,
     singular_values,
     sort_descending,
 )
 from dprmt.spectra._formulas import (
     Loss,
-    NoiseScales,
     checked_scales,
     invert_spike_map,
     mapped_spikes,
@@ -280,27 +281,15 @@ def predicted_spectrum(signals: MatrixT, shape: Sequence[int], sigma: float) -> 
     count = min(m, n)
     if values.ndim < 1 or values.shape[-1] > count:
         raise ParameterError("signals", tuple(values.shape), f"an array of shape (..., r) with r <= {count}")
-    values = _padded_descending(values, count)
-    return cast_like(values if sigma == 0 else _spikes_and_bulk(values, m, n, sigma, scales), signals)
-
-
-def _padded_descending(values: Array, count: int) -> Array:
-    # Sort the last axis downwards and fill it with zeros up to ``count``.
-    xp = array_namespace(values)
-    shape = (*values.shape[:-1], count - values.shape[-1])
-    zeros = xp.zeros(shape, dtype=values.dtype, device=values.device)
-    return xp.concat([sort_descending(values), zeros], -1)
-
-
-def _spikes_and_bulk(signals: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> Array:
-    # Spikes where the signal is above the threshold, quantiles of the bulk after them.
-    xp = array_namespace(signals)
-    spikes = scales.threshold.below(signals) > 0
-    position = xp.cumsum(xp.ones_like(signals), -1)
+    xp, missing = array_namespace(values), (*values.shape[:-1], count - values.shape[-1])
+    values = xp.concat([sort_descending(values), float64_like(np.zeros(missing), values)], -1)
+    if sigma == 0:
+        return cast_like(values, signals)
+    spikes = scales.threshold.below(values) > 0  # and after them quantiles of the bulk
     number = xp.sum(1.0 * spikes, -1)[..., None]
-    from_top = (position - number - 0.5) / xp.clip(signals.shape[-1] - number, 1.0, None)
+    from_top = (float64_like(np.arange(count) + 0.5, values) - number) / xp.clip(count - number, 1.0, None)
     bulk = MarchenkoPastur((m, n), sigma).ppf(1 - xp.clip(from_top, 0.0, 1.0))
-    return xp.where(spikes, mapped_spikes(signals, m, n, sigma, scales), bulk)
+    return cast_like(xp.where(spikes, mapped_spikes(values, m, n, sigma, scales), bulk), signals)
 
 
 @keeps_labels

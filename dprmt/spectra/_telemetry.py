@@ -284,10 +284,6 @@ def _martingale_interval(
     return np.maximum(low, 0.0), np.maximum(high, 0.0)
 
 
-_TINY = 1e-200  # replaces a variance of 0: the interval is then wide
-_LARGEST = 0.5  # largest u·s²|D|, for the bound of the logarithm and the change of variables
-
-
 @dataclass(frozen=True)
 class UpdateProducts:
     """Inner products of updates with the noisy gradients before and after them, and the updates' response to noise.
@@ -502,9 +498,9 @@ def slope_combination(
     x = math.log(2 / check_real("failure", failure, low=1e-12, high=0.5))
     squared, largest = as_numbers(products.squared_response), as_numbers(products.largest_response)
     guess = (a**2 + b**2) * squared if expected is None else _variance(expected, a, b)
-    guess = np.maximum(guess + a**2 * squared, _TINY)
+    guess = np.maximum(guess + a**2 * squared, 1e-200)  # of 0: the interval is then wide
     u = np.sqrt(2 * x / guess)  # at which x/u + u·guess/2 is least
-    known = abs(a) * u * largest <= _LARGEST
+    known = abs(a) * u * largest <= 0.5  # for the bound of the logarithm and the change of variables
     spread = _variance(products, a, b) + a**2 * squared / (1 - np.where(known, abs(a) * u * largest, 0.0))
     half = np.where(known, x / u + u / 2 * spread, np.inf)
     value = a * (as_numbers(products.before) + as_numbers(products.noise_before)) + b * as_numbers(products.after)

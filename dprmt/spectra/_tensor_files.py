@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+import scipy
 
 Reader: TypeAlias = Callable[[], Any]
 _T = TypeVar("_T")
@@ -166,21 +167,18 @@ def _open_safetensors(path: Path) -> dict[str, Reader]:
     header.pop("__metadata__", None)
 
     def read(entry: Mapping[str, Any]) -> Any:
-        return _read_safetensor(path, start + entry["data_offsets"][0], entry["dtype"], entry["shape"])
+        dtype, shape = entry["dtype"], entry["shape"]
+        code = "u1" if dtype in _EIGHT_BITS else _SAFETENSORS.get(dtype)
+        if code is None:
+            return np.broadcast_to(np.zeros((), "V1"), shape)
+        values = np.fromfile(path, code, math.prod(shape), offset=start + entry["data_offsets"][0]).reshape(shape)
+        if dtype == "BF16":
+            wide = values.astype(np.uint32)
+            wide <<= 16
+            return wide.view(np.float32)
+        return _EIGHT_BITS[dtype][values].view(EightBit) if dtype in _EIGHT_BITS else values
 
     return {name: partial(read, entry) for name, entry in header.items()}
-
-
-def _read_safetensor(path: Path, offset: int, dtype: str, shape: list[int]) -> Any:
-    code = "u1" if dtype in _EIGHT_BITS else _SAFETENSORS.get(dtype)
-    if code is None:
-        return np.broadcast_to(np.zeros((), "V1"), shape)
-    values = np.fromfile(path, code, math.prod(shape), offset=offset).reshape(shape)
-    if dtype == "BF16":
-        wide = values.astype(np.uint32)
-        wide <<= 16
-        return wide.view(np.float32)
-    return _EIGHT_BITS[dtype][values].view(EightBit) if dtype in _EIGHT_BITS else values
 
 
 def _needing(module: str, install: str) -> Any:
@@ -234,20 +232,14 @@ def _open_hdf5(path: Path, by_columns: bool = False) -> dict[str, Reader]:
 
 
 def _open_mat(path: Path) -> dict[str, Reader]:
-    from scipy import io
+    def read(name: str) -> Any:
+        values = scipy.io.loadmat(path, appendmat=False, variable_names=[name])[name]
+        return values.toarray() if hasattr(values, "toarray") else values
 
     try:
-        names = [name for name, _, _ in io.whosmat(path, appendmat=False)]
+        return {name: partial(read, name) for name, _, _ in scipy.io.whosmat(path, appendmat=False)}
     except NotImplementedError:  # version 7.3 is HDF5
         return _open_hdf5(path, by_columns=True)
-    return {name: partial(_read_mat, path, name) for name in names}
-
-
-def _read_mat(path: Path, name: str) -> Any:
-    from scipy import io
-
-    values = io.loadmat(path, appendmat=False, variable_names=[name])[name]
-    return values.toarray() if hasattr(values, "toarray") else values
 
 
 def _leaves(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,10 +10,11 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt._rounding import round_down, round_up
-from dprmt._validation import check_real
+from dprmt._validation import ParameterError, check_real
 from dprmt.accounting import AddRemove, Composition, Group, PrivacyBounds, worst_of
 from dprmt.statements._claim import claim
 from dprmt.statements._sentences import (
+    ONE_RUN,
     norms_sentence,
     relation_sentence,
     release_sentence,
@@ -28,7 +29,10 @@ LEAST_DELTA = 1e-10
 RELEASED = ("the trained parameters after every step, and whatever is computed from them",)
 _PUBLIC = "the number of samples, names of labels, and all that a recipe says: public"
 _PUBLIC_CONSTANTS = "names of labels, and all that a recipe says, chosen without the number of samples: public"
-_NOT_VERIFIED = "No statement for `dprmt verify`: its small program does not know this mechanism or what is released."
+_NOT_VERIFIED = (
+    "No statement for `dprmt verify`: a mechanism or a release of this run is outside its small program; the page"
+    " `theory/verifier.md` lists which, with the reasons."
+)
 _VERIFIED = (
     "`{}`, given this card as JSON, proves or refutes every end of ε above in ball arithmetic, with a small program"
     " that shares no code with the accountant."
@@ -179,7 +183,7 @@ def privacy_card(
     Raises
     ------
     ParameterError
-        If ``delta`` lies outside its range.
+        If ``delta`` lies outside its range, or ``run`` is no composition.
 
     Formal guarantees
     -----------------
@@ -196,6 +200,8 @@ def privacy_card(
     '# Privacy card'
     """
     delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+    if not isinstance(run, Composition):
+        raise ParameterError("run", type(run).__name__, ONE_RUN, "make one report for each run on disjoint data")
     epsilon, mu, advantage, rate = _numbers(run, delta)
     relation = run.neighbours.of if isinstance(run.neighbours, Group) else run.neighbours
     hidden = isinstance(relation, AddRemove)  # (N0): then the number of samples is what neighbours differ in

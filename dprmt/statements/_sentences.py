@@ -7,6 +7,7 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt._rounding import round_down
+from dprmt._validation import ParameterError
 from dprmt.accounting import (
     DPSGD,
     AddRemove,
@@ -30,6 +31,8 @@ from dprmt.accounting import (
     ReplaceOne,
     Sampling,
 )
+
+ONE_RUN = "a composition: of parallel runs each has its own statement, and the largest ε holds for all"
 
 
 def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: str) -> str:
@@ -56,6 +59,8 @@ def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: st
     >>> print(statement(run.epsilon(1e-5), run, epsilon="ε ≤ 0.8", delta="δ = 1e-5")[:85])
     Training runs DP-SGD for T = 100 steps on batches by Poisson sampling at rate q = 0.0
     """
+    if not isinstance(run, Composition):
+        raise ParameterError("run", type(run).__name__, ONE_RUN, "state each run on disjoint data")
     if math.isinf(worst.upper):
         return "No finite bound could be certified for this run; nothing may be claimed."
     return (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dprmt._rounding import round_down, round_up
 from dprmt._validation import check_real
-from dprmt.accounting import DPSGD, ExactNorms, Neighbours, Norms, PrivacyBounds, ZeroOut
+from dprmt.accounting import DPSGD, ExactNorms, Neighbours, Norms, PrivacyBounds, Release, ZeroOut, compose
 from dprmt.testing._strategies import require, search
 
 CERTIFIED = "A claimed ε is not below a certified lower bound of the true one (docs/theory/randomized_clipping.md, §6)."
@@ -35,7 +35,7 @@ def check_accountant(
     *,
     norms: Norms = ExactNorms(),
     neighbours: Neighbours = ZeroOut(),
-    mechanism: Callable[[float, float], DPSGD] | None = None,
+    mechanism: Callable[[float, float], DPSGD | Release] | None = None,
     loosest: float | None = None,
     slack: float = 0.01,
     convex: bool = True,
@@ -58,8 +58,9 @@ def check_accountant(
         Which data sets the claim holds for. An accountant of Poisson sampling with zero-out or add-remove neighbours
         is wrong for ``ReplaceOne()``.
     mechanism : callable, optional
-        ``mechanism(noise_multiplier, sample_rate)`` returns the :class:`dprmt.DPSGD` that is claimed about: with
-        batches of a fixed or largest size, in turn, or with ``beside``. Instead of ``norms`` and ``neighbours``.
+        ``mechanism(noise_multiplier, sample_rate)`` returns what is claimed about, instead of ``norms`` and
+        ``neighbours``: a :class:`dprmt.DPSGD` with any sampling and ``beside``, or a release. Steps count epochs where
+        its sampling has epochs.
     loosest : float, optional
         Largest relative excess over the certified upper bound, >= 0. By default a loose accountant passes.
     slack : float
@@ -103,7 +104,8 @@ def check_accountant(
 
     @cache
     def certified(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> Mapping[Any, PrivacyBounds]:
-        return make(noise_multiplier, sample_rate).epsilon_by_direction(steps=steps, delta=delta)
+        one = make(noise_multiplier, sample_rate)
+        return compose([(one, steps * (one.sampling.steps_per_epoch or 1))]).epsilon_by_direction(delta)
 
     def claim(**run: Any) -> float:
         answer = asked(run["noise_multiplier"], run["sample_rate"], run["steps"], run["delta"])

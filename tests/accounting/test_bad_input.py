@@ -25,12 +25,6 @@ BAD = {
     "sampling": [0.0, 1.1, -0.1, math.nan, "0.1", None, 1e-12, True],
     "norms": [None, 32, "exact", Hutchinson],
 }
-BAD_PROBES = {
-    "probes": [1, 0, -3, 2.5, 8.0, "8", True, None, 10**9],
-    "secret": ["nobody", "", None, 1],
-    "rank": [0, -1, 2.5, "4", True],
-    "analysis": ["loose", "", None, 3],
-}
 
 
 def refusals(cases: dict[str, list[Any]]) -> list[tuple[str, Any]]:
@@ -42,14 +36,6 @@ def test_mechanisms(name: str, value: Any) -> None:
     with pytest.raises(ParameterError) as caught:
         DPSGD(**{"noise_multiplier": 1.0, "sampling": 0.1} | {name: value})
     assert (caught.value.name, caught.value.value) == (name, value) or value != value
-    assert str(caught.value) == f"{name} must be {caught.value.allowed}, got {value!r}"
-
-
-@pytest.mark.parametrize(("name", "value"), refusals(BAD_PROBES))
-def test_norms(name: str, value: Any) -> None:
-    with pytest.raises(ParameterError) as caught:
-        Hutchinson(**{"probes": 8, "secret": False} | {name: value})
-    assert (caught.value.name, caught.value.value) == (name, value)
     assert str(caught.value) == f"{name} must be {caught.value.allowed}, got {value!r}"
 
 

@@ -200,23 +200,6 @@ def test_infinite_mass_composes_as_the_complement_of_never(phases):
     assert loss.infinite == pytest.approx(float(exact_infinite(phases)), rel=1e-14)
 
 
-def test_repeated_numpy_convolution_agrees():
-    """Sixty-fold np.convolve of a step with 41 losses, without tilt: total variation within the error bound."""
-    rng = np.random.default_rng(5)
-    step = pmf(np.arange(-20, 21), rng.dirichlet(np.ones(41)), mesh=0.01)
-    naive = np.array([1.0])
-    for _ in range(60):
-        naive = np.convolve(naive, step.mass)
-    loss = composed([(step, 60)], 0.0, window([(step, 60)], 0.0))
-    place = np.round(loss.losses / 0.01).astype(int) + 20 * 60
-    inside = (place >= 0) & (place < naive.size)
-    untilted = loss.mass * np.exp(loss.log_scale)
-    distance = np.abs(untilted[inside] - naive[place[inside]]).sum() + untilted[~inside].sum()
-    lost = naive.sum() - naive[place[inside]].sum()
-    assert distance + lost <= loss.error
-    assert loss.error < 1e-8
-
-
 @pytest.mark.parametrize("count", [10**3, 10**5, 10**6])
 def test_many_steps_match_the_binomial_law(count):
     """A two-valued loss composes to a binomial one: δ(ε) in closed form, for up to a million steps."""
@@ -242,30 +225,6 @@ def test_many_steps_match_the_binomial_law(count):
 
 
 # ------------------------------------------------------------------------------------------ heterogeneous composition
-
-
-@given(schedules, st.randoms())
-def test_the_order_of_phases_does_not_matter(phases, random):
-    """Shuffled phases give the same law up to the error bound."""
-    shuffled = list(phases)
-    random.shuffle(shuffled)
-    tilt = best_tilt(phases, epsilon=1.0)
-    span = window(phases, tilt)
-    one, other = composed(phases, tilt, span), composed(shuffled, tilt, span)
-    assert np.abs(one.mass - other.mass).sum() <= one.error
-    assert one.log_scale == pytest.approx(other.log_scale, rel=1e-12, abs=1e-12)
-    assert one.infinite == pytest.approx(other.infinite, rel=1e-12)
-
-
-@given(steps(), st.integers(1, 9), st.integers(1, 9))
-def test_splitting_a_phase_changes_nothing(step, first, second):
-    """T₁ + T₂ steps in one phase or in two: the same law up to the error bound."""
-    tilt = best_tilt([(step, first + second)], epsilon=1.0)
-    span = window([(step, first + second)], tilt)
-    one = composed([(step, first + second)], tilt, span)
-    two = composed([(step, first), (step, second)], tilt, span)
-    assert np.abs(one.mass - two.mass).sum() <= one.error
-    assert one.infinite == pytest.approx(two.infinite, rel=1e-12)
 
 
 def test_phases_of_very_different_size_meet_on_one_mesh():

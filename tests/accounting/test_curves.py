@@ -12,10 +12,9 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD, Hutchinson, PrivacyCurve, RandomAllocation, compose
+from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, compose
 from dprmt.accounting.basics import PrivacyBounds
 from dprmt.accounting.composition import InconsistentBoundsError
-from dprmt.accounting.pairs import LossPMF
 from dprmt.accounting.questions._step_counts import Brackets
 
 # ----------------------------------------------------------------------------------------- closed forms
@@ -110,24 +109,6 @@ def test_epochs_of_random_allocation():
 # ------------------------------------------------------------------------------------------- the parts
 
 
-def literal_delta(pmf, steps, epsilon):
-    """δ of a small law by direct convolution."""
-    dense = np.zeros(pmf.index[-1] - pmf.index[0] + 1)
-    dense[pmf.index - pmf.index[0]] = pmf.mass
-    total = np.ones(1)
-    for _ in range(steps):
-        total = np.convolve(total, dense)
-    losses = (steps * pmf.index[0] + np.arange(total.size)) * pmf.mesh
-    return float(np.sum(total * np.maximum(-np.expm1(epsilon - losses), 0.0)))
-
-
-def small_law(infinite=0.0):
-    index = np.arange(-40, 61)
-    mass = np.exp(-(((index - 8) / 14.0) ** 2))
-    mass *= (1.0 - infinite) / mass.sum()
-    return LossPMF(index, mass, 0.02, infinite)
-
-
 def test_brackets_serve_their_neighbours_and_contradictions_are_errors():
     brackets = Brackets(np.array([10, 20, 30]), 1e-3, np.zeros(3))
     brackets.add(np.array([1]), np.array([1.0]), np.array([1.0005]))
@@ -178,14 +159,6 @@ def test_bad_input_is_one_sentence(call, message):
 
 
 ALLOCATED = DPSGD(1.0, RandomAllocation(10))
-
-
-def test_a_curve_is_a_sequence_of_bounds():
-    curve = DPSGD(2.0, 0.1).epsilon(steps=np.array([5, 1]), delta=1e-3)
-    assert isinstance(curve, PrivacyCurve)
-    assert len(curve) == 2
-    assert [tuple(bounds) for bounds in curve] == [tuple(curve[0]), tuple(curve[1])]
-    assert curve[0].upper > curve[1].upper
 
 
 def test_a_curve_is_zero_only_where_all_steps_together_can_be() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
-from dprmt.accounting import DPSGD, Hutchinson, compose
+from dprmt import ParameterError
+from dprmt.accounting import DPSGD, Group, Hutchinson, calibrate, compose
 
 RATE = 2000 / 67349
 SETTINGS = {
@@ -41,6 +43,35 @@ def test_a_sound_answer(name: str) -> None:
     assert least <= upper
     if most < 900:
         assert upper <= 1.05 * most + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "steps", "delta", "value", "width"),
+    [(0.1, 0.001, 100, 1e-9, 267.37, 1e-3), (0.03, 0.01, 1000, 1e-5, None, 2e-3)],
+)
+def test_little_noise_has_an_epsilon_and_soon(
+    sigma: float, rate: float, steps: int, delta: float, value: float | None, width: float
+) -> None:
+    """From above it was ∞, and without an answer in 92 seconds; the value is of an integral of its own."""
+    start = time.process_time()
+    found = DPSGD(sigma, rate).epsilon(steps=steps, delta=delta)
+    assert time.process_time() - start < 5.0
+    assert found.upper <= (1 + width) * found.lower
+    assert value is None or found.lower <= value <= found.upper
+
+
+def test_six_deltas_of_a_group_are_answered_at_once() -> None:
+    start = time.process_time()
+    deltas = DPSGD(1.0, 0.01, neighbours=Group(4)).delta(steps=33_287, epsilon=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert time.process_time() - start < 3.0
+    assert all(bounds.lower <= bounds.upper <= 1.0 for bounds in deltas)
+
+
+def test_noise_below_what_is_looked_for_is_said_soon() -> None:
+    start = time.process_time()
+    with pytest.raises(ParameterError, match=r"target_epsilon must be so small that .* noise multiplier >= 0\.01"):
+        calibrate(DPSGD(1.0, 0.01), steps=1000, target_epsilon=1e6, delta=1e-5)
+    assert time.process_time() - start < 5.0
 
 
 def test_near_zero_the_answer_does_not_depend_on_a_mesh() -> None:
@@ -82,3 +113,14 @@ def test_adding_a_sample_never_costs_more_than_its_largest_loss(probes, rate: fl
         most = -steps * math.log1p(-rate)
         assert bounds.lower <= most * (1 + 1e-12) <= bounds.upper
         assert compose([(run, steps)]).delta_by_direction(1.001 * most)["add"].lower == 0.0
+
+
+@pytest.mark.parametrize("steps", [1, 2, 10])
+@pytest.mark.parametrize("noise", [1e-3, 1e-2])
+def test_losses_beyond_underflow_have_ends(noise: float, steps: int) -> None:
+    """The gaussian mechanism, whose ε at δ is μ²/2 + μ·(about 4.3), as large as it is."""
+    mu = steps**0.5 / noise
+    for bounds in compose([(DPSGD(noise, 1.0), steps)]).epsilon_by_direction(1e-5).values():
+        assert bounds.lower <= mu * (mu / 2 + 4.4)
+        assert bounds.upper >= mu * (mu / 2 + 4.2)
+    assert DPSGD(noise, 1.0).delta(steps=steps, epsilon=5.0).upper == pytest.approx(1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +20,7 @@ from dprmt.accounting import (
     FixedSize,
     GaussianRelease,
     Hutchinson,
+    Poisson,
     ReplaceOne,
     ZeroOut,
     calibrate,
@@ -156,6 +158,36 @@ def test_no_end_contradicts_poisson_sampling_or_the_bound_by_renyi_divergence() 
     zeroed = DPSGD(1.0, BATCHES).epsilon(steps=STEPS, delta=DELTA)
     assert DPSGD(1.0, RATE).epsilon(steps=STEPS, delta=DELTA).upper < zeroed.lower
     assert zeroed.lower <= replaced.upper < renyi
+
+
+@pytest.mark.parametrize("delta", [1e-16, 1e-20, 1e-60, 1e-150])
+def test_no_rounding_puts_mass_beyond_the_largest_loss(delta: float) -> None:
+    """To add the sample, each step's loss is bounded: no lower end of ε exceeds as many times the bound."""
+    member = FixedSizeStep(1.0, BATCHES.rate, is_replacement=False).pairs(0, 0.0)[1]
+    most = -float(member.loss(np.linspace(0.0, 2.0, 100_001)).min())
+    added = DPSGD(1.0, BATCHES).run(steps=STEPS).epsilon_by_direction(delta)["add"]
+    assert added.lower <= STEPS * most * (1.0 + 1e-6)
+
+
+@pytest.mark.parametrize("neighbours", [ZeroOut(), ReplaceOne()])
+@pytest.mark.parametrize(
+    ("sigma", "batches", "steps", "delta"),
+    [(1.1, FixedSize(256, 60_000), 14_062, 1e-5), (20.0, FixedSize(50_000, 10**6), 100_000, 1e-9)],
+)
+def test_it_takes_no_more_than_three_times_as_long_as_poisson_sampling(
+    neighbours: ZeroOut | ReplaceOne, sigma: float, batches: FixedSize, steps: int, delta: float
+) -> None:
+    """The slowest of fourteen settings; the best of five, so that another process does not decide."""
+
+    def seconds(sampling: Poisson | FixedSize) -> float:
+        def once() -> float:
+            start = time.process_time()
+            DPSGD(sigma, sampling, neighbours=neighbours).epsilon(steps=steps, delta=delta)
+            return time.process_time() - start
+
+        return min(once() for _ in range(5))
+
+    assert seconds(batches) <= 3.0 * seconds(Poisson(batches.rate))
 
 
 def test_every_question_has_an_answer() -> None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
@@ -64,33 +62,6 @@ def test_cells_of_coin_mixtures_hold_the_literal_curve(size: int, is_replacement
     assert np.all(above - below <= 3e-3 * np.maximum(1.0 - exact, exact))
     assert float(cells.p.sum()) + cells.p_below + cells.p_above == pytest.approx(1.0, abs=1e-12)
     assert float(cells.q.sum()) + cells.q_below + cells.q_above == pytest.approx(1.0, abs=1e-12)
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    angle=st.floats(0.0, math.pi),
-    lengths=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
-    q=st.floats(0.01, 1.0),
-    loss=st.floats(-1.0, 1.0),
-)
-def test_opposite_gradients_of_full_length_are_the_worst(
-    angle: float, lengths: tuple[float, float], q: float, loss: float
-) -> None:
-    """(N1): E_γ of any two gradients in a plane, summed over a grid, is at most that of the pair."""
-    axis = np.arange(-8.0, 8.0, 0.04)
-    x, y = np.meshgrid(axis, axis)
-    base = np.exp(-(x**2 + y**2) / 2) * 0.04**2 / (2 * math.pi)
-
-    def tilted(length: float, direction: float) -> Array:
-        along = math.cos(direction) * x + math.sin(direction) * y
-        return np.asarray(1.0 - q + q * np.exp(length * along - length**2 / 2))
-
-    def divergence(u: float, v: float, between: float) -> float:
-        return float((np.maximum(tilted(u, 0.0) - math.exp(loss) * tilted(v, between), 0.0) * base).sum())
-
-    assert divergence(*lengths, angle) <= divergence(1.0, 1.0, math.pi) + 1e-4 * q
-    if angle < 3.0:
-        assert divergence(1.0, 1.0, angle) < divergence(1.0, 1.0, math.pi)
 
 
 def spectrum(draw: np.random.Generator, size: int) -> Array:

@@ -154,7 +154,7 @@ def assert_one_step(mechanism, truth: OneStep, delta: float, width: float = 1e-2
         assert bounds.upper - bounds.lower <= width * max(1.0, exact), direction
 
 
-@pytest.mark.parametrize("delta", [0.05, 1e-3, 1e-6, 1e-12, 1e-18])
+@pytest.mark.parametrize("delta", [0.05, 1e-6, 1e-18])
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 1.0), (0.5, 0.3), (1.0, 1e-2), (3.0, 0.9), (0.8, 1e-4)])
 def test_one_step_of_dpsgd_matches_the_subsampled_gaussian_mechanism(sigma, q, delta):
     """Both directions of one step, for δ from 0.05 to 1e-18; within 1e-2 of each other for all but the last.
@@ -164,7 +164,7 @@ def test_one_step_of_dpsgd_matches_the_subsampled_gaussian_mechanism(sigma, q, d
     assert_one_step(DPSGD(sigma, q), OneStep(sigma, q), delta, width=1e-2 if delta > 1e-15 else 1.0)
 
 
-@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10, 1e-16])
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-16])
 @pytest.mark.parametrize(("sigma", "steps"), [(1.0, 1), (1.0, 10), (5.0, 100), (40.0, 10_000), (0.4, 3)])
 def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
     """Q = 1: T steps are one step with μ = √T/σ, and the upper bound is within 1e-3 of it."""
@@ -174,7 +174,7 @@ def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
     assert truth - 1e-9 <= bounds.upper <= truth + 1e-3 * max(1.0, truth)
 
 
-@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+@pytest.mark.parametrize("delta", [1e-2, 1e-9])
 @pytest.mark.parametrize("analysis", ["tight", "envelope"])
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 1.0, 1.0), (32, 1.0, 0.03), (16, 2.0, 0.5), (256, 0.7, 0.01)])
 def test_one_step_of_randomized_clipping_with_public_probes(probes, sigma, q, analysis, delta):
@@ -183,7 +183,7 @@ def test_one_step_of_randomized_clipping_with_public_probes(probes, sigma, q, an
     assert_one_step(mechanism, OneStep(sigma, q, probes, analysis), delta)
 
 
-@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+@pytest.mark.parametrize("delta", [1e-2, 1e-9])
 @pytest.mark.parametrize("analysis", ["tight", "envelope"])
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 4.0, 1.0), (32, 1.0, 0.03), (16, 2.0, 0.5), (256, 0.7, 0.01)])
 def test_one_step_of_randomized_clipping_with_secret_probes(probes, sigma, q, analysis, delta):
@@ -204,7 +204,7 @@ def test_one_step_stays_sound_where_the_tail_of_z_decides(probes, sigma, q, anal
     assert_one_step(mechanism, OneStep(sigma, q, probes, analysis, secret), delta, width=np.inf)
 
 
-@pytest.mark.parametrize("delta", [1e-12, 1e-14, 1e-16, 1e-18])
+@pytest.mark.parametrize("delta", [1e-12, 1e-18])
 @pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 4.0, 0.5), (64, 4.0, 1.0), (64, 2.0, 0.1)])
 def test_one_step_stays_sound_for_tiny_deltas(probes, sigma, q, secret, delta):
@@ -234,7 +234,7 @@ CURVES = [
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 @pytest.mark.parametrize(("probes", "sigma", "q", "analysis"), CURVES)
-@pytest.mark.parametrize("bins", [16, 64])
+@pytest.mark.parametrize("bins", [16])
 def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, secret, direction, bins):
     """H_α at every α in e^[-3, 12], not only near the answer: what composition needs, ε < 0 included."""
     step = ClippingStep(sigma, q, Hutchinson(probes, secret=False, analysis=analysis).law(), secret)
@@ -363,12 +363,3 @@ def test_400_steps_lie_between_worst_case_roundings(analysis, secret, direction)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_400_exact_steps_lie_between_worst_case_roundings(direction):
     assert_bracketed(1.0, None, "exact", False, direction)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
-@pytest.mark.parametrize("analysis", ["tight", "envelope"])
-@pytest.mark.parametrize(("sigma", "probes"), [(0.8, 64), (2.0, 32), (1.5, 12)])
-def test_400_steps_lie_between_worst_case_roundings_elsewhere(sigma, probes, analysis, secret, direction):
-    assert_bracketed(sigma, probes, analysis, secret, direction)

@@ -20,24 +20,16 @@ Array = NDArray[np.float64]
 DRAWS = 100_000
 SETTINGS = [
     (ExactNorms(), ReplaceOne(), 1.0, 0.1, 10, 1.0),
-    (ExactNorms(), ReplaceOne(), 0.6, 0.02, 20, 1.0),
-    (ExactNorms(), ReplaceOne(), 2.0, 0.5, 5, 0.7),
     (ExactNorms(), ReplaceOne(), 3.0, 1.0, 8, 1.5),
     (ExactNorms(), Group(2), 1.0, 0.1, 10, 1.0),
-    (ExactNorms(), Group(4), 2.0, 0.05, 20, 1.0),
     (ExactNorms(), Group(8), 4.0, 0.2, 5, 1.0),
     (ExactNorms(), Group(3), 1.5, 1.0, 1, 2.0),
     (Hutchinson(16, secret=False), ReplaceOne(), 1.0, 0.1, 10, 1.0),
-    (Hutchinson(32, secret=False), ReplaceOne(), 0.7, 0.05, 8, 1.0),
-    (Hutchinson(64, secret=False), ReplaceOne(), 2.0, 0.3, 10, 1.0),
     (Hutchinson(128, secret=False), ReplaceOne(), 1.5, 0.2, 6, 0.5),
     (Hutchinson(16, secret=False), Group(2), 1.2, 0.1, 10, 1.0),
-    (Hutchinson(32, secret=False), Group(2), 1.0, 0.05, 8, 1.0),
-    (Hutchinson(64, secret=False), Group(4), 2.0, 0.1, 6, 1.0),
     (Hutchinson(128, secret=False), Group(8), 4.0, 0.1, 5, 0.7),
     (Hutchinson(8, secret=True), ReplaceOne(), 1.0, 0.1, 10, 1.0),
     (Hutchinson(16, secret=True), ReplaceOne(), 0.7, 0.05, 8, 1.0),
-    (Hutchinson(32, secret=True), ReplaceOne(), 2.0, 0.3, 10, 1.0),
     (Hutchinson(64, secret=True), ReplaceOne(), 1.5, 1.0, 2, 2.0),
 ]
 

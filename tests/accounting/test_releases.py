@@ -167,6 +167,21 @@ def test_pure_privacy_is_never_above_its_plain_sum() -> None:
         compose([LaplaceRelease(2.0), GaussianRelease(2.0)]).epsilon(0.0)
 
 
+@pytest.mark.parametrize(
+    ("phases", "delta", "epsilon"),
+    [
+        ([(LaplaceRelease(0.05), 3)], 1e-5, 60.0),
+        ([(LaplaceRelease(0.2), 3)], 1e-5, 15.0),
+        ([(ApproximateRelease(0.5, 0.0), 3)], 1e-9, 1.5),
+    ],
+)
+def test_a_large_loss_of_sizeable_mass_has_an_end_from_below(phases: Any, delta: float, epsilon: float) -> None:
+    """Almost the plain sum; at a tilt that suits the loss itself, errors a node below it hid it: from below 0."""
+    found = compose(phases).epsilon(delta)
+    assert epsilon * (1 - 1e-3) <= found.lower <= found.upper == epsilon
+    assert found.is_narrow
+
+
 def test_disclosure_in_a_trade_off_function() -> None:
     """With probability d told apart for certain; else randomized response, β = 1 - e^ε α down to the diagonal."""
     d, epsilon, alpha = 0.1, 1.0, np.array([0.0, 0.1, 0.5, 0.95, 1.0])

@@ -68,13 +68,6 @@ def test_commands_parse_and_one_setting_has_one_answer(capsys: pytest.CaptureFix
     assert len(capsys.readouterr().out.splitlines()) > 5
 
 
-def test_installing_comes_early_and_trains_what_is_named_later() -> None:
-    lines = TEXT.splitlines()
-    install = [number for number, line in enumerate(lines) if line.startswith("pip install")]
-    assert max(install) < 25
-    assert "[demo]" in lines[install[-1]]
-
-
 def test_exact_norms_take_no_longer_than_estimates_and_less_than_the_peer() -> None:
     """Of the three panels beside it: as fast as Hutch++, and at most half of Opacus' time beyond a step's own."""
     path = README.parent / "benchmarks" / "results" / "step.json"

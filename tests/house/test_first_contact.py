@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
 import sys
-import time
-import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dprmt.cli import _terminal, main
-from dprmt.cli._terminal import text_table
+from dprmt.cli import main
 
 RUN = ("--noise-multiplier", "1", "--sample-rate", "0.03", "--steps", "10", "--delta", "1e-5")
 
@@ -43,52 +39,6 @@ def test_a_spectrum_needs_the_core_alone(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "A value is above the gate" in done.stdout
-
-
-def test_tables_fit_a_narrow_terminal() -> None:
-    rows = [["1.25", f"encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
-    lines = text_table(["top", "matrix"], rows, width=30).splitlines()
-    assert max(map(len, lines)) <= 30
-    assert lines[2] == "1.25  …ntion.self.query.weight"
-    wide = text_table(["top", "matrix"], rows).splitlines()
-    assert wide[2].endswith(rows[0][1])
-    assert text_table(["", "木"], [["a", "b"]]).splitlines()[1] == "-  --"
-
-
-def test_a_narrow_terminal_shows_whose_probes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    said = {}
-    for width in ("40", "80"):
-        monkeypatch.setenv("COLUMNS", width)
-        assert main(["probes", *RUN, "--budget", "14"]) == 0
-        said[width] = capsys.readouterr().out
-        assert max(map(len, said[width].splitlines())) <= int(width)
-        for words in ("secret\n", "public\n", "exact\n"):
-            assert words in said[width]
-
-
-@pytest.mark.parametrize("width", [40, 60])
-@pytest.mark.parametrize("names", [("layer.0.query.weight",), ("layer.0.query.weight", "layer.1.query.weight")])
-def test_tables_of_spectra_fit_narrow_terminals(
-    names: tuple[str, ...],
-    width: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """What a narrow table leaves out is not explained under it."""
-    np.savez(tmp_path / "x.npz", **{name: 99 * np.eye(300, 500) for name in names})
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert main(["spectrum", str(tmp_path / "x.npz"), "--sigma", "1"]) == 0
-    table, explained = capsys.readouterr().out.split("\n\n")[1:3]
-    assert max(sum(not unicodedata.combining(sign) for sign in line) for line in table.splitlines()) <= width
-    headings = table.splitlines()[0]
-    for word in ("clean", "overlap", "gate", "threshold", "spikes", "σ̂"):
-        assert (f"{word}:" in explained) <= (word in headings)
-    assert ("clean" in headings) == (len(names) == 1)
 
 
 @pytest.mark.parametrize(
@@ -151,24 +101,3 @@ def test_what_was_meant(words: str, meant: str, capsys: pytest.CaptureFixture[st
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert f"(did you mean {meant!r}?)" in captured.err
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stream", "seconds", "shows"), [(Terminal(), 0.5, True), (Terminal(), 0.0, False), (io.StringIO(), 0.5, False)]
-)
-def test_something_moves_on_terminals_where_an_answer_takes_long(
-    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, seconds: float, shows: bool
-) -> None:
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(_terminal, "_PATIENCE", 0.05 if seconds else 9.0)
-    monkeypatch.setenv("TERM", "xterm")
-    with _terminal.waiting("composing"):
-        time.sleep(seconds)
-    assert ("composing" in stream.getvalue()) == shows

@@ -20,7 +20,7 @@ from dprmt.spectra import (
     bulk_edge,
     detection_threshold,
     kappa_for,
-    noisy_spectrum_from_dict,
+    noisy_spectrum,
     shrink,
     spike_map,
     vector_overlaps,
@@ -45,9 +45,7 @@ def noisy_values() -> np.ndarray:
 
 
 NOISY = noisy_values()
-SPECTRUM = noisy_spectrum_from_dict(
-    {"shape": SHAPE, "sigma": SIGMA, "singular_values": NOISY, "false_alarm": 0.01},
-)
+SPECTRUM = noisy_spectrum(np.eye(*SHAPE) * NOISY[:, None], SIGMA)
 
 PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "singular values": lambda ax: plots.plot_singular_values(
@@ -257,6 +255,18 @@ def test_lines_differ_from_the_paper_in_every_style(draw: Callable[[Axes | None]
     assert min(float(np.abs(np.array(to_rgba(colour)[:3]) - paper).max()) for colour in colours) > 0.25
 
 
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize("name", ["singular values", "histogram", "spike map", "overlaps"])
+def test_a_logarithmic_axis_that_is_chosen_afterwards_shows_the_curves(name: str, axis: str) -> None:
+    """Limits of 0 stayed: the frame was empty."""
+    ax = PICTURES[name](fresh_axes())
+    getattr(ax, f"set_{axis}scale")("log")
+    low, high = getattr(ax, f"get_{axis}lim")()
+    assert 0 < low < high
+    drawn = np.concatenate([getattr(x, f"get_{axis}data")() for x in ax.lines if x.get_transform() is ax.transData])
+    assert np.all((low <= drawn) & (drawn <= high) | ~(drawn > 0))
+
+
 @pytest.mark.parametrize("plot", [plots.plot_singular_values, plots.plot_spectrum_histogram])
 def test_two_matrices_on_the_same_axes(plot: Callable[..., Axes]) -> None:
     """Each has its colours, its entry in the legend, and its shape and σ over the axes; both are within the limits."""
@@ -328,6 +338,11 @@ def test_norm_ratios_with_their_band() -> None:
         lambda ax: plots.plot_improvement_over_steps([1], {"a": [0.1, 0.2]}, ax=ax),
         lambda ax: plots.plot_norm_ratios([1.0], [1.5], predicted=[1.0], envelope=[1.0], band=0.1, ax=ax),
         lambda ax: plots.plot_norm_ratios([1.0], [0.5], predicted=[1.0], envelope=[1.0], band=-0.1, ax=ax),
+        lambda ax: plots.plot_objective_change([1], [np.nan], [0], [0], ax=ax),
+        lambda ax: plots.plot_objective_change([1], [0], [np.nan], [0], ax=ax),
+        lambda ax: plots.plot_objective_change([1, 2], [0], [0], [0], ax=ax),
+        lambda ax: plots.plot_signal_shares({}, ax=ax),
+        lambda ax: plots.plot_rate_advice([1], [-1], [0], [1], ax=ax),
     ],
 )
 def test_bad_numbers_are_refused(draw: Callable[[Axes], Axes]) -> None:

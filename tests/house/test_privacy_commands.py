@@ -293,34 +293,26 @@ def test_noise_for_what_an_attacker_may_reach(ask: Ask, tmp_path: Path) -> None:
 FIVE, NOISE = "--steps 5", f"--noise-multiplier 1 {AT}"
 BAD = [
     (f"epsilon {RUN}", "--delta must be given, or in a record that --from-json names"),
-    (f"epsilon {RUN} --delta 1", "--delta must be a finite number in [1e-290, 1), got 1"),
     *((f"epsilon {RUN} --delta {x}", f"in [1e-290, 1), got {x}") for x in ("-1e-5", "-.5", "-inf", "-nan", "1/0")),
     (f"epsilon {AT}", "--noise-multiplier must be given, or --phases"),
     (f"epsilon {RUN} {AT} --noise-multiplier 0", "--noise-multiplier must be a finite number in [0.001, 1e+06], got 0"),
-    (f"epsilon {RUN} {AT} --noise-multiplier -1", "--noise-multiplier must be a finite number in [0.001, 1e+06], got"),
-    (f"epsilon {RUN} {AT} --noise-multiplier a", "--noise-multiplier must be a finite number in [0.001, 1e+06], got a"),
     *(
         (f"epsilon {NOISE} {FIVE} --sample-rate {rate}", "--sample-rate must be a number or a fraction such as")
-        for rate in ("1.5", "nan", "3/0", "1e-999999999", "1e999999999", "5/4")
+        for rate in ("nan", "3/0", "1e-999999999", "5/4")
     ),
     *(
         (f"epsilon {NOISE} --sample-rate .1 --steps {x}", f"--steps must be an integer in [1, 1000000000], got {x}")
-        for x in ("0", "2.5", "1.5e0", "1e999", "nan", "1e")
+        for x in ("0", "1.5e0", "1e999", "1e")
     ),
     (f"epsilon {NOISE} {FIVE}", "--sample-rate must be given where --sampling is poisson, or --samples with"),
     (f"epsilon {NOISE} {FIVE} --samples 9", "--batch-size must be given where the other of"),
     (f"epsilon {NOISE} {FIVE} --sample-rate .1 --samples 9", "--samples must be left out where --sample-rate"),
     (f"epsilon {NOISE} --sample-rate .1", "--steps must be given where --sampling is poisson, or --epochs"),
     (f"epsilon {NOISE} --sample-rate .1 {FIVE} --epochs 2", "--epochs must be left out where --steps is given"),
-    (f"epsilon {NOISE} {FIVE} --samples 9 --batch-size 10", "--batch-size must be an integer in [1, 9], got 10"),
-    (f"epsilon {NOISE} --sample-rate 1e-9 --epochs 1e9", "--epochs must be at most 1e+09 steps long, got 1000000000.0"),
-    (f"epsilon {NOISE} --sampling shuffle", "--sampling must be one of"),
     (f"epsilon {NOISE} --sampling allocation --epochs 3", "--steps-per-epoch must be given"),
     (f"epsilon {NOISE} --sampling allocation --steps-per-epoch 3", "--epochs must be given"),
     (f"epsilon {NOISE} {EPOCHS} --steps 60", "--steps must be left out where --sampling is allocation, got 60"),
-    (f"epsilon {NOISE} {EPOCHS} --participations 21", "--participations must be an integer in [1, 20], got 21"),
     (f"epsilon {NOISE} {EPOCHS} --epochs 1.5", "--epochs must be an integer where --sampling is allocation, got 1.5"),
-    (f"epsilon {NOISE} {EPOCHS} --epochs 1e9", "--epochs must be an integer in [1, 50000000]"),
     (f"epsilon {NOISE} {BATCHES} --participations 2", "--participations must be left out where --sampling is poisson"),
     (
         f"epsilon {NOISE} --sampling allocation --samples 100 --batch-size 10 --steps 5",
@@ -328,31 +320,21 @@ BAD = [
         " --steps-per-epoch and --epochs instead",
     ),
     (f"epsilon {RUN} {AT} --rank 4", "--rank must be left out where --probes is not given, got 4"),
-    (f"epsilon {RUN} {AT} --sketch 16", "--sketch must be left out where --probes is not given"),
     (f"epsilon {RUN} {AT} --secret-probes", "--secret-probes must be left out where --probes is not given, got given"),
-    (f"epsilon {RUN} {AT} --probes 1", "--probes must be an integer in [2, 100000], got 1"),
     (f"epsilon {RUN} {AT} --probes 16", "--secret-probes must be given where --probes is, or --public-probes"),
     (f"epsilon {RUN} {AT} --probes 9 --secret-probes --public-probes", "--public-probes must be left out where"),
-    (f"epsilon {RUN} {AT} --probes 9 --public-probes --rank 0", "--rank must be an integer >= 1, got 0"),
-    (f"epsilon {RUN} {AT} --probes 9 --public-probes --analysis x", "--analysis must be one of 'tight', 'envelope'"),
     (f"epsilon {RUN} {AT} --probes 9 --public-probes --power-iteration", "--power-iteration must be left out"),
-    (f"epsilon {RUN} {AT} --probes 9 --sketch 2", "--sketch must be an integer in [3, 10000], got 2"),
     (
         f"epsilon {RUN} {AT} --probes 9 --public-probes --sketch 9 --analysis envelope",
         "--analysis must be 'tight' where",
     ),
-    (f"epsilon {RUN} {AT} --group 0", "--group must be an integer in [1, 1000], got 0"),
     (f"epsilon {RUN} {AT} --neighbours replace-one --group 2", "--group must be left out where --neighbours is"),
-    (f"epsilon {RUN} {AT} --neighbours cousins", "--neighbours must be one of"),
     (f"epsilon {RUN} {AT} --also gauss:1", "did you mean 'gaussian'?"),
     (f"epsilon {RUN} {AT} --also laplace", "--also must be gaussian:SIGMA"),
-    (f"epsilon {RUN} {AT} --also laplace:0", "scale must be"),
     (f"epsilon {AT} --phase steps=3,noise=2", "--phase: no such option: --noise"),
     (f"epsilon {AT} --phase noise-multiplyer=2", "did you mean '--noise-multiplier'?"),
     (f"epsilon {AT} --phase steps", "--steps: expected one argument"),
-    (f"epsilon {AT} --phase steps=", "--steps must be an integer in [1, 1000000000], got"),
     (f"epsilon {AT} --phase steps=3", "--noise-multiplier must be given in every phase, or for all of them"),
-    (f"epsilon {AT} --phase noise-multiplier=1,steps=-3 --sample-rate 1", "--steps must be an integer in [1, "),
     (f"epsilon {AT} --phases x.toml --phase steps=3", "--phase must be left out where --phases is given"),
     (f"epsilon {AT} --phases x.toml --steps 3", "--steps must be left out where --phases is given"),
     (f"epsilon {AT} --phases x.toml", "--phases must be a TOML file with a list of tables [[phases]] (["),
@@ -363,7 +345,6 @@ BAD = [
     (f"noise {BATCHES} {AT} --advantage 0.1 --epsilon 2", "--advantage must be left out where --epsilon is given"),
     (f"noise {BATCHES} {AT} --true-positive-rate 0.1", "--false-positive-rate must be given"),
     (f"noise {BATCHES} {AT} --advantage 0.1 --false-positive-rate 0.1", "--false-positive-rate must be given with"),
-    (f"noise {BATCHES} {AT} --advantage 1", "--advantage must be a finite number in (0, 1), got 1"),
     (f"noise {BATCHES} {AT} --true-positive-rate 0.01 --false-positive-rate 0.1", ": --true-positive-rate must be"),
     (f"tradeoff {RUN} --plot curve.gif", "--plot must be a file name that ends in .png, .pdf or .svg"),
     (f"tradeoff {RUN} --plot missing-folder/curve.png", "--plot must be a file in an existing folder"),

@@ -8,23 +8,17 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dprmt.accounting import (
     DPSGD,
-    Group,
-    Neighbours,
     ProbeChoice,
-    ReplaceOne,
     compose,
     neighbours_from_dict,
 )
 from dprmt.cli import _accounting, main
-from dprmt.statements import relation_label
-from tests.training.tiny_recipe import recipe_in, write_data
 
 STEP = "--noise-multiplier 2 --sample-rate 0.02"
 RUN = f"{STEP} --steps 20"
@@ -107,66 +101,6 @@ def test_words_and_json_of_a_question_name_the_relation(
             assert document["choices"][0]["epsilon"]["upper"] == ends.upper
         if "statement" in document:
             assert re.search(SENTENCES[relation], document["statement"]), asked
-
-
-def test_a_training_run_names_it_wherever_it_says_epsilon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Plan, dry run, lines on the terminal, the result, the folder, its card, its page, and what proves it."""
-    write_data(tmp_path)
-    changes = {"training.steps": 2, "telemetry.every": 1, "telemetry.window": 2}
-    recipe, run = tmp_path / "recipe.toml", tmp_path / "run"
-    recipe.write_text(recipe_in(tmp_path, **changes).to_toml())
-    for words in (f"plan {recipe}", f"train {recipe} --dry-run"):
-        assert re.search(r"ε at δ = 0.0001; zero-out", said(capsys, words)), words
-        document = json.loads(said(capsys, f"{words} --json"))
-        assert document["neighbours"] == "zero-out"
-        assert list(unnamed(document)) == []
-
-    assert main(["train", str(recipe), "--out", str(run)]) == 0
-    shown = capsys.readouterr()
-    lines = [line for line in (shown.out + shown.err).splitlines() if "ε ≤" in line]
-    assert len(lines) >= 2
-    assert all("zero-out" in line for line in lines), lines
-    document = json.loads(said(capsys, f"train --resume {run} --json"))
-    assert document["neighbours"] == "zero-out"
-    assert list(unnamed(document)) == []
-    for name in ("summary.json", "privacy_card.json"):
-        assert list(unnamed(json.loads((run / name).read_text()))) == [], name
-    assert json.loads((run / "run.json").read_text())["step"]["neighbours"] == {"kind": "zero-out"}
-    for name in ("metrics.jsonl", "privacy.jsonl"):
-        lines = [json.loads(line) for line in (run / name).read_text().splitlines()]
-        assert len(lines) == 2
-        assert all(line["neighbours"] == "zero-out" and list(unnamed(line)) == [] for line in lines), name
-    for page in ((run / "privacy_card.md").read_text(), said(capsys, f"statement --run {run}")):
-        assert re.search(SENTENCES["zero-out"], page)
-
-    for line in said(capsys, f"verify {run / 'privacy_card.json'}").splitlines():
-        assert line.endswith("; zero-out"), line
-    assert list(unnamed(json.loads(said(capsys, f"verify {run / 'privacy_card.json'} --json")))) == []
-
-    said(capsys, f"report --run {run} --out {tmp_path / 'page'}")
-    page = (tmp_path / "page" / "index.html").read_text()
-    assert re.search(r"ε ≤ [\d.]+ after it \(zero-out\)", page)
-    (run / "run.json").unlink()  # who is not told, does not say
-    said(capsys, f"report --run {run} --out {tmp_path / 'page'}")
-    assert "ε ≤" not in (tmp_path / "page" / "index.html").read_text()
-
-
-@pytest.mark.parametrize(("neighbours", "words"), [(Group(3, ReplaceOne()), "replace-one, groups of 3")])
-def test_proofs_name_groups(
-    neighbours: Neighbours, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = compose([(DPSGD(4.0, 0.02, neighbours=neighbours), 5)])
-    ends = run.epsilon(1e-5)
-    claim = {
-        "mechanism": DPSGD(4.0, 0.02, neighbours=neighbours).as_dict(),
-        "steps": 5,
-        "delta": 1e-5,
-        "epsilon": {"lower": ends.lower, "upper": ends.upper},
-    }
-    file = tmp_path / "claim.json"
-    file.write_text(json.dumps(claim))
-    assert all(line.endswith(f"; {words}") for line in said(capsys, f"verify {file}").splitlines())
-    assert relation_label(neighbours) == words
 
 
 def test_a_rate_that_tells_the_number_of_examples_is_none_of_add_remove(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from dprmt.accounting import PrivacyBounds
 from dprmt.cli import main
@@ -155,71 +154,6 @@ def test_report_on_a_tiny_model(
     printed = capsys.readouterr().out
     for section in sections.values():
         assert section["sentences"][0] in printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["grape", "adambc"])
-def test_report_of_other_optimizers(recipe: str, tmp_path: Path, optimizer: str) -> None:
-    """DP-GRAPE's gradients are looked at in their subspaces, which are smaller than the weights."""
-    text = Path(recipe).read_text(encoding="utf-8").replace('name = "adamw"', f'name = "{optimizer}"')
-    if optimizer == "grape":
-        adapters = '[model.lora]\nrank = 4\nalpha = 8.0\ntargets = ["query", "value"]\n'
-        assert adapters in text
-        text = text.replace(adapters, "").replace('architecture = "bert"', 'architecture = "bert"\nfinetune = "full"')
-        text = text.replace("learning_rate = 1e-2", "learning_rate = 1e-2\nrank = 4")
-    file = tmp_path / "other.toml"
-    file.write_text(text, encoding="utf-8")
-    assert main(["report", "--out", str(tmp_path / "out"), "--recipe", str(file)]) == 0
-    numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
-    assert len(numbers["sections"]) == 13
-    said = numbers["sections"]["Which layers are noise?"]["sentences"]
-    assert any(sentence.startswith("Measured on clean gradients") for sentence in said) == (optimizer != "grape")
-    if optimizer == "grape":
-        assert "4 × 16" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    losses = numbers["sections"]["What clipping costs, and what noise costs"]["private_losses"]
-    assert {name: len(values) for name, values in losses.items()} == dict.fromkeys(losses, 2)
-    assert list(losses) == ["clipping and noise", "clipping alone", "neither"]
-    assert losses["clipping and noise"][0] == pytest.approx(losses["neither"][0])  # the same batch and model
-    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    course = page.split("Mean loss of each step")[1]
-    assert '<th scope="row">0</th>' in course[: course.index("</table>")]  # numbered as in the other sections
-    assert "Step 0 is the first one" in page
-
-
-@pytest.mark.slow
-def test_report_on_a_language_model_with_seeds(recipe: str, tmp_path: Path) -> None:
-    """A generation recipe, three runs of two steps: bands, their sign, spectra along the depth by step."""
-    pytest.importorskip("opacus")
-    changes = [
-        'model.task="generation"',
-        'model.architecture="llama"',
-        'model.lora.targets=["q_proj", "v_proj"]',
-        "data.max_tokens=24",
-    ]
-    options = [word for change in changes for word in ("--set", change)]
-    arguments = ["report", "--out", str(tmp_path / "out"), "--recipe", recipe, "--seeds", "3", "--steps", "2", *options]
-    assert main(arguments) == 0
-    sections = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))["sections"]
-    improvement = sections["Improvement over steps"]
-    gains = np.reshape(improvement["private_steps"]["corrected"], (3, 2)).mean(axis=1)
-    interval = improvement["over_seeds"]["corrected"]
-    assert interval["mean"] == pytest.approx(gains.mean())
-    expected = stats.t.interval(0.95, 2, gains.mean(), gains.std(ddof=1) / np.sqrt(3))
-    assert (interval["low"], interval["high"]) == pytest.approx(expected)
-    assert f"κ gate, norm correction: {effect(gains.mean())}" in improvement["sentences"][-1]
-    assert len(set(gains)) == 3
-    spectra = sections["Spectra of real gradients"]["private_spectra"]
-    strongest, typical = spectra[:3], spectra[3:]
-    assert [entry["step"] for entry in typical] == [0, 0]
-    assert [".0." in entry["layer"] for entry in typical] == [True, False]
-    signals = [entry["over_threshold"] for entry in strongest]
-    assert signals == sorted(signals, reverse=True)
-    assert len({entry["layer"] for entry in strongest}) == 3
-    points = sections["Noisy singular values against theory"]["private_points"]
-    scales = zip(points["signal_over_threshold"], points["noise_scale"], strict=True)
-    assert signals[0] == pytest.approx(max(signal for signal, scale in scales if scale == 1))  # heads are among them
-    for entry in spectra:
-        assert len(entry["noisy"]) == len(entry["clean"]) == len(entry["denoised"]) == min(entry["shape"])
 
 
 def test_an_interrupt_leaves_nothing_half_written(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

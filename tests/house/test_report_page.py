@@ -74,33 +74,6 @@ def test_page_is_well_formed_and_nothing_in_it_is_fetched() -> None:
     assert "Beware <of> it" in checked.text
 
 
-def test_contents_lead_to_sections_and_papers_have_links() -> None:
-    page = render_page("T", ["See arXiv:2510.01137v3."], [section(), section(title="Other")])
-    checked = Checked(page)
-    places = {attributes["id"] for _, attributes in checked.tags if "id" in attributes}
-    links = [attributes["href"] for attributes in checked.named("a")]
-    assert {link[1:] for link in links if link.startswith("#")} <= places
-    assert "numbers.json" in links
-    assert "https://arxiv.org/abs/2510.01137" in links
-    assert "Eq. 3" in checked.text
-
-
-def test_pictures_follow_the_page_and_have_names_of_their_own() -> None:
-    """Greys and palette are the page's variables; two drawings share no id; nothing names a namespace."""
-    page = render_page("T", [], [section(), section(title="Other")])
-    checked = Checked(page)
-    svg = checked.named("svg")[0]
-    assert svg["aria-label"] == 'Alt "text" & more'
-    drawing = page[page.index("<svg") : page.index("</svg>")]
-    assert "var(--text)" in drawing
-    assert re.findall(r"#[0-9a-f]{6}\b", drawing) == []
-    identifiers = [attributes["id"] for _, attributes in checked.tags if "id" in attributes]
-    assert len(set(identifiers)) == len(identifiers)
-    used = re.findall(r'(?:href="#|url\(#)([^")]+)', page)
-    assert used
-    assert set(used) <= set(identifiers)
-
-
 def test_numbers_become_json() -> None:
     values = {"a": np.float32(0.5), "b": np.array([1.0, math.nan]), "c": (1, math.inf), 2: None, "d": True, "e": "x"}
     plain = json.loads(strict_json(plain_numbers(values)))

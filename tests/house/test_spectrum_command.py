@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import pickle
 import struct
 import subprocess
 import sys
@@ -21,15 +20,12 @@ from dprmt import plots
 from dprmt.cli import main
 from dprmt.cli._spectrum import printable
 from dprmt.spectra import (
-    MarchenkoPastur,
     bulk_edge,
     detection_threshold,
     kappa_for,
-    noisy_spectrum,
     shrink,
     spike_map_inverse,
     vector_overlaps,
-    visible_signal,
 )
 
 SIGMA = 0.25
@@ -127,44 +123,6 @@ def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp
     assert matrices["layers.0.query"]["spikes"][0]["signal"] == pytest.approx(20 * SIGMA, rel=0.15)
 
 
-def test_overview_has_a_line_per_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = save_arrays(tmp_path / "gradients.npz", ARRAYS)
-    assert main(["spectrum", str(path), "--sigma", str(SIGMA)]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    found = [line.split() for line in captured.out.splitlines() if line.endswith((".query", ".kernel"))]
-    lines = {words[-1]: words for words in found}
-    assert sorted(lines) == MATRICES
-    for name, words in lines.items():
-        rows, _, columns, estimate, ratio, spikes, *clean, stable, rank, energy, _, visible, distance, p, _ = words
-        expected = noisy_spectrum(ARRAYS[name].reshape(len(ARRAYS[name]), -1), SIGMA)
-        assert (int(rows), int(columns), int(spikes)) == (*expected.shape, len(expected.spikes))
-        assert float(visible) == pytest.approx(visible_signal(expected.shape, SIGMA), rel=1e-3)
-        assert float(estimate) == pytest.approx(expected.fit.sigma, rel=1e-2)
-        assert float(ratio) == pytest.approx(expected.top_over_edge, abs=1e-3)
-        assert (float(stable), float(rank)) == pytest.approx((expected.stable_rank, expected.effective_rank), abs=0.06)
-        assert float(energy) == pytest.approx(100 * expected.energy_above_edge, rel=1e-2)
-        assert (float(distance), float(p)) == pytest.approx((expected.fit.distance, expected.fit.p_value), rel=0.06)
-        assert list(map(float, clean)) == pytest.approx([spike.signal for spike in expected.spikes], rel=1e-3)
-    assert "has shape (40,): 1 (layers.0.bias)" in captured.out
-
-
-def test_one_matrix_is_listed_value_by_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = save_arrays(tmp_path / "gradients.npz", ARRAYS)
-    assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--param", "layers.0.query"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    rows = {int(line[0]): list(map(float, line[1:])) for line in lines if line and line[0].isdigit()}
-    assert list(rows) == [1, 2, 3, 4, 5, 6, 24]
-    expected = noisy_spectrum(ARRAYS["layers.0.query"], SIGMA)
-    (spike,) = expected.spikes
-    over = spike.observed / expected.bulk_edge
-    numbers = [spike.observed, over, spike.signal, spike.shrunk, spike.left_overlap, spike.right_overlap]
-    assert rows[1] == pytest.approx(numbers, rel=2e-3)
-    law = MarchenkoPastur((24, 40), SIGMA).ppf((23 - np.arange(23) - 0.5) / 23)
-    assert [rows[i][2] for i in (2, 3, 24)] == pytest.approx(law[[0, 1, 22]], rel=1e-3)
-    assert rows[24][0] == pytest.approx(expected.singular_values[23], rel=1e-3)
-
-
 def test_names_cannot_upset_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     name = "\x1b[2J[bold]x[/bold]$\\frac$"
     path = save_arrays(tmp_path / "names.safetensors", {name: 9 * np.eye(3), "other": np.eye(2)})
@@ -202,22 +160,6 @@ def test_picture_shows_the_matrix_that_stands_out_most(
     assert main(["spectrum", str(path), "--sigma", "0.25", "--param", "layers.1.query", "--plot", str(picture)]) == 0
     assert capsys.readouterr().out.endswith(f"wrote {picture}: layers.1.query\n")
     assert figures[1].get_suptitle() == "layers.1.query"
-
-
-def test_progress_is_on_stderr_of_a_terminal_only(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    path, terminal = save_arrays(tmp_path / "gradients.npz", ARRAYS), Terminal()
-    expected = run_json(capsys, path)
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stderr", terminal)
-        assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == expected
-    assert "spectra" in terminal.getvalue()
 
 
 def test_torch_is_imported_for_pt_files_only(matrix_file: Path) -> None:
@@ -376,21 +318,6 @@ def test_unknown_name_is_refused_with_those_like_it(capsys: pytest.CaptureFixtur
     assert refusal(capsys, many, "--sigma", 1, "--param", "zzz").count("layer.") == 3
 
 
-def test_failing_to_write_leaves_nothing_behind(
-    capsys: pytest.CaptureFixture[str], matrix_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    arguments = ["--sigma", "1", "--plot", str(matrix_file.parent / "out.png")]
-    assert main(["spectrum", str(matrix_file), *arguments]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == "dprmt spectrum: [Errno 28] No space left on device\n"
-    assert [file.name for file in matrix_file.parent.iterdir()] == ["gradient.npy"]
-
-
 class Trap:
     """Unpickling it leaves a trace in the working directory."""
 
@@ -414,12 +341,6 @@ def test_code_in_files_is_never_run(
     message = refusal(capsys, path, "--sigma", 1)
     assert "damaged, or with pickled objects in it, which could run code: save a state_dict() instead)" in message
     assert not (tmp_path / "trace").exists()
-
-
-def test_the_trap_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    pickle.loads(pickle.dumps(Trap())).close()
-    assert (tmp_path / "trace").exists()
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors", ".mat", ".h5", ".gguf"])

@@ -84,7 +84,7 @@ def test_the_relation_unit_and_what_is_released_are_named(capsys: pytest.Capture
     assert "replace-one: when one sample may be replaced by any other" in page
     assert "one letter" in page
     assert page.count("a number with Laplace noise of scale 4") == 2  # in the paragraph, and in the list
-    assert "does not know this mechanism" in page
+    assert "outside its small program" in page
 
 
 def test_a_card_is_a_record_and_its_claim_is_proved(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

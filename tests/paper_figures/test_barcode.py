@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,14 +15,10 @@ pytest.importorskip("opacus")
 
 from dprmt.training.private_run import PrivateRun  # noqa: E402
 from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
-from paper_figures._reproduction import load, run  # noqa: E402
 from paper_figures.barcode import (  # noqa: E402
     barcode_data,
-    barcode_network,
 )
-from paper_figures.items import barcode as item  # noqa: E402
 from paper_figures.studies import (  # noqa: E402
-    GroupRecord,
     GroupTask,
     Measured,
     private_settings,
@@ -158,61 +152,3 @@ def test_training_in_pieces_and_micro_batches_is_the_same(rate: float, tmp_path:
     torch.testing.assert_close(results[0], results[2], rtol=1e-5, atol=1e-6)
     with pytest.raises(ParameterError, match="recipe"):
         train_privately(linear(), Toy(), private_settings("adam", 0.1, size=8, sample_rate=rate), 7, tmp_path / "a")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_run_and_leaves_no_shorter_one(number: int, tmp_path: Path) -> None:
-    """It would pass for a whole one; the same call goes on, with the numbers of a run in one."""
-    data = barcode_data(*blank_images(), PLAN)
-    settings = private_settings("adambc", 0.01, size=data.size, noise_multiplier=1.0, seed=3)
-
-    def trained(folder: Path, on_step: Any = lambda step, loss: None) -> list[GroupRecord]:
-        network = barcode_network(data.classes)
-        return train_privately(network, data, settings, 4, folder, record_every=2, on_step=on_step)
-
-    def at_two(step: int, loss: float) -> None:
-        if step == 2:
-            signal.raise_signal(number)
-
-    with pytest.raises(KeyboardInterrupt, match="after 2 of 4 steps"):
-        trained(tmp_path / "cut", at_two)
-    assert trained(tmp_path / "cut") == trained(tmp_path / "whole")
-
-
-class Runs:
-    """Made-up trainings in place of real ones, which end with an interrupt after so many."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self.done = most, []  # type: ignore[var-annotated]
-
-    def __call__(self, optimizer: str, rate: float, seed: int, folder: Path) -> list[GroupRecord]:
-        if len(self.done) == self.most:
-            raise KeyboardInterrupt
-        self.done.append(optimizer)
-        loss = 1 + abs(math.log(rate)) + 0.01 * seed / (1 + seed)
-        return [GroupRecord(step, 1.0 * step, loss, 0.5, (loss,) * 3, (0.5,) * 3) for step in (0, 12)]
-
-
-@pytest.mark.parametrize("most", [25, 1000])
-def test_a_run_that_is_stopped_has_the_answers_of_whole_optimizers(
-    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same command trains those that lack."""
-    runs = Runs(most)
-    monkeypatch.setattr(item, "_train", lambda data, extent: runs)
-    if most < 1000:
-        with pytest.raises(KeyboardInterrupt):
-            run(item.ITEM, "small", tmp_path)
-    else:
-        run(item.ITEM, "small", tmp_path)
-    stored = load("barcode", tmp_path)
-    assert stored is not None
-    said = " ".join(row.label for row in stored.found.rows)
-    assert ("DP-GDM" in said) == (most == 1000)
-    assert all(name in said for name in ("DP-AdamBC", "DP-Adam,"))
-    assert ("So far DP-Adam, DP-AdamBC: the same command goes on." in stored.found.differs) == (most < 1000)
-    assert "At an end of the grid" in stored.found.differs
-    runs.most, before = 1000, len(runs.done)
-    again = run(item.ITEM, "small", tmp_path)
-    assert "DP-GDM" in " ".join(row.label for row in again.found.rows)
-    assert set(runs.done[before:]) == ({"gd", "gdm"} if most < 1000 else set())

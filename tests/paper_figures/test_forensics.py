@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.training.recipes import load_recipe
 from paper_figures import _states, forensics
 from paper_figures._page import cell_states, page
 from paper_figures._published import FILE, Published, published
 from paper_figures._reproduction import Row, load
 from paper_figures._states import State, StatelessError, states
-from paper_figures._verdict import Interval, Reason, judge, mean_interval, share_interval
-from paper_figures.forensics import CHECKS, privacy
+from paper_figures._verdict import Interval, judge, mean_interval, share_interval
+from paper_figures.forensics import CHECKS
 from paper_figures.items import ITEMS
 
 SLOW = {"epsilon-saved", "noise-multipliers", "budgets"}
@@ -88,21 +87,6 @@ def test_a_number_without_a_state_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         states(measured, forensic_rows())
 
 
-def test_an_excuse_for_what_is_compared_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
-    idle = replace(published("overhead"), absent={"seconds": "needs a clock"})
-    monkeypatch.setattr(_states, "published", lambda name: idle if name == idle.name else published(name))
-    with pytest.raises(StatelessError, match=r"overhead: absent\.seconds excuses nothing"):
-        states(measured, forensic_rows())
-
-
-def test_a_row_that_compares_what_is_not_printed_is_an_error() -> None:
-    stray = Row("a", 1.0, 1.0, interval=(1.0, 1.0), margin=0.1, cells=("nowhere.0.value",))
-    measured = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
-    with pytest.raises(StatelessError, match=r"nowhere\.0\.value"):
-        states([*measured, stray], forensic_rows())
-
-
 @pytest.mark.parametrize("is_measured", [True, False])
 @pytest.mark.parametrize("off", [1.0001, 0.9, 2.0])
 def test_a_row_beside_another_number_than_the_printed_one_is_an_error(is_measured: bool, off: float) -> None:
@@ -165,20 +149,6 @@ def test_epsilon_saved_on_qqp_is_that_of_a_tenth_of_the_printed_delta() -> None:
     assert (len(others), others.count("differs")) == (11, 0)
 
 
-def test_epsilon_of_one_row_from_its_speedup() -> None:
-    """SST-2, RoBERTa-base, step 400: 17.5 % fewer steps are 330, and ε there is .55 less."""
-    rate = 2000 / 67_349
-    sigma = privacy.noise(6.7, 1e-5, rate, 400)
-    saved = privacy.epsilon(sigma, rate, 400, 1e-5) - privacy.epsilon(sigma, rate, 330, 1e-5)
-    assert saved == pytest.approx(0.55, abs=0.01)
-    assert saved != pytest.approx(0.57, abs=0.01)
-
-
-@pytest.mark.parametrize("size", ["base", "large"])
-def test_recipes_of_qqp_train_with_the_delta_that_the_table_has(size: str) -> None:
-    assert load_recipe(f"roberta-{size}-qqp").privacy.delta == 1e-6
-
-
 @given(st.lists(st.floats(-10, 10), min_size=4, max_size=4))
 def test_a_verdict_is_by_containment(ends: list[float]) -> None:
     """Reproduced iff every point of ours is one of theirs, differs iff none is."""
@@ -205,24 +175,3 @@ def test_the_interval_of_a_share_is_not_a_point_at_its_ends() -> None:
     assert share_interval(6, 6).low == pytest.approx(0.025 ** (1 / 6))
     assert share_interval(6, 6).high == 1.0
     assert share_interval(0, 0) == Interval(0.0, 1.0)
-
-
-def test_a_verdict_without_an_interval_is_an_error() -> None:
-    with pytest.raises(ValueError, match="needs an interval"):
-        Row("a", 1.0, 1.0, margin=0.1).verdict()
-
-
-@pytest.mark.parametrize(("kind", "command"), [("guess", ""), ("tested", ""), ("open", "python")])
-def test_a_reason_says_its_kind_and_a_tested_one_its_command(kind: Any, command: str) -> None:
-    with pytest.raises(ValueError, match="reason"):
-        Reason(kind, "because", command)
-
-
-def test_a_row_that_differs_needs_a_reason_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHECKS, "counts", replace(CHECKS["counts"], reasons=()))
-    with pytest.raises(ValueError, match="counts: a row differs"):
-        page()
-
-
-def test_every_check_has_a_stored_result() -> None:
-    assert set(forensics.stored()) == set(CHECKS)

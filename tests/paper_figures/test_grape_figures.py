@@ -11,19 +11,7 @@ import torch
 from benchmarks.grape import Case, build, formula, measure
 from dprmt import ParameterError
 from paper_figures.items._projected_runs import digits, perceptron, train_once
-from paper_figures.items.grape_flattening import per_sample_gradients, spectra, stable_rank
 from paper_figures.items.grape_vit import cifar_images
-
-
-def test_noise_flattens_real_gradients() -> None:
-    """Stable ranks: clipping leaves the spectrum nearly alone, noise flattens it, most where C is too large."""
-    found = spectra(per_sample_gradients())
-    for clipping, values in found.items():
-        ranks = [stable_rank(values[name]) for name in ("clean", "σ = 0.1", "σ = 0.5", "σ = 2")]
-        assert stable_rank(values["clipped"]) < 1.3 * ranks[0]
-        assert ranks[0] < ranks[1] < ranks[2]
-        assert ranks[3] > 20 * ranks[0], clipping
-    assert stable_rank(found[10.0]["σ = 0.1"]) > 10 * stable_rank(found[1.0]["σ = 0.1"])
 
 
 def accuracy(projection: dict[str, str], rank: int = 16) -> float:
@@ -39,12 +27,6 @@ def accuracy(projection: dict[str, str], rank: int = 16) -> float:
         seed=0,
         projection=options,
     )
-
-
-def test_projecting_before_the_noise_beats_projecting_after_it() -> None:
-    before, after = accuracy({}), accuracy({"order": "privatize-then-project"})
-    assert before > after + 10
-    assert before > 50  # of ten classes
 
 
 def test_records_of_cifar_are_read_and_others_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from paper_figures._pieces import Pieces
 from paper_figures._reproduction import Found, Row
 from paper_figures._verdict import mean_interval
 from paper_figures.items import ITEMS
-from paper_figures.items.improvement import FEWEST_LAYERS, LONG_FIRST, LONG_SEEDS, recipes
+from paper_figures.items.improvement import LONG_FIRST, LONG_SEEDS, recipes
 
 GAINS = {seed: [0.01 * seed + 0.001 * step for step in range(LONG_FIRST)] for seed in LONG_SEEDS}
 
@@ -73,24 +73,6 @@ def test_the_mean_of_improvement_has_the_interval_of_seeds(folder: Path) -> None
     of_steps = mean_interval(np.ravel(list(GAINS.values())))
     assert of_steps.high - of_steps.low < 0.5 * (expected.high - expected.low)
     assert rows[f"SST-2, with norm correction: least Improvement of {4 * LONG_FIRST} steps"].ours == 0
-
-
-def test_what_there_was_to_denoise_is_counted_without_the_head(folder: Path) -> None:
-    made, _ = found("improvement", folder)
-    text = made.reasons[0].text
-    runs = len(LONG_SEEDS)
-    assert f"on SST-2 0 of {runs * LONG_FIRST}, the strongest at 0.5;" in text
-    assert f"on docstrings {runs * 3} of {runs * LONG_FIRST}, the strongest at 3.5 of it." in text
-
-
-def test_a_share_of_few_layers_has_no_verdict(folder: Path) -> None:
-    _, rows = found("kappa-sweep", folder)
-    verdicts = {label.split(":")[0]: row.verdict() for label, row in rows.items() if "κ = 1.02" in label}
-    counts = {label.split(",")[0]: int(label.split("of the ")[1].split()[0]) for label in rows if "κ = 1.02" in label}
-    assert counts == {"SST-2": 2 * LONG_FIRST * len(LONG_SEEDS), "docstrings": 2 * len(LONG_SEEDS)}
-    assert counts["docstrings"] < FEWEST_LAYERS <= counts["SST-2"]
-    assert verdicts["SST-2, κ = 1.02"] == "reproduced"
-    assert verdicts["docstrings, κ = 1.02"] is None
 
 
 def test_growth_with_the_singular_value_is_by_seed_and_data(folder: Path) -> None:

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("opacus")
 
-from paper_figures.items import ITEMS  # noqa: E402
 from paper_figures.items import next_token as item  # noqa: E402
 from paper_figures.next_token import (  # noqa: E402
     HeadData,
@@ -166,25 +165,6 @@ def test_lora_trains_the_adapters_and_nothing_else(tmp_path: Path) -> None:
         assert torch.equal(p, before[name]) == ("lora_" not in name)
     assert len(records) == 4
     assert set(records[-1].group_loss) != set(records[0].group_loss)
-
-
-def test_a_model_from_a_local_folder_has_no_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    model = small_gpt2(12, layers=1, hidden=8, heads=2)
-    model.save_pretrained(tmp_path)
-    loaded, ids = pretrained_gpt2(str(tmp_path)), torch.tensor([[1, 2, 3]])
-    assert not loaded.training
-    torch.testing.assert_close(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
-
-
-@pytest.mark.parametrize("name", ["next-token", "next-token-e2e"])
-def test_the_papers_weights_are_looked_for_before_anything_trains(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DPRMT_PAPER_DATA", str(tmp_path))
-    monkeypatch.setattr(item, "missing_weights", lambda source: f"weights of {source}")
-    missing = ITEMS[name].measure("paper", tmp_path).missing
-    assert ("weights of gpt2" in missing, "csv" in missing or "tinyptb" in missing) == (True, True)
 
 
 def test_public_text_becomes_a_checkpoint_and_a_tokenizer_of_e2e(

@@ -63,26 +63,6 @@ def test_what_changed_is_named(
     assert "toy, two: agrees" in said
 
 
-def test_how_far_apart_is_up_to_the_caller(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "ITEMS", {"toy": item({**VALUES, "two": {"loss": [3.0003, 0.0], "name": "b"}})})
-    assert replayed(stored, "--within", "2e-4") == 0
-    assert replayed(stored, "--within", "5e-5") == 1
-
-
-def test_only_whole_results_with_pieces_are_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.setattr(command, "ITEMS", {"toy": item(VALUES, stopped="stopped")})
-    assert replayed(tmp_path) == 2
-    with pytest.raises(KeyboardInterrupt):
-        run(command.ITEMS["toy"], "small", tmp_path)
-    assert replayed(tmp_path) == 2
-    assert "must be an item whose stored result is whole, got 'toy'" in capsys.readouterr().err
-    run(item({}), "small", tmp_path / "empty")
-    assert replayed(tmp_path / "empty") == 2
-    assert capsys.readouterr().err.endswith("paper_figures: toy has no stored pieces at small scale\n")
-
-
 @pytest.mark.parametrize("agrees", [True, False])
 def test_a_result_is_of_the_present_code_only_where_its_pieces_were_measured_by_it(
     agrees: bool, stored: Path, monkeypatch: pytest.MonkeyPatch

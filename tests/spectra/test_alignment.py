@@ -112,7 +112,7 @@ ONE = np.ones(2)
         (lambda: cosine_similarity(ONE, np.array([1.0, np.nan])), "b must be finite in every entry, got nan"),
         (
             lambda: cosine_similarity([ONE, -ONE * np.inf], [ONE, ONE]),
-            r"a\[1\] must be finite in every entry, got inf",
+            r"a\[1\] must be finite in every entry, got -inf",
         ),
         (lambda: improvement(ONE, ONE, np.ones(3)), "clean must be of the shape of denoised"),
         (lambda: layer_improvements({"q": ONE}, {"q": ONE}, {}), "clean must be at least one array"),

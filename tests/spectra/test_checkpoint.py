@@ -17,7 +17,6 @@ import pandas as pd
 import pytest
 import scipy
 import torch
-from matplotlib.figure import Figure
 from safetensors.torch import save_file
 from scipy import io as scipy_io
 
@@ -436,18 +435,3 @@ def test_files_that_cannot_be_subtracted_or_written_are_named(
         assert f"{option} must be a file in an existing folder" in capsys.readouterr().err
     assert main(["spectrum", str(tmp_path / "model.safetensors.index.json"), "--sigma", "1"]) == 2
     assert "(no such file)" in capsys.readouterr().err
-
-
-def test_pictures_of_adapters_which_have_no_noise(tmp_path: Path) -> None:
-    factors = {"lora_A": RNG.standard_normal((2, 40)), "lora_B": RNG.standard_normal((30, 2))}
-    np.savez(tmp_path / "x.npz", noise=RNG.standard_normal((20, 30)), **factors)
-    places = [str(tmp_path / name) for name in ("one.png", "all.png")]
-    options = ["--sigma", "auto", "--plot", places[0], "--plot-all", places[1]]
-    assert main(["spectrum", str(tmp_path / "x.npz"), *options]) == 0
-    assert all(Path(place).stat().st_size > 5000 for place in places)
-    found = spectra_of(factors)
-    ax = found.plot(Figure().subplots())
-    assert ax.get_yticklabels()[0].get_text() == "lora_B·A\nno noise: over its largest"
-    top = found["lora_B·A"].singular_values[:2] / found["lora_B·A"].singular_values[0]
-    np.testing.assert_allclose(next(line for line in ax.lines if len(line.get_xdata()) == 2).get_xdata(), top)
-    assert found["lora_B·A"].plot(Figure().subplots()).get_ylabel() == "singular value"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import bulk_edge, kappa_for, noisy_spectrum, noisy_spectrum_from_dict, spike_map
+from dprmt.spectra import bulk_edge, kappa_for, noisy_spectrum, spike_map
 
 
 @given(st.integers(2, 9), st.integers(2, 9), st.floats(1e-6, 1e6), st.floats(1.5, 100))
@@ -54,15 +54,6 @@ def test_it_reads_as_a_sentence_and_shows_itself() -> None:
     assert page.count("<tr>") == 1 + 4
     assert (page.count("<circle"), page.count("<svg")) == (4, 1)
     assert "<table" not in quiet._repr_html_()
-
-
-@pytest.mark.parametrize("values", [[3.0, 9.0, 1.0], [9.0, 3.0], [9.0, 3.0, -1.0], [9.0, np.nan, 1.0], [9.0, 1.0, 3.0]])
-def test_recorded_values_must_be_those_of_a_matrix(values: list[float]) -> None:
-    """As many as it has, none below zero, and falling: spikes are taken from the front."""
-    record = noisy_spectrum(np.diag([9.0, 3.0, 1.0]), 1.0).as_dict()
-    assert noisy_spectrum_from_dict(record).as_dict() == record
-    with pytest.raises(ParameterError, match="singular_values must be 3 numbers >= 0, the largest first"):
-        noisy_spectrum_from_dict(record | {"singular_values": values})
 
 
 def test_the_picture_shows_a_spike_beside_the_axis() -> None:

@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import detection_threshold
-from tests.spectra.simulation import denoise
 
 torch = pytest.importorskip("torch")
 
@@ -76,13 +74,6 @@ def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
     return torch.load(file, weights_only=True)
 
 
-def second_moment(optimizer: Any, p: Any, β2: float) -> np.ndarray:
-    """v̂_t - Φ̂_t from the state, before the floor."""
-    state = optimizer.state[p]
-    debias = 1 - β2 ** state["step"]
-    return (state["exp_avg_sq"].double().numpy() - state["noise_average"]) / debias
-
-
 # --- the algorithm
 
 
@@ -141,37 +132,6 @@ def test_without_noise_is_adamw(
     take_steps(adam, theirs, gradients)
     for p, q in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=1e-11, atol=1e-11 * η)
-
-
-# --- what it is for: the noise taken out of v̂
-
-
-# --- after the denoiser
-
-
-@pytest.mark.parametrize("strength", [1.5, 4.0], ids=["near the threshold", "clear of it"])
-def test_a_denoised_layer_has_no_noise_to_subtract(strength: float) -> None:
-    """Of layers that pass the gate, the shrunk ones have no more energy than the signal, where Y has mnΦ more; the
-    norm correction restores this energy, but the mean squares of most entries of the result lie below Φ.
-    """
-    shape, draws = (48, 96), 150
-    rng = np.random.default_rng(5)
-    left, right = (np.linalg.qr(rng.standard_normal((side, 2)))[0] for side in shape)
-    signal = strength * detection_threshold(shape, 1.0) * left @ right.T
-    squares: dict[str, list[np.ndarray]] = {"noisy": [], "shrunk": [], "rescaled": []}
-    while len(squares["noisy"]) < draws:
-        noisy = signal + rng.standard_normal(shape)
-        shrunk = denoise(noisy, 1.0, norm_correction=False)
-        if shrunk is not noisy:
-            rescaled = denoise(noisy, 1.0)
-            for name, matrix in (("noisy", noisy), ("shrunk", shrunk), ("rescaled", rescaled)):
-                squares[name].append(matrix**2)
-    excess = {name: np.array([(s - signal**2).mean() for s in of]) for name, of in squares.items()}
-    error = {name: x.std() / math.sqrt(draws) for name, x in excess.items()}
-    assert excess["shrunk"].mean() < -4.5 * error["shrunk"]
-    assert abs(excess["noisy"].mean() - 1) < 0.02
-    np.testing.assert_allclose(excess["rescaled"], excess["noisy"], rtol=1e-9)
-    assert np.mean(np.mean(squares["rescaled"], axis=0) < 1) > 0.6
 
 
 # --- the torch.optim interface
@@ -257,53 +217,6 @@ def test_groups_have_their_own_options() -> None:
     take_steps(optimizer, [other, grouped], [[g, g] for (g,) in gradients])
     assert torch.equal(alone, grouped)
     assert not torch.equal(alone, other)
-
-
-# --- behind Opacus
-
-
-@pytest.mark.filterwarnings(
-    "ignore:Secure RNG turned off:UserWarning",
-    "ignore:Full backward hook is firing when gradients are computed with respect to module outputs:UserWarning",
-    "ignore:Optimal order is the largest alpha:UserWarning",
-)
-def test_behind_opacus() -> None:
-    """Three private steps on a Poisson loader: those of Algorithm 2 on the gradients that Opacus hands over, whose
-    noise has the variance (σC/L)² with L the expected batch size.
-    """
-    opacus = pytest.importorskip("opacus")
-    torch.manual_seed(0)
-    σ, C, n, L = 4.0, 0.5, 64, 16
-    data = torch.utils.data.TensorDataset(torch.randn(n, 300), torch.randn(n, 20))
-    model = torch.nn.Linear(300, 20, bias=False)
-    start = model.weight.detach().double().numpy().copy()
-    optimizer = DPAdamBC(model.parameters(), 0.01, (0.5, 0.9), noise_variance=(σ * C / L) ** 2, floor=1e-3)
-    private, wrapped, loader = opacus.PrivacyEngine().make_private(
-        module=model,
-        optimizer=optimizer,
-        data_loader=torch.utils.data.DataLoader(data, batch_size=L),
-        noise_multiplier=σ,
-        max_grad_norm=C,
-        noise_generator=torch.Generator().manual_seed(1),
-    )
-    assert wrapped.expected_batch_size == L
-    seen, noise = [], []
-
-    def hook(of: Any) -> None:
-        (p,) = of.params
-        seen.append(p.grad.double().numpy().copy())
-        noise.append((p.grad - p.summed_grad.view_as(p) / L).double().numpy())
-
-    wrapped.attach_step_hook(hook)
-    for _, (x, y) in zip(range(3), loader, strict=False):
-        wrapped.zero_grad()
-        torch.nn.functional.mse_loss(private(x), y).backward()
-        wrapped.step()
-    expected = algorithm_2(start, seen, 0.01, 0.5, 0.9, [(σ * C / L) ** 2] * 3, 1e-3)
-    np.testing.assert_allclose(model.weight.detach().numpy(), expected, atol=2e-6)
-    squares = np.array(noise) ** 2
-    ratio, error = squares.mean() / (σ * C / L) ** 2, math.sqrt(2 / squares.size)
-    assert abs(ratio - 1) < 4.5 * error
 
 
 # --- bad input

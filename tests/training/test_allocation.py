@@ -11,10 +11,8 @@ import torch
 from scipy import stats
 
 from dprmt.accounting import DPSGD, RandomAllocation, calibrate
-from dprmt.training.harness import Run, read_metrics, read_summary, train
-from dprmt.training.harness._checkpoint import load_checkpoint
+from dprmt.training.harness import Run, train
 from dprmt.training.harness._observer import MetricsFile
-from dprmt.training.harness._prepare import sampling
 from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._ledger import SpentEpsilon
 from dprmt.training.private_run._randomness import Randomness
@@ -156,40 +154,6 @@ def stop_at(monkeypatch, last, dies):
 
 def once_each(epoch):
     return Counter(position for _, _, batch in epoch for position in batch) == Counter(range(SAMPLES))
-
-
-def test_a_run_takes_every_sample_once_an_epoch(folder, tmp_path, batches):
-    """Twelve steps are two epochs and two steps of a third, which is charged as a whole at each of them."""
-    lengths = {size: sampling(colours(folder, **{"training.batch_size": size}).settings, 1000) for size in (64, 999)}
-    assert (lengths[64].steps_per_epoch, lengths[999].steps_per_epoch) == (16, 1)
-    result = train(colours(folder), tmp_path / "run")
-    assert (result.steps, result.charged) == (12, 12)
-    assert once_each(batches[:5])
-    assert once_each(batches[5:10])
-    assert len({len(batch) for _, _, batch in batches}) > 2
-    expected = [MECHANISM.epsilon(epochs=count, delta=DELTA).upper for count in (1, 2, 3)]
-    stated = [entry["epsilon"] for entry in read_metrics(tmp_path / "run")]
-    assert stated == [expected[0]] * 5 + [expected[1]] * 5 + [expected[2]] * 2
-    assert result.epsilon == read_summary(tmp_path / "run")["epsilon"] == expected[2]
-    for name in ("checkpoint", "checkpoint.previous"):
-        assert (tmp_path / "run" / name).exists()
-    assert "epoch" not in load_checkpoint(tmp_path / "run")
-
-
-def test_a_run_that_was_stopped_goes_on_with_its_draws(folder, tmp_path, batches, monkeypatch):
-    """Stopped after 7 of 12 steps and resumed: every epoch is still drawn once, and charged once."""
-    stop_at(monkeypatch, 8, dies=False)
-    recipe = colours(folder)
-    first = train(recipe, tmp_path / "run")
-    assert (first.finished, first.charged) == (False, 7)
-    assert first.epsilon == MECHANISM.epsilon(epochs=2, delta=DELTA).upper
-    assert "epoch" in load_checkpoint(tmp_path / "run")
-    second = train(recipe, tmp_path / "run", resume=True)
-    assert (second.finished, second.steps, second.charged) == (True, 12, 12)
-    assert [start for start, _, _ in batches] == [1] * 7 + [2] * 5
-    assert once_each(batches[:5])
-    assert once_each(batches[5:10])
-    assert second.epsilon == MECHANISM.epsilon(epochs=3, delta=DELTA).upper
 
 
 def test_an_epoch_that_lost_steps_is_given_up_and_charged(folder, tmp_path, batches, monkeypatch):

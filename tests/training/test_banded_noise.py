@@ -126,8 +126,11 @@ def test_gradients_are_summed_as_ever() -> None:
 # ----------------------------------------------------------------------------------------------- its price and samples
 
 
-def test_groups_take_turns_and_samples_enter_at_the_rate_of_their_group() -> None:
-    private = new(noise=BandedNoise(4), batch_size=3, steps=2000)
+@pytest.mark.parametrize("secure", [False, True])
+def test_groups_take_turns_and_samples_enter_at_the_rate_of_their_group(secure: bool) -> None:
+    if secure:
+        pytest.importorskip("cryptography")
+    private = new(noise=BandedNoise(4), batch_size=3, steps=2000, secure=secure)
     counts = np.zeros(N)
     for number in range(2000):
         batch = private._draws.at(number)
@@ -218,7 +221,7 @@ def test_a_failed_step_ends_a_stretch() -> None:
     [
         ({"noise": 4}, "noise must be BandedNoise"),
         ({"batch_size": 21}, "batch_size must be at most 20, the size of one of 3 groups of 60 samples"),
-        ({"sampling": "allocation"}, "sampling must be one that does not assume independent noise"),
+        ({"sampling": "allocation"}, "sampling must be left out with BandedNoise"),
         ({"clipping_norm": AdaptiveClipping(noise_multiplier=1.0)}, "clipping_norm must be one"),
         ({"denoising": Denoising()}, "denoising must be"),
         ({"telemetry": True}, "telemetry must be"),

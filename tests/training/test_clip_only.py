@@ -51,11 +51,6 @@ def test_the_command_says_it_before_and_after(
     assert dry_run(recipe).noise_std == 0
 
 
-def test_it_can_be_resumed(recipe: Recipe, tmp_path: Path) -> None:
-    train(recipe, tmp_path / "run", noise_seed=1)
-    assert train(recipe, tmp_path / "run", resume=True, noise_seed=1).steps == 2
-
-
 def test_one_step_is_that_of_the_clipped_gradients_alone() -> None:
     def losses(model: torch.nn.Module, targets: torch.Tensor) -> torch.Tensor:
         return (model(torch.ones(len(targets), 1)) - targets[:, None]).square().sum(1)

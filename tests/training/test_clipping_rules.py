@@ -23,7 +23,8 @@ from dprmt.accounting import DPSGD, AddRemove, GaussianRelease, Hutchinson, Repl
 from dprmt.training.clipping import Units
 from dprmt.training.norms import clip_factors
 from dprmt.training.optimizers import DPAdamBC
-from dprmt.training.private_run import AdaptiveClipping
+from dprmt.training.private_run import AdaptiveClipping, PerLayerClipping
+from dprmt.training.private_run._randomness import Randomness
 from tests.training.sharded import TOKENS
 from tests.training.sharded import losses as losses_of_tokens
 from tests.training.sharded import network as model_of_tokens
@@ -115,6 +116,29 @@ def test_the_count_has_the_stated_noise() -> None:
     assert abs(float((noise[1:] * noise[:-1]).mean())) < 5 * 100 / math.sqrt(199)
     assert all(0.8 < spread < 1.2 for spread in spreads)  # σ = 1, of 1,000 entries; C itself went elsewhere:
     assert private.clipping_norm < 0.9 or private.clipping_norm > 1.1
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_everything_that_is_drawn_has_a_key_of_its_own(shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one key the count would tell the noise of the sum; micro-batches would share their dropout."""
+    purposes, derive = [], Randomness.derive
+
+    def recorded(self: Randomness, purpose: str) -> bytes:
+        purposes.append(purpose)
+        return derive(self, purpose)
+
+    monkeypatch.setattr(Randomness, "derive", recorded)
+    private = new(steps=3, clipping_norm=QUIET, micro_batch_size=5)
+    if shares:
+        private.state_dict()
+    parts = 0
+    for batch in private:
+        parts += len(batch._parts)
+        private.step(losses(private), batch)
+    assert parts > 3
+    of_steps = [purpose for purpose in purposes if purpose.startswith(("noise,", "count,", "dropout,"))]
+    assert len(of_steps) == 2 * 3 + parts
+    assert len(set(of_steps)) == len(of_steps)
 
 
 def test_the_price_is_one_sum_with_less_noise() -> None:
@@ -264,3 +288,90 @@ def test_no_factor_lets_a_sample_add_more_than_the_sensitivity() -> None:
     assert bool((factors[lengths < 1e-6] > 69.9).all())  # where clipping leaves gradients as they are
     with pytest.raises(ParameterError, match="stability"):
         clip_factors(lengths, 1.0, stability=0.0)
+
+
+class Reads(nn.Module):
+    """An embedding, a norm, a layer that is used twice, and one that no loss reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.words, self.norm, self.mixes = nn.Embedding(9, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+        self.unused, self.head = nn.Linear(3, 3), nn.Linear(8, 2, bias=False)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.mixes(torch.tanh(self.mixes(self.norm(self.words(words))))).mean(1))
+
+
+@pytest.mark.parametrize("norms", ["exact", "ghost"])
+def test_every_layer_of_every_sample_is_clipped_to_its_share(norms: str) -> None:
+    """Against literal gradients of single samples: the sum, the largest contribution, the noise and the price."""
+    words = torch.randint(9, (7, 5), generator=torch.Generator().manual_seed(2))
+    rows, bound = TensorDataset(words, torch.arange(7) % 2), 0.4
+    model, clipping = Reads(), PerLayerClipping(bound)
+    layers = [model.words, model.norm, model.mixes, model.unused, model.head]
+    wanted = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    names, short = {value: name for name, value in model.named_parameters()}, 0
+    for row, target in rows:
+        alone = copy.deepcopy(model)
+        loss = 3.0 * cross_entropy(alone(row[None]), target[None])
+        loss.backward()
+        found = {name: value.grad for name, value in alone.named_parameters() if value.grad is not None}
+        for layer in layers:
+            own = [names[value] for value in layer.parameters() if names[value] in found]
+            length = math.sqrt(sum(float(found[name].square().sum()) for name in own))
+            short += 0.0 < length < bound / math.sqrt(5)
+            for name in own:
+                wanted[name] += found[name] * min(1.0, bound / math.sqrt(5) / max(length, 1e-30))
+    assert 0 < short < 4 * 7  # some are clipped and some are not
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    private = new(rows, model, clipping_norm=clipping, norms=norms, batch_size=7, steps=1, noise_multiplier=1e-3)
+    for batch in private:
+        private.step(lambda part: 3.0 * cross_entropy(private.model(part[0]), part[1], reduction="none"), batch)
+    for name, value in model.named_parameters():
+        moved = 7 * (before[name] - value.detach())
+        assert torch.allclose(moved, wanted[name], rtol=2e-3, atol=6e-3 * bound), name  # noise of 1e-3 · C
+    assert private.clipping_norm == bound
+    assert private.mechanism == DPSGD(1e-3, 1.0)  # as for one norm
+    assert "each layer is clipped" in private.statement()
+    whole = new(rows, Reads(), clipping_norm=bound, norms=norms, batch_size=7, steps=1, noise_multiplier=1e-3)
+    with pytest.raises(ParameterError, match="clipping_norm"):
+        whole.load_state_dict(private.state_dict())
+
+
+def test_no_sample_adds_more_than_the_clipping_norm_whatever_its_layers() -> None:
+    model = network()
+    rows = TensorDataset(1e4 * torch.ones(1, 6), torch.zeros(1, dtype=torch.int64))
+    before = weights(model)
+    private = new(rows, model, batch_size=1, steps=1, clipping_norm=PerLayerClipping(2.0), noise_multiplier=1e-3)
+    private.step(lambda part: 1e6 * losses(private)(part), next(iter(private)))
+    moved = [float((a - b).norm()) for a, b in zip(before, weights(model), strict=True)]
+    of_layers = [math.hypot(*moved[:2]), math.hypot(*moved[2:])]
+    assert of_layers[1] == pytest.approx(2.0 / math.sqrt(2), rel=2e-2)  # noise of 2e-3 an entry
+    assert math.hypot(*of_layers) <= 2.0 * 1.02
+
+
+class Tied(nn.Module):
+    """One table that reads words and writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(words).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        (network, {"norms": Hutchinson(4, secret=True)}, "norms are estimated"),
+        (network, {"units": Units(1, regime="alone")}, "rows of a unit run alone"),
+        (Tied, {}, "layers share a parameter"),
+    ],
+)
+def test_clipping_of_layers_names_what_it_does_not_cover(model: Any, options: dict[str, Any], reason: str) -> None:
+    rows = ROWS if model is network else TensorDataset(torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4).long())
+    with pytest.raises(ParameterError, match=rf"clipping_norm must be a number where {reason}"):
+        new(rows, model(), clipping_norm=PerLayerClipping(1.0), batch_size=2, **options)

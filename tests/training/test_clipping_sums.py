@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -303,27 +302,6 @@ def test_splitting_a_logical_batch_differently_changes_nothing(
         assert float((other - results[0]).norm() / results[0].norm()) < tolerance
 
 
-@pytest.mark.parametrize("clipping", ["hutchinson", "hutch++"])
-@pytest.mark.parametrize("sharing", ["sample", "batch"])
-def test_probes_follow_the_step_and_the_identity(sharing: str, clipping: str) -> None:
-    """A step of the same samples differs at another step number; other identities matter in sample mode only."""
-    x = inputs("mlp")
-
-    def result(step_number: int, names: list[object]) -> torch.Tensor:
-        model = make_model("mlp")
-        step = private(model, clipping, sharing=sharing, clipping_norm=0.1)
-        before = trained(model)
-        step.accumulate(losses(step.model, x), samples=names, step=step_number)
-        step.step()
-        return torch.cat([value.flatten() for value in moved(model, before).values()])
-
-    first = result(0, IDS)
-    assert torch.equal(first, result(0, IDS))
-    assert float((first - result(1, IDS)).norm() / first.norm()) > 1e-4
-    others = result(0, [1, 2, 3, 4, 5])
-    assert torch.equal(first, others) == (sharing == "batch")
-
-
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_a_sample_that_is_not_finite_is_left_out(clipping: str) -> None:
     """NaN and infinity in the input, and an infinite loss: the sum is that of the other samples."""
@@ -396,70 +374,6 @@ def test_noise_has_the_stated_variance_and_comes_once(clipping: str) -> None:
     assert accepts(scale)
     for wrong in (0.95, 1.05, 1 / math.sqrt(3), math.sqrt(3), 40 / 6):
         assert not accepts(wrong * scale)
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_an_empty_batch_is_a_step_of_noise(clipping: str) -> None:
-    model = nn.Linear(50, 60)
-    step = private(model, clipping, noise_multiplier=3.0, expected_batch_size=2.0)
-    results = []
-    for _ in range(2):
-        before = trained(model)
-        step.step()
-        results.append(moved(model, before)["weight"].flatten().numpy())
-    for noise in results:
-        assert stats.kstest(noise, stats.norm(scale=1.5).cdf).pvalue > 1e-3
-    assert abs(np.corrcoef(*results)[0, 1]) < 0.1
-    step.accumulate(step.model(torch.zeros(0, 4, 50)).sum((1, 2)), samples=[], step=0)
-    step.step()
-    assert bool(model.weight.isfinite().all())
-
-
-def test_noise_generators() -> None:
-    """A given generator reproduces the noise; the default one does not follow torch.manual_seed."""
-
-    def noise(generator: torch.Generator | None) -> torch.Tensor:
-        torch.manual_seed(0)
-        model = nn.Linear(4, 4)
-        step = private(model, "exact", noise_multiplier=1.0, noise_generator=generator)
-        step.step()
-        return model.weight.detach()
-
-    seeded = [noise(torch.Generator().manual_seed(3)) for _ in range(2)]
-    assert torch.equal(*seeded)
-    assert not torch.equal(noise(None), noise(None))
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_the_plain_gradient_does_not_stay(clipping: str) -> None:
-    """After accumulate no parameter holds a gradient that was neither clipped nor noised, nor do the hooks."""
-    model = make_model("mlp")
-    step = private(model, clipping)
-    x = inputs("mlp")
-    step.accumulate(losses(step.model, x), samples=IDS, step=0)
-    for value in model.parameters():
-        assert value.grad is None
-        for name in ("grad_sample", "_current_grad_sample", "_norm_sample"):
-            assert getattr(value, name, None) is None
-    assert not any(hasattr(module, "activations") for module in model.modules())
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_close_gives_the_model_back(clipping: str) -> None:
-    model = make_model("gpt2")
-    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in model.modules()]
-    step = private(model, clipping)
-    x = inputs("gpt2")
-    step.accumulate(losses(step.model, x), samples=IDS, step=0)
-    step.step()
-    step.close()
-    assert hooks == [
-        (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in model.modules()
-    ]
-    losses(model, x).sum().backward()
-    again = private(model, clipping)
-    again.accumulate(losses(again.model, x), samples=IDS, step=0)
-    again.step()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

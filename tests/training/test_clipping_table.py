@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from dprmt import ParameterError
 from dprmt.training.clipping import plan_private
 from dprmt.training.subspaces import Subspaces
-from tests.training import frozen_steps
 from tests.training.clipping_table import (
     SHARINGS,
     WAYS,
@@ -27,7 +21,6 @@ from tests.training.clipping_table import (
 )
 from tests.training.norms_by_word import by_word
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
 
 
@@ -49,26 +42,6 @@ def test_what_a_step_releases_is_the_literal_sum(way: Way) -> None:
     estimated = way.clipping not in ("exact", "ghost")
     assert step.record.mechanism(1.0, 0.01).norms.secret == (estimated and way.sharing == "sample")
     assert step.close() is model
-
-
-@pytest.mark.slow
-def test_two_processes_release_what_one_does(tmp_path: Path) -> None:
-    """The whole table: sums, parameters afterwards, and nothing of what rank 1 started from."""
-    command = [sys.executable, "-m", "tests.training.clipping_table"]
-    others = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), str(tmp_path / "out")], cwd=ROOT)
-        for rank in (0, 1)
-    ]
-    assert [process.wait(timeout=300) for process in others] == [0, 0]
-    first, second = (torch.load(tmp_path / f"out{rank}", weights_only=False) for rank in (0, 1))
-    for way in WAYS:
-        key, model = tuple(way), make_model(way)
-        step = make_step(way, model, sorted(norms_of(way, model))[1])
-        alone = released(step, model), dict(model.named_parameters())
-        for part in (0, 1):
-            for name, value in alone[part].items():
-                assert torch.equal(first[key][part][name], second[key][part][name]), (way, name)
-                torch.testing.assert_close(first[key][part][name], value.detach(), rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
@@ -98,18 +71,3 @@ def test_one_rounding_margin_for_every_kind_of_layer(trained: str, clipping: str
             torch.set_float32_matmul_precision("highest")
     assert margins[0] <= 2.0**-13
     assert margins[1] > 6e-3
-
-
-def test_a_moved_bit_is_another_digest() -> None:
-    value = torch.ones(3)
-    moved = torch.nextafter(value, torch.tensor(2.0))
-    stored = frozen_steps.digest({"weight": value})
-    assert stored == frozen_steps.digest({"weight": value.clone()})
-    others = ({"weight": moved}, {"bias": value}, {"weight": value[None]}, {"weight": value.double()})
-    assert stored not in map(frozen_steps.digest, others)
-
-
-def test_frozen_cases_come_again_bit_for_bit() -> None:
-    first, again = (list(itertools.islice(frozen_steps.tables(), 5)) for _ in range(2))
-    assert first == again
-    assert len(dict(first)) == 5

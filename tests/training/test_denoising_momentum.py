@@ -18,7 +18,7 @@ pytest.importorskip("opacus")
 from opacus.optimizers import DPOptimizer  # noqa: E402
 
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep  # noqa: E402
-from dprmt.training.harness import Run, load_parameters, read_metrics, train  # noqa: E402
+from dprmt.training.harness import read_metrics, train  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC  # noqa: E402
 from tests.training.tiny_recipe import recipe_in, write_data  # noqa: E402
 
@@ -187,31 +187,6 @@ def test_only_attached_steps_see_a_momentum():
 
 
 MOMENTA = {"denoising.method": "paper", "denoising.on": "momentum", "training.checkpoint_every": 2}
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adambc", "gdm"])
-def test_recipes_resume_to_the_parameters_of_an_uninterrupted_run(optimizer, tmp_path, monkeypatch):
-    """With noise of a known seed, which a restarted run repeats."""
-    write_data(tmp_path)
-    head = {"denoising.exclude": [], "privacy.noise_multiplier": 0.05}  # the classifier's gradient stands out
-    recipe = recipe_in(tmp_path, **MOMENTA, **{"optimizer.name": optimizer}, **head)
-    real, finals = Run._one_step, []
-
-    def step(self, number, batch):
-        if (len(finals), self.attempt, number) == (1, 1, 5):
-            raise RuntimeError("power cut")
-        return real(self, number, batch)
-
-    monkeypatch.setattr(Run, "_one_step", step)
-    train(recipe, tmp_path / "whole", noise_seed=1)
-    finals.append(load_parameters(tmp_path / "whole"))
-    with pytest.raises(RuntimeError, match="power cut"):
-        train(recipe, tmp_path / "run", noise_seed=1)
-    assert train(recipe, tmp_path / "run", resume=True, noise_seed=1).finished
-    finals.append(load_parameters(tmp_path / "run"))
-    whole, resumed = finals
-    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
-    assert any(entry["denoised_layers"] for entry in read_metrics(tmp_path / "run")[4:])  # after the resumption
 
 
 def test_recipes_leave_heads_alone_unless_told(tmp_path):

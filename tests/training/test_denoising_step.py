@@ -209,23 +209,6 @@ def test_sigma_is_the_standard_deviation_of_the_released_noise(reduction: str, d
         assert abs(measured / (wrong * step.last_report.sigma) - 1) > 4.5 / math.sqrt(2 * 300 * 200)
 
 
-@pytest.mark.parametrize("samples", [0, 1, 7, 45])
-def test_the_realised_batch_size_does_not_enter(samples: int) -> None:
-    named, released = parameters(), {}
-    private = private_optimizer(named)
-    look = private.original_optimizer.register_step_pre_hook  # hooks run in the order in which they came
-    look(lambda *_: released.update({name: p.grad.clone() for name, p in named.items()}))
-    step = DenoisingStep.attach(private, named)
-    sample(named, samples)
-    private.step()
-    sigma = 1.5 * 0.4 / 30
-    assert step.last_report.sigma == sigma
-    expected, report = denoise_layers(released, sigma, 1.02, norm_correction=False)
-    assert report == step.last_report.layers
-    for name, p in named.items():
-        assert torch.equal(p.grad, expected[name])
-
-
 def test_schedules_are_followed() -> None:
     named = parameters()
     private = private_optimizer(named)
@@ -419,15 +402,6 @@ def test_adambc_is_told_the_noise_that_is_left() -> None:
     for name, p in named.items():
         average = 0.25 * (0.0 if name in replaced else Φ) + 0.5 * (1e6 * 40 / 30) ** 2
         assert adam.state[p]["noise_average"] == pytest.approx(average, rel=1e-12)
-
-
-def test_adambc_is_told_by_hand_and_without_denoising() -> None:
-    named = parameters()
-    adam = DPAdamBC(list(named.values())[:2], lr=0.1, betas=(0.9, 0.5), noise_variance=123.0, floor=1e-8)
-    give(named, gradients(0, 2.0))
-    DenoisingStep(named, 2.0, Denoising("none"), optimizer=adam)()
-    adam.step()
-    assert [adam.state[p]["noise_average"] for p in list(named.values())[:2]] == [2.0, 2.0]
 
 
 # --- evaluation: private -----------------------------------------------------------------------------------------

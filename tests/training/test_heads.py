@@ -69,6 +69,16 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bart": ("BartForConditionalGeneration", "Bart", SEQ2SEQ | {"scale_embedding": True}),
     "vit": ("ViTForImageClassification", "ViT", ENCODER | {"image_size": 4, "patch_size": 2, "num_channels": 1}),
     "whisper": ("WhisperForConditionalGeneration", "Whisper", WHISPER),
+    "audio": (
+        "ASTForAudioClassification",
+        "AST",
+        ENCODER | {"patch_size": 2, "frequency_stride": 2, "time_stride": 2, "max_length": 6, "num_mel_bins": 4},
+    ),
+    "video": (
+        "VideoMAEForVideoClassification",
+        "VideoMAE",
+        ENCODER | {"image_size": 4, "patch_size": 2, "num_channels": 1, "num_frames": 4},
+    ),
 }
 # Their own position ids start after the number of the padding token; an earlier version passed ids from 0.
 OTHER_POSITIONS = {
@@ -81,7 +91,7 @@ OTHER_POSITIONS = {
 EVERY = MODELS | OTHER_POSITIONS
 # What these compute for padded text depends on where the text begins, so that left padding is another sample.
 LEFT = ["xlm-roberta", "esm", "llama", "llama, tied", "qwen3", "gemma", "smollm", "opt", "t5"]
-FIXED = ("vit", "whisper")  # their inputs have one length
+FIXED = ("vit", "whisper", "audio", "video")  # their inputs have one length
 
 
 def made(name: str) -> torch.nn.Module:
@@ -105,9 +115,14 @@ def a_batch(model: torch.nn.Module, *, left: bool = False) -> dict[str, torch.Te
         columns = torch.arange(width - 1, -1, -1) if left else torch.arange(width)
         return (columns < torch.tensor(lengths)[:, None]).long()
 
-    if "Image" in kind:
-        pictures = torch.randn(size, 1, 4, 4, generator=draw, dtype=torch.float64)
-        return {"pixel_values": pictures, "labels": words(0, 3, size)}
+    for sort, key, shape in (
+        ("Image", "pixel_values", (1, 4, 4)),
+        ("Audio", "input_values", (6, 4)),
+        ("Video", "pixel_values", (4, 1, 4, 4)),
+    ):
+        if sort in kind:
+            found = torch.randn(size, *shape, generator=draw, dtype=torch.float64)
+            return {key: found, "labels": words(0, 3, size)}
     mask = within(LENGTHS, width)
     ids = words(5, 24, size, width).masked_fill(mask == 0, model.config.pad_token_id or 0)
     batch = {"input_ids": ids, "attention_mask": mask}

@@ -210,6 +210,37 @@ def test_a_derivative_by_another_row_is_seen_exactly(reaches: str) -> None:
         accumulate(step, losses, x)
 
 
+@pytest.mark.parametrize("place", [0, SIZE - 1])
+def test_each_of_the_two_rows_is_run_alone(place: int) -> None:
+    """One of them has another loss where it is alone."""
+    torch.manual_seed(0)
+    step, x = private(network()), torch.rand(SIZE, WIDTH) + 0.1
+    x[place, 0] = -1.0
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        return step.model(x).square() * (1.0 + (len(x) == 1) * (x[:, 0] < 0))
+
+    with pytest.raises(TrainingStateError, match="on other samples"):
+        accumulate(step, losses, x)
+
+
+def test_later_checks_run_any_two_rows_alone() -> None:
+    torch.manual_seed(0)
+    step, x, alone = private(network(), replay=1.0), torch.rand(5, WIDTH), []
+    x[:, 0] = torch.arange(5.0)
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        if len(x) == 1:
+            alone.append(int(x[0, 0]))
+        return step.model(x).square()
+
+    for number in range(41):
+        accumulate(step, losses, x, number)
+        step.step()
+        alone = alone if number else []  # the first check is of the ends
+    assert set(alone) == set(range(5))  # each is left out with probability (3/5)^40
+
+
 def test_what_depends_faintly_on_a_flag_of_other_rows_is_refused() -> None:
     """Masks stay where other rows are turned into their opposite: copies of a row have its flags."""
     torch.manual_seed(0)

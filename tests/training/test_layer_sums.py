@@ -246,12 +246,16 @@ def weighted_sum(norms: str, layer: nn.Module, x: torch.Tensor, weights: torch.T
     return torch.cat([value.summed_grad.flatten().double() for value in model.parameters()])
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("norms", ESTIMATORS)
-def test_a_record_whose_tokens_cancel_wipes_out_no_others(norms: str, dtype: torch.dtype) -> None:
-    """Its own gradient is 0, so in exact arithmetic the sum does not move; all others point in one direction."""
-    layer, size = nn.Linear(64, 64, bias=False).to(dtype), 64
-    x, weights = torch.ones(size, 2, 64, dtype=dtype), torch.ones(size, 2, 64, dtype=dtype)
+def test_a_record_whose_tokens_cancel_wipes_out_no_others(norms: str, dtype: torch.dtype, bias: bool) -> None:
+    """Its own gradient is 0, so in exact arithmetic the sum does not move; all others point in one direction.
+
+    Of the weight, or of the bias alone.
+    """
+    layer, size = nn.Linear(64, 64, bias=bias).to(dtype), 64
+    x, weights = torch.full((size, 2, 64), float(not bias), dtype=dtype), torch.ones(size, 2, 64, dtype=dtype)
     others = weighted_sum(norms, layer, x[1:], weights[1:], 1.0)
     assert float(others.norm()) > 20.0
     for scale in (1e4, 1e8, 1e15):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import tempfile
 import time
-import traceback
-import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audits.processes import in_processes
 from dprmt.training.harness import read_metrics, train_task
 from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import PrivacyLedger, charged_steps
@@ -39,9 +37,8 @@ def test_every_charge_counts_and_none_takes_back(stated: list[int | None]) -> No
             assert charged_steps(Path(folder)) == ledger.charged
 
 
-def trains(rank: int, store: str, out: str, answers: Any) -> None:
+def trains(rank: int, size: int, out: str) -> list[int]:
     """Rank 0's disk is slow: whoever does not wait for it finds fewer lines than steps."""
-    torch.set_num_threads(1)
     seen: list[int] = []
     charge, write = PrivateRun._charge, _ledger.append_line
 
@@ -54,30 +51,13 @@ def trains(rank: int, store: str, out: str, answers: Any) -> None:
         write(*args, **options)
 
     PrivateRun._charge, _ledger.append_line = charged, slowly  # type: ignore[method-assign]
-    try:
-        torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-        train_task(network(), task(), settings(), out)
-        answers.put((rank, seen))
-    except BaseException:
-        answers.put((rank, traceback.format_exc()))
+    train_task(network(), task(), settings(), out)
+    return seen
 
 
 def test_all_processes_go_on_once_the_charge_is_on_the_disk(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
-        given = [(rank, str(tmp_path / "store"), str(tmp_path / "run"), answers) for rank in (0, 1)]
-        both = [context.Process(target=trains, args=arguments) for arguments in given]
-        for process in both:
-            process.start()
-    try:
-        found = dict(answers.get(timeout=120) for _ in both)
-    finally:
-        for process in both:
-            process.kill()
-            process.join()
+    found = in_processes(2, partial(trains, out=str(tmp_path / "run")), tmp_path)
     metrics = read_metrics(tmp_path / "run")
     steps = [entry["step"] for entry in metrics]
-    assert found == {0: steps, 1: steps}
+    assert found == [steps, steps]
     assert all(math.isfinite(entry["epsilon"]) for entry in metrics)

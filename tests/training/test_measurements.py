@@ -132,18 +132,6 @@ def test_noise_has_the_stated_law_and_the_run_follows_the_seed() -> None:
         assert not torch.equal(steps[1].noisy[name], other[1].noisy[name])
 
 
-def test_the_run_trains_and_takes_its_hooks_away_even_if_it_is_left_early() -> None:
-    experiment = tiny_bert()
-    before = {name: p.detach().clone() for name, p in experiment.model.named_parameters()}
-    run = private_gradients(experiment, settings())
-    next(run)
-    run.close()
-    for name, p in experiment.model.named_parameters():
-        assert torch.equal(p, before[name]) != p.requires_grad
-    assert all(not m._forward_hooks and not m._backward_hooks for m in experiment.model.modules())
-    assert len(list(private_gradients(experiment, settings()))) == 2
-
-
 def test_a_batch_of_nobody_is_noise_alone() -> None:
     experiment = tiny_bert(items=3)
     options = settings(training__batch_size=1, training__steps=8)
@@ -155,19 +143,6 @@ def test_a_batch_of_nobody_is_noise_alone() -> None:
         assert all(bool(gradient.any()) for gradient in step.noisy.values())
         assert all(spike.predicted == 1 for spike in measure_spikes(step))
         assert measure_alignment(step).corrected == 0
-
-
-def test_gradients_are_seen_without_a_denoiser_too() -> None:
-    """Before the first update they are those of a run with one."""
-    (bare,) = private_gradients(tiny_bert(), settings(denoising__method="none"), steps=1)
-    (denoised,) = private_gradients(tiny_bert(), settings(), steps=1)
-    for name, gradient in denoised.clean.items():
-        torch.testing.assert_close(bare.clean[name], gradient)
-        torch.testing.assert_close(bare.noisy[name], denoised.noisy[name])
-
-
-def test_no_more_steps_than_asked_for() -> None:
-    assert [step.number for step in private_gradients(tiny_bert(), settings(training__steps=5), steps=2)] == [0, 1]
 
 
 def test_an_expected_batch_beyond_the_data_is_refused() -> None:
@@ -241,28 +216,6 @@ def test_agreement_accepts_the_theory_and_rejects_wrong_ones() -> None:
         assert np.quantile(np.abs(errors), 0.95) > 0.05
     swapped = [np.subtract(s.overlaps, s.predicted_overlaps[::-1]) for s in measure_spikes(step)]
     assert np.quantile(np.abs(swapped), 0.95) > 0.2
-
-
-def test_agreement_is_the_named_statistics() -> None:
-    spikes = measure_spikes(planted([0.0, 1.5, 3.0]))
-    a = agreement(spikes)
-    errors = np.array([s.mean / s.predicted - 1 for s in spikes])
-    singles = np.array([s.single / s.predicted - 1 for s in spikes])
-    overlaps = np.array([x - y for s in spikes for x, y in zip(s.overlaps, s.predicted_overlaps, strict=True)])
-    assert a.bias == pytest.approx(errors.mean())
-    assert a.median_error == pytest.approx(np.median(np.abs(errors)))
-    assert a.large_error == pytest.approx(np.quantile(np.abs(errors), 0.95))
-    assert a.largest_error == pytest.approx(np.abs(errors).max())
-    assert (a.single_error, a.single_large_error) == pytest.approx(tuple(np.quantile(np.abs(singles), [0.5, 0.95])))
-    assert a.overlap_bias == pytest.approx(overlaps.mean())
-    assert a.overlap_error == pytest.approx(np.median(np.abs(overlaps)))
-    assert a.overlap_large_error == pytest.approx(np.quantile(np.abs(overlaps), 0.95))
-    assert a.passing == pytest.approx(np.mean([s.single >= 1.02 for s in spikes]))
-    with pytest.raises(ParameterError, match="spikes"):
-        agreement([])
-    for bad in ({"draws": 1}, {"noise_scales": [0.0]}, {"seed": -1}):
-        with pytest.raises(ParameterError, match=next(iter(bad))):
-            measure_spikes(planted([1.0]), **bad)  # type: ignore[arg-type]
 
 
 # --- alignment ---------------------------------------------------------------------------------------------------
@@ -339,18 +292,6 @@ def test_norms_and_law_are_those_of_samples_taken_one_by_one() -> None:
     np.testing.assert_allclose(norms.predicted, np.mean(laws, axis=0), rtol=1e-3)
     assert norms.leading_share == pytest.approx(np.median(leading), rel=1e-3)
     assert norms.rank == max(ranks)
-
-
-def test_bad_norm_measurements_are_refused() -> None:
-    experiment = tiny_bert(items=4)
-    for bad in ({"samples": 5}, {"draws": 0}, {"probes": 1}, {"error": 1.0}):
-        with pytest.raises(ParameterError, match=next(iter(bad))):
-            measure_norm_ratios(experiment, **{"samples": 2, "draws": 1, "probes": 2, **bad})
-    for p in experiment.model.parameters():
-        p.requires_grad_(False)
-    experiment.model.bert.embeddings.word_embeddings.weight.requires_grad_(True)
-    with pytest.raises(ParameterError, match="linear"):
-        measure_norm_ratios(experiment, samples=2, draws=1)
 
 
 # --- from a recipe -----------------------------------------------------------------------------------------------
@@ -440,5 +381,38 @@ def test_spectra_are_those_of_the_matrices() -> None:
         np.testing.assert_allclose(
             spectra.denoised, np.linalg.svd(denoised[spectra.layer], compute_uv=False), atol=1e-9
         )
-        assert spectra.above_edge == (spectra.noisy > bulk_edge((6, 40), 1.0)).sum()
         assert spectra.signal_over_threshold == pytest.approx(spectra.clean[0] / detection_threshold((6, 40), 1.0))
+
+
+def test_agreement_is_the_named_statistics() -> None:
+    spikes = measure_spikes(planted([0.0, 1.5, 3.0]))
+    a = agreement(spikes)
+    errors = np.array([s.mean / s.predicted - 1 for s in spikes])
+    singles = np.array([s.single / s.predicted - 1 for s in spikes])
+    overlaps = np.array([x - y for s in spikes for x, y in zip(s.overlaps, s.predicted_overlaps, strict=True)])
+    assert a.bias == pytest.approx(errors.mean())
+    assert a.median_error == pytest.approx(np.median(np.abs(errors)))
+    assert a.large_error == pytest.approx(np.quantile(np.abs(errors), 0.95))
+    assert a.largest_error == pytest.approx(np.abs(errors).max())
+    assert (a.single_error, a.single_large_error) == pytest.approx(tuple(np.quantile(np.abs(singles), [0.5, 0.95])))
+    assert a.overlap_bias == pytest.approx(overlaps.mean())
+    assert a.overlap_error == pytest.approx(np.median(np.abs(overlaps)))
+    assert a.overlap_large_error == pytest.approx(np.quantile(np.abs(overlaps), 0.95))
+    assert a.passing == pytest.approx(np.mean([s.single >= 1.02 for s in spikes]))
+    with pytest.raises(ParameterError, match="spikes"):
+        agreement([])
+    for bad in ({"draws": 1}, {"noise_scales": [0.0]}, {"seed": -1}):
+        with pytest.raises(ParameterError, match=next(iter(bad))):
+            measure_spikes(planted([1.0]), **bad)  # type: ignore[arg-type]
+
+
+def test_bad_norm_measurements_are_refused() -> None:
+    experiment = tiny_bert(items=4)
+    for bad in ({"samples": 5}, {"draws": 0}, {"probes": 1}, {"error": 1.0}):
+        with pytest.raises(ParameterError, match=next(iter(bad))):
+            measure_norm_ratios(experiment, **{"samples": 2, "draws": 1, "probes": 2, **bad})
+    for p in experiment.model.parameters():
+        p.requires_grad_(False)
+    experiment.model.bert.embeddings.word_embeddings.weight.requires_grad_(True)
+    with pytest.raises(ParameterError, match="linear"):
+        measure_norm_ratios(experiment, samples=2, draws=1)

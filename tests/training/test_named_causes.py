@@ -88,33 +88,6 @@ def test_checkpointing_is_of_the_kind_that_is_not_reentrant(as_function: bool) -
         accumulate(private(Checkpointed(True)), x, as_function=as_function)
 
 
-class Padded(nn.Module):
-    """A convolution that adds something else than zeros."""
-
-    def __init__(self, mode: str) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode), nn.Linear(3 * 25, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.conv(x).flatten(1))
-
-
-@pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
-def test_a_convolution_of_any_padding_gets_its_own_gradients(mode: str) -> None:
-    """The sum is the literal one of clipped gradients."""
-    torch.manual_seed(0)
-    model, x = Padded(mode).double(), torch.randn(SIZE, 2, 5, 5, dtype=torch.float64)
-    expected = [torch.zeros_like(value) for value in model.parameters()]
-    for row in x:
-        gradients = torch.autograd.grad(model(row[None]).square().sum(), list(model.parameters()))
-        factor = min(1.0, 1.0 / float(torch.cat([value.flatten() for value in gradients]).norm()))
-        expected = [total + factor * value for total, value in zip(expected, gradients, strict=True)]
-    step = private(model)
-    accumulate(step, x, as_function=True)
-    sums = [value.summed_grad for value in step.optimizer.params]
-    assert all(torch.allclose(one, two, rtol=1e-6) for one, two in zip(sums, expected, strict=True))
-
-
 @pytest.mark.parametrize("as_function", [True, False])
 def test_rows_that_are_sent_to_experts(as_function: bool) -> None:
     torch.manual_seed(0)
@@ -136,35 +109,6 @@ def test_a_layer_of_what_all_samples_share() -> None:
 
     with pytest.raises(TrainingStateError, match=r"^inputs \(1, 8\) .* of table: .*not what all samples share"):
         accumulate(private(Shared()), torch.randn(SIZE, WIDTH))
-
-
-def test_an_embedding_of_more_than_its_words_is_taken_whole() -> None:
-    """OPT's and BART's positions: a subclass that is also told, as integers, how many words came before."""
-
-    class Positions(nn.Embedding):
-        def forward(self, words: torch.Tensor, before: int = 0) -> torch.Tensor:
-            return super().forward(words + before)
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.positions, self.head = Positions(9, WIDTH), nn.Linear(WIDTH, 1)
-
-        def forward(self, words: torch.Tensor) -> torch.Tensor:
-            return self.head(self.positions(words, 2))
-
-    torch.manual_seed(0)
-    model, words = Model().double(), torch.randint(0, 7, (SIZE, 3))
-    expected = torch.zeros_like(model.positions.weight)
-    for row in words:
-        gradients = torch.autograd.grad(model(row[None]).flatten(1).square().sum(), list(model.parameters()))
-        factor = min(1.0, 1.0 / float(torch.cat([value.flatten() for value in gradients]).norm()))
-        expected += factor * gradients[0]
-    step = private(model)
-    step.accumulate(
-        lambda batch: step.model(batch).flatten(1).square().sum(1), samples=range(SIZE), step=0, batch=words
-    )
-    assert torch.allclose(model.positions.weight.summed_grad, expected, rtol=1e-6)
 
 
 def test_tokens_that_are_sent_to_experts_inside_a_module_taken_whole() -> None:

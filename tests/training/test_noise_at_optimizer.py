@@ -7,9 +7,6 @@ given when it moves; between the two lie noise, division, projection and denoisi
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import traceback
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +18,7 @@ pytest.importorskip("opacus")
 import torch
 from scipy import stats
 
+from audits.processes import in_processes
 from dprmt.training.denoising import DenoisingStep, _options
 from dprmt.training.harness import ItemTask, Observer, Run
 from dprmt.training.harness._prepare import prepare
@@ -262,48 +260,28 @@ def test_a_wrong_scale_is_rejected() -> None:
             assert_received(way, steps)
 
 
-def one_of_two(rank: int, store: str, said: Any) -> None:
+def one_of_two(rank: int, size: int) -> dict[Way, Any]:
     """All ways that a process group knows; rank 1 starts from other parameters."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    try:
-        torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-        found = {}
-        for way in WAYS:
-            with pytest.MonkeyPatch.context() as patch:
-                steps = steps_of(way, patch, rank, 2)
-                if way.method == "none":
-                    assert_sum(way, steps_of(way, patch, rank, 2, sigma=LITTLE))
-            assert_received(way, steps)
-            assert_denoiser(way, steps)
-            for name, value in network(0).state_dict().items():
-                assert torch.equal(steps[0].values[name], value), f"{way}, {name}: not rank 0's"
-            both = [
-                {**step.values, **{f"{name}: given": value for name, value in step.received.items()}} for step in steps
-            ]
-            found[way] = [{name: value.double().sum().item() for name, value in step.items()} for step in both]
-        said.put((rank, found))
-    except BaseException:
-        said.put((rank, traceback.format_exc()))
+    found = {}
+    for way in WAYS:
+        with pytest.MonkeyPatch.context() as patch:
+            steps = steps_of(way, patch, rank, size)
+            if way.method == "none":
+                assert_sum(way, steps_of(way, patch, rank, size, sigma=LITTLE))
+        assert_received(way, steps)
+        assert_denoiser(way, steps)
+        for name, value in network(0).state_dict().items():
+            assert torch.equal(steps[0].values[name], value), f"{way}, {name}: not rank 0's"
+        both = [{**step.values, **{f"{name}: given": value for name, value in step.received.items()}} for step in steps]
+        found[way] = [{name: value.double().sum().item() for name, value in step.items()} for step in both]
+    return found
 
 
 def test_two_processes_receive_the_stated_noise_once(tmp_path: Path) -> None:
     """Noise of one process: that of both would be √2 too large; both start from rank 0's values, move alike."""
-    context = multiprocessing.get_context("fork")
-    said = context.Queue()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
-        both = [context.Process(target=one_of_two, args=(rank, str(tmp_path / "store"), said)) for rank in (0, 1)]
-        for process in both:
-            process.start()
-    try:
-        answers = dict(said.get(timeout=300) for _ in both)
-    finally:
-        for process in both:
-            process.kill()
-            process.join()
-    assert isinstance(answers[0], dict), answers[0]
-    assert answers[0] == answers[1]
+    first, second = in_processes(2, one_of_two, tmp_path, limit=300.0)
+    assert isinstance(first, dict), first
+    assert first == second
 
 
 @pytest.mark.parametrize("projector", ["gaussian", "stiefel", "svd"])

@@ -46,13 +46,6 @@ def test_a_backward_pass_outside_of_accumulate_is_refused(norms: str) -> None:
     assert torch.equal(model.weight, before)
 
 
-def test_a_module_that_runs_sample_by_sample_is_no_other_way_in() -> None:
-    model = nn.GRU(WIDTH, 2, batch_first=True)
-    step = private(model)
-    with pytest.raises(TrainingStateError, match=r"other than the one of accumulate\(\)"):
-        step.model(torch.randn(SIZE, 3, WIDTH))[0].sum().backward()
-
-
 def test_a_backward_pass_between_accumulate_and_step_adds_nothing() -> None:
     """A saliency map moved the sum by 2 C: it raises, or in evaluation mode adds nothing."""
     moved = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -103,38 +102,6 @@ def test_a_large_table_has_no_dense_gradient() -> None:
         assert table.weight.nbytes <= memory.peak < 1.1 * table.weight.nbytes
 
 
-def test_the_first_layer_forms_no_gradient_of_its_inputs() -> None:
-    """The norm's Gram matrices aside, there is one product, the sum."""
-    model = nn.Linear(30, 40, bias=False)
-    step, shapes = private(model, "exact"), []
-    for number in range(2):
-        losses = step.model(torch.randn(4, 2, 30)).square().sum((1, 2))
-        with torch.profiler.profile(record_shapes=True) as profile:
-            step.accumulate(losses, samples=range(4), step=number)
-        shapes.append([event.input_shapes for event in profile.events() if event.name in ("aten::mm", "aten::addmm_")])
-        step.step()
-    assert [len(one) for one in shapes] == [1, 1]
-
-
-def test_a_copy_at_any_time_is_a_plain_model() -> None:
-    """Before the first micro-batch, in the middle of a step and after it; the private model goes on."""
-    model = Texts()
-    step, averaged = private(model), torch.optim.swa_utils.AveragedModel(model)
-    for number in range(3):
-        step.accumulate(step.model(texts(number)), samples=range(4), step=number)
-        twin = copy.deepcopy(model)
-        twin(texts(1)).sum().backward()
-        assert all(value.grad is not None for value in twin.parameters())
-        assert list(twin.state_dict()) == list(model.state_dict()) == list(Texts().state_dict())
-        step.step()
-        averaged.update_parameters(model)
-    assert torch.isfinite(averaged(texts(1))).all()
-    assert step.close() is model
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    model(texts(1)).sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
 def test_a_failing_forward_pass_leaves_the_parameters_in_their_place() -> None:
     model = Numbers()
     step = private(model)
@@ -146,33 +113,6 @@ def test_a_failing_forward_pass_leaves_the_parameters_in_their_place() -> None:
     step.discard()
     step.accumulate(step.model(numbers(1)), samples=range(4), step=1)
     step.step()
-
-
-@pytest.mark.parametrize("ones", [2, 3])
-def test_a_run_of_single_samples_forms_no_plain_gradients(ones: int) -> None:
-    """Nor do the first several samples, for which the look waits."""
-    model, formed = Numbers(), []
-    model.first.weight.register_hook(formed.append)
-    step = private(model)
-    for number in range(ones + 2):
-        rows = slice(1) if number < ones else slice(None)
-        batch = numbers(number)[rows]
-        step.accumulate(step.model(batch), samples=range(len(batch)), step=number)
-        step.step()
-    assert all(value is None for value in formed)
-
-
-class Blocks(nn.Module):
-    """As many blocks as said, each run again in the backward pass."""
-
-    def __init__(self, blocks: int) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(blocks))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = checkpoint(lambda h, block=block: torch.tanh(block(h)), x, use_reentrant=False)
-        return x.square().sum((1, 2))
 
 
 def first_peak(model: nn.Module, x: torch.Tensor) -> tuple[int, int]:
@@ -189,10 +129,3 @@ def test_the_first_look_holds_no_plain_gradient_and_no_other_sum() -> None:
     model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(10)), nn.Linear(256, 1), nn.Flatten(0))
     peak, weights = first_peak(model, torch.randn(4, 256))
     assert peak < 1.05 * weights
-
-
-def test_what_checkpoints_run_again_is_not_kept_by_the_first_look() -> None:
-    """A block more takes its output's gradient, and nothing of the three times that it runs."""
-    x = torch.randn(8, 200, 64)
-    less, more = (first_peak(Blocks(blocks), x)[0] for blocks in (4, 12))
-    assert more - less < 1.5 * 8 * x.nbytes

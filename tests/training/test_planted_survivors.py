@@ -16,7 +16,7 @@ pytest.importorskip("opacus")
 import torch
 
 from dprmt import ParameterError
-from dprmt.training.clipping import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
+from dprmt.training.clipping import NoisySumOptimizer, sum_of
 from dprmt.training.harness import ItemTask, Observer, train_task
 from dprmt.training.randomness import SecureRandom, _secure
 from dprmt.training.recipes import Settings
@@ -134,7 +134,7 @@ def test_one_process_adds_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     parameter = torch.nn.Parameter(torch.zeros(3))
-    optimizer = noisy([parameter], DistributedNoisySumOptimizer)
+    optimizer = noisy([parameter], shared=True)
     total = torch.arange(3.0)
     assert torch.equal(optimizer._noisy_sum(total), total)
     optimizer.rank = 0

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD, GaussianRelease, RandomAllocation, calibrate, compose
+from dprmt.accounting import DPSGD, GaussianRelease, compose
 from dprmt.cli import main
 from dprmt.training.harness import ItemTask, Run, _privacy_cost, dry_run, read_card, read_summary, train, train_task
 from dprmt.training.harness._privacy_cost import SCORE, release_score
@@ -122,21 +122,6 @@ def test_a_target_holds_for_steps_and_score_together(tmp_path: Path, sampling: s
     assert plan.mechanism["noise_multiplier"] > 1.01 * plain.mechanism["noise_multiplier"]
     result = train(wanted, tmp_path / "run")
     assert 3.98 < result.epsilon <= 4.0
-
-
-def test_calibration_leaves_releases_as_they_are() -> None:
-    run = calibrate(compose([(DPSGD(1.0, 0.01), 500), GaussianRelease(4.0)]), target_epsilon=2.0, delta=1e-5)
-    (mechanism, _), (release, _) = run.phases
-    assert release == GaussianRelease(4.0)
-    assert 1.995 < run.epsilon(1e-5).upper <= 2.0
-    less = compose([(DPSGD(mechanism.noise_multiplier * 0.995, 0.01), 500), release])
-    assert less.epsilon(1e-5).upper > 2.0
-    with pytest.raises(ParameterError, match="with a phase of DPSGD that is not fixed"):
-        calibrate(compose([GaussianRelease(4.0)]), target_epsilon=2.0, delta=1e-5)
-    with pytest.raises(ParameterError, match="target_epsilon"):
-        calibrate(compose([(DPSGD(1.0, 0.01), 500), GaussianRelease(1.0)]), target_epsilon=2.0, delta=1e-5)
-    shuffled = compose([(DPSGD(1.0, RandomAllocation(10)), 20), GaussianRelease(4.0)])
-    assert calibrate(shuffled, target_epsilon=3.0, delta=1e-5).epsilon(1e-5).upper <= 3.0
 
 
 @pytest.mark.parametrize("secure", [False, True])

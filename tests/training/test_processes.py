@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import re
-import warnings
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-import torch
-
+from audits.processes import in_processes
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.harness import train_task
 from tests.training.test_planted_bugs import network, settings, task
@@ -40,32 +37,23 @@ def no_record(run: Path) -> None:
     (run / "run.json").write_text("[]")
 
 
-def resumes(rank: int, store: str, out: str, said: Any) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    try:
-        train_task(network(), task(), settings(), out, resume=True)
-    except (ParameterError, TrainingStateError) as error:
-        said.put((rank, str(error)))
+DAMAGES = (another_mechanism, damaged_checkpoints, another_recipe, no_record)
 
 
-@pytest.mark.parametrize("damage", [another_mechanism, damaged_checkpoints, another_recipe, no_record])
-def test_all_processes_end_when_the_first_refuses(tmp_path: Path, damage: Any) -> None:
-    train_task(network(), task(), settings(), tmp_path / "run")
-    damage(tmp_path / "run")
-    context = multiprocessing.get_context("fork")
-    said = context.Queue()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
-        both = [
-            context.Process(target=resumes, args=(rank, str(tmp_path / "store"), str(tmp_path / "run"), said))
-            for rank in (0, 1)
-        ]
-        for process in both:
-            process.start()
-    words = dict(said.get(timeout=60) for _ in both)
-    for process in both:
-        process.join(60)
-    assert [process.exitcode for process in both] == [0, 0]
-    assert words[0] == words[1]
-    assert re.search("resume|recipe|cannot go on", words[0])
+def resumes(rank: int, size: int, folder: Path) -> list[str]:
+    said = []
+    for damage in DAMAGES:
+        with pytest.raises((ParameterError, TrainingStateError)) as error:
+            train_task(network(), task(), settings(), folder / damage.__name__, resume=True)
+        said.append(str(error.value))
+    return said
+
+
+def test_all_processes_end_when_the_first_refuses(tmp_path: Path) -> None:
+    for damage in DAMAGES:
+        train_task(network(), task(), settings(), tmp_path / damage.__name__)
+        damage(tmp_path / damage.__name__)
+    first, second = in_processes(2, partial(resumes, folder=tmp_path), tmp_path)
+    assert isinstance(first, list), first
+    assert first == second
+    assert all(re.search("resume|recipe|cannot go on", words) for words in first)

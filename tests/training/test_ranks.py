@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from audits.processes import in_processes
 from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
@@ -63,35 +61,27 @@ def each_by_itself(rank: int) -> None:
     one_step(rank, distributed=False)
 
 
-def outcome(rank: int, store: str, run: Callable[[int], None], said: Any) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    try:
-        run(rank)
-        said.put("done")
-    except (ParameterError, TrainingStateError) as error:
-        said.put(str(error))
+RUNS: dict[Callable[[int], None], str] = {
+    agrees: "done",
+    one_without_samples: "done",
+    other_steps: "step must be the same number in all processes",
+    the_same_sample: "samples must be in one process only",
+    each_by_itself: "distributed must be True in a process group of 2",
+}
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"),
-    [
-        (agrees, "done"),
-        (one_without_samples, "done"),
-        (other_steps, "step must be the same number in all processes"),
-        (the_same_sample, "samples must be in one process only"),
-        (each_by_itself, "distributed must be True in a process group of 2"),
-    ],
-)
-def test_processes_agree_or_all_refuse(tmp_path: Path, run: Callable[[int], None], expected: str) -> None:
-    context = multiprocessing.get_context("fork")
-    said = context.Queue()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
-        both = [context.Process(target=outcome, args=(rank, str(tmp_path / "store"), run, said)) for rank in (0, 1)]
-        for process in both:
-            process.start()
-    words = [said.get(timeout=60) for _ in both]
-    for process in both:
-        process.join(60)
-    assert all(word.startswith(expected) for word in words), words
+def outcomes(rank: int, size: int) -> list[str]:
+    found = []
+    for run in RUNS:
+        try:
+            run(rank)
+            found.append("done")
+        except (ParameterError, TrainingStateError) as error:
+            found.append(str(error))
+    return found
+
+
+def test_processes_agree_or_all_refuse(tmp_path: Path) -> None:
+    for words in in_processes(2, outcomes, tmp_path):
+        for word, expected in zip(words, RUNS.values(), strict=True):
+            assert word.startswith(expected), words

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import subprocess
 import sys
 import tomllib
@@ -17,11 +16,7 @@ from hypothesis import strategies as st
 from dprmt import ParameterError
 from dprmt.training import recipes
 from dprmt.training.recipes import (
-    DataRecipe,
-    EvaluationRecipe,
     LoraRecipe,
-    ModelRecipe,
-    Recipe,
     builtin_recipes,
     load_recipe,
     recipe_from_dict,
@@ -88,17 +83,6 @@ def test_generation_recipes_have_the_values_of_appendix_j2(model: str, task: str
     search = recipe.evaluation
     assert (search.beams, search.max_new_tokens, search.length_penalty, search.no_repeat_ngram) == (10, 100, 0.9, 4)
     assert search.metrics == ("bleu", "nist", "rouge_l", "meteor", "cider")
-
-
-def test_only_recipes_that_repeat_a_papers_denoising_have_a_denoiser() -> None:
-    """As docs/theory/when_denoising_helps.md advises; those that have one say why."""
-    with_one = {name for name in builtin_recipes() if load_recipe(name).denoising.method != "none"}
-    repeated = {f"roberta-{size}-{task}" for size in ("base", "large") for task in GLUE}
-    repeated |= {f"{model}-{task}" for model in GENERATORS for task in ("e2e", "dart") if model != "smollm2"}
-    assert with_one == repeated | {"roberta-base-sst2-local", "qwen3-0.6b-e2e-local"}
-    for name in with_one:
-        first = (LIBRARY / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0]
-        assert re.match(r"# Repeats Table [12] of arXiv:2510.01137v3, whose denoiser is no advice", first)
 
 
 @pytest.mark.parametrize("name", builtin_recipes())
@@ -244,20 +228,3 @@ def test_unknown_recipes_are_refused(tmp_path: Path) -> None:
         load_recipe("roberta-huge-sst2")
     with pytest.raises(ParameterError, match="recipe must be a readable TOML file"):
         load_recipe(tmp_path / "none.toml")
-
-
-def test_sections_can_be_built_in_python() -> None:
-    model = ModelRecipe(task="classification", architecture="bert", finetune="head")
-    data = DataRecipe(source="docstrings")
-    recipe = Recipe(
-        name="mine",
-        model=model,
-        data=data,
-        privacy=EXAMPLE.privacy,
-        optimizer=EXAMPLE.optimizer,
-        training=EXAMPLE.training,
-    )
-    assert recipe.denoising.method == "none"
-    assert recipe.evaluation == EvaluationRecipe()
-    with pytest.raises(ParameterError, match=r"model\.task"):
-        ModelRecipe(task="regression", source="x")

@@ -156,13 +156,6 @@ def test_other_data_under_the_same_name_are_refused(tmp_path):
         train(recipe, tmp_path / "run", resume=True)
 
 
-def test_lines_that_are_gone_from_the_middle_of_the_ledger_still_count(halfway, tmp_path):
-    shutil.copytree(halfway, tmp_path / "run")
-    lines = (tmp_path / "run" / "privacy.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "run" / "privacy.jsonl").write_text(lines[-1])
-    assert charged_steps(tmp_path / "run") == 3
-
-
 def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, halfway, tmp_path, monkeypatch):
     """Noise, batches and probes of the next start are those of no start before."""
     shutil.copytree(halfway, tmp_path / "run")
@@ -282,20 +275,6 @@ def test_a_folder_alone_is_enough_to_go_on(folder, tmp_path, monkeypatch, capsys
     assert "clipping_norm = 0.5" in (run / "config.toml").read_text()
     assert main(["train", "--resume", str(run), "--set", "privacy.clipping_norm=2.0"]) == 2
     assert "must be the recipe the run was started with" in capsys.readouterr().err
-
-
-def test_a_signal_during_the_last_step_is_too_late(folder, tmp_path, monkeypatch):
-    """All steps are done then: the run ends as one that nobody asked to stop."""
-    real = Run._one_step
-
-    def interrupted(self, step, batch):
-        if step == STEPS:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return real(self, step, batch)
-
-    monkeypatch.setattr(Run, "_one_step", interrupted)
-    result = train(recipe_in(folder), tmp_path / "run")
-    assert (result.finished, result.steps) == (True, STEPS)
 
 
 def test_parameters_that_do_not_move_stop_every_start(folder, tmp_path):

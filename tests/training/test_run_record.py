@@ -175,18 +175,6 @@ def test_no_document_makes_reading_a_checkpoint_fail_with_another_error(tmp_path
         load_checkpoint(tmp_path)
 
 
-def test_a_recipe_and_a_record_that_are_nested_too_deeply_are_refused_in_one_line(
-    halfway: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "recipe.toml").write_text("a = " + "[" * 100_000)
-    run = Path(shutil.copytree(halfway, tmp_path / "run"))
-    (run / "run.json").write_text("[" * 100_000)
-    for words in (["train", str(tmp_path / "recipe.toml")], ["train", "--resume", str(run)]):
-        assert main(words) == 2
-        said = capsys.readouterr().err.strip().splitlines()[-1]
-        assert "nested too deeply" in said
-
-
 @pytest.mark.skipif(os.name != "posix", reason="modes and links are those of POSIX")
 def test_a_link_in_a_run_folder_is_refused_and_not_followed(folder: Path, halfway: Path, tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("kept")
@@ -266,19 +254,6 @@ def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfw
         read_summary(run)
 
 
-def test_what_depends_on_the_realised_batch_is_private_in_metrics_and_said_to_be_on_the_terminal(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "recipe.toml").write_text(recipe_in(folder).to_toml())
-    assert main(["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]) == 0
-    shown = capsys.readouterr().err
-    assert "are private: ε does not cover them" in " ".join(shown.split())
-    assert "private: loss" in shown
-    for entry in read_metrics(tmp_path / "run"):
-        assert set(entry["private"]) == {"loss", "batch_size", "seconds"}
-        assert not {"loss", "batch_size", "seconds"} & entry.keys()
-
-
 def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_path: Path) -> None:
     """As for recipes; a run of a task has settings, and no model or data in its configuration."""
     settings = recipe_in(tmp_path).settings
@@ -322,3 +297,15 @@ def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
         return
     with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
         RunFolder(folder, resume=True, config=settings.to_toml())
+
+
+def test_a_recipe_and_a_record_that_are_nested_too_deeply_are_refused_in_one_line(
+    halfway: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text("a = " + "[" * 100_000)
+    run = Path(shutil.copytree(halfway, tmp_path / "run"))
+    (run / "run.json").write_text("[" * 100_000)
+    for words in (["train", str(tmp_path / "recipe.toml")], ["train", "--resume", str(run)]):
+        assert main(words) == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "nested too deeply" in said

@@ -161,21 +161,3 @@ def test_the_first_process_gathers_the_weights(tmp_path: Path) -> None:
     assert first.pop("count") == [7.0]
     assert first == {name: value.flatten().tolist() for name, value in network().state_dict().items()}
     assert second == {}
-
-
-def other_model(rank: int, size: int, folder: str) -> str:
-    model = network(5)
-    task = ItemTask(list(TEXTS), torch.stack, losses)
-    try:
-        train_task(model, task, settings(), folder, resume=True, noise_seed=3)
-    except ParameterError as error:
-        return str(error)
-    return "taken"
-
-
-@pytest.mark.slow
-def test_another_model_is_refused_in_all_processes(tmp_path: Path) -> None:
-    folder = str(tmp_path / "run")
-    in_processes(2, partial(a_start, folder=folder, stop=1), tmp_path)
-    for said in in_processes(3, partial(other_model, folder=folder), tmp_path):
-        assert "must be given for a run of the same model" in said, said

@@ -21,7 +21,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from dprmt.training.clipping._optimizer import NoisySum
+from dprmt.training.clipping._optimizer import NoisySumOptimizer
 from dprmt.training.harness import _checkpoint
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.private_run import _ledger
@@ -49,14 +49,14 @@ def _killed(times: int, work: Callable[..., Any], *, before: Callable[..., Any] 
 
 @contextmanager
 def _noise_is_counted(folder: Path, rank: int) -> Iterator[None]:
-    add_noise = NoisySum.add_noise
+    add_noise = NoisySumOptimizer.add_noise
 
     def counted(self: Any) -> None:
         with (folder / NOISED.format(rank)).open("ab") as file:
             file.write(b".")
         add_noise(self)
 
-    with mock.patch.object(NoisySum, "add_noise", counted):
+    with mock.patch.object(NoisySumOptimizer, "add_noise", counted):
         yield
 
 
@@ -68,7 +68,11 @@ def _kill_at(point: str) -> Any:
     if point == "charge":
         return mock.patch.object(_ledger, "append_line", _killed(STEP, _ledger.append_line))
     if point == "noise":
-        return mock.patch.object(NoisySum, "add_noise", _killed(STEP, NoisySum.add_noise, before=NoisySum.add_noise))
+        return mock.patch.object(
+            NoisySumOptimizer,
+            "add_noise",
+            _killed(STEP, NoisySumOptimizer.add_noise, before=NoisySumOptimizer.add_noise),
+        )
     return mock.patch.object(_checkpoint, "save_file", _killed(STEP, _checkpoint.save_file, before=_half))
 
 

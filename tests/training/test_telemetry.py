@@ -13,7 +13,6 @@ from opacus.optimizers import DPOptimizer
 
 from audits.steps import make_private
 from dprmt import ParameterError
-from dprmt.spectra import layer_products
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.optimizers import DPAdamBC
@@ -119,31 +118,6 @@ def test_variances_are_those_of_the_noise_along_the_updates():
         assert found == pytest.approx([S**2 * square for square in updates][-len(found) :], rel=1e-5)
 
 
-def test_without_its_own_term_adam_would_be_wrong():
-    """With the response of a preconditioner that is taken for fixed, Adam's curve is off; with its own it is not."""
-    from dprmt.training.telemetry import _telemetry
-
-    def fixed(optimizer, parameters, group, gradient):
-        update, _ = last_update(optimizer, parameters, group, gradient)
-        state, (β1, β2) = optimizer.state[parameters], group["betas"]
-        step = float(state["step"])
-        root = (state["exp_avg_sq"] / (1 - β2**step)).sqrt() + group["eps"]
-        return update, group["lr"] * (1 - β1) / (1 - β1**step) / root
-
-    errors = {}
-    for label, function in (("own", last_update), ("fixed", fixed)):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_telemetry, "last_update", function)
-            errors[label] = []
-            for seed in range(60):
-                telemetry, places, H, _ = noisy_descent("adam", seed, steps=12, every=12)
-                change = quadratic(H, places[-1]) - quadratic(H, places[3])
-                errors[label].append(telemetry.last["change"]["value"] - change)
-    tests = {label: np.mean(e) / (np.std(e) / 60**0.5) for label, e in errors.items()}
-    assert abs(tests["own"]) < 3.5, tests
-    assert abs(tests["fixed"]) > 8, tests
-
-
 def test_pure_noise_is_seen_to_be_pure_noise():
     """The z are standard normal, no share of signal is claimed, nothing is learnt, no rate would help."""
     zs, claims, spikes = [], 0, 0
@@ -177,54 +151,6 @@ class Clean(torch.Tensor):
 
 def clean(values):
     return torch.Tensor._make_subclass(Clean, values)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_it_reads_nothing_that_was_not_released(name):
-    """Clean gradients lie beside, where Opacus and this package keep them: none is touched, others change nothing."""
-    readings = []
-    for secret in (0.0, 100.0):
-        x = torch.nn.Parameter(torch.ones(8))
-        optimizer = OPTIMIZERS[name]([x])
-        telemetry = Telemetry(optimizer, {"x": x}, S, every=3, window=3)
-        for g in gradients(6, 8).float():
-            x.grad = g.clone()
-            for place in ("grad_sample", "summed_grad", "clean", "_norm_sample", "grad_clean"):
-                setattr(x, place, clean(torch.full((8,), secret)))
-            optimizer.step()
-        readings.append(telemetry.last)
-    assert readings[0] == readings[1]
-    with pytest.raises(AssertionError, match="a clean gradient was used"):
-        _ = x.summed_grad + 1  # the trap works
-
-
-def private_pair(**options):
-    model = torch.nn.Linear(6, 4)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    step = make_private(model, inner, norms="exact", clipping_norm=1.0, noise_multiplier=2.0, expected_batch_size=10.0)
-    return model, step, Telemetry.attach(step.optimizer, model.named_parameters(), **options)
-
-
-def test_of_a_private_step_it_sees_the_released_gradient_and_its_noise():
-    model, step, telemetry = private_pair(every=1, window=2)
-    seen = []
-    step.optimizer.original_optimizer.register_step_pre_hook(
-        lambda *_: seen.append({name: p.grad.clone() for name, p in model.named_parameters()})
-    )
-    for number in range(2):
-        step.accumulate(step.model(torch.randn(3, 6)).sum(1), samples=range(3), step=number)
-        step.step()
-    sizes, s = np.array([24, 4]), 2.0 / 10
-    S2 = sum(layer_products(released) for released in seen) / s**2
-    found = telemetry.last["signal"]
-    for place, layer in enumerate(("weight", "bias")):
-        energy = S2[place] - 2 * sizes[place]
-        assert found[layer]["value"] == pytest.approx(max(energy / S2[place], -1.0), rel=1e-5, abs=1e-6)  # 1 less 1
-    assert telemetry._now == pytest.approx(s)
-    telemetry.detach()
-    step.accumulate(step.model(torch.randn(3, 6)).sum(1), samples=range(3), step=2)
-    step.step()
-    assert telemetry.last["signal"] is found
 
 
 @pytest.mark.parametrize("name", ["momentum", "adamw"])

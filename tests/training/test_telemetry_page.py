@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dprmt import ParameterError, plots
+from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.report import write_run_report
 
@@ -143,19 +143,3 @@ def test_the_command_refuses_what_does_not_go_together(
 ) -> None:
     assert main(["report", "--run", str(run[0]), "--out", str(tmp_path), *arguments]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("draw", "name"),
-    [
-        (lambda: plots.plot_objective_change([1], [math.nan], [0], [0]), "change"),
-        (lambda: plots.plot_objective_change([1], [0], [math.nan], [0]), "low"),
-        (lambda: plots.plot_objective_change([1, 2], [0], [0], [0]), "change"),
-        (lambda: plots.plot_signal_shares({}), "layers"),
-        (lambda: plots.plot_rate_advice([1], [-1], [0], [1]), "factor"),
-        (lambda: plots.plot_displacement_spikes([1, 2], {"a": [1.0]}, {}), "a"),
-    ],
-)
-def test_bad_input(draw: Any, name: str) -> None:
-    with pytest.raises(ParameterError, match=name):
-        draw()

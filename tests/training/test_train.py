@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.cli import main
-from dprmt.training.harness import SilentParameterError, dry_run, load_trained, read_metrics, read_summary, train
+from dprmt.training.harness import dry_run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._recipe_task import load
 from dprmt.training.harness._recipe_task import prepare_recipe as build
@@ -39,7 +39,6 @@ def folder(tmp_path_factory) -> Path:
 FULL = {"model.finetune": "full", "model.lora": None}
 # Some layers are wider than eight probes; with this noise the accountant answers quickly.
 ESTIMATED = {"privacy.noise_multiplier": 2.0, **FULL}
-OPERATOR = {"denoising.method": "paper", "denoising.loss": "operator"}
 HUTCHINSON = {"kind": "hutchinson", "probes": 8}
 TARGET = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
 
@@ -82,17 +81,14 @@ def test_run_folder_tells_the_whole_story(folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "norms"),
     [
-        ({"privacy.norms": "ghost", "denoising.method": "paper"}, ExactNorms()),
         ({"privacy.norms": HUTCHINSON, **ESTIMATED}, Hutchinson(8, secret=True)),
         (
             {"privacy.norms": {"kind": "hutch++", "probes": 8, "secret": False}, **ESTIMATED},
             HutchPlusPlus(8, 3, power_iteration=True, secret=False),
         ),
-        ({"optimizer.name": "adambc", "denoising.method": "paper"}, ExactNorms()),
         ({"optimizer.name": "grape", "optimizer.rank": 2, "optimizer.refresh_every": 2, **FULL}, ExactNorms()),
-        ({"optimizer.name": "gdm", "model.architecture": "roberta", **OPERATOR}, ExactNorms()),
     ],
-    ids=["ghost-denoised", "hutchinson", "hutch++", "adambc-denoised", "grape", "roberta-gdm"],
+    ids=["hutchinson", "hutch++", "grape"],
 )
 def test_every_way_to_train_charges_what_it_does(folder, tmp_path, changes, norms):
     recipe = recipe_in(folder, **changes).with_changes({"training.steps": 2})
@@ -101,8 +97,6 @@ def test_every_way_to_train_charges_what_it_does(folder, tmp_path, changes, norm
     charged = DPSGD(1.0 if isinstance(norms, ExactNorms) else 2.0, run["sample_rate"], norms)
     assert run["step"] == {"mechanism": "DPSGD", **{k: v for k, v in charged.as_dict().items() if k != "kind"}}
     assert result.epsilon == charged.epsilon(steps=2, delta=1e-4).upper
-    if recipe.denoising.method != "none":
-        assert all(0 <= entry["denoised_layers"] <= entry["matrices"] for entry in read_metrics(tmp_path / "run"))
 
 
 def test_adambc_is_told_the_noise(folder):
@@ -146,25 +140,14 @@ def test_equal_seeds_give_equal_runs_and_no_seed_does_not(folder, tmp_path):
 
 KILLED = """
     import os, signal, sys
-    from dprmt.training.harness import _train, _checkpoint
+    from dprmt.training.harness import _train
     from dprmt.training.private_run import _ledger
     from dprmt.training.recipes import load_recipe
-    where = sys.argv[3]
-    def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-    if where == "after charging":
-        charge = _ledger.PrivacyLedger.charge
-        def dying(self, attempt, step, *rest):
-            charge(self, attempt, step, *rest)
-            if step == 4: die()
-        _ledger.PrivacyLedger.charge = dying
-    else:
-        calls = []
-        sync = _checkpoint.sync
-        def dying(path):
-            sync(path)
-            calls.append(path)
-            if len(calls) == 4 * 3 + 3: die()  # four calls per checkpoint: the fourth one is cut short
-        _checkpoint.sync = dying
+    charge = _ledger.PrivacyLedger.charge
+    def dying(self, attempt, step, *rest):
+        charge(self, attempt, step, *rest)
+        if step == 4: os.kill(os.getpid(), signal.SIGKILL)
+    _ledger.PrivacyLedger.charge = dying
     _train.train(load_recipe(sys.argv[1]), sys.argv[2], noise_seed=1)
 """
 
@@ -184,19 +167,11 @@ def test_a_step_is_on_the_disk_before_its_noisy_gradient_is_used(folder, tmp_pat
     assert on_disk == list(range(1, STEPS + 1))
 
 
-@pytest.mark.parametrize("where", ["after charging", "while writing a checkpoint"])
-def test_killed_and_resumed_it_tells_the_true_epsilon(folder, tmp_path, where):
+def test_killed_and_resumed_after_charging_it_tells_the_true_epsilon(folder, tmp_path):
     """Step 4 is charged, then the process is killed; it is repeated with fresh noise, and charged again."""
     recipe = recipe_in(folder)
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    arguments = [
-        sys.executable,
-        "-c",
-        textwrap.dedent(KILLED),
-        str(tmp_path / "recipe.toml"),
-        str(tmp_path / "run"),
-        where,
-    ]
+    arguments = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "recipe.toml"), str(tmp_path / "run")]
     assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
     assert charged_steps(tmp_path / "run") == 4
     before = load_checkpoint(tmp_path / "run")
@@ -281,11 +256,6 @@ def _one_step_asking_to_stop_after(monkeypatch, last: int):
     monkeypatch.setattr(Interrupts, "__enter__", entered)
     monkeypatch.setattr(MetricsFile, "after_step", after_step)
     return MetricsFile, "after_step", real
-
-
-def test_a_parameter_that_does_not_move_stops_the_run(folder, tmp_path):
-    with pytest.raises(SilentParameterError, match="did not change"):
-        train(recipe_in(folder, **{"optimizer.learning_rate": 1e-30}), tmp_path / "run")
 
 
 def test_two_processes_do_what_one_does(folder, tmp_path):
@@ -385,18 +355,6 @@ def test_command_line_trains_and_reports_json(folder, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["samples"] == 60
     assert main(["train", str(path), "--dry-run"]) == 0
     assert "ε ≤" in capsys.readouterr().out
-
-
-def test_what_cannot_be_written_to_is_refused_in_one_line(folder, tmp_path, capsys):
-    path = tmp_path / "recipe.toml"
-    path.write_text(recipe_in(folder).to_toml())
-    (tmp_path / "file").write_text("mine")
-    for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        assert main(["train", str(path), "--out", str(out)]) == 2
-        captured = capsys.readouterr()
-        assert captured.err.startswith("dprmt train: --out must be ")
-        assert captured.err.count("\n") == 1
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_tensorboard_without_its_package_leaves_nothing_behind(folder, tmp_path, capsys, monkeypatch):

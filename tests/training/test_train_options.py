@@ -58,16 +58,6 @@ def test_the_optimizer_gets_its_options(folder, name, expected):
         assert (subspaces.refresh_every, subspaces.kind, {layer.rank for layer in subspaces}) == (7, "stiefel", {3})
 
 
-@pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson", "hutch++"])
-def test_grape_clips_as_the_recipe_says(folder, clipping):
-    probes = {"hutchinson": {"probes": 2}, "hutch++": {"probes": 2, "sketch": 1}}.get(clipping, {})
-    changes = {"privacy.norms": {"kind": clipping, **probes}, "optimizer.rank": 4}
-    settings = built(recipe_in(folder, **{**GRAPE, **changes}))
-    layers = settings.record.layers
-    assert {layer.is_exact for layer in layers} == ({True, False} if probes else {True})
-    assert settings.plan.subspaces is not None
-
-
 def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
     prepared = built(recipe_in(folder, **GRAPE, **{"optimizer.projector": "svd"}))
     ranks = {layer.name: layer.rank for layer in prepared.optimizer.subspaces}
@@ -181,13 +171,3 @@ def test_a_generation_run_from_table_to_scores(tmp_path, architecture, dtype):
     assert {value.dtype for value in saved["parameters"].values()} == {torch.float32}
     frozen = {value.dtype for name, value in parameters.items() if name not in saved["parameters"]}
     assert frozen == {getattr(torch, dtype)}
-
-
-@pytest.mark.parametrize(("power", "sketch"), [(True, None), (False, None), (False, 9)])
-def test_one_pass_or_a_power_iteration_is_the_recipes_word(folder, power, sketch):
-    """The accountant is told what the layers do: sketch, probes, and whether the sketch was iterated."""
-    chosen = {} if sketch is None else {"sketch": sketch}
-    changes = {"privacy.norms": {"kind": "hutch++", "power_iteration": power, **chosen}, **WIDE}
-    prepared = built(recipe_in(folder, **changes))
-    width = sketch or (12 if power else 14)
-    assert prepared.record.norms == HutchPlusPlus(32, width, power_iteration=power, secret=True)

@@ -6,16 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.training.clipping import Units
-from dprmt.training.harness import ItemTask, run_in_memory, train_task
+from dprmt.training.harness import ItemTask, train_task
 from dprmt.training.private_run import MicroBatch
 from dprmt.training.recipes import Settings
 
@@ -98,21 +96,6 @@ def test_owners_are_drawn_and_charged(tmp_path: Path) -> None:
     assert '"samples": 3' in text
 
 
-def test_an_owner_comes_with_all_items_or_with_none() -> None:
-    task, seen = ItemTask(ITEMS, as_mapping, losses, owners=torch.tensor([1, 2, 1, 3, 1, 2])), []
-
-    def spy(items: list[list[int]]) -> Any:
-        seen.append({ITEMS.index(item) for item in items})
-        return as_mapping(items)
-
-    task.collate = spy
-    settings = SETTINGS.with_changes({"training.steps": 30, "training.micro_batch_size": 8})
-    with run_in_memory(network(), task, settings) as run:
-        sizes = [record.batch_size for record in run.steps()]
-    assert 0 < np.mean(sizes) < 3
-    assert {frozenset(places) for places in seen} == {frozenset({0, 2, 4}), frozenset({1, 5}), frozenset({3})}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -131,20 +114,3 @@ def test_an_owner_comes_with_all_items_or_with_none() -> None:
 def test_bad_owners_are_refused_in_a_sentence(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         ItemTask(ITEMS, as_mapping, losses, **options)
-
-
-def test_an_owner_with_more_items_than_allowed_is_refused_in_a_loop_of_ones_own() -> None:
-    model = network()
-    options = {"norms": "exact", "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 1.0}
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    private = make_private(model, optimizer, **options, units=Units(2))
-    with pytest.raises(
-        ParameterError, match="rows of a unit must be at most rows_per_unit = 2 in a logical step, got 3"
-    ):
-        private.accumulate(
-            lambda batch: losses(private.model, batch),
-            samples=[0, 1, 2],
-            units=["a"] * 3,
-            step=0,
-            batch=as_mapping(ITEMS[:3]),
-        )

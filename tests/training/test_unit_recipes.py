@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
-import torch
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.data import load_data, per_sample_losses
-from dprmt.training.harness import Run, dry_run, train
-from dprmt.training.harness._recipe_task import load, prepare_recipe
+from dprmt.training.data import load_data
+from dprmt.training.harness import dry_run, train
 from dprmt.training.models import byte_tokenizer
-from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._owners import Owners, owners_of
-from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import DataRecipe, Recipe, builtin_recipes, load_recipe
 from tests.training.tiny_recipe import recipe_in
 
@@ -106,6 +101,13 @@ def test_at_most_so_many_rows_are_drawn_by_unit_and_step_alone() -> None:
     assert owners_of(["a"] * 4, most=2, seed=1).used(0, 3) != owners_of(["a"] * 4, most=2, seed=2).used(0, 3)
 
 
+def test_a_mean_is_over_the_rows_that_are_used() -> None:
+    found = owners_of(["a"] * 4 + ["b"], most=2, averages=True)
+    parts = list(found.parts([0, 1], None, 0, None))
+    weights = {(owner, weight) for part in parts for owner, weight in zip(part.owners, part.weights, strict=True)}
+    assert weights == {("a", 1 / 2), ("b", 1.0)}
+
+
 def test_pieces_hold_whole_units() -> None:
     found = Owners(("a", "b", "c", "d"), ((0, 1, 2), (3,), (4, 5), (6,)))
 
@@ -115,46 +117,6 @@ def test_pieces_hold_whole_units() -> None:
     assert pieces([0, 1, 2, 3], 4) == [[3, 6], [4, 5], [0, 1, 2]]
     assert pieces([0, 1, 2, 3], 6) == [[3, 6, 4, 5], [0, 1, 2]]
     assert pieces([], 4) == []
-
-
-@pytest.mark.parametrize("regime", ["together", "alone"])
-@pytest.mark.parametrize("gradient", ["sum", "mean"])
-def test_a_step_is_that_of_persons(tmp_path: Path, regime: str, gradient: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Σ_u min(1, (1-ρ)C/‖g_u‖) g_u over the persons drawn, g_u the sum or mean over a person's rows."""
-    recipe = recipe_of(tmp_path, unit_gradient=gradient, unit_regime=regime, rows_per_unit=2)
-    recipe = recipe.with_changes(
-        {"training.batch_size": 2, "training.micro_batch_size": 2, "privacy.clipping_norm": 0.1}
-    )
-    loaded, data = load(recipe)
-    prepared = prepare_recipe(recipe, loaded, data, torch.device("cpu"), fresh_randomness(1, 1))
-    task, run = prepared.task, Run(prepared, fresh_randomness(1, 1))
-    private = run.private._inner
-    assert task.size == 3
-    trained = list(prepared.parameters.values())
-    plain = load(recipe)[0].model.train()  # the same weights, without hooks
-    literal = [p for p in plain.parameters() if p.requires_grad]
-    persons = [[0, 2], [1], [3]]
-    expected = [torch.zeros_like(p) for p in trained]
-    for rows in persons:
-        own = [torch.zeros_like(p) for p in trained]
-        for row in rows:
-            inputs = task.batch_of([data.train[row]])
-            found = torch.autograd.grad(per_sample_losses(plain, inputs).sum(), literal, allow_unused=True)
-            own = [a if b is None else a + b for a, b in zip(own, found, strict=True)]
-        own = [value / (len(rows) if gradient == "mean" else 1) for value in own]
-        norm = math.sqrt(sum(float(value.double().square().sum()) for value in own))
-        factor = min(1.0, (1 - private.rounding) * 0.1 / norm)
-        expected = [a + factor * b for a, b in zip(expected, own, strict=True)]
-    monkeypatch.setattr(Draws, "at", lambda *_: [0, 1, 2])
-    batch = next(iter(run.private))
-    for part in run.private.micro_batches(batch):
-        task.accumulate(run.private, part)
-    run.private._guard.release()
-    if regime == "alone":
-        private._finish_unit()
-    for p, value in zip(trained, expected, strict=True):
-        torch.testing.assert_close(p.summed_grad, value, rtol=1e-3, atol=1e-5)
-    run.private.close()
 
 
 def test_a_run_says_what_its_unit_is(tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ def read_object(where: Any, name: str, default: Any, *kinds: str) -> dict[str, A
     value = {"kind": value} if isinstance(value, str) else value
     kind = value.get("kind", kinds[0]) if isinstance(value, dict) else None
     if kind not in kinds:
-        raise NotCoveredError(f"{name} {value!r}: covered are {', '.join(kinds)}")
+        from dprmt_verify.further._outside import why
+
+        raise NotCoveredError(f"{name} {value!r}: covered are {', '.join(kinds)}{why(kind)}")
     return {"kind": kind, **known({word: one for word, one in value.items() if word != "kind"}, name, kind)}
 
 
@@ -57,5 +59,7 @@ def known(value: Any, name: str, kind: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise NotCoveredError(f"not a statement: {name} {value!r} is no object")
     for key in value.keys() - _KEYS.get(kind, "").split():
-        raise NotCoveredError(f"{name} says {key!r}, which is not covered")
+        from dprmt_verify.further._outside import why
+
+        raise NotCoveredError(f"{name} says {key!r}, which is not covered{why(key)}")
     return value

@@ -48,6 +48,8 @@ def _from_below(pair: StepPair, index: NDArray[np.int64], mesh: float, tilt: flo
     if not cells.p[at] > _MOST or first < 1 or last > index.size - 2:
         return plain
     p, q = float(cells.p[first:last].sum()), float(cells.q[first:last].sum())
+    if q == 0.0:  # underflow: the loss is above 700
+        return plain
     ends, mean = nodes[[first, last]], math.log(p) - math.log(q)
     if not ends[0] <= mean <= ends[1]:
         return plain

@@ -37,7 +37,16 @@ from dprmt.accounting.composition._curve import (
     one_step_scale,
 )
 from dprmt.accounting.composition._loss_grid import Laws, discretize_step, laws_of_steps, resolved_range
-from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair, cut_above, facing, gaussians_as_one
+from dprmt.accounting.pairs import (
+    LossPMF,
+    Schedule,
+    Step,
+    StepPair,
+    cut_above,
+    ends_stay_apart,
+    facing,
+    gaussians_as_one,
+)
 
 Pairs = Sequence[tuple[StepPair, int]]
 
@@ -45,6 +54,7 @@ LOWEST = -2.0
 """The coarsest level."""
 _BINS = 160  # of a norm's law, at level 0
 _MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step's loss; where there is one step
+_MOST_TILT = 8.0  # times the mesh: at a larger one, errors a node below the largest loss exceed that loss's mass
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
 MOST_WORK = 2**22
@@ -158,6 +168,7 @@ class Level:
             else:
                 # The coarse laws are from above: for one from below their tilt may be far too large.
                 tilt, few = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question), laws
+                tilt = min(tilt, _MOST_TILT / mesh)
                 windows = [window(laws, tilt)]
             longest = max(each.size for each in windows)
             if longest > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
@@ -300,7 +311,11 @@ def solve(
         stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
         if stalled == (patience if math.isfinite(best.upper) else 2):
             break
-        if question.is_within(best.lower, best.upper, 4.0 * tolerance):  # widths are of second order
+        is_near = question.is_within(best.lower, best.upper, 4.0 * tolerance)
+        is_found = math.isfinite(best.upper) and (question.epsilon is None or best.lower > 0.0)
+        if is_found and not is_near and ends_stay_apart(schedule):
+            break
+        if is_near:  # widths are of second order
             unit = max(best.upper, 1.0 if question.epsilon is None else 0.0)
             level += min(math.log((best.upper - best.lower) / (tolerance * unit), 4) + 0.2, 1.0)
         else:

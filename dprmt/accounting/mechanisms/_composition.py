@@ -396,6 +396,11 @@ class Composition(Questions):
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
         return all(mechanism.has_pairs for mechanism, _ in self.phases)
 
+    @property
+    def _is_exact(self) -> bool:
+        """Whether pairs are the smaller bounds for replaced samples: curves never were with exact norms."""
+        return all(step.is_exact for step, _ in self.schedule())
+
     def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         at = checked_epsilons(epsilon)
@@ -412,7 +417,8 @@ class Composition(Questions):
             return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
         if self.has_pairs:
             ends = dict(delta_ends(self.schedule(), epsilons, directions, tolerance))
-            if not self.neighbours.is_replacement or np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0]):
+            is_tight = np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0])
+            if not self.neighbours.is_replacement or self._is_exact or is_tight:
                 return ends
         else:
             one = delta_ends(self._one_sample, epsilons, BOTH, tolerance)
@@ -498,6 +504,8 @@ class Composition(Questions):
         self, bounds: PrivacyBounds, question: Question, direction: Direction, tolerance: float
     ) -> PrivacyBounds:
         """Both are valid: what (N11) charges is much for few probes, where curves lose less (N6)."""
+        if self._is_exact:
+            return bounds
         curves = bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance)
         if curves.upper >= bounds.upper:
             return bounds

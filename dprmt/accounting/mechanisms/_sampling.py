@@ -137,7 +137,7 @@ class Poisson(_IndependentSteps):
     Covers with ``at_most``: exact norms, and neighbours ``ZeroOut``, ``AddRemove`` (n counts the sample) and
     ``ReplaceOne``. Proof: ``docs/theory/batches.md``, (B2). The upper end is far above the lower one where B is within
     a few deviations √(qn) of the mean batch qn: for σ = 1, q = 0.01, n = 10,000, 1,000 steps and δ = 1e-5, ε lies in
-    [1.75, 7.90] for B = 100, in [1.82, 3.00] for B = 130, and in [1.82, 1.83] for B = 160.
+    [1.74, 7.90] for B = 100, in [1.82, 3.00] for B = 130, and in [1.82, 1.83] for B = 160.
 
     Examples
     --------

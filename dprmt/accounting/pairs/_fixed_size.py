@@ -119,7 +119,8 @@ class DisplacedPair:
             log_a = at + 1.5 * v**2 - np.log(2.0)
             left = log_a + self._log_spread - at + np.log(np.expm1(-at)) - np.log1p(root)
         largest = np.maximum((log_a + np.log1p(root)) / v, lowest)
-        return largest, np.where(at < 0.0, np.minimum(left / v, lowest), -np.inf)
+        smallest = np.where(at < 0.0, np.minimum(left / v, lowest), -np.inf)
+        return largest, np.where(losses > least, smallest, lowest)  # no rounding puts mass below the smallest loss
 
     def masses(self, ends: Array) -> tuple[Array, Array]:
         """Return P and Q of the intervals between outcomes."""

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from dprmt.accounting.basics import Array
+from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
 
 NOTHING = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1e-3)
@@ -91,3 +92,11 @@ def renyi_as_one(schedule: Schedule) -> Schedule:
     curves = tuple((orders, values, n * count) for step, count in found for orders, values, n in step.curves)
     rest = [(step, count) for step, count in schedule if not isinstance(step, RenyiStep)]
     return [*rest, (RenyiStep(sum(count * step.rho for step, count in found), curves), 1)]
+
+
+def ends_stay_apart(schedule: Schedule) -> bool:
+    """Return whether no mesh makes ends meet: no data set attains a step's upper pair, or nothing is known below."""
+    return any(
+        isinstance(s, FixedSizeStep | TruncatedStep | RenyiStep) or getattr(s, "below", None) is NOTHING
+        for s, _ in schedule
+    )

@@ -22,7 +22,7 @@ from dprmt.accounting.composition import (
 from dprmt.accounting.pairs import Neighbours, Schedule, Step
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 
-_POINTS = 401
+_POINTS, _DENSE = 401, 1000.0  # nearly equidistant up to so large an ε, then in a geometric sequence
 _LOSSES, _LEVEL = 8, -0.5  # composed for a curve, and how finely
 _OF_LEVEL = EpsilonAtDelta.easy_tolerance * 4.0**-_LEVEL  # tolerance with the same first level: laws are met again
 _TOLERANCE = 2e-2  # largest share of an error in δ for which no further loss is composed
@@ -138,7 +138,8 @@ def _related(
 def _curves(
     schedule: tuple[tuple[Step, int], ...], largest: float, least: float
 ) -> tuple[Array, dict[Direction, Array]]:
-    epsilon = np.linspace(0.0, max(largest, 1e-3), _POINTS)
+    largest = max(largest, 1e-3)
+    epsilon = _DENSE * np.sinh(np.linspace(0.0, math.asinh(largest / _DENSE), _POINTS))
     return epsilon, {side: _upper_curve(schedule, epsilon, side, least) for side in _OTHER}
 
 
@@ -147,20 +148,20 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
 
     ``least``: a smaller δ is not of interest.
     """
-    upper, error, work = np.ones(epsilon.size), np.ones(epsilon.size), 0
+    (upper, error), work = np.ones((2, epsilon.size)), 0
     for _ in range(_LOSSES):
         todo = np.flatnonzero((error > _TOLERANCE * upper) & (upper > least))
-        if not todo.size or work > 2 * MOST_WORK:
+        if not todo.size:
             break
         stretch = max(np.split(todo, np.flatnonzero(np.diff(todo) > 1) + 1), key=len)
         question = DeltaAtEpsilon(float(epsilon[stretch[stretch.size // 2]]), least)
         at = Level(schedule, question, direction, _LEVEL)
         curve = at.curve("upper")
-        work += at.work
         bounds = np.array([curve.delta_bounds(asked - at.drift) for asked in epsilon.tolist()])
         smaller = bounds[:, 1] < upper
         upper = np.where(smaller, bounds[:, 1], upper)
         error = np.where(smaller, bounds[:, 1] - bounds[:, 0], error)
-        if isinstance(curve, OneStepCurve):  # without an error
+        work += at.work
+        if isinstance(curve, OneStepCurve) or not smaller[stretch].any() or work > MOST_WORK // 2:  # no better by more
             break
     return upper

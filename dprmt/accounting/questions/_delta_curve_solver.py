@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dprmt.accounting.basics import Direction, PrivacyBounds, Side
 from dprmt.accounting.composition import DeltaAtEpsilon, Level, intersection, interval, levels, sized
-from dprmt.accounting.pairs import Schedule
+from dprmt.accounting.pairs import Schedule, ends_stay_apart
 
 _LEAST = 1e-290  # smaller δ are told from 0 no further
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
@@ -32,6 +32,7 @@ class DeltaCurveSolver:
         self.floor = floor
         # The other direction most often decides at small ε only, if at all.
         self.parts = 8 if any(floor) else 2
+        self.is_apart = ends_stay_apart(schedule)
         self.schedule, self.direction, self.tolerance = schedule, direction, tolerance
         self.questions = [DeltaAtEpsilon(epsilon) for epsilon in epsilons]
         self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
@@ -43,7 +44,11 @@ class DeltaCurveSolver:
             before = [self._width(place) for place in range(len(self.found))]
             self._refine(self._wide(range(len(self.found))), level)
             wide = self._wide(range(len(self.found)))
-            if level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
+            if (
+                level >= last
+                or ends_stay_apart(self.schedule)
+                or not any(self._width(place) < 0.8 * before[place] for place in wide)
+            ):
                 return self.found
             worst = max(self._width(place) for place in wide)
             level = min(level + min(max(math.log(1.1 * worst, 4), 0.25), 1.0), last)
@@ -55,7 +60,7 @@ class DeltaCurveSolver:
         middle = wide[len(wide) // self.parts]
         self.parts = 2
         self._ask(middle, wide, level)
-        enough = min(_WORSE * self._width(middle), _WIDE / self.tolerance)
+        enough = min(_WORSE * self._width(middle), math.inf if self.is_apart else _WIDE / self.tolerance)
         far = [place for place in self._wide(wide) if self._width(place) > enough and place != middle]
         self._refine([place for place in far if place < middle], level)
         self._refine([place for place in far if place > middle], level)

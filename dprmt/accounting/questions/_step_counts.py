@@ -22,7 +22,7 @@ from dprmt.accounting.composition import (
     step_laws,
     window,
 )
-from dprmt.accounting.pairs import LossPMF, Step
+from dprmt.accounting.pairs import LossPMF, Step, ends_stay_apart
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
 _MOST_POINTS = 2**20  # points of an inverse transform for single numbers of steps
@@ -131,7 +131,7 @@ def _refine_block(question: _BlockQuestion, brackets: Brackets, block: NDArray[n
         if not _solve_block(question, laws, brackets, ends):
             return
         after = brackets.width()[ends]
-        if np.any((after > 1.0) & (after < _LEAST_GAIN * before)):
+        if np.any((after > 1.0) & (after < _LEAST_GAIN * before)) and not ends_stay_apart([(question.step, 1)]):
             continue
         block = _solve_all(question, laws, brackets, block)
         if not block.size or np.any(after > 1.0):
@@ -161,19 +161,24 @@ def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, bloc
     """Return whether this could be done."""
     counts, delta = brackets.counts[block], question.delta
     drift = loss_drift([(question.step, 1)]) * counts
-    upper = _bounds_of(laws.upper, counts, delta, "upper")
-    lower = _bounds_of(laws.lower, counts, delta, "lower")
+    places = np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64))
+    upper = _bounds_of(laws.upper, counts, delta, "upper", places)
+    lower = _bounds_of(laws.lower, counts, delta, "lower", places)
     if upper is None or lower is None:
         return False
+    if ends_stay_apart([(question.step, 1)]):
+        brackets.asked[block[places]] = True
     trivial = laws.variation * counts <= delta * (1.0 - 1e-9)  # even δ(0) is no larger
     upper = np.where(trivial, 0.0, np.where(upper > 0, upper + drift, upper))
     brackets.add(block, np.where(trivial, 0.0, np.maximum(lower - drift, 0.0)), upper)
     return True
 
 
-def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, side: Side) -> Array | None:
-    """Compute the bounds of many evenly spread numbers by a transform; the others get trivial bounds. The result is
-    None if the transform would be too long.
+def _bounds_of(
+    law: LossPMF, counts: NDArray[np.int64], delta: float, side: Side, places: NDArray[np.int64]
+) -> Array | None:
+    """Compute the bounds at some places, each by a transform; the others get trivial bounds. The result is None if the
+    transform would be too long.
     """
     if not law.mass.any():
         return None
@@ -181,7 +186,7 @@ def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, side: Side
     if window([(law, int(counts[-1]))], tilt).size > _MOST_POINTS:
         return None
     found = np.full(counts.size, np.inf if side == "upper" else 0.0)
-    for place in np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64)):
+    for place in places:
         laws = [(law, int(counts[place]))]
         loss = composed(laws, tilt, window(laws, tilt))
         around = max((loss.log_scale + float(log_kappa(np.asarray(tilt))) - math.log(delta)) / tilt, 0.0)

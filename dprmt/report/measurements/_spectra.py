@@ -44,11 +44,6 @@ class LayerSpectra:
         return float(self.clean[0]) / detection_threshold(self.shape, self.sigma)
 
     @property
-    def above_edge(self) -> int:
-        """Number of noisy singular values above the bulk edge."""
-        return int((self.noisy > bulk_edge(self.shape, self.sigma)).sum())
-
-    @property
     def top_over_edge(self) -> float:
         """Top noisy singular value over the bulk edge."""
         return float(self.noisy[0]) / bulk_edge(self.shape, self.sigma)
@@ -154,8 +149,8 @@ def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float |
     --------
     >>> clean = {"weight": 5 * torch.ones(2, 8) / 4}
     >>> (spectra,) = measure_spectra(GradientStep(0, 0.5, 10, 0.7, clean, clean), ["weight"])
-    >>> spectra.clean.round(6).tolist(), spectra.above_edge
-    ([5.0, 0.0], 1)
+    >>> spectra.clean.round(6).tolist()
+    [5.0, 0.0]
     """
     noisy = {name: step.noisy[name].double() for name in layers}
     options = Denoising("paper", false_alarm=0.01) if kappa is None else Denoising("paper", kappa=kappa)

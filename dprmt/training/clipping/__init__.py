@@ -11,7 +11,6 @@ from dprmt.training.clipping._allocation_loader import allocation_loader as allo
 from dprmt.training.clipping._costs import StepCosts as StepCosts
 from dprmt.training.clipping._costs import TensorMemory as TensorMemory
 from dprmt.training.clipping._costs import WayCost as WayCost
-from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
 from dprmt.training.clipping._optimizer import NoisySumOptimizer as NoisySumOptimizer
 from dprmt.training.clipping._optimizer import sum_of as sum_of
 from dprmt.training.clipping._plan import ClippingPlan as ClippingPlan
@@ -26,7 +25,6 @@ __all__ = [
     "AllocationSampler",
     "ClippedStep",
     "ClippingPlan",
-    "DistributedNoisySumOptimizer",
     "NoisySumOptimizer",
     "ShardedNoisySumOptimizer",
     "ShardedStep",

@@ -10,7 +10,6 @@ is used outside of its layer, which no norm accounts for, so this is an error.
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,8 +111,8 @@ class Capture:
         for layer in self.layers:
             if not layer.module.training:
                 raise TrainingStateError(f"{layer.name} is in evaluation mode: call model.train()")
-        if self._buffers and (changed := buffer_versions(self.model).items() ^ self._buffers.items()):
-            raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other samples")
+        if self._buffers:
+            check_buffers(self.model, self._buffers, "samples")
         if not self._forward:
             raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
 
@@ -191,6 +190,7 @@ class Capture:
         self._forward: Counter[Layer] = Counter()
         self.waiting: dict[Layer, list[Use]] = {}
         self.squared: torch.Tensor | None = None
+        self.squared_of: dict[Layer, torch.Tensor] = {}
         self.contributions: list[Contribution] = []
         self.sources: list[Layer] = []
         self._at, self._size, self._units = (0, None), None, None
@@ -216,7 +216,7 @@ class Capture:
             if model is self.model:
                 self._begin(args, kwargs)
 
-        return uncompiled(start)
+        return torch.compiler.disable(start)
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         first = next((value for value in tree_leaves((args, kwargs)) if _has_rows(value)), None)
@@ -238,7 +238,7 @@ class Capture:
         if isinstance(layer, WholeModule):
             forward = self._sample_wise(layer)
             self._apart.append(forward)
-            before, after = uncompiled(forward.before), uncompiled(forward.after)
+            before, after = torch.compiler.disable(forward.before), torch.compiler.disable(forward.after)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(self._watch_whole(layer), prepend=True))
             options = {"prepend": True, "with_kwargs": True, "always_call": True}
@@ -263,7 +263,7 @@ class Capture:
                 return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:]), kwargs
             return None
 
-        return uncompiled(before)
+        return torch.compiler.disable(before)
 
     def _after(self, layer: Layer) -> Callable[..., Any]:
         module, owned = layer.module, is_torch_layer(layer.module)
@@ -287,7 +287,7 @@ class Capture:
             inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
             return _Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
 
-        return uncompiled(after)
+        return torch.compiler.disable(after)
 
     def _watch_whole(self, layer: WholeModule) -> Callable[..., None]:
         def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -299,7 +299,7 @@ class Capture:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     value.register_hook(partial(self._asks, layer.name, output_axis(module, place)))
 
-        return uncompiled(watch)
+        return torch.compiler.disable(watch)
 
     def _sample_wise(self, layer: WholeModule) -> SampleWiseForward:
         def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
@@ -369,6 +369,7 @@ class Capture:
         if units is not None and layer.per_token:
             uses, units = [units.joined(uses[0])], None
         squared, contributions = layer.measure(uses, *self._at, units)
+        self.squared_of[layer] = squared
         self.squared = squared if self.squared is None else self.squared + squared.to(self.squared.device)
         self.contributions += contributions
         self.sources += [layer] * len(contributions)
@@ -407,24 +408,15 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
         return (None, None, gradient, None, *(None,) * ctx.count)
 
 
-def uncompiled(hook: Any) -> Any:
-    """Let a compiled model's graph break at a hook, without importing torch's compiler where no model is compiled."""
-    wrapped: list[Any] = []
-
-    def run(*args: Any) -> Any:
-        if "torch._dynamo" not in sys.modules:
-            return hook(*args)
-        if not wrapped:
-            wrapped.append(torch.compiler.disable(hook))
-        return wrapped[0](*args)
-
-    run._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return run
-
-
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Return values that change when a buffer is written to or replaced."""
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
+
+
+def check_buffers(model: nn.Module, before: Mapping[str, tuple[int, int]], others: str) -> None:
+    """Raise if a buffer has changed, which would hold ``others``."""
+    if changed := buffer_versions(model).items() ^ before.items():
+        raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other {others}")
 
 
 def _has_rows(value: Any) -> bool:

@@ -7,9 +7,9 @@ others. So passes come in groups of one size, with other neighbours:
 - **Gradients**, of 5 rows: as they are; then the others have twice their size and the opposite sign, or half their
   length, and scores a thousand times as large. In the first pass the losses of the compared rows and of the others are
   differentiated apart: each must leave the other rows' gradients at zero, exactly.
-- **Scores**, of up to 13 rows, one of them with an extreme score: the others as they are; extreme copies of the row;
-  rows with NaN as scores. Here the graph begins at the model's outputs, so there is no backward pass through the model.
-  The last of these passes comes after all others, which shows a kept state.
+- **Scores**, where the graph begins at the model's outputs, so that there is no backward pass through the model. Of up
+  to 13 rows, one of them with an extreme score: the others as they are, or extreme copies of the row. Of the 5 rows,
+  after all other passes: others with NaN as scores. That shows a kept state, too.
 - **Alone**, without its padding, a row shows what depends on the batch's size or padded length. In batches of other
   shapes it gets other random numbers, because generators work by position. So dropout is off and other draws are
   constants, wherever torch draws, by means of a dispatch mode.
@@ -25,29 +25,23 @@ One check sees the following, with τ for `Tolerance.beside`:
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-import random
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows, padding_number, two_rows
-from dprmt.training.clipping._capture import Capture, uncompiled
+from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._comparable_passes import Draws, Outputs, RandomNumbers
 from dprmt.training.clipping._policy import Layer, Use, row_gradient
 from dprmt.training.clipping._refusals import changed_buffer
-from dprmt.training.randomness import draws_from
 
 Losses = Callable[[Any], torch.Tensor]
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)  # of code that does not take what it is given
@@ -97,13 +91,12 @@ class _Pass:
     """Results of some rows in one pass.
 
     ``uses``: of layers, in the backward pass' order; none if the graph begins at the model's outputs. ``scores``:
-    gradients of these. ``draws``: whether there was a draw. ``states``: of random generators after the pass.
+    gradients of these. ``states``: of random generators after the pass.
     """
 
     losses: torch.Tensor
     uses: dict[Layer, list[Use]]
-    scores: list[torch.Tensor]
-    draws: bool
+    scores: dict[int, torch.Tensor]
     states: list[Any]
 
 
@@ -195,41 +188,50 @@ class Isolation:
         if self.count:
             self._chance.shuffle(others)
         few, many = (_Neighbours.of(chosen, others, most) for most in (_FEW, _MOST))
-        outputs, seed = _Outputs(self._model), secrets.token_bytes(32)
+        outputs, random_numbers = Outputs(self._model), RandomNumbers(self._devices, self.generators)
 
-        def run(given: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, noted: bool = False) -> Any:
+        def run(
+            given: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, as_first: bool = False
+        ) -> Any:
             try:
-                with outputs.scaled(factors, cut=cut), warnings.catch_warnings():
+                with outputs.scaled(factors, cut=cut, graph=as_first or not cut), warnings.catch_warnings():
                     # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
                     warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
-                    leaves = outputs.leaves if cut else None
-                    return self._run(losses, given, len(factors), where.own, seed, leaves=leaves, noted=noted)
+                    start = outputs if cut else None
+                    return self._run(losses, given, len(factors), where.own, random_numbers, start, cut=cut)
             except _FAILURES as error:
                 if isinstance(error, (ParameterError, TrainingStateError)):
                     raise
                 return None  # code that takes no such rows shows nothing
 
-        batch, one_extreme = rows.picked(many.order), many.factors(1.0, first=_LARGE)
-        first = run(batch, many, one_extreme, noted=True)
-        given = rows.picked(few.order)
-        together = self._run(losses, given, len(few.order), few.own, seed, noted=first is None, apart=True)
-        if changed := self._restored(buffers):
-            raise TrainingStateError(changed_buffer(changed[0]))
-        limits = self._tolerance(together)
-        opposite = rows.opposite(few.order, few.own)
-        self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
-        copies = run(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
-        self._compare_beside(first, copies, limits)
-        calm = together
-        if together.draws or len(chosen) > len(few.own):
-            calm = self._run(losses, rows.picked(chosen), len(chosen), [*range(len(chosen))], seed, calm=together.draws)
-        for place, row in enumerate(chosen):
-            alone = self._alone(losses, rows, row, seed, calm=together.draws)
-            self._compare(alone, 0, calm, place, (limits.loss, limits.gradient, _NEGLIGIBLE))
-        again = run(batch, many, many.factors(math.nan, first=_LARGE)) or run(batch, many, one_extreme)
-        if first is not None and (again is None or again.states != first.states):
-            raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
-        self._compare_beside(first, again, limits)
+        # In one thread, else a checkpoint's second run is not calm.
+        with random_numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
+            given, size = rows.picked(few.order), len(few.order)
+            with outputs.noted(size):
+                noting = Draws(random_numbers, calm=False)
+                together = self._run(losses, given, size, few.own, random_numbers, outputs, draws=noting, apart=True)
+            if changed := self._restored(buffers):
+                raise TrainingStateError(changed_buffer(changed[0]))
+            limits, has_draws = self._tolerance(together), together.states != random_numbers.first
+            opposite = rows.opposite(few.order, few.own)
+            self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
+            beside = run(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
+            copies = run(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
+            self._compare_beside(beside, copies, limits)
+            calm = together
+            if has_draws or len(chosen) > len(few.own):
+                places, draws = [*range(len(chosen))], Draws(random_numbers, calm=True) if has_draws else None
+                calm = self._run(losses, rows.picked(chosen), len(chosen), places, random_numbers, draws=draws)
+            for place, row in enumerate(chosen):
+                alone = self._alone(losses, rows, row, random_numbers, calm=has_draws)
+                self._compare(alone, 0, calm, place, (limits.loss, limits.gradient, _NEGLIGIBLE))
+            again = run(given, few, few.factors(math.nan), as_first=True) or run(
+                given, few, few.factors(1.0), as_first=True
+            )
+            if again is None or again.states != together.states:
+                raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
+            self._compare_beside(replace(together, uses={}), again, limits)
+        self.generators = dict.fromkeys(random_numbers.own)
         return all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
 
     def _chosen(self, rows: BatchRows) -> list[int]:
@@ -247,57 +249,42 @@ class Isolation:
         batch: Any,
         size: int,
         own: list[int],
-        seed: bytes,
+        random_numbers: RandomNumbers,
+        outputs: Outputs | None = None,
         *,
-        leaves: list[torch.Tensor] | None = None,
-        calm: bool = False,
-        noted: bool = False,
+        cut: bool = False,
+        draws: Draws | None = None,
         apart: bool = False,
     ) -> _Pass:
         """Return results of rows at the places ``own``.
 
-        ``leaves``: outputs of the model where the graph begins; None for the whole graph. ``calm``: draws are
-        constants. ``noted``: so are the model's generators. ``apart``: see `Capture.uses_of`.
+        ``outputs``: of the model, whose gradients are wanted. ``cut``: the graph begins there. ``draws``: what becomes
+        of draws. ``apart``: see `Capture.uses_of`.
         """
-        draws = _Draws(calm=calm) if calm or noted else None
-        states = {generator: generator.get_state() for generator in self.generators}
         uses: dict[Layer, list[Use]] = {}
-        scores: list[torch.Tensor] = []
+        random_numbers.rewind()
         self._capture.finish()
         try:
-            # In one thread, else a checkpoint's second run is not calm.
-            with draws_from(seed, self._devices), torch.autograd.set_multithreading_enabled(False):
-                before = self._states()
-                with nullcontext() if draws is None else draws:
-                    found = losses(batch)
-                    if not isinstance(found, torch.Tensor) or found.shape != (size,):
-                        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-                        raise ParameterError("losses", shape, f"of shape ({size},): one for each sample")
-                    if leaves is None:
-                        uses = self._capture.uses_of(found, own, apart=apart)
-                    elif leaves and found.requires_grad:
-                        grown = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
-                        none = found.new_zeros(len(own))
-                        scores = [none if value is None else value[own] for value in grown]
-                self.generators |= dict.fromkeys(draws.generators if draws else ())
-                after = self._states()
-                return _Pass(found.detach()[own], uses, scores, after != before, after)
+            with nullcontext() if draws is None else draws:
+                found = losses(batch)
+            # A checkpoint draws again in the backward pass, from generators that are known by then.
+            with draws if draws is not None and draws.calm else nullcontext():
+                if not isinstance(found, torch.Tensor) or found.shape != (size,):
+                    shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+                    raise ParameterError("losses", shape, f"of shape ({size},): one for each sample")
+                if not cut:
+                    uses = self._capture.uses_of(found, own, apart=apart)
+            scores = {} if outputs is None else outputs.gradients(found, own)
+            return _Pass(found.detach()[own], uses, scores, random_numbers.states())
         finally:
-            for generator, state in ((draws.generators if draws else {}) | states).items():
-                generator.set_state(state)
             self._capture.finish()
 
-    def _states(self) -> list[Any]:
-        """Return states of all generators that are known."""
-        cuda = [torch.cuda.get_rng_state(device) for device in self._devices if device.type == "cuda"]
-        own = [generator.get_state() for generator in self.generators]
-        torches = [value.numpy().tobytes() for value in (torch.get_rng_state(), *cuda, *own)]
-        numpy: Any = np.random.get_state()  # noqa: NPY002  (a model may draw from it)
-        return [*torches, random.getstate(), numpy[1].tobytes(), numpy[2:]]
-
-    def _alone(self, losses: Losses, rows: BatchRows, row: int, seed: bytes, *, calm: bool, cut: bool = True) -> _Pass:
+    def _alone(
+        self, losses: Losses, rows: BatchRows, row: int, random_numbers: RandomNumbers, *, calm: bool, cut: bool = True
+    ) -> _Pass:
         try:
-            return self._run(losses, rows.alone(row, cut=cut), 1, [0], seed, calm=calm)
+            draws = Draws(random_numbers, calm=True) if calm else None
+            return self._run(losses, rows.alone(row, cut=cut), 1, [0], random_numbers, draws=draws)
         except (ParameterError, TrainingStateError):
             raise
         except _FAILURES as error:
@@ -305,7 +292,7 @@ class Isolation:
             if widths and self._only_widths in (None, widths):
                 # A model of one fixed length: its padding is not other samples'. In a batch of another width it is.
                 self._only_widths = widths
-                return self._alone(losses, rows, row, seed, calm=calm, cut=False)
+                return self._alone(losses, rows, row, random_numbers, calm=calm, cut=False)
             if widths:
                 todo = "it must take texts without padding, of any length up to the longest"
             found = f"the function of losses fails for a sample alone ({type(error).__name__}: {error})"
@@ -345,7 +332,8 @@ class Isolation:
         apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "the model's outputs")  # squares
         floor *= self.clipping_norm
         if one.scores and other.scores:
-            pairs = [(a[row].double(), b[same].double()) for a, b in zip(one.scores, other.scores, strict=True)]
+            both = [(one.scores[place], other.scores[place]) for place in one.scores.keys() & other.scores.keys()]
+            pairs = [(a[row].double(), b[same].double()) for a, b in both]
             apart = sum(float((a - b).square().sum()) for a, b in pairs)
             lengths = [sum(float(pair[which].square().sum()) for pair in pairs) for which in (0, 1)]
             floor = gradient * _SMALL_SCORE
@@ -411,89 +399,3 @@ def _square(gradient: Mapping[nn.Parameter, Any]) -> float:
 def _ends(length: int, width: int) -> list[tuple[slice, slice]]:
     """Return the first and the last columns of this number, each with those that are left."""
     return [(slice(length), slice(length, width)), (slice(width - length, width), slice(width - length))]
-
-
-class _Outputs:
-    """What the model returns, multiplied by factors, and where a graph may begin.
-
-    Rows are multiplied, but of those in [0, 1], as noted in the first pass: they may be probabilities.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self._scales = model, list[bool]()
-        self.leaves: list[torch.Tensor] = []
-
-    @contextmanager
-    def scaled(self, factors: Sequence[float], *, cut: bool) -> Iterator[None]:
-        """Multiply rows inside; ``cut``: the model itself runs without a graph, and leaves get one."""
-        places, modes, self.leaves = itertools.count(), list[bool](), []
-
-        def begin(*_: Any) -> None:
-            modes.append(torch.is_grad_enabled())
-            torch.set_grad_enabled(modes[-1] and not cut)
-
-        def end(_: nn.Module, args: Any, output: Any) -> Any:
-            torch.set_grad_enabled(modes.pop())
-            return tree_map_only(torch.Tensor, scale, output)
-
-        def scale(value: torch.Tensor) -> torch.Tensor:
-            if (place := next(places)) == len(self._scales):
-                inside = bool(((value >= 0) & (value <= 1)).all())
-                self._scales.append(value.is_floating_point() and _has_rows(value, factors) and not inside)
-            if cut and value.is_floating_point() and torch.is_grad_enabled():
-                value = value.detach().requires_grad_()
-                if _has_rows(value, factors):
-                    self.leaves.append(value)
-                value = value.clone()  # which may be changed in place
-            if not self._scales[place] or not _has_rows(value, factors):
-                return value
-            return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
-
-        # First, so that hooks of layers see no graph where there is none.
-        handles = [
-            self._model.register_forward_pre_hook(uncompiled(begin), prepend=True),
-            self._model.register_forward_hook(uncompiled(end)),
-        ]
-        try:
-            with torch.enable_grad():  # and as before, if the model fails
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-
-def _has_rows(value: torch.Tensor, factors: Sequence[float]) -> bool:
-    return value.ndim > 0 and len(value) == len(factors)
-
-
-@functools.cache
-def _draws(operation: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in operation.tags
-
-
-class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
-    """Notes generators with their states; ``calm``: dropout passes everything on, other draws are constants."""
-
-    def __init__(self, *, calm: bool) -> None:
-        super().__init__()
-        self.generators: dict[torch.Generator, torch.Tensor] = {}
-        self._calm = calm
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not _draws(func):
-            return func(*args, **kwargs)
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Generator):
-                self.generators.setdefault(value, value.get_state())
-        if not self._calm:
-            return func(*args, **kwargs)
-        name = func.overloadpacket.__name__
-        if name == "native_dropout":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        # Fused attention and recurrent kernels have dropout as an option.
-        options = [option.name in ("dropout_p", "dropout") for option in func._schema.arguments]
-        found = func(*(0.0 if off else value for off, value in zip(options, args, strict=False)), **kwargs)
-        if isinstance(found, torch.Tensor) and name != "randperm":
-            found.fill_(0.5 if found.is_floating_point() else 0)
-        return found

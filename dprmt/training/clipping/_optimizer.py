@@ -1,16 +1,15 @@
-"""Opacus' optimizers, fed with a sum of clipped gradients that was formed in float32 or better.
+"""Opacus' optimizer, fed with a sum of clipped gradients that was formed in float32 or better.
 
 Sums of weights that are trained in a subspace are of another shape, and denoised where their noise is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizerFastGradientClipping
-from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
 
 from dprmt._validation import TrainingStateError
@@ -93,30 +92,61 @@ def add_normal(total: torch.Tensor, std: float, generator: torch.Generator | Non
     return total
 
 
-class NoisySum:
-    """Opacus' optimizer with another source, shape and dtype of the sum: shared by both optimizers below.
+class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
+    """``DPOptimizerFastGradientClipping`` over the sums of :func:`sum_of`, divided by the expected batch size once.
 
-    ``keeps_sums``: whether sums without noise stay until ``zero_grad``, for those who study them; else what is released
-    takes their place.
+    Opacus' own ``DPOptimizer`` divides by the expected batch size times the number of micro-batches.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Optimizer to give the noisy mean to.
+    shared : bool
+        Whether the processes of a group share each logical batch, of which ``expected_batch_size`` counts all samples.
+        The first one adds the noise, and the sums are added in their dtype before anything else happens: rounding
+        before another process' noise arrives would act on private values, and a step hook must see what is used.
+    **options
+        As for ``DPOptimizerFastGradientClipping``.
+
+    Attributes
+    ----------
+    is_shared : bool
+        As ``shared``.
+    keeps_sums : bool
+        Whether sums without noise stay until ``zero_grad``, for those who study them; else what is released takes
+        their place.
+    may_step : bool
+        False outside of the private step that owns this optimizer: then ``step`` and ``zero_grad`` raise.
+    stability : float or None
+        γ where gradients are divided by their norm plus γ instead of clipped.
+    correlation : object or None
+        Where noise is correlated between steps: its ``following(place, drawn)`` returns a step's noise.
+
+    Formal guarantees
+    -----------------
+    A step gives the inner optimizer (sum + N(0, σ²C²))/L, with the sum over all processes. The sum must be clipped by
+    the code that forms it.
+
+    Examples
+    --------
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> optimizer = NoisySumOptimizer(
+    ...     torch.optim.SGD([weight], lr=1.0), noise_multiplier=0.0, max_grad_norm=1.0, expected_batch_size=4
+    ... )
+    >>> _ = sum_of(weight).add_(1.0)
+    >>> _ = optimizer.step()
+    >>> weight.detach()
+    tensor([-0.2500, -0.2500])
     """
 
-    params: list[torch.nn.Parameter]
-    original_optimizer: torch.optim.Optimizer
-    step: Callable[..., Any]
-    noise_multiplier: float
-    max_grad_norm: float
-    expected_batch_size: float
-    generator: torch.Generator | SecureRandom | None
-    secure_mode: bool
-    keeps_sums: bool = True
-    stability: float | None = None
-    """γ where gradients are divided by their norm plus γ instead of clipped."""
-    correlation: Any = None
-    """Where noise is correlated between steps: an object whose ``following(place, drawn)`` returns a step's noise."""
-    is_shared: bool = False
-    """Whether a process group shares each logical batch."""
-    may_step: bool = True
-    """False outside of the private step that owns this optimizer: then ``step`` and ``zero_grad`` raise."""
+    def __init__(self, optimizer: torch.optim.Optimizer, *, shared: bool = False, **options: Any) -> None:
+        super().__init__(optimizer, **options)
+        self.is_shared, self.keeps_sums, self.may_step = shared, True, True
+        self.stability: float | None = None
+        self.correlation: Any = None
+        self.rank, self.world_size = 0, 1
+        if shared:
+            self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear the sum, unless a private step has not finished it.
@@ -128,7 +158,7 @@ class NoisySum:
         """
         if not self.may_step and any(getattr(value, "summed_grad", None) is not None for value in self.params):
             raise TrainingStateError(f"zero_grad() between accumulate() and step() drops samples.\nFix: {ONLY_STEP}")
-        super().zero_grad(set_to_none)  # type: ignore[misc]
+        super().zero_grad(set_to_none)
 
     def accumulate(self) -> None:
         """Set the sum to zero if there is no sample."""
@@ -171,6 +201,13 @@ class NoisySum:
         return (self.correlation.following(place, drawn) + total).to(total.dtype)  # what it returned is kept
 
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
+        if not self.is_shared:
+            return self._noised(total)
+        shared = self._noised(total) if self.rank == 0 else total.clone()
+        torch.distributed.all_reduce(shared, op=torch.distributed.ReduceOp.SUM)
+        return shared
+
+    def _noised(self, total: torch.Tensor) -> torch.Tensor:
         std = self.noise_multiplier * self.max_grad_norm
         generator, secure = self.generator, self.secure_mode
         if isinstance(generator, SecureRandom):  # rounded once, after the noise
@@ -186,74 +223,15 @@ class NoisySum:
         return noise.add_(total) if self.keeps_sums else total.add_(noise)
 
 
-class NoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # type: ignore[misc]
-    """``DPOptimizerFastGradientClipping`` over the sums of :func:`sum_of`, divided by the expected batch size once.
-
-    Opacus' own ``DPOptimizer`` divides by the expected batch size times the number of micro-batches.
-
-    Formal guarantees
-    -----------------
-    A step gives the inner optimizer (sum + N(0, σ²C²))/L. The sum must be clipped by the code that forms it.
-
-    Examples
-    --------
-    >>> weight = torch.nn.Parameter(torch.zeros(2))
-    >>> optimizer = NoisySumOptimizer(
-    ...     torch.optim.SGD([weight], lr=1.0), noise_multiplier=0.0, max_grad_norm=1.0, expected_batch_size=4
-    ... )
-    >>> _ = sum_of(weight).add_(1.0)
-    >>> _ = optimizer.step()
-    >>> weight.detach()
-    tensor([-0.2500, -0.2500])
-    """
-
-
-class DistributedNoisySumOptimizer(NoisySum, DistributedDPOptimizerFastGradientClipping):  # type: ignore[misc]
-    """The same over several processes: rank 0 adds the noise, the sums are added before anything else happens.
-
-    Opacus reduces the gradients after rounding and dividing them, and after its step hook ran. Here sums are reduced
-    in their dtype inside ``add_noise``. Rounding before another rank's noise arrives would act on private values, and
-    a step hook must see the gradient that is used. ``expected_batch_size`` counts all processes.
-
-    Formal guarantees
-    -----------------
-    As for :class:`NoisySumOptimizer`, for the sum over all processes.
-
-    Examples
-    --------
-    Within a process group, as :class:`NoisySumOptimizer`:
-
-    >>> issubclass(DistributedNoisySumOptimizer, DPOptimizerFastGradientClipping)
-    True
-    """
-
-    is_shared = True
-
-    def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
-        shared = super()._noisy_sum(total) if self.rank == 0 else total.clone()
-        torch.distributed.all_reduce(shared, op=torch.distributed.ReduceOp.SUM)
-        return shared
-
-    def reduce_gradients(self) -> None:
-        """Do nothing, because ``add_noise`` has reduced the sums."""
-
-
-class _InSubspaces:
+class ProjectedSumOptimizer(NoisySumOptimizer):
     """What `DPGrape` needs of the optimizer around it.
 
     ``projected``: whether sums are of projected gradients. If not, whole ones are noised, and projected by the inner
     optimizer.
     """
 
-    original_optimizer: DPGrape
-    params: list[Any]
-    param_groups: list[dict[str, Any]]
-    noise_multiplier: float
-    max_grad_norm: float
-    expected_batch_size: float
-
     def __init__(self, optimizer: DPGrape, *, projected: bool, **options: Any) -> None:
-        super().__init__(optimizer, **options)  # type: ignore[call-arg]
+        super().__init__(optimizer, **options)
         self.subspaces: Subspaces = optimizer.subspaces
         self._projected = {layer.weight: layer for layer in optimizer.subspaces} if projected else {}
 
@@ -267,7 +245,7 @@ class _InSubspaces:
         self.original_optimizer.check()
         for group in self.param_groups:
             group["noise_variance"] = self.noise_std**2
-        super().add_noise()  # type: ignore[misc]
+        super().add_noise()
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
         """Return (r, n) for a weight with a projector, and (m, n) where the released gradient determines the
@@ -293,11 +271,3 @@ class _InSubspaces:
             for released in (parameter.grad, parameter.projected_grad):
                 if released is not None:
                     released.div_(self.expected_batch_size)
-
-
-class ProjectedSumOptimizer(_InSubspaces, NoisySumOptimizer):
-    """In one process."""
-
-
-class DistributedProjectedSumOptimizer(_InSubspaces, DistributedNoisySumOptimizer):
-    """In several: a subspace is a function of a seed that they share, or of a gradient that they all have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, SupportsFloat, SupportsIndex
@@ -24,12 +24,7 @@ from dprmt.training.clipping._costs import (
     undisturbed,
 )
 from dprmt.training.clipping._layer_kinds import NormsWanted, check_rank, forms_gradients, plan_layers, wanted_estimator
-from dprmt.training.clipping._optimizer import (
-    DistributedNoisySumOptimizer,
-    DistributedProjectedSumOptimizer,
-    NoisySumOptimizer,
-    ProjectedSumOptimizer,
-)
+from dprmt.training.clipping._optimizer import NoisySumOptimizer, ProjectedSumOptimizer
 from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
 from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer, ShardedStep
@@ -211,9 +206,7 @@ class ClippingPlan:
 
     def _with_norms(self, way: str) -> ClippingPlan:
         policy = replace(self.policy, estimator=wanted_estimator(way, None), form=forms_gradients(way))
-        layers = _layers(self.model, policy, None)
-        record = NormRecord([record for layer in layers for record in layer.records()])
-        return replace(self, policy=policy, record=record)
+        return replace(self, policy=policy, record=_record(self.model, _layers(self.model, policy, None)))
 
     def _measured(self, losses: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, int]:
         still, noise = StillOptimizer(self.model), torch.Generator(device)
@@ -259,22 +252,23 @@ class ClippingPlan:
         ParameterError
             If an argument is out of its range, or the model has changed since the plan was made.
         """
-        noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
-        if self.regime != "alone":
+        noise, alone = check_real("noise_multiplier", noise_multiplier, low=0.0), self.regime == "alone"
+        if not alone:
             check_model(self.model, whole=self.policy.whole)
         check_optimizer(self.model, optimizer)
         self._check_subspaces(optimizer)
         if is_sharded(self.model) and isinstance(optimizer, DPGrape):
             raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
-        if self.regime == "alone":
-            return self._alone(optimizer, noise, noise_generator)
-        layers = _layers(self.model, self.policy, self.subspaces)
-        if [record for layer in layers for record in layer.records()] != list(self.record.layers):
+        layers = [] if alone else _layers(self.model, self.policy, self.subspaces)
+        if _record(self.model, None if alone else layers).layers != self.record.layers:
             raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
         if self.distributed:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
         noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator)
+        if alone:
+            most, projected = self.rows_per_unit, self.subspaces
+            return UnitStep(self.model, noisy, self.record, most_rows=most, projected=projected, replay=self.replay)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
         capture = Capture(self.model, layers, self.policy, floor=floor)
@@ -283,38 +277,20 @@ class ClippingPlan:
         most = self.rows_per_unit if self.regime == "together" else None
         return ClippedStep(noisy, capture, replay=self.replay, most_rows=most)
 
-    def _alone(
-        self,
-        optimizer: torch.optim.Optimizer,
-        noise: float,
-        noise_generator: torch.Generator | SecureRandom | None,
-    ) -> UnitStep:
-        if [record.layer for record in self.record.layers] != _trained_names(self.model):
-            raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
-        if self.distributed:
-            _same_start(self.model, optimizer)
-        generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
-        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator)
-        return UnitStep(
-            self.model, noisy, self.record, most_rows=self.rows_per_unit, projected=self.subspaces, replay=self.replay
-        )
-
     def _check_subspaces(self, optimizer: torch.optim.Optimizer) -> None:
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
             allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
             raise ParameterError("optimizer", type(optimizer).__name__, allowed)
 
-    def _noisy(
-        self, optimizer: torch.optim.Optimizer, **options: Any
-    ) -> NoisySumOptimizer | DistributedNoisySumOptimizer | ShardedNoisySumOptimizer:
+    def _noisy(self, optimizer: torch.optim.Optimizer, **options: Any) -> NoisySumOptimizer:
         options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}
         if is_sharded(self.model):
-            noisy = ShardedNoisySumOptimizer(optimizer, **options)
-        elif not isinstance(optimizer, DPGrape):
-            noisy = (DistributedNoisySumOptimizer if self.distributed else NoisySumOptimizer)(optimizer, **options)
+            noisy: NoisySumOptimizer = ShardedNoisySumOptimizer(optimizer, **options)
+        elif isinstance(optimizer, DPGrape):
+            projected = self.subspaces is not None
+            noisy = ProjectedSumOptimizer(optimizer, projected=projected, shared=self.distributed, **options)
         else:
-            kind = DistributedProjectedSumOptimizer if self.distributed else ProjectedSumOptimizer
-            noisy = kind(optimizer, projected=self.subspaces is not None, **options)
+            noisy = NoisySumOptimizer(optimizer, shared=self.distributed, **options)
         noisy.keeps_sums = False
         return noisy
 
@@ -418,13 +394,14 @@ def plan_private(
     if regime[0] == "alone":
         check_any_model(model)
         policy = NormPolicy(None, None)
-        record = NormRecord([LayerRecord(name) for name in _trained_names(model)])
-        return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)
+        return ClippingPlan(
+            model, _record(model, None), bound, size, policy, subspaces, bool(distributed), rate, *regime
+        )
     check_model(model, whole=names)
     if largest is not None and rows is not None:
         largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
     policy = NormPolicy(estimator, largest, forms_gradients(norms), names, budget, sharded=is_sharded(model))
-    record = NormRecord([record for layer in _layers(model, policy, subspaces) for record in layer.records()])
+    record = _record(model, _layers(model, policy, subspaces))
     check_rank(norms, record)
     return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)
 
@@ -433,8 +410,11 @@ def _epsilon(record: NormRecord, noise_multiplier: Any, sampling: Any, steps: An
     return float(record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta).upper)
 
 
-def _trained_names(model: torch.nn.Module) -> list[str]:
-    return [name for name, value in model.named_parameters() if value.requires_grad]
+def _record(model: torch.nn.Module, layers: Sequence[Layer] | None) -> NormRecord:
+    """Return the record of layers, or of parameters if there are none: then all norms are exact."""
+    if layers is None:
+        return NormRecord([LayerRecord(name) for name, value in model.named_parameters() if value.requires_grad])
+    return NormRecord([record for layer in layers for record in layer.records()])
 
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from opacus.optimizers import DPOptimizerFastGradientClipping
 from torch.distributed.tensor import DTensor
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._capture import Capture
-from dprmt.training.clipping._optimizer import NoisySum
+from dprmt.training.clipping._optimizer import NoisySumOptimizer
 from dprmt.training.clipping._shards import Shards, gathered_again, in_all, in_any, like_shard
 from dprmt.training.clipping._step import ClippedStep, Identities, Losses
 from dprmt.training.randomness import SecureRandom
@@ -20,7 +19,7 @@ from dprmt.training.randomness import SecureRandom
 _TAG = 2**62
 
 
-class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # type: ignore[misc]
+class ShardedNoisySumOptimizer(NoisySumOptimizer):
     """``NoisySumOptimizer`` for sharded parameters: every process adds noise to the rows that only it has.
 
     Parameters
@@ -42,15 +41,17 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
     --------
     Made by :meth:`ClippingPlan.privatize` for a model that is sharded.
 
-    >>> issubclass(ShardedNoisySumOptimizer, DPOptimizerFastGradientClipping)
+    >>> issubclass(ShardedNoisySumOptimizer, NoisySumOptimizer)
     True
     """
 
-    is_shared = True
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.is_shared = True
         self._check_streams()
+
+    def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
+        return self._noised(total)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
         """Return the shape of the rows of this process."""

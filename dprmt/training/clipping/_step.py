@@ -14,8 +14,8 @@ import torch
 from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._isolation import Isolation
-from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySum
-from dprmt.training.clipping._policy import Contribution, Samples
+from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
+from dprmt.training.clipping._policy import Contribution, Layer, Samples
 from dprmt.training.clipping._refusals import parameters_added
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._units import UnitRows, unit_rows
@@ -132,7 +132,7 @@ def _products_by_row() -> Iterator[None]:
         torch.backends.mkldnn.enabled = before
 
 
-def _only_when(private: NoisySum, *_: Any) -> None:
+def _only_when(private: NoisySumOptimizer, *_: Any) -> None:
     if not private.may_step:
         raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
@@ -140,9 +140,9 @@ def _only_when(private: NoisySum, *_: Any) -> None:
 class LogicalStep:
     """Base of private steps: micro-batches that a log knows are noised once, for the optimizer that was given."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: NoisySum, log: StepLog) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: NoisySumOptimizer, log: StepLog) -> None:
         self.model, self._log = model, log
-        self.optimizer: NoisySum = optimizer
+        self.optimizer: NoisySumOptimizer = optimizer
         self._moved = frozenset(optimizer.params)
         optimizer.may_step = False
         self._draw_key, self._draw_count = secrets.token_bytes(32), 0
@@ -310,7 +310,7 @@ class ClippedStep(LogicalStep):
 
     Parameters
     ----------
-    optimizer : NoisySumOptimizer or DistributedNoisySumOptimizer
+    optimizer : NoisySumOptimizer
         It noises the sums.
     capture : Capture
         The hooks on the model.
@@ -362,7 +362,7 @@ class ClippedStep(LogicalStep):
 
     def __init__(
         self,
-        optimizer: NoisySum,
+        optimizer: NoisySumOptimizer,
         capture: Capture,
         *,
         replay: float = REPLAY,
@@ -373,6 +373,8 @@ class ClippedStep(LogicalStep):
         self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
         self._isolation = Isolation(capture, replay, float(optimizer.max_grad_norm))
         self._capture, self._was_checked = capture, False
+        self.clips_layers = False
+        """Whether each of the L layers' gradients is clipped to C/√L, instead of the whole gradient to C."""
 
     @property
     def record(self) -> NormRecord:
@@ -470,15 +472,23 @@ class ClippedStep(LogicalStep):
         if may_spread and not bool(finite.all()):
             raise _MaySpreadError
         all_finite = several and self._in_all(bool(finite.all()))  # NaN shows nothing
-        factors = self._clip_factors(squared, capture.rounding)
+        factors = self._factors_of_layers(squared)
         kept = self._kept(finite)
         capture.summing = True
         self._large_last(contributions)
         while contributions:
-            contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one
+            contributions.pop().add_to_sums(factors[capture.sources.pop()][kept], kept)  # freed one by one
             self._summed()
         self._count(squared)
         self._was_checked = self._was_checked or all_finite
+
+    def _factors_of_layers(self, squared: torch.Tensor) -> dict[Layer, torch.Tensor]:
+        capture = self._capture
+        if not self.clips_layers:
+            return dict.fromkeys(capture.layers, self._clip_factors(squared, capture.rounding))
+        share = self.optimizer.max_grad_norm / math.sqrt(len(capture.layers)) * (1.0 - 2.0**-50)
+        each = capture.squared_of.items()
+        return {layer: clip_factors(of, share, rounding=capture.rounding).to(squared.device) for layer, of in each}
 
     def _units_of(self, units: Identities | None, rows: int) -> UnitRows:
         try:
@@ -543,6 +553,7 @@ class ClippedStep(LogicalStep):
         sizes = [sum(value.numel() for value in layer.module.parameters()) for layer in self._capture.sources]
         order = sorted(range(len(contributions)), key=sizes.__getitem__, reverse=True)
         contributions[:] = [contributions[place] for place in order]
+        self._capture.sources[:] = [self._capture.sources[place] for place in order]
 
     # Collective operations of processes that share a model, see `ShardedStep`.
 

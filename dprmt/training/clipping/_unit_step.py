@@ -13,9 +13,9 @@ import torch
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows
-from dprmt.training.clipping._capture import buffer_versions
+from dprmt.training.clipping._capture import buffer_versions, check_buffers
 from dprmt.training.clipping._isolation import tolerance_of
-from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
+from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses, StepLog
 from dprmt.training.clipping._units import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, full_precision, rounding_margin, sum_of_squares
@@ -34,7 +34,7 @@ class UnitStep(LogicalStep):
     ----------
     model : Module
         Any model, without hooks.
-    optimizer : NoisySumOptimizer or DistributedNoisySumOptimizer
+    optimizer : NoisySumOptimizer
         It noises the sums.
     record : NormRecord
         All norms are exact.
@@ -97,7 +97,7 @@ class UnitStep(LogicalStep):
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: NoisySumOptimizer | DistributedNoisySumOptimizer,
+        optimizer: NoisySumOptimizer,
         record: NormRecord,
         *,
         most_rows: int | None = None,
@@ -216,8 +216,7 @@ class UnitStep(LogicalStep):
         first = self._seen(function, own, seed)
         self._seen(function, other, seed)
         again = self._seen(function, own, seed)
-        if changed := buffer_versions(self.model).items() ^ buffers.items():
-            raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
+        check_buffers(self.model, buffers, "units")
         for one, two in zip(first, again, strict=True):
             tolerance = tolerance_of({one.dtype}, one.device).beside
             if one.shape != two.shape or float((one - two).norm()) > tolerance * max(0.1, float(one.norm())):
@@ -255,8 +254,7 @@ class UnitStep(LogicalStep):
             raise ParameterError("losses", shape, f"of shape ({rows},): one for each row of the unit, not their mean")
         if not losses.requires_grad:
             raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
-        if changed := buffer_versions(self.model).items() ^ self._buffers.items():
-            raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
+        check_buffers(self.model, self._buffers, "units")
         for parameter in self._trained:  # a leftover gradient would be added to
             parameter.grad = self._held.get(parameter)
         losses.sum().backward()

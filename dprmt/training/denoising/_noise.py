@@ -8,7 +8,6 @@ from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.training.clipping import DistributedNoisySumOptimizer
 
 _REFUSED = {
     AdaClipDPOptimizer: "its clipping norm already belongs to the next step",
@@ -79,7 +78,7 @@ def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
     if isinstance(sample, list):  # as many batches; outside a step there are no per-sample gradients to count
         divisor *= dp_optimizer.accumulated_iterations
     reduce = getattr(type(dp_optimizer), "reduce_gradients", None)
-    if reduce is None or isinstance(dp_optimizer, DistributedNoisySumOptimizer):
+    if reduce is None:
         return divisor
     if reduce not in _AVERAGING:
         raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "one that reduces gradients as Opacus does")

@@ -107,7 +107,7 @@ class Run:
             mechanism=prepared.mechanism,
             steps=self.total,
             delta=settings.privacy.delta,
-            most_charged=prepared.most_charged,
+            has_target=settings.privacy.target_epsilon is not None,
             randomness=randomness,
             ledger=folder,
             attempt=attempt,

@@ -5,23 +5,22 @@ And the guard against silent failures: parameters that are trained in name only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compose
+from dprmt.accounting import Poisson, RandomAllocation
 from dprmt.training.clipping import ClippingPlan
 from dprmt.training.harness._privacy_cost import wanted_releases
 from dprmt.training.harness._shards import check_spread, local, sharded_parameters, spread
 from dprmt.training.harness._task import Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
-from dprmt.training.private_run._batches import poisson
+from dprmt.training.private_run._batches import scheme
 from dprmt.training.private_run._clip_only import ClippingOnly
-from dprmt.training.private_run._ledger import Mechanism, whole_epochs
+from dprmt.training.private_run._ledger import Mechanism, calibrated
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
 from dprmt.training.subspaces import RankRule, Subspaces
@@ -55,13 +54,6 @@ class Prepared:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     @property
-    def most_charged(self) -> float:
-        """Steps that may be charged: with a target, σ was chosen for so many, and a repeated step is one of them."""
-        if self.settings.privacy.target_epsilon is None:
-            return math.inf
-        return whole_epochs(self.settings.training.steps, self.mechanism.steps_per_epoch)
-
-    @property
     def reads_telemetry(self) -> bool:
         """Whether what is released is read: if that is wanted, there is noise, and one process has all of it."""
         settings = self.settings
@@ -90,25 +82,23 @@ def prepare(
         spread(model)
     probes = ProbeGenerator(randomness.derive("probes"))
     plan = _plan(model, task, settings, probes, processes, tokens)
-    sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, batches)
-    mechanism = ClippingOnly(batches) if settings.privacy.clip_only else plan.record.mechanism(sigma, batches)
-    return Prepared(model, task, settings, plan, probes, mechanism, _optimizer(model, settings, plan, sigma))
+    mechanism = one_step(settings, plan.record, batches, noise_multiplier)
+    optimizer = _optimizer(model, settings, plan, mechanism.noise_multiplier)
+    return Prepared(model, task, settings, plan, probes, mechanism, optimizer)
 
 
-def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poisson | RandomAllocation) -> float:
-    """Return the σ that was asked for, or the smallest that keeps the target ε."""
-    privacy, steps = settings.privacy, settings.training.steps
+def one_step(
+    settings: Settings, record: NormRecord, batches: Poisson | RandomAllocation, noise_multiplier: float | None = None
+) -> Mechanism:
+    """Return one step with the given σ, the one that was asked for, or the smallest that keeps the target ε."""
+    privacy = settings.privacy
     if privacy.clip_only:
-        return 0.0
-    if privacy.noise_multiplier is not None:
-        return privacy.noise_multiplier
-    assert privacy.target_epsilon is not None  # there is exactly one of both
-    run, length = record.mechanism(1.0, batches), whole_epochs(steps, batches.steps_per_epoch)
-    if releases := wanted_releases(settings):
-        whole = compose([(run, length), *releases])
-        found = calibrate(whole, target_epsilon=privacy.target_epsilon, delta=privacy.delta)
-        return next(one.noise_multiplier for one, _ in found.phases if isinstance(one, DPSGD))
-    return calibrate(run, steps=length, target_epsilon=privacy.target_epsilon, delta=privacy.delta).noise_multiplier
+        return ClippingOnly(batches)
+    if (sigma := noise_multiplier or privacy.noise_multiplier) is not None:
+        return record.mechanism(sigma, batches)
+    target, releases = privacy.target_epsilon, wanted_releases(settings)
+    assert target is not None  # there is exactly one of both
+    return calibrated(record.mechanism(1.0, batches), settings.training.steps, target, privacy.delta, releases)
 
 
 def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
@@ -116,9 +106,7 @@ def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
     batch_size = settings.training.batch_size
     if batch_size > size:
         raise ParameterError("training.batch_size", batch_size, f"at most the size of the training set, {size}")
-    if settings.privacy.sampling == "allocation":
-        return RandomAllocation(max(1, round(size / batch_size)))
-    return poisson(batch_size, size)
+    return scheme(settings.privacy.sampling, batch_size, size)
 
 
 def _plan(

@@ -15,7 +15,7 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import StepCosts, plan_private
 from dprmt.training.data import TaskData, per_sample_losses
-from dprmt.training.harness._prepare import find_noise_multiplier, sampling
+from dprmt.training.harness._prepare import one_step, sampling
 from dprmt.training.harness._privacy_cost import epsilon_of_exact_norms, norms_sentence, wanted_releases
 from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, recipe_task, usable_device
 from dprmt.training.harness._run_folder import RunFolder, read_run
@@ -229,7 +229,7 @@ def _measured(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch
     batch = {name: value.to(device) for name, value in batch.items()}
     return plan.costs(
         lambda: per_sample_losses(model, batch),
-        noise_multiplier=1.0 if privacy.clip_only else find_noise_multiplier(settings, plan.record, drawn),
+        noise_multiplier=one_step(settings, plan.record, drawn).noise_multiplier or 1.0,
         sampling=drawn,
         steps=whole_epochs(recipe.training.steps, drawn.steps_per_epoch),
         delta=privacy.delta,

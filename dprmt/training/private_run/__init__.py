@@ -23,8 +23,18 @@ from dprmt.training.private_run._banded_noise import BandedNoise as BandedNoise
 from dprmt.training.private_run._batches import MicroBatch as MicroBatch
 from dprmt.training.private_run._batches import PrivateBatch as PrivateBatch
 from dprmt.training.private_run._clipping_norm import AdaptiveClipping as AdaptiveClipping
+from dprmt.training.private_run._clipping_norm import PerLayerClipping as PerLayerClipping
 from dprmt.training.private_run._make import make_private as make_private
 from dprmt.training.private_run._run import Epoch as Epoch
 from dprmt.training.private_run._run import PrivateRun as PrivateRun
 
-__all__ = ["AdaptiveClipping", "BandedNoise", "Epoch", "MicroBatch", "PrivateBatch", "PrivateRun", "make_private"]
+__all__ = [
+    "AdaptiveClipping",
+    "BandedNoise",
+    "Epoch",
+    "MicroBatch",
+    "PerLayerClipping",
+    "PrivateBatch",
+    "PrivateRun",
+    "make_private",
+]

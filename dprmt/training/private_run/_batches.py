@@ -44,6 +44,11 @@ def poisson(batch_size: float, samples: int) -> Poisson:
     return Poisson(min(1.0, math.ceil(batch_size / samples * RESOLUTION) / RESOLUTION))
 
 
+def scheme(kind: str, size: float, samples: int) -> Poisson | RandomAllocation:
+    """Make the sampling scheme "poisson" or "allocation" of an expected batch size."""
+    return RandomAllocation(max(1, round(samples / size))) if kind == "allocation" else poisson(size, samples)
+
+
 class Draws:
     """Positions of every step's samples: a function of a secret and of the number of steps charged before.
 

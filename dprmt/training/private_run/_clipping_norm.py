@@ -1,4 +1,4 @@
-"""Clipping norms other than one number: a quantile that is followed, and automatic clipping."""
+"""Clipping norms other than one number: a quantile that is followed, shares of layers, and automatic clipping."""
 
 from __future__ import annotations
 
@@ -120,17 +120,57 @@ class AdaptiveClipping(Value):
         return min(max(grown, _LEAST), _LARGEST)
 
 
-ClippingNorm: TypeAlias = float | AdaptiveClipping | Literal["automatic"]
+@dataclass(frozen=True, repr=False)
+class PerLayerClipping(Value):
+    """Clip the gradient of each layer alone; for ``make_private(clipping_norm=...)``.
+
+    Use it if the gradients of a few layers are so long that clipping the whole gradient leaves nothing of the others.
+    Each of the L modules with trainable parameters gets the same share C/√L, so that ε and the noise σC are the same
+    as for one clipping norm C.
+
+    Parameters
+    ----------
+    norm : float
+        C > 0, the largest norm of a sample's whole gradient in the sum.
+
+    Raises
+    ------
+    ParameterError
+        If the norm is not a positive number.
+
+    Privacy
+    -------
+    Holds if: norms are exact, and L is public. Covers: what one norm C covers, since √(L·(C/√L)²) = C. Does not cover:
+    estimated norms, parameters that layers share, rows that run alone, and sharded models, which raise an error.
+
+    Examples
+    --------
+    >>> PerLayerClipping(0.5)
+    PerLayerClipping(0.5)
+    """
+
+    kind: ClassVar[str] = "per-layer"
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        self._keep(norm=check_real("norm", self.norm, low=0.0, low_open=True))
+
+
+ClippingNorm: TypeAlias = float | AdaptiveClipping | PerLayerClipping | Literal["automatic"]
 
 
 def first_norm(clipping: Any) -> float:
     """Return the clipping norm of the first step; 1 for automatic clipping, whose contributions are shorter than 1."""
     if isinstance(clipping, AdaptiveClipping):
         return clipping.initial
+    if isinstance(clipping, PerLayerClipping):
+        return clipping.norm
     if clipping == "automatic":
         return 1.0
     if isinstance(clipping, str | type):
-        raise ParameterError("clipping_norm", clipping, "a number, AdaptiveClipping(...) or 'automatic'")
+        allowed = "a number, AdaptiveClipping(...), PerLayerClipping(C) or 'automatic'"
+        raise ParameterError("clipping_norm", clipping, allowed)
     return check_real("clipping_norm", clipping, low=0.0, low_open=True)
 
 
@@ -139,6 +179,8 @@ def clipping_sentence(clipping: ClippingNorm) -> str:
     if isinstance(clipping, AdaptiveClipping):
         follows = f"The clipping norm follows the {clipping.quantile:g} quantile of gradient norms"
         return f" {follows}, by the released sums over the batches, in which a sample counts as 1/2 or -1/2."
+    if isinstance(clipping, PerLayerClipping):
+        return " The gradient of each layer is clipped to the clipping norm divided by the root of their number."
     if clipping == "automatic":
         return f" Each gradient g is divided by |g| + {STABILITY} instead of clipped, so the clipping norm is 1."
     return ""

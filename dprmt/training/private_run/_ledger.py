@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from dprmt._files import append_line, parse_json, read_lines
 from dprmt._validation import TrainingStateError
-from dprmt.accounting import DPSGD, GaussianRelease, compose
+from dprmt.accounting import DPSGD, GaussianRelease, calibrate, compose
 from dprmt.training.private_run._clip_only import SENTENCE, ClippingOnly
 
 Mechanism: TypeAlias = DPSGD | ClippingOnly
@@ -71,6 +71,17 @@ def _stated(line: bytes) -> int:
 def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
     """Return the least number of steps, not below ``steps``, that can be charged: (R1'') of random_allocation.md."""
     return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
+
+
+def calibrated(
+    mechanism: DPSGD, steps: int, target: float, delta: float, releases: tuple[GaussianRelease, ...] = ()
+) -> DPSGD:
+    """Return the mechanism with the least noise multiplier at which these steps, and the releases, cost at most ε."""
+    length = whole_epochs(steps, mechanism.steps_per_epoch)
+    if not releases:
+        return calibrate(mechanism, steps=length, target_epsilon=target, delta=delta)
+    found = calibrate(compose([(mechanism, length), *releases]), target_epsilon=target, delta=delta)
+    return next(one for one, _ in found.phases if isinstance(one, DPSGD))
 
 
 class SpentEpsilon:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +14,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation, calibrate
-from dprmt.training.clipping import Units, plan_private
+from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation
+from dprmt.training.clipping import ClippingPlan, Units, plan_private
 from dprmt.training.clipping._layer_kinds import NormsWanted
+from dprmt.training.clipping._shards import is_sharded
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.private_run._banded_noise import BandedNoise
-from dprmt.training.private_run._batches import RESOLUTION, Source, checked_data, poisson
-from dprmt.training.private_run._clipping_norm import AdaptiveClipping, ClippingNorm, first_norm
-from dprmt.training.private_run._ledger import whole_epochs
+from dprmt.training.private_run._batches import RESOLUTION, Source, checked_data, scheme
+from dprmt.training.private_run._clipping_norm import AdaptiveClipping, ClippingNorm, PerLayerClipping, first_norm
+from dprmt.training.private_run._ledger import calibrated
 from dprmt.training.private_run._owners import Owners, read_owners
 from dprmt.training.private_run._processes import from_first, rank
 from dprmt.training.private_run._randomness import Randomness
@@ -38,7 +39,7 @@ _OPACUS = {
     "expected_batch_size": "batch_size=...",
     "poisson_sampling": "sampling='poisson' or sampling='allocation'",
     "grad_sample_mode": "norms=...",
-    "clipping": "clipping_norm=..., one for the whole gradient of a sample",
+    "clipping": "clipping_norm=C, one for the whole gradient of a sample, or clipping_norm=PerLayerClipping(C)",
     "noise_generator": "secure=True, or left out: the generator is secret anyway",
     "secure_mode": "secure=True",
     "distributed": "nothing: the process group is found",
@@ -89,9 +90,10 @@ def make_private(
     norms : str, Norms or NormEstimator
         Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory. ``Hutchinson(probes, secret=...)`` and
         ``HutchPlusPlus(...)`` estimate norms.
-    clipping_norm : float, AdaptiveClipping or "automatic"
+    clipping_norm : float, AdaptiveClipping, PerLayerClipping or "automatic"
         Largest norm C > 0 of a sample's gradient in the sum (Opacus' ``max_grad_norm``). :class:`AdaptiveClipping` lets
-        it follow a quantile of norms. ``"automatic"`` divides each gradient g by |g| + 0.01 instead, so that C = 1.
+        it follow a quantile of norms, :class:`PerLayerClipping` clips every layer alone. ``"automatic"`` divides each
+        gradient g by |g| + 0.01 instead, so that C = 1.
     batch_size : float, optional
         *Expected* logical batch size over all processes; by default the loader's.
     steps, epochs : int, float
@@ -172,12 +174,10 @@ def make_private(
     size = check_real("batch_size", batch_size, low=0.0, low_open=True, high=float(n))
     if noise is not None:
         _check_noise(noise, clipping_norm, optimizer, sampling, denoising, telemetry)
-        scheme: Poisson | RandomAllocation | CyclicPoisson = noise.sampling(size, n, RESOLUTION)
-    elif check_choice("sampling", sampling, ("poisson", "allocation")) == "poisson":
-        scheme = poisson(size, n)
+        batches: Poisson | RandomAllocation | CyclicPoisson = noise.sampling(size, n, RESOLUTION)
     else:
-        scheme = RandomAllocation(max(1, round(n / size)))
-    total = _steps(steps, epochs, scheme, n / size)
+        batches = scheme(check_choice("sampling", sampling, ("poisson", "allocation")), size, n)
+    total = _steps(steps, epochs, batches, n / size)
     σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     distributed = several and torch.distributed.get_world_size() > 1
@@ -200,12 +200,13 @@ def make_private(
     )
     if groups is not None:
         groups = replace(groups, alone=plan.regime == "alone")
-    mechanism = plan.record.mechanism(1.0 if σ is None else σ, scheme)
+    mechanism = plan.record.mechanism(1.0 if σ is None else σ, batches)
     if isinstance(clipping_norm, AdaptiveClipping):
         mechanism = _with_count(mechanism, clipping_norm)
-    if target is not None:
-        length = whole_epochs(total, mechanism.steps_per_epoch)
-        mechanism = calibrate(mechanism, steps=length, target_epsilon=target, delta=δ)
+    if isinstance(clipping_norm, PerLayerClipping):
+        _check_layers(clipping_norm, plan, mechanism)
+    if target is not None and δ is not None:
+        mechanism = calibrated(mechanism, total, target, δ)
     if isinstance(norms, str) and not isinstance(mechanism.norms, ExactNorms) and not rank():
         print(f"dprmt: norms={norms!r} stands for {mechanism.norms!r}", file=sys.stderr)
     folder = None if ledger is None else Path(ledger)
@@ -219,7 +220,7 @@ def make_private(
         mechanism=mechanism,
         steps=total,
         delta=δ,
-        most_charged=math.inf if target is None else whole_epochs(total, mechanism.steps_per_epoch),
+        has_target=target is not None,
         randomness=randomness,
         clipping=clipping_norm,
         noise=noise,
@@ -235,9 +236,11 @@ def _check_noise(
 ) -> None:
     if not isinstance(noise, BandedNoise):
         raise ParameterError("noise", noise, "BandedNoise(bands), or left out")
+    if sampling != "poisson":
+        allowed = "left out with BandedNoise, whose batches come from groups in turn"
+        raise ParameterError("sampling", sampling, allowed, "remove sampling, or noise")
     others = {
         "clipping_norm": clipping_norm if isinstance(clipping_norm, AdaptiveClipping) else None,
-        "sampling": None if sampling == "poisson" else sampling,
         "optimizer": type(optimizer).__name__ if "noise_variance" in optimizer.param_groups[0] else None,
         "denoising": denoising,
         "telemetry": telemetry or None,
@@ -253,6 +256,23 @@ def _with_count(mechanism: DPSGD, clipping: AdaptiveClipping) -> DPSGD:
         allowed = "'exact' or 'ghost' with AdaptiveClipping: a count of estimated norms has no bound"
         raise ParameterError("norms", mechanism.norms, allowed, "pass norms='ghost', or a number as clipping_norm")
     return replace(mechanism, beside=(clipping.release,))
+
+
+def _check_layers(clipping: PerLayerClipping, plan: ClippingPlan, mechanism: DPSGD) -> None:
+    named = plan.model.named_parameters(remove_duplicate=False)
+    uses = Counter(value for _, value in named if value.requires_grad)
+    reasons = {
+        "norms are estimated: errors of layers add up to a sensitivity that has no proof": not isinstance(
+            mechanism.norms, ExactNorms
+        ),
+        "rows of a unit run alone: only the whole gradient is formed": plan.regime == "alone",
+        "the model is sharded: processes clip by the whole norm": is_sharded(plan.model),
+        "layers share a parameter: it belongs to no layer alone": any(count > 1 for count in uses.values()),
+        "DPGrape projects gradients: it clips them as a whole": plan.subspaces is not None,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ParameterError("clipping_norm", clipping, f"a number where {reason}", "pass clipping_norm=C")
 
 
 def _check_names(others: Mapping[str, Any]) -> None:

@@ -21,14 +21,21 @@ from torch.utils._pytree import tree_map
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.accounting import DPSGD, GaussianRelease, PrivacyBounds, compose
+from dprmt.accounting.basics import Value
 from dprmt.statements import round_up
-from dprmt.training.clipping import ClippingPlan, ShardedStep, UnitStep
+from dprmt.training.clipping import ClippedStep, ClippingPlan, ShardedStep, UnitStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.private_run._banded_noise import BandedNoise, CorrelatedNoise
 from dprmt.training.private_run._batches import Draws, MicroBatch, PrivateBatch, Source
 from dprmt.training.private_run._clip_only import ClippingOnly, named_relation
-from dprmt.training.private_run._clipping_norm import STABILITY, AdaptiveClipping, ClippingNorm, clipping_sentence
+from dprmt.training.private_run._clipping_norm import (
+    STABILITY,
+    AdaptiveClipping,
+    ClippingNorm,
+    PerLayerClipping,
+    clipping_sentence,
+)
 from dprmt.training.private_run._ledger import (
     Mechanism,
     PrivacyLedger,
@@ -134,7 +141,7 @@ class PrivateRun:
         mechanism: Mechanism,
         steps: int,
         delta: float | None,
-        most_charged: float,
+        has_target: bool,
         randomness: Randomness,
         clipping: ClippingNorm | None = None,
         noise: BandedNoise | None = None,
@@ -148,7 +155,8 @@ class PrivateRun:
         self.mechanism = cast(DPSGD, mechanism)
         self._adds_noise = not isinstance(mechanism, ClippingOnly)
         self._plan, self._probes, self._source = plan, probes, source
-        self._most, self._progress = most_charged, progress
+        self._most = whole_epochs(steps, mechanism.steps_per_epoch) if has_target else math.inf  # σ is for so many
+        self._progress = progress
         self._name = from_first(secrets.token_hex(8))
         self.steps_taken = self._attempts = self._iteration = 0
         self._losses_returned = False
@@ -165,6 +173,9 @@ class PrivateRun:
         self._clipping: ClippingNorm = plan.clipping_norm if clipping is None else clipping
         if clipping == "automatic":
             self._inner.optimizer.stability = STABILITY
+        if isinstance(clipping, PerLayerClipping):
+            assert isinstance(self._inner, ClippedStep)  # checked by make_private
+            self._inner.clips_layers = True
         self._banded = noise
         self._correlated = None if noise is None else CorrelatedNoise(noise.coefficients(steps))
         self._inner.optimizer.correlation = self._correlated
@@ -729,7 +740,7 @@ class PrivateRun:
         }
 
     def _described_clipping(self) -> Any:
-        return self._clipping.as_dict() if isinstance(self._clipping, AdaptiveClipping) else self._clipping
+        return self._clipping.as_dict() if isinstance(self._clipping, Value) else self._clipping
 
     def close(self) -> torch.nn.Module:
         """Take all hooks off the model and the optimizer.

@@ -1,0 +1,229 @@
+"""Every mechanism of the accountant, and what knows it: verifier, statement, card, command line, calculator, check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from dprmt import ParameterError
+from dprmt.accounting import (
+    DPSGD,
+    CyclicPoisson,
+    FixedSize,
+    GaussianDPRelease,
+    GaussianRelease,
+    LaplaceRelease,
+    Neighbours,
+    Poisson,
+    RandomAllocation,
+    Release,
+    RenyiRelease,
+    ReplaceOne,
+    ZCDPRelease,
+    ZeroOut,
+    compose,
+    parallel,
+)
+from dprmt.cli import main
+from dprmt.statements import privacy_card, statement
+from tests.docs.modules import module
+from tests.house.import_graph import ROOT
+
+pytest.importorskip("flint")
+from dprmt_verify import NotCoveredError, read_statement, verify
+
+DELTA = 1e-4
+ANSWER = module(ROOT / "docs" / "calculator" / "answer.py")
+ALONE = DPSGD(2.0, 0.1)
+RENYI = RenyiRelease((2.0, 4.0, 8.0), (0.2, 0.4, 0.8))
+BATCHES = {"batch_size": "10", "samples": "100", "at_most": "18", "bands": "2", "steps_per_epoch": "10", "epochs": "1"}
+QUESTION = BATCHES | {"noise_multiplier": "2", "sample_rate": "0.1", "steps": "10", "delta": "1e-4", "norms": "exact"}
+QUESTION |= {"sampling": "poisson", "neighbours": "zero-out", "group": "1"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A mechanism as everything spells it; ``outside``: why the verifier does not cover it."""
+
+    one: DPSGD | Release
+    words: str
+    asked: dict[str, str]
+    said: str
+    check: Callable[[float, float], DPSGD | Release]
+    outside: str = ""
+
+    @property
+    def run(self) -> Any:
+        more = [self.one] if isinstance(self.one, Release) else []
+        return compose([(ALONE if more else self.one, 10), *more])
+
+
+def fixed(neighbours: Neighbours) -> Callable[[float, float], DPSGD]:
+    return lambda noise, rate: DPSGD(noise, FixedSize(max(round(1000 * rate), 1), 1000), neighbours=neighbours)
+
+
+def sampled(sampling: Any, beside: Any = ()) -> Callable[[float, float], DPSGD]:
+    return lambda noise, rate: DPSGD(noise, sampling(rate), beside=beside)
+
+
+AT_RATE, FIXED = "--sample-rate .1 --steps 10", "--sampling fixed-size --samples 100 --batch-size 10 --steps 10"
+BOUNDED = "of this release only a bound is known"
+DRAWN = "drawn uniformly without replacement"
+TABLE = {
+    "fixed size, zero-out": Known(
+        DPSGD(2.0, FixedSize(10, 100)), FIXED, {"sampling": "fixed-size"}, DRAWN, fixed(ZeroOut())
+    ),
+    "fixed size, replace-one": Known(
+        DPSGD(2.0, FixedSize(10, 100), neighbours=ReplaceOne()),
+        f"{FIXED} --neighbours replace-one",
+        {"sampling": "fixed-size", "neighbours": "replace-one"},
+        DRAWN,
+        fixed(ReplaceOne()),
+    ),
+    "largest size": Known(
+        DPSGD(2.0, Poisson(0.1, at_most=18, samples=100)),
+        f"{AT_RATE} --samples 100 --at-most 18",
+        {"sampling": "at-most"},
+        "at most 18 are kept",
+        sampled(lambda rate: Poisson(rate, at_most=max(round(2000 * rate), 1), samples=1000)),
+    ),
+    "cyclic": Known(
+        DPSGD(2.0, CyclicPoisson(0.1, 2)),
+        f"{AT_RATE} --sampling cyclic-poisson --bands 2",
+        {"sampling": "cyclic-poisson"},
+        "one of 2 groups of samples in turn",
+        sampled(lambda rate: CyclicPoisson(rate, 2)),
+    ),
+    "beside": Known(
+        DPSGD(2.0, 0.1, beside=[GaussianRelease(3.0)]),
+        f"{AT_RATE} --beside gaussian:3",
+        {"beside": "gaussian:3"},
+        "released of the same batches",
+        sampled(Poisson, [GaussianRelease(3.0)]),
+    ),
+    "random allocation": Known(
+        DPSGD(2.0, RandomAllocation(10)),
+        "--sampling allocation --steps-per-epoch 10 --epochs 1",
+        {"sampling": "allocation"},
+        "with random allocation",
+        sampled(lambda rate: RandomAllocation(round(1.0 / rate))),
+    ),
+    "sampled Laplace": Known(
+        LaplaceRelease(4.0, rate=0.1),
+        f"{AT_RATE} --also sampled-laplace:4:.1",
+        {"also": "sampled-laplace:4:.1"},
+        "of samples drawn at rate 0.1",
+        LaplaceRelease,
+        "the curve of Laplace noise is a formula",
+    ),
+    "zCDP": Known(
+        ZCDPRelease(0.02),
+        f"{AT_RATE} --also zcdp:.02",
+        {"also": "zcdp:.02"},
+        "0.02-zCDP",
+        lambda noise, rate: ZCDPRelease(0.5 / noise**2),
+        BOUNDED,
+    ),
+    "Rényi": Known(
+        RENYI,
+        f"{AT_RATE} --also renyi:2=.2:4=.4:8=.8",
+        {"also": "renyi:2=.2:4=.4:8=.8"},
+        "Rényi divergences of 3 orders",
+        lambda noise, rate: RenyiRelease((2.0, 8.0, 32.0), (1.0 / noise**2, 4.0 / noise**2, 16.0 / noise**2)),
+        BOUNDED,
+    ),
+    "Gaussian DP": Known(
+        GaussianDPRelease(0.1),
+        f"{AT_RATE} --also gaussian-dp:.1",
+        {"also": "gaussian-dp:.1"},
+        "0.1-GDP",
+        lambda noise, rate: GaussianDPRelease(1.0 / noise),
+        BOUNDED,
+    ),
+}
+rows = pytest.mark.parametrize("known", TABLE.values(), ids=TABLE)
+
+
+def asked(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, Any]:
+    assert main([*words.split(), "--delta", str(DELTA), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@rows
+def test_statement_card_and_verifier(known: Known) -> None:
+    """A card's claim, 5 % wider, is proved; what is outside the verifier is named by its error and by the card."""
+    card = privacy_card(known.run, DELTA)
+    text = card.as_markdown()
+    assert known.said in text
+    assert known.said in statement(card.worst, known.run, epsilon="ε ≤ 1", delta="δ = 1e-4")
+    claim = card.as_dict()["claim"]
+    if not known.outside:
+        for ends in (claim["epsilon"], *claim["by_direction"].values()):  # so that coarse meshes suffice
+            ends |= {"lower": ends["lower"] * 0.95, "upper": ends["upper"] * 1.05}
+        assert {verdict.word for verdict in verify(read_statement(json.dumps(claim)), 2.0)} == {"proved"}
+        return
+    assert claim is None
+    assert "outside its small program" in text
+    phase = {"mechanism": known.one.as_dict(), "steps": 1}
+    with pytest.raises(NotCoveredError, match=known.outside):
+        read_statement(json.dumps({"phases": [phase], "delta": DELTA, "epsilon": {"upper": 1.0}}))
+
+
+@rows
+def test_command_line(known: Known, capsys: pytest.CaptureFixture[str]) -> None:
+    """``epsilon`` is the library's; ``noise`` and ``steps`` find at most what is asked for."""
+    wanted = known.run.epsilon(DELTA)
+    found = asked(capsys, f"epsilon --noise-multiplier 2 {known.words}")
+    assert found["epsilon"]["upper"] == wanted.upper
+    target = 1.5 * wanted.upper
+    found = asked(capsys, f"noise --epsilon {target} {known.words}")
+    assert found["noise_multiplier"] < 2.0
+    assert found["epsilon"]["upper"] <= target
+    free = known.words.replace(" --steps 10", "").replace(" --epochs 1", "")
+    found = asked(capsys, f"steps --epsilon {target} --noise-multiplier 2 {free}")
+    assert found["largest_steps"] >= 10
+    assert found["epsilon"]["upper"] <= target
+
+
+@rows
+def test_calculator(known: Known) -> None:
+    found = ANSWER.answer(QUESTION | known.asked)
+    assert found["record"]["epsilon"]["upper"] == known.run.epsilon(DELTA).upper
+    assert known.said in found["record"]["statement"]
+    assert found["curve"]["upper"][-1] == pytest.approx(found["record"]["epsilon"]["upper"], rel=2e-3)
+
+
+@rows
+def test_check_of_an_accountant(known: Known) -> None:
+    """Its own upper end passes; half of that is refuted wherever a lower end is known."""
+    pytest.importorskip("hypothesis")
+    from dprmt.testing import check_accountant
+
+    def claims(noise: float, rate: float, steps: int, delta: float) -> float:
+        one = known.check(noise, rate)
+        return float(compose([(one, steps * (one.sampling.steps_per_epoch or 1))]).epsilon(delta).upper)
+
+    def loose(*run: Any) -> float:
+        return 2.0 * claims(*run) + 1e-6
+
+    check_accountant(claims, mechanism=known.check, loosest=0.0, convex=False, examples=2)
+    with pytest.raises(AssertionError, match="A tight accountant's"):
+        check_accountant(loose, mechanism=known.check, loosest=0.5, convex=False, examples=2)
+
+
+def test_runs_on_disjoint_data() -> None:
+    """The largest ε; a statement, a card and the verifier take each run by itself, and say so."""
+    runs = [compose([(ALONE, steps)]) for steps in (10, 20)]
+    both = parallel(*runs)
+    assert both.epsilon(DELTA).upper == runs[1].epsilon(DELTA).upper
+    with pytest.raises(ParameterError, match="the largest ε holds for all"):
+        privacy_card(both, DELTA)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="the largest ε holds for all"):
+        statement(both.epsilon(DELTA), both, epsilon="", delta="")  # type: ignore[arg-type]
+    with pytest.raises(NotCoveredError, match="judge each run on disjoint data by itself"):
+        read_statement(json.dumps({"parallel": [], "delta": DELTA, "epsilon": {"upper": 1.0}}))
