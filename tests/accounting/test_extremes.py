@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 
+import numpy as np
 import pytest
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD, Group, Hutchinson, calibrate, compose
+from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus, ReplaceOne, calibrate, compose
 
 RATE = 2000 / 67349
 SETTINGS = {
@@ -124,3 +125,10 @@ def test_losses_beyond_underflow_have_ends(noise: float, steps: int) -> None:
         assert bounds.lower <= mu * (mu / 2 + 4.4)
         assert bounds.upper >= mu * (mu / 2 + 4.2)
     assert DPSGD(noise, 1.0).delta(steps=steps, epsilon=5.0).upper == pytest.approx(1.0)
+
+
+def test_a_trade_off_of_replaced_samples_at_a_rate_of_0_is_a_number() -> None:
+    """By composed curves with an ε beyond e^709: ∞ · 0 was none."""
+    run = compose([(DPSGD(0.49, 0.13, HutchPlusPlus(48, 16, secret=False), ReplaceOne()), 14202)])
+    band = run.trade_off([0.0, 1e-6, 1.0])
+    assert np.all((band.lower >= 0.0) & (band.lower <= band.upper) & (band.upper <= 1.0))
