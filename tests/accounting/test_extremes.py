@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus, ReplaceOne, calibrate, compose
+from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus, LaplaceRelease, ReplaceOne, calibrate, compose
 
 RATE = 2000 / 67349
 SETTINGS = {
@@ -132,3 +132,9 @@ def test_a_trade_off_of_replaced_samples_at_a_rate_of_0_is_a_number() -> None:
     run = compose([(DPSGD(0.49, 0.13, HutchPlusPlus(48, 16, secret=False), ReplaceOne()), 14202)])
     band = run.trade_off([0.0, 1e-6, 1.0])
     assert np.all((band.lower >= 0.0) & (band.lower <= band.upper) & (band.upper <= 1.0))
+
+
+def test_replaced_samples_at_a_loss_beyond_all_numbers_have_an_answer() -> None:
+    """Where e^loss is infinite and what it is multiplied by is 0, nothing warned of a bound that is none."""
+    phases = [(DPSGD(0.4366, 0.00382, Hutchinson(12, secret=False), ReplaceOne()), 11), (LaplaceRelease(0.45), 3)]
+    assert 0.0 < compose(phases).delta(16.5).upper < 1e-3

@@ -242,10 +242,8 @@ def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> 
     y0, y1 = y[None, None, :-1], y[None, None, 1:]
     least = np.minimum(low * (y0 - low / 2), high * (y0 - high / 2))
     near = np.clip(y1, low, high)
-    with np.errstate(over="ignore"):
-        u1 = np.clip(1.0 - odds * np.expm1(low_loss) * np.exp(least), 0.0, 1.0)
-        u0 = np.clip(1.0 - odds * np.expm1(high_loss) * np.exp(near * (y1 - near / 2)), 1e-300, 1.0)
-    u1 = np.maximum(u1, 1e-300)
+    u1 = np.clip(1.0 - odds * _growth(low_loss, least), 1e-300, 1.0)
+    u0 = np.clip(1.0 - odds * _growth(high_loss, near * (y1 - near / 2)), 1e-300, 1.0)
     z0, farthest = np.sqrt(y0**2 + 2 * (low_loss - np.log(u1))), np.sqrt(y1**2 + 2 * (high_loss - np.log(u0)))
     z1 = np.sqrt(y1**2 + 2 * (high_loss - np.log(u1)))
     b0 = np.maximum(y0 + z0 - high, 0.0)
@@ -261,6 +259,14 @@ def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> 
     np.maximum.at(found, (row.ravel(), place.ravel()), value.ravel())
     largest: Array = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
     return largest
+
+
+def _growth(loss: Array, exponent: Array) -> Array:
+    """Return (e^loss - 1) e^exponent up to about e^600, also where one factor alone is no number."""
+    value: Array = (
+        np.exp(np.minimum(np.maximum(loss, 0.0) + exponent, 600.0)) * -np.sign(loss) * np.expm1(-np.abs(loss))
+    )
+    return value
 
 
 def _excess_of_cells(beta: Array, cross: Array, x: Array, shift: Array, noise_multiplier: float) -> Array:
