@@ -107,7 +107,12 @@ def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighb
 
 def _last(schedule: Schedule, least: float) -> float:
     """Return one sample's ε at ``least``, in the worse direction, or more."""
-    return max(_one(tuple(schedule), EpsilonAtDelta(least), side, _OF_LEVEL, math.inf).upper for side in _OTHER)
+    found = math.inf
+    for tolerance in (_OF_LEVEL, _ROUGH):
+        found = max(_one(tuple(schedule), EpsilonAtDelta(least), side, tolerance, math.inf).upper for side in _OTHER)
+        if found <= _DENSE:  # else the level may be too coarse for so faint a tail
+            break
+    return found
 
 
 def _epsilon(
