@@ -54,7 +54,7 @@ def bounds_by_curves(
         upper = _epsilon(schedule, question.delta, direction, neighbours, max(bounds.upper for bounds in one.values()))
     else:
         upper = float(deltas_by_curves(schedule, np.array([question.epsilon]), direction, neighbours, enough)[0])
-        sides = _OTHER if neighbours.is_replacement else (direction,)
+        sides = _OTHER if neighbours.is_replacement and upper < 1.0 else (direction,)  # at 1 one side's end will do
         one = {side: _one(schedule, question, side, rough, max(_NEGLIGIBLE * upper, enough)) for side in sides}
     lower = one[direction].lower
     if neighbours.is_replacement:
@@ -78,7 +78,7 @@ def deltas_by_curves(
     found = np.ones(epsilons.size)
     for least in (_FIRST_FLOOR, _FLOOR)[epsilons.size > 1 :]:
         largest = asked
-        if asked > _NO_END:  # of what is asked, most may lie where nothing is left to say
+        if asked > _DENSE:  # of what is asked, most may lie where nothing is left to say
             largest = min(asked, _last(schedule, least))
         lines = _related(tuple(schedule), direction, neighbours, largest, least)
         found = np.minimum(found, lines.at(epsilons))
@@ -102,17 +102,14 @@ def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighb
     there.
     """
     largest = _last(schedule, least)
+    if largest > _DENSE:  # the level may be too coarse for so faint a tail
+        largest = min(largest, _last(schedule, least, _ROUGH))
     return _related(tuple(schedule), direction, neighbours, largest, least) if math.isfinite(largest) else None
 
 
-def _last(schedule: Schedule, least: float) -> float:
+def _last(schedule: Schedule, least: float, tolerance: float = _OF_LEVEL) -> float:
     """Return one sample's ε at ``least``, in the worse direction, or more."""
-    found = math.inf
-    for tolerance in (_OF_LEVEL, _ROUGH):
-        found = max(_one(tuple(schedule), EpsilonAtDelta(least), side, tolerance, math.inf).upper for side in _OTHER)
-        if found <= _DENSE:  # else the level may be too coarse for so faint a tail
-            break
-    return found
+    return max(_one(tuple(schedule), EpsilonAtDelta(least), side, tolerance, math.inf).upper for side in _OTHER)
 
 
 def _epsilon(
