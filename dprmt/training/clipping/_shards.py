@@ -1,4 +1,4 @@
-"""Models sharded by torch's ``fully_shard`` (FSDP2): which are supported, and where clipped sums are stored.
+"""Private steps of models sharded by torch's ``fully_shard`` (FSDP2), and where their clipped sums are stored.
 
 A layer's parameters are whole while it computes, so a process computes norms from its activations and output
 gradients. Between uses each process keeps a shard of rows of the parameter, and of its sum over samples.
@@ -6,7 +6,8 @@ gradients. Between uses each process keeps a shard of rows of the parameter, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,40 +16,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial, Shard
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._optimizer import CleanSum
-from dprmt.training.clipping._trainable_modules import is_followed, trainable_modules
-
-_ONE_GROUP = (
-    "sharded along rows by torch's fully_shard over all processes, and by nothing else: tensor, pipeline and hybrid "
-    "parallelism are not covered"
-)
-_AROUND = "sharded as part of a block: call fully_shard on a module around it, or on the model"
-_FOLLOWED = "of layers that hooks can follow, where parameters are sharded: this one has no gradients of samples"
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Return whether some parameter is a shard."""
-    return any(isinstance(value, DTensor) for value in model.parameters())
-
-
-def check_shards(model: nn.Module) -> None:
-    """Raise unless every shard is of rows, in a group of all processes, and every trainable layer is in a block."""
-    processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    for name, value in model.named_parameters():
-        if not isinstance(value, DTensor):
-            if value.requires_grad:
-                raise ParameterError(
-                    "model", f"{name}: {type(value).__name__}", f"{_ONE_GROUP}; freeze it, or shard it"
-                )
-        elif value.placements != (Shard(0),) or value.device_mesh.size() != processes:
-            raise ParameterError("model", f"{name}: {value.placements}", _ONE_GROUP)
-    if not any(isinstance(module, FSDPModule) for module in model.modules()):
-        raise ParameterError("model", type(model).__name__, _ONE_GROUP)
-    for name, module in trainable_modules(model).items():
-        if isinstance(module, FSDPModule) and not list(module.children()):
-            raise ParameterError("model", f"{name}: {type(module).__name__}", _AROUND)
-        if not is_followed(module):
-            raise ParameterError("model", f"{name}: {type(module).__name__}", _FOLLOWED)
+from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._optimizer import CleanSum, NoisySumOptimizer
+from dprmt.training.clipping._step import ClippedStep, Identities, Losses
+from dprmt.training.randomness import SecureRandom
 
 
 class Shards:
@@ -125,3 +96,193 @@ def in_all(value: bool) -> bool:
 def in_any(value: bool) -> bool:
     """Return whether it holds in some process."""
     return not in_all(not value)
+
+
+_TAG = 2**62
+
+
+class ShardedNoisySumOptimizer(NoisySumOptimizer):
+    """``NoisySumOptimizer`` for sharded parameters: every process adds noise to the rows that only it has.
+
+    Parameters
+    ----------
+    *arguments, **options
+        As for ``DPOptimizerFastGradientClipping``.
+
+    Raises
+    ------
+    TrainingStateError
+        In all processes, if two of them have a generator in the same state: rows would get the same noise.
+
+    Formal guarantees
+    -----------------
+    As for ``NoisySumOptimizer``, for the sum over all processes. Every entry is in one process' shard, and gets N(0,
+    σ²C²) there once, from a stream that no other process has.
+
+    Examples
+    --------
+    Made by :meth:`ClippingPlan.privatize` for a model that is sharded.
+
+    >>> issubclass(ShardedNoisySumOptimizer, NoisySumOptimizer)
+    True
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.is_shared = True
+        self._check_streams()
+
+    def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
+        return self._noised(total)
+
+    def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
+        """Return the shape of the rows of this process."""
+        return tuple(_shard(parameter).to_local().shape)
+
+    def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
+        """Put the noisy sum where the optimizer reads it: as a gradient with the parameter's sharding."""
+        parameter.grad = like_shard(_shard(parameter), noisy.to(parameter.dtype))
+
+    def _check_streams(self) -> None:
+        # 124 random bits each; equal ones mean the same stream at the same place.
+        generator = self.generator
+        if isinstance(generator, SecureRandom):
+            tag = generator.integers(2, _TAG).tolist()
+        else:
+            assert generator is not None  # a plan makes one
+            tag = torch.randint(_TAG, (2,), generator=generator, device=generator.device).tolist()
+        tags: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(tags, tag)
+        if len({tuple(one) for one in tags}) < len(tags):
+            raise TrainingStateError(
+                "two processes have the same noise generator.\nFix: give each process a separate generator"
+            )
+
+
+class ShardedStep(ClippedStep):
+    """A private step whose model's parameters are shards; made by :meth:`ClippingPlan.privatize`.
+
+    All processes must call :meth:`accumulate` equally often in a logical step, because the forward and backward passes
+    are collective. A process without a sample left calls it inside :meth:`standing_in`, with any row. If one process
+    raises an error, the others wait until their launcher ends them, as usual with ``fully_shard``.
+
+    Parameters
+    ----------
+    optimizer : ShardedNoisySumOptimizer
+        It noises the sums.
+    capture : Capture
+        The hooks on the model.
+
+    Formal guarantees
+    -----------------
+    As for ``ClippedStep`` with ``distributed=True``, except that no sample runs alone: losses given as a function of
+    the batch are called once. Both gradient checks of the first micro-batch run in all processes.
+
+    Examples
+    --------
+    See *Several GPUs* in the documentation: it takes a process group.
+
+    >>> issubclass(ShardedStep, ClippedStep)
+    True
+    """
+
+    is_spread = True
+
+    def __init__(self, optimizer: ShardedNoisySumOptimizer, capture: Capture) -> None:
+        super().__init__(optimizer, capture, replay=0.0)
+        self._shards = Shards([layer.module for layer in capture.layers])
+        self._stands_in, self._calls = False, 0
+
+    @contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Take part in collective operations inside, and add nothing, whatever the samples are.
+
+        Yields
+        ------
+        None
+            To call :meth:`accumulate`.
+        """
+        self._stands_in = True
+        try:
+            yield
+        finally:
+            self._stands_in = False
+
+    def _add(
+        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+    ) -> torch.Tensor:
+        if units is not None:
+            raise ParameterError("units", type(units).__name__, "None where parameters are sharded")
+        if len(samples) == 0:
+            allowed = "at least one in every process: inside `with standing_in()` any row takes part and counts nothing"
+            raise ParameterError("samples", 0, allowed)
+        self._calls += 1
+        if self._stands_in:
+            who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
+            samples = [f"{who}, row {row}" for row in range(len(samples))]
+        return super()._add(losses, samples, number, batch, None)
+
+    def step(self) -> None:
+        """See ``ClippedStep``.
+
+        Raises
+        ------
+        ParameterError
+            As there.
+        """
+        gathered_again(self.model)  # else the next forward pass would be with what an evaluation gathered before
+        super().step()
+
+    def discard(self) -> None:
+        """See ``ClippedStep``."""
+        self._shards.forget()
+        super().discard()
+
+    def close(self) -> torch.nn.Module:
+        """See ``ClippedStep``.
+
+        Returns
+        -------
+        torch.nn.Module
+            The model as it was given, with its trained weights, sharded.
+        """
+        self._shards.remove()
+        gathered_again(self.model)
+        return super().close()
+
+    def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
+        return losses(batch)
+
+    def _measured(self) -> tuple[torch.Tensor | None, list[Any]]:
+        if self._capture.waiting:
+            layer = next(iter(self._capture.waiting)).name
+            raise TrainingStateError(f"the losses do not depend on all uses of {layer}, whose parameters are sharded")
+        squared, contributions = self._capture.measured()
+        if squared is None:
+            return squared, contributions
+        seen: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(seen, (len(contributions), self._shards.used(), self._log.current))
+        if len(set(seen)) > 1:
+            raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")
+        return squared, contributions
+
+    def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
+        return torch.zeros_like(finite) if self._stands_in else super()._kept(finite)
+
+    def _count(self, squared: torch.Tensor) -> None:
+        if not self._stands_in:
+            super()._count(squared)
+
+    def _in_all(self, value: bool) -> bool:
+        return in_all(value)
+
+    def _in_any(self, value: bool) -> bool:
+        return in_any(value)
+
+    def _summed(self) -> None:
+        self._shards.move()
+
+
+def _shard(value: Any) -> DTensor:
+    assert isinstance(value, DTensor)
+    return value

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.clipping._policy import Use
+from dprmt.training.clipping._formed_layers import Use
 from dprmt.training.norms import SampleId
 
 Regime = Literal["rows", "together", "alone"]
