@@ -327,7 +327,7 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
     assert reason(units=Units(4, micro_batch_size=8))[0] == "together"
     assert reason(units=Units(5, micro_batch_size=8)) == (
         "alone",
-        "units are run one at a time: one of 5 rows fills a micro-batch",
+        "units are clipped one at a time: two of 5 rows exceed a micro-batch of 8",
     )
     assert "exceed a micro-batch of 8" in reason(units=Units(9, micro_batch_size=8))[1]
     # A unit of 256 tokens or more (docs/how_to/people_with_several_rows.md).
@@ -358,8 +358,8 @@ def test_bad_units_are_refused_by_name_and_the_sum_stays(regime: str) -> None:
 
     for units, message in (
         (None, "units must be given"),
-        (["a", "b"], "units must be the units of all 3 rows"),
-        ("abc", "units must be the units of all 3 rows"),
+        (["a", "b"], "units must be one integer or string for each of the 3 rows"),
+        ("abc", "units must be one integer or string for each of the 3 rows"),
         (["a", "b", 1.5], "integers or strings, got 1.5"),
         (["a", "b", True], "integers or strings, got True"),
         (["a", "a", "a"], "rows of a unit must be at most rows_per_unit = 2 in a logical step, got 3"),

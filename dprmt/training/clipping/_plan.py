@@ -6,7 +6,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, SupportsFloat, SupportsIndex
@@ -15,7 +15,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dprmt import _html
 from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
@@ -187,35 +186,35 @@ class ClippingPlan:
         missing = [name for name, value in given.items() if value is None]
         if 0 < len(missing) < len(given):
             raise ParameterError(missing[0], None, "given with the others", f"pass all or none of {', '.join(given)}")
-        plans = {way: self._with_norms(way) for way in (*EXACT, *ESTIMATED)}
-        epsilons = {way: None if missing else _epsilon(plan.record, **given) for way, plan in plans.items()}
-        device, still = next(self.model.parameters()).device, StillOptimizer(self.model)
+        still = torch.optim.SGD([value for value in self.model.parameters() if value.requires_grad], lr=0.0)
+        device = next(self.model.parameters()).device
 
         def plain() -> None:
             still.zero_grad()
-            checked_losses(losses).sum().backward()
+            losses().sum().backward()
 
-        found: dict[str, tuple[float, int]] = {}
+        ways: list[WayCost] = []
         with undisturbed(self.model):
             seconds, peak = measured(plain, device)
-            for way, plan in plans.items():
+            for way in (*EXACT, *ESTIMATED):
+                policy = replace(self.policy, estimator=wanted_estimator(way, None), form=forms_gradients(way))
+                plan = replace(self, policy=policy, record=_record(self.model, _layers(self.model, policy, None)))
                 if way in ESTIMATED and not plan.record.estimated:
-                    found[way] = found["ghost"]  # an exact norm costs less in every layer: the same steps
+                    own, most = ways[1].seconds, ways[1].peak  # an exact norm costs less in every layer: the same steps
                 else:
-                    found[way] = plan._measured(losses, device)
-        ways = [WayCost(way, own, own / seconds, most, epsilons[way]) for way, (own, most) in found.items()]
+                    own, most = plan._measured(losses, still, device)
+                epsilon = None if missing else _epsilon(plan.record, **given)
+                ways.append(WayCost(way, own, own / seconds, most, epsilon))
         return StepCosts(ways, seconds, peak)
 
-    def _with_norms(self, way: str) -> ClippingPlan:
-        policy = replace(self.policy, estimator=wanted_estimator(way, None), form=forms_gradients(way))
-        return replace(self, policy=policy, record=_record(self.model, _layers(self.model, policy, None)))
-
-    def _measured(self, losses: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, int]:
-        still, noise = StillOptimizer(self.model), torch.Generator(device)
+    def _measured(
+        self, losses: Callable[[], torch.Tensor], still: torch.optim.Optimizer, device: torch.device
+    ) -> tuple[float, int]:
+        noise = torch.Generator(device)
         private, numbers = self.privatize(still, noise_multiplier=1.0, noise_generator=noise), count()
 
         def step() -> None:
-            found = checked_losses(losses)
+            found = losses()
             private.accumulate(found, samples=range(len(found)), step=next(numbers))
             private.step()
 
@@ -618,25 +617,9 @@ class StepCosts:
     def __str__(self) -> str:
         return f"{self.sentence.replace('ε', 'epsilon')} ({self.neighbours})"
 
-    def _repr_html_(self) -> str:
-        return _html.block(
-            _html.table(["norms", "time ×", "seconds", "MiB", "ε"], self.rows()),
-            _html.sentence(f"{self.sentence} ({self.neighbours})"),
-        )
-
 
 def _costs_little(one: WayCost, exact: WayCost) -> bool:
     return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= (1 + _MORE_EPSILON) * exact.epsilon
-
-
-class StillOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
-    """Optimizer whose steps change no parameter."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__([value for value in model.parameters() if value.requires_grad], {})
-
-    def step(self, closure: Any = None) -> None:
-        """Do nothing."""
 
 
 @contextmanager
@@ -654,41 +637,24 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
             value.grad = gradient
 
 
-def checked_losses(losses: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Return one forward pass; raises unless it gives one loss per sample, with its graph."""
-    found: Any = losses()
-    if not isinstance(found, torch.Tensor) or found.ndim != 1 or not found.requires_grad:
-        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        raise ParameterError("losses", shape, "a function of nothing that gives losses of shape (B,) with their graph")
-    return found
-
-
 def measured(step: Callable[[], None], device: torch.device) -> tuple[float, int]:
     """Measure seconds of the fastest step, and peak bytes; the first step, with its checks, does not count."""
+    gpu = device.type == "cuda"
     step()
-    peak = _peak(step, device)
+    if gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    with nullcontext() if gpu else TensorMemory() as memory:
+        step()
+    peak = memory.peak if memory is not None else int(torch.cuda.max_memory_allocated(device) - before)
     seconds: list[float] = []
     until = time.perf_counter() + _SECONDS
     while len(seconds) < 2 or time.perf_counter() < until:
-        _wait(device)
+        if gpu:
+            torch.cuda.synchronize(device)
         started = time.perf_counter()
         step()
-        _wait(device)
+        if gpu:
+            torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - started)
     return min(seconds), peak
-
-
-def _peak(step: Callable[[], None], device: torch.device) -> int:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        step()
-        return int(torch.cuda.max_memory_allocated(device) - before)
-    with TensorMemory() as memory:
-        step()
-    return memory.peak
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -22,85 +22,6 @@ from dprmt.training.clipping._step import ClippedStep, Identities, Losses
 from dprmt.training.randomness import SecureRandom
 
 
-class Shards:
-    """Moves sums over a process' own samples from parameters that were whole to the shards of all processes.
-
-    ``modules``: the trainable layers, while they are sharded.
-    """
-
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._planned = {module: dict(module.named_parameters(recurse=False)) for module in modules}
-        self._whole: dict[DTensor, nn.Parameter] = {}
-        self._handles = [module.register_forward_hook(self._note) for module in modules]
-
-    def move(self) -> None:
-        """Add sums of whole parameters to the shards' sums, in all processes in the same order."""
-        for shard, whole in self._whole.items():
-            total = getattr(whole, "summed_grad", None)
-            if total is not None:
-                whole.summed_grad = None
-                # Of a shard in float64 whose layer computes in float32, margins would be those of float64.
-                if shard.dtype == torch.float64 and total.dtype != torch.float64:
-                    raise TrainingStateError("float64 parameters compute in another dtype: leave mp_policy out")
-                partial = DTensor.from_local(
-                    total.as_subclass(torch.Tensor), shard.device_mesh, [Partial()], run_check=False
-                )
-                own = partial.redistribute(placements=[Shard(0)]).to_local()
-                before = getattr(shard, "summed_grad", None)
-                shard.summed_grad = own.as_subclass(CleanSum) if before is None else before.add_(own)
-
-    def forget(self) -> None:
-        """Free sums that were not moved."""
-        for whole in self._whole.values():
-            whole.summed_grad = None
-
-    def used(self) -> int:
-        """Count the parameters that were whole so far."""
-        return len(self._whole)
-
-    def remove(self) -> None:
-        """Take the hooks away."""
-        self.forget()
-        while self._handles:
-            self._handles.pop().remove()
-
-    def _note(self, module: nn.Module, args: Any, output: Any) -> None:
-        for name, shard in self._planned[module].items():
-            whole: Any = module._parameters[name]
-            if shard.requires_grad and whole is not shard:
-                self._whole[shard] = whole
-
-
-def like_shard(parameter: DTensor, local: torch.Tensor) -> DTensor:
-    """Return a process' rows as a tensor that is sharded as the parameter is."""
-    shape, stride = parameter.shape, parameter.stride()
-    return DTensor.from_local(
-        local, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride
-    )
-
-
-def gathered_again(model: nn.Module) -> None:
-    """Let every block gather its parameters anew before it computes next: shards have changed, or will."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-
-
-def in_all(value: bool) -> bool:
-    """Return whether it holds in every process."""
-    said = torch.tensor(float(value))
-    torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MIN)
-    return bool(said)
-
-
-def in_any(value: bool) -> bool:
-    """Return whether it holds in some process."""
-    return not in_all(not value)
-
-
-_TAG = 2**62
-
-
 class ShardedNoisySumOptimizer(NoisySumOptimizer):
     """``NoisySumOptimizer`` for sharded parameters: every process adds noise to the rows that only it has.
 
@@ -137,20 +58,22 @@ class ShardedNoisySumOptimizer(NoisySumOptimizer):
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
         """Return the shape of the rows of this process."""
-        return tuple(_shard(parameter).to_local().shape)
+        return tuple(parameter.to_local().shape)
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
         """Put the noisy sum where the optimizer reads it: as a gradient with the parameter's sharding."""
-        parameter.grad = like_shard(_shard(parameter), noisy.to(parameter.dtype))
+        options = {"run_check": False, "shape": parameter.shape, "stride": parameter.stride()}
+        own = noisy.to(parameter.dtype)
+        parameter.grad = DTensor.from_local(own, parameter.device_mesh, parameter.placements, **options)
 
     def _check_streams(self) -> None:
         # 124 random bits each; equal ones mean the same stream at the same place.
         generator = self.generator
         if isinstance(generator, SecureRandom):
-            tag = generator.integers(2, _TAG).tolist()
+            tag = generator.integers(2, 2**62).tolist()
         else:
             assert generator is not None  # a plan makes one
-            tag = torch.randint(_TAG, (2,), generator=generator, device=generator.device).tolist()
+            tag = torch.randint(2**62, (2,), generator=generator, device=generator.device).tolist()
         tags: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(tags, tag)
         if len({tuple(one) for one in tags}) < len(tags):
@@ -190,7 +113,10 @@ class ShardedStep(ClippedStep):
 
     def __init__(self, optimizer: ShardedNoisySumOptimizer, capture: Capture) -> None:
         super().__init__(optimizer, capture, replay=0.0)
-        self._shards = Shards([layer.module for layer in capture.layers])
+        modules = [layer.module for layer in capture.layers]
+        self._planned = {module: dict(module.named_parameters(recurse=False)) for module in modules}
+        self._whole: dict[DTensor, nn.Parameter] = {}  # of shards, while their layers computed
+        self._handles = [module.register_forward_hook(self._note) for module in modules]
         self._stands_in, self._calls = False, 0
 
     @contextmanager
@@ -230,12 +156,13 @@ class ShardedStep(ClippedStep):
         ParameterError
             As there.
         """
-        gathered_again(self.model)  # else the next forward pass would be with what an evaluation gathered before
+        self._gather_again()  # else the next forward pass would be with what an evaluation gathered before
         super().step()
 
     def discard(self) -> None:
-        """See ``ClippedStep``."""
-        self._shards.forget()
+        """See ``ClippedStep``; free sums that were not moved."""
+        for whole in self._whole.values():
+            whole.summed_grad = None
         super().discard()
 
     def close(self) -> torch.nn.Module:
@@ -246,9 +173,22 @@ class ShardedStep(ClippedStep):
         torch.nn.Module
             The model as it was given, with its trained weights, sharded.
         """
-        self._shards.remove()
-        gathered_again(self.model)
+        while self._handles:
+            self._handles.pop().remove()
+        self._gather_again()
         return super().close()
+
+    def _gather_again(self) -> None:
+        """Let every block gather its parameters anew before it computes next: shards have changed, or will."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def _note(self, module: nn.Module, args: Any, output: Any) -> None:
+        for name, shard in self._planned[module].items():
+            whole: Any = module._parameters[name]
+            if shard.requires_grad and whole is not shard:
+                self._whole[shard] = whole
 
     def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
         return losses(batch)
@@ -261,7 +201,7 @@ class ShardedStep(ClippedStep):
         if squared is None:
             return squared, contributions
         seen: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(seen, (len(contributions), self._shards.used(), self._log.current))
+        torch.distributed.all_gather_object(seen, (len(contributions), len(self._whole), self._log.current))
         if len(set(seen)) > 1:
             raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")
         return squared, contributions
@@ -274,15 +214,21 @@ class ShardedStep(ClippedStep):
             super()._count(squared)
 
     def _in_all(self, value: bool) -> bool:
-        return in_all(value)
-
-    def _in_any(self, value: bool) -> bool:
-        return in_any(value)
+        said = torch.tensor(float(value))
+        torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MIN)
+        return bool(said)
 
     def _summed(self) -> None:
-        self._shards.move()
-
-
-def _shard(value: Any) -> DTensor:
-    assert isinstance(value, DTensor)
-    return value
+        """Add sums of whole parameters to the shards' sums, in all processes in the same order."""
+        for shard, whole in self._whole.items():
+            total = getattr(whole, "summed_grad", None)
+            if total is None:
+                continue
+            whole.summed_grad = None
+            # Of a shard in float64 whose layer computes in float32, margins would be those of float64.
+            if shard.dtype == torch.float64 and total.dtype != torch.float64:
+                raise TrainingStateError("float64 parameters compute in another dtype: leave mp_policy out")
+            plain, mesh = total.as_subclass(torch.Tensor), shard.device_mesh
+            own = DTensor.from_local(plain, mesh, [Partial()], run_check=False).redistribute(placements=[Shard(0)])
+            own, before = own.to_local(), getattr(shard, "summed_grad", None)
+            shard.summed_grad = own.as_subclass(CleanSum) if before is None else before.add_(own)

@@ -539,7 +539,7 @@ class ClippedStep(LogicalStep):
         return value
 
     def _in_any(self, value: bool) -> bool:
-        return value
+        return not self._in_all(not value)
 
     def _summed(self) -> None:
         """Return the sum after all contributions."""

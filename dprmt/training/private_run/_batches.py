@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 import pickle
 import random
 from collections import Counter
@@ -21,6 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import CyclicPoisson, Poisson, RandomAllocation, Sampling
 from dprmt.training.norms import SampleId
+from dprmt.training.norms._probes import checked_ids
 from dprmt.training.private_run._randomness import Randomness, rank
 from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
@@ -421,22 +421,9 @@ def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
 
 def check_owners(name: str, owners: Sequence[Any] | torch.Tensor, rows: int) -> list[SampleId]:
     """Check the owner of every row, because a row without an owner could not be protected."""
-    values = owners.tolist() if isinstance(owners, torch.Tensor) else owners
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or len(values) != rows:
-        found = len(values) if hasattr(values, "__len__") else type(values).__name__
-        raise ParameterError(name, found, f"one integer or string for each of the {rows} items")
-    holes = sum(value is None or (isinstance(value, str) and not value) or value != value for value in values)
-    if holes:
-        raise ParameterError(
-            f"missing values of {name}", holes, f"0: one integer or string for each of the {rows} items"
-        )
-    return [_name(name, value) for value in values]
-
-
-def _name(name: str, value: Any) -> SampleId:
-    if not isinstance(value, bool):
-        try:
-            return str(value) if isinstance(value, str) else operator.index(value)
-        except TypeError:
-            pass
-    raise ParameterError(name, value, "integers or strings")
+    if not isinstance(owners, str | torch.Tensor):
+        holes = sum(value is None or (isinstance(value, str) and not value) or value != value for value in owners)
+        if holes:
+            allowed = f"0: one integer or string for each of the {rows} rows"
+            raise ParameterError(f"missing values of {name}", holes, allowed)
+    return checked_ids(name, owners, rows)
