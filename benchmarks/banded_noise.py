@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from dprmt.accounting import DPSGD, CyclicPoisson, Poisson, calibrate
 from dprmt.training.private_run import BandedNoise
-from dprmt.training.private_run._banded_noise import prefix_error
+from dprmt.training.private_run._step_options import prefix_error
 
 BANDS = (2, 4, 8, 16)
 
