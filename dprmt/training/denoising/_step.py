@@ -83,7 +83,7 @@ class DenoisingStep:
     ) -> None:
         self.parameters = checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
-        self._method = DENOISERS[self.options.method].meaning()(self.options)
+        self._method = DENOISERS.load(self.options.method)(self.options)
         self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None

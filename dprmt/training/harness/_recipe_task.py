@@ -89,7 +89,7 @@ def recipe_task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: tor
         names = [row.unit for row in data.train.rows if row.unit is not None]
         options = {"averages": wanted.unit_gradient == "mean", "seed": recipe.training.seed}
         task.owners_of_rows = owners_of(names, most=wanted.rows_per_unit, **options)
-        task.units = Units(wanted.rows_per_unit, recipe.training.micro_batch_size, wanted.unit_regime)
+        task.units = Units(wanted.rows_per_unit, recipe.training.micro_batch_size)
         task.size = len(task.owners_of_rows.names)
     return task
 

@@ -240,9 +240,9 @@ def _is_record(document: Any) -> bool:
 def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
     """List the other installed packages that registered names of the recipe."""
     asked = {
-        "privacy.norms.kind": NORMS.source(settings.privacy.norms.kind),
-        "optimizer.name": OPTIMIZERS.source(settings.optimizer.name),
-        "denoising.method": DENOISERS.source(settings.denoising.method),
+        "privacy.norms.kind": NORMS.package(settings.privacy.norms.kind),
+        "optimizer.name": OPTIMIZERS.package(settings.optimizer.name),
+        "denoising.method": DENOISERS.package(settings.denoising.method),
     }
     found = {key: package for key, package in asked.items() if package is not None}
     return {"other_packages": found} if found else {}

@@ -97,9 +97,9 @@ def make_optimizer(
         "betas": checked_betas(betas),
         "eps": check_real("eps", eps, low=0.0),
     }
-    word = OPTIMIZERS[check_choice("name", name, OPTIMIZERS)]
     noise = {"noise_variance": noise_variance, "floor": floor, "subspaces": subspaces}
-    optimizer: torch.optim.Optimizer = word.meaning()(params, **options, **noise)
+    make = OPTIMIZERS.load(check_choice("name", name, tuple(OPTIMIZERS)))
+    optimizer: torch.optim.Optimizer = make(params, **options, **noise)
     return optimizer
 
 
