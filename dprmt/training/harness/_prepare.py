@@ -180,9 +180,6 @@ class SilentParameterError(RuntimeError):
         super().__init__(f"{what}: {shown}")
         self.names, self.what = names, what
 
-    def __reduce__(self) -> tuple[type, tuple[list[str], str]]:  # for the processes of a sweep
-        return type(self), (self.names, self.what)
-
 
 def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Tensor]) -> None:
     """Raise unless every trainable parameter has a gradient that is not 0, on made-up input.

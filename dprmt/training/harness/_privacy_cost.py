@@ -203,8 +203,7 @@ def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
     Parameters
     ----------
     folder : path
-        The ``out`` folder of :func:`dprmt.training.harness.sweep`. All runs in it with a recorded step count,
-        including stopped runs and runs of earlier calls with other values.
+        A folder of run folders. All runs in it with a recorded step count, including stopped ones.
 
     Returns
     -------

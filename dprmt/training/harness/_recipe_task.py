@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from dprmt.training.clipping import Units
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._prepare import Prepared, check_gradients_arrive, prepare
+from dprmt.training.harness._run_folder import save_trained
 from dprmt.training.harness._task import Task
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
 from dprmt.training.private_run._owners import owners_of
@@ -64,6 +66,10 @@ class RecipeTask(Task):
             whose = {} if row.unit is None else {"unit": row.unit}
             digest.update(json.dumps(item | whose, sort_keys=True).encode() + b"\n")
         return digest.hexdigest()
+
+    def save(self, folder: Path, weights: dict[str, torch.Tensor] | None) -> None:
+        """See `Task`."""
+        save_trained(self.loaded, folder, weights)
 
     def score(self) -> dict[str, Any]:
         """Score the validation set. For generation, ``"skipped"`` has the reason for each metric that could not be

@@ -23,9 +23,8 @@ class Names:
     (True, None)
     """
 
-    def __init__(self, group: str, module: str, **own: str) -> None:
-        self.group = group
-        self.own = {name: f"{module}:{place}" for name, place in own.items()}
+    def __init__(self, group: str, own: dict[str, str]) -> None:
+        self.group, self.own = group, own
 
     def __iter__(self) -> Iterator[str]:
         yield from self.own
@@ -64,22 +63,36 @@ EXACT_NORMS = ("exact", "ghost", "auto")
 
 NORMS = Names(
     "dprmt.norms",
-    "dprmt.training.norms",
-    **dict.fromkeys(EXACT_NORMS, ""),
-    **{"hutchinson": "HutchinsonEstimator", "hutch++": "HutchPlusPlusEstimator"},
+    dict.fromkeys(EXACT_NORMS, "")
+    | {
+        "hutchinson": "dprmt.training.norms:HutchinsonEstimator",
+        "hutch++": "dprmt.training.norms:HutchPlusPlusEstimator",
+    },
 )
 """``privacy.norms.kind``: functions of ``probes``, ``secret`` and ``generator``, by keyword, that return a
 `NormEstimator`; nothing is loaded for exact norms."""
 
 OPTIMIZERS = Names(
     "dprmt.optimizers",
-    "dprmt.training.optimizers._make",
-    **{name: name for name in ("gd", "gdm", "adam", "adamw", "adambc", "grape")},
+    {
+        "gd": "torch.optim:SGD",
+        "gdm": "torch.optim:SGD",
+        "adam": "torch.optim:Adam",
+        "adamw": "torch.optim:AdamW",
+        "adambc": "dprmt.training.optimizers:DPAdamBC",
+        "grape": "dprmt.training.optimizers:DPGrape",
+    },
 )
-"""``optimizer.name``: functions of the parameters and, by keyword, of what `make_optimizer` is given."""
+"""``optimizer.name``: functions of the parameters and, by keyword, of those options of `make_optimizer` that they name.
+"""
 
 DENOISERS = Names(
-    "dprmt.denoisers", "dprmt.training.denoising._options", none="nothing", shrink="shrinkage", paper="shrinkage"
+    "dprmt.denoisers",
+    {
+        "none": "dprmt.training.denoising._options:nothing",
+        "shrink": "dprmt.training.denoising._options:shrinkage",
+        "paper": "dprmt.training.denoising._options:shrinkage",
+    },
 )
 """``denoising.method``: functions of `dprmt.training.denoising.Denoising` that return a function of layers.
 
