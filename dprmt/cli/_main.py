@@ -23,7 +23,6 @@ _EXTRAS = {
     "rich": "cli",
     "jinja2": "cli",
     "safetensors": "cli",
-    "joblib": "sweep",
     "flint": "verify",
     "dprmt_verify": "verify",
 }

@@ -24,9 +24,6 @@ from dprmt.training.recipes import (
     DENOISERS,
     NORMS,
     OPTIMIZERS,
-    DenoiserChoice,
-    EstimatorChoice,
-    OptimizerChoice,
     Settings,
     load_recipe,
 )
@@ -119,7 +116,7 @@ def test_an_optimizer(beside: NewFile, tmp_path: Path, monkeypatch: pytest.Monke
     beside("my_optimizer", SIGN_DESCENT)
     with pytest.raises(ParameterError, match=r"optimizer\.name"):
         settings(optimizer={"name": "sign"})
-    monkeypatch.setitem(OPTIMIZERS, "sign", OptimizerChoice("my_optimizer:sign"))
+    monkeypatch.setitem(OPTIMIZERS.own, "sign", "my_optimizer:sign")
     parameters = trained(settings(optimizer={"name": "sign"}), tmp_path / "run")
     assert {abs(float(x)) for x in parameters["weight"].flatten()} == {0.0, 0.25}  # two steps, to and fro or on
     assert 'name = "sign"' in (tmp_path / "run" / "config.toml").read_text()
@@ -132,7 +129,7 @@ def test_a_denoiser(beside: NewFile, tmp_path: Path, monkeypatch: pytest.MonkeyP
     beside("my_denoiser", HALVING)
     with pytest.raises(ParameterError, match=r"denoising\.method"):
         settings(denoising={"method": "halving"})
-    monkeypatch.setitem(DENOISERS, "halving", DenoiserChoice("my_denoiser:halving"))
+    monkeypatch.setitem(DENOISERS.own, "halving", "my_denoiser:halving")
     one_step = {"training": {"steps": 1}}
     plain = trained(settings(**one_step), tmp_path / "plain")
     halved = trained(settings(denoising={"method": "halving", "exclude": ["bias"]}, **one_step), tmp_path / "run")
@@ -146,7 +143,7 @@ def test_an_estimator(beside: NewFile, tmp_path: Path, monkeypatch: pytest.Monke
     beside("my_estimator", HALF_THE_PROBES)
     with pytest.raises(ParameterError, match=r"privacy\.norms"):
         settings(privacy={"norms": "half"})
-    monkeypatch.setitem(NORMS, "half", EstimatorChoice("my_estimator:half"))
+    monkeypatch.setitem(NORMS.own, "half", "my_estimator:half")
     with pytest.raises(ParameterError, match=r"privacy\.norms\.sketch"):
         settings(privacy={"norms": {"kind": "half", "sketch": 3}})
     mine = trained(settings(privacy={"norms": {"kind": "half", "probes": 4}}), tmp_path / "mine")

@@ -13,7 +13,6 @@ import torch
 from dprmt.report.measurements._run import CleanGradients, RecipeExperiment, copies
 from dprmt.spectra import Estimate, displacement_factor, steps_until_visible
 from dprmt.training.harness import StepRecord, run_in_memory
-from dprmt.training.recipes import OPTIMIZERS
 
 _CURVE_FROM = 4  # the first update of telemetry's curve of the objective
 _READINGS = 12  # approximate number of readings of a run in the report
@@ -186,7 +185,7 @@ def telemetry_readings(
     telemetry = {"on": True, "every": every, "window": max(2, 4 * every), "displacement": True}
     settings = setting.settings.with_changes({"denoising": {"method": "none"}, "telemetry": telemetry})
     experiment.model.load_state_dict(dict(start), strict=False)
-    looks = [] if OPTIMIZERS[settings.optimizer.name].in_subspaces else [TelemetryTruth()]
+    looks = [] if settings.optimizer.name == "grape" else [TelemetryTruth()]
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=looks) as run:
         records = list(itertools.islice(run.steps(), steps))
     return looks[0].private_steps if looks else [{"step": r.step, "telemetry": r.telemetry} for r in records]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def make_optimizer(
     ----------
     name : {"gd", "gdm", "adam", "adamw", "adambc", "grape"}
         Name of the optimizer. Names registered in `dprmt.training.recipes.OPTIMIZERS` work too; their function
-        receives all these options by keyword.
+        receives those of these options that it names.
     params : iterable
         Tensors or parameter groups, as for any torch optimizer.
     lr : float
@@ -90,51 +91,24 @@ def make_optimizer(
     >>> type(make_optimizer("adambc", [weights], lr=0.1, noise_variance=1e-4, floor=1e-6)).__name__
     'DPAdamBC'
     """
+    make = OPTIMIZERS.load(check_choice("name", name, tuple(OPTIMIZERS)))
     options = {
         "lr": check_real("lr", lr, low=0.0),
         "weight_decay": check_real("weight_decay", weight_decay, low=0.0),
-        "momentum": check_real("momentum", momentum, low=0.0, high=1.0, high_open=True),
+        "momentum": 0.0 if name == "gd" else check_real("momentum", momentum, low=0.0, high=1.0, high_open=True),
         "betas": checked_betas(betas),
         "eps": check_real("eps", eps, low=0.0),
+        "noise_variance": noise_variance,
+        "floor": floor,
+        "subspaces": subspaces,
     }
-    word = OPTIMIZERS[check_choice("name", name, OPTIMIZERS)]
-    noise = {"noise_variance": noise_variance, "floor": floor, "subspaces": subspaces}
-    optimizer: torch.optim.Optimizer = word.meaning()(params, **options, **noise)
+    for wants, option in (("adambc", "floor"), ("grape", "subspaces")):
+        if name == wants and options[option] is None:
+            raise ParameterError(option, None, f"given for {name!r}")
+    known = signature(make).parameters
+    taken = {option: value for option, value in options.items() if option in known and value is not None}
+    optimizer: torch.optim.Optimizer = make(params, **taken)
     return optimizer
-
-
-def gd(params: Iterable[Any], *, lr: float, weight_decay: float, **_: Any) -> torch.optim.Optimizer:
-    """Make DP-GD."""
-    return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay)
-
-
-def gdm(params: Iterable[Any], *, lr: float, momentum: float, weight_decay: float, **_: Any) -> torch.optim.Optimizer:
-    """Make DP-GDM: momentum without dampening."""
-    return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-
-
-def adam(params: Iterable[Any], **options: Any) -> torch.optim.Optimizer:
-    """Make DP-Adam."""
-    return torch.optim.Adam(params, **{name: options[name] for name in ("lr", "betas", "eps", "weight_decay")})
-
-
-def adamw(params: Iterable[Any], **options: Any) -> torch.optim.Optimizer:
-    """Make DP-Adam with decoupled weight decay."""
-    return torch.optim.AdamW(params, **{name: options[name] for name in ("lr", "betas", "eps", "weight_decay")})
-
-
-def adambc(params: Iterable[Any], **options: Any) -> DPAdamBC:
-    """Make DP-AdamBC."""
-    names = ("lr", "betas", "weight_decay", "noise_variance", "floor")
-    return DPAdamBC(params, **{name: options[name] for name in names})
-
-
-def grape(params: Iterable[Any], *, subspaces: Subspaces | None, **options: Any) -> DPGrape:
-    """Make DP-GRAPE's Adam."""
-    if subspaces is None:
-        raise ParameterError("subspaces", None, "given for 'grape'")
-    chosen = {name: options[name] for name in ("lr", "betas", "eps", "weight_decay")}
-    return DPGrape(params, subspaces=subspaces, noise_variance=options["noise_variance"] or 0.0, **chosen)
 
 
 def preconditioner(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:
