@@ -107,27 +107,6 @@ class GammaMixture:
 
 
 @dataclass(frozen=True)
-class Focus:
-    """Range of X that decides an answer and gets as many bins again.
-
-    Attributes
-    ----------
-    probability : float
-        Probability of squared-norm ratios below the deciding one.
-    factor : float
-        Factor by which other relevant probabilities differ from it.
-    """
-
-    probability: float
-    factor: float
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The probabilities between which the answer is decided."""
-        return self.probability / self.factor, min(self.probability * self.factor, 0.5)
-
-
-@dataclass(frozen=True)
 class NormRatioBins:
     """A law of X on consecutive bins.
 
@@ -208,28 +187,16 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
     return values[keep], total[keep]
 
 
-def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | None = None) -> Array:
+def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float) -> Array:
     """Space bin ends logarithmically, from the ``tail`` quantile of the law to ``right_end``."""
-    start = max(law.lower_quantile(tail), 1e-290)
-    if focus is None:
-        return np.geomspace(start, right_end, bins + 1)
-    low, high = (min(max(law.lower_quantile(end), start), right_end) for end in focus.ends)
-    if not low < high:
-        return np.geomspace(start, right_end, bins + 1)
-    everywhere, there = np.geomspace(start, right_end, bins + 1), np.geomspace(low, high, bins + 1)
-    return np.unique(np.concatenate([everywhere, there]))
+    return np.geomspace(max(law.lower_quantile(tail), 1e-290), right_end, bins + 1)
 
 
-def bins_of_mixture(law: GammaMixture, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
+def bins_of_mixture(law: GammaMixture, number: int, tail: float) -> NormRatioBins:
     """Return a mixture of χ²(ν)/ν in bins that reach to ∞."""
-    edges = bin_edges(law, tail, number, law.upper_quantile(1e-9), focus)
-    left, right = edges, np.append(edges[1:], np.inf)
-    return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, edges[0]))
-
-
-def left_tail(law: GammaMixture, x: float) -> float:
-    """Return the probability of X below x."""
-    return float(law.cdf(np.array([x]))[0])
+    left = bin_edges(law, tail, number, law.upper_quantile(1e-9))
+    right = np.append(left[1:], np.inf)
+    return bins_from_moments(left, right, *law.increments(left, right), float(law.cdf(left[0])))
 
 
 def bins_from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:
