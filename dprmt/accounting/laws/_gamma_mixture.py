@@ -41,18 +41,6 @@ class GammaMixture:
             kept[dof] = kept.get(dof, 0.0) + mass
         return cls(tuple(kept), tuple(kept.values()))
 
-    def coarser(self, ratio: float = 1.4) -> GammaMixture:
-        """Merge components: each joins one with fewer degrees of freedom, by at most ``ratio``."""
-        dof: list[int] = []
-        weight: list[float] = []
-        for nu, mass in zip(self.dof, self.weight, strict=True):
-            if dof and nu <= ratio * dof[-1]:
-                weight[-1] += mass
-            else:
-                dof.append(nu)
-                weight.append(mass)
-        return GammaMixture(tuple(dof), tuple(weight))
-
     def cdf(self, x: Array) -> Array:
         """Evaluate P(X ≤ x)."""
         return self._mixed(lambda a: gammainc(a, a * x))
@@ -72,17 +60,6 @@ class GammaMixture:
             up = gammainc(shape, hi) - gammainc(shape, lo)
             down = gammaincc(shape, lo) - gammaincc(shape, hi)
             return np.maximum(np.where(right <= 1.0, up, down), 0.0)
-
-        return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
-
-    def between(self, edges: Array) -> tuple[Array, Array]:
-        """Compute :meth:`increments` between increasing edges, evaluating each edge once."""
-        middle = int(np.searchsorted(edges, 1.0, side="right"))
-
-        def difference(shape: float, a: float) -> Array:
-            up = np.diff(gammainc(shape, a * edges[:middle]))
-            down = -np.diff(gammaincc(shape, a * edges[max(middle - 1, 0) :]))
-            return np.maximum(np.concatenate([up, down]), 0.0)
 
         return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
 
@@ -150,13 +127,14 @@ class NormRatioBins:
         little to its right (B4), and where the mean is unknown to the right end. The mass ``below`` goes to the left
         end of the first bin.
         """
-        x = np.where(np.isfinite(self.mean), np.maximum(self._center(convex_from), self.left), self.right)
+        x = np.where(
+            np.isfinite(self.mean), np.maximum(self.center(curvature(self.left, convex_from)), self.left), self.right
+        )
         x = np.concatenate([self.left[:1], x])
         return _merge(x, np.concatenate([[self.below], self.mass]))
 
-    def _center(self, convex_from: float | Array) -> Array:
+    def center(self, rate: Array) -> Array:
         """Bound (1/ρ) log E e^{ρX} from above in each bin, by Hoeffding's lemma; the mean where ρ = 0 (B4)."""
-        rate = curvature(self.left, convex_from)
         spread = np.where(rate > 0.0, self.right - self.left, 0.0)
         with np.errstate(invalid="ignore", over="ignore"):
             center = self.mean + rate * spread**2 / 8

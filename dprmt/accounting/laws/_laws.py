@@ -29,8 +29,6 @@ class NormLaw:
 
     is_exact: ClassVar[bool] = False
     """Whether X = 1."""
-    is_stochastic: ClassVar[bool] = False
-    """Whether X exceeds it in the stochastic order; else expectations of convex functions are what it bounds."""
 
     @property
     def fewest(self) -> int:
@@ -67,8 +65,6 @@ class EnvelopeLaw(NormLaw):
     ``probes``, ``rank``: k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's
     incomplete gamma functions lose their relative accuracy in the tails of larger shapes.
     """
-
-    is_stochastic: ClassVar[bool] = True
 
     probes: int
     rank: int | None = None

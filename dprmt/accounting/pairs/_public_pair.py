@@ -15,7 +15,7 @@ from scipy.special import erfcx, ndtr, ndtri
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._discretization import connect_the_dots
-from dprmt.accounting.pairs._pairs import ROWS_AT_A_TIME, AtomicPair, LossCells, interval_masses
+from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, interval_masses, row_blocks
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,9 @@ class PublicPair:
         """Return the masses of the intervals between losses and beyond them, without and with the sample."""
         ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, self.sample_rate), [np.inf]])
         absent, present = np.empty((2, nodes.size + 1))
-        for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
-            rows = slice(start, start + ROWS_AT_A_TIME)
+        for rows in row_blocks(nodes.size + 1):
             with np.errstate(over="ignore"):
-                y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / self.shift + self.shift / 2
+                y = ratio[rows.start : rows.stop + 1, None] / self.shift + self.shift / 2
             absent[rows] = interval_masses(y) @ self.mass
             present[rows] = interval_masses(y - self.shift) @ self.mass
         return absent, present
@@ -150,8 +149,7 @@ class TightPair:
         steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
         shift, mass = pair.shift[steep], pair.mass[steep]
         total = pair.infinite * np.maximum(_tangent_at_zero(epsilon) - 1.0, 0.0)
-        for start in range(0, epsilon.size if shift.size else 0, ROWS_AT_A_TIME):
-            part = slice(start, start + ROWS_AT_A_TIME)
+        for part in row_blocks(epsilon.size if shift.size else 0):
             total[part] += majorant_excess(epsilon[part], shift) @ mass
         excess = np.zeros(nodes.size)
         scale = np.exp(np.minimum(ratio[used], 0.0) - np.minimum(nodes[used], 0.0))
