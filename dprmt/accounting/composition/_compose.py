@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import fft
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics import Array, Side
 from dprmt.accounting.composition._loss_grid import Laws
 from dprmt.accounting.pairs import LossPMF
 
@@ -216,13 +216,16 @@ class Split:
     tilt_beyond: float
     near: float
 
-    def parts(self, laws: Laws) -> tuple[Laws, Laws]:
-        """Return laws without large losses, and those of the step with a large one, and of the others."""
+    def parts(self, laws: Laws, side: Side = "upper") -> tuple[Laws, Laws]:
+        """Return laws without large losses, and those of one step with a large loss, and of the others: from below they
+        have none.
+        """
         ((law, steps),) = laws
         small, large = (
             replace(law, mass=law.mass * keep) for keep in (law.losses <= self.large, law.losses > self.large)
         )
-        return [(replace(small, infinite=0.0), steps)], [(large, 1), (law, steps - 1)]
+        few = replace(small, infinite=0.0)
+        return [(few, steps)], [(large, 1), (law if side == "upper" else few, steps - 1)]
 
 
 def best_split(laws: Laws, tilt: float, epsilon: float | None, delta: float) -> Split | None:

@@ -149,7 +149,7 @@ class Level:
             tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
             parts, tilts = [laws], [min(tilt, _MOST_TILT / mesh)]
             if split is not None:
-                parts, tilts = list(split.parts(laws)), [split.tilt, split.tilt_beyond]
+                parts, tilts = list(split.parts(laws, side)), [split.tilt, split.tilt_beyond]
             windows = [window(part, each) for part, each in zip(parts, tilts, strict=True)]
             first, last = min(each.first for each in windows), max(each.first + each.size for each in windows)
             if last - first > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
