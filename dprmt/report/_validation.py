@@ -22,7 +22,7 @@ from dprmt.report._gradients import (
     spike_section,
 )
 from dprmt.report._page import Section
-from dprmt.report._telemetry import measured_telemetry_sections
+from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._words import matrices
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class Sizes:
     """How much is measured."""
 
     steps: int = 10
-    telemetry_steps: int = 24
     seeds: int = 1
     noise_draws: int = 8
     samples: int = 32
@@ -165,7 +164,7 @@ def measured_sections(
     say("training without noise")
     courses = {NOISY: seen.losses, **losses_without_noise(setting, start)}
     say("reading telemetry")
-    telemetry = telemetry_readings(setting, start, steps=min(sizes.telemetry_steps, recipe.training.steps))
+    telemetry, truth = telemetry_readings(setting, start, steps=setting.steps)
     sections = [
         spike_section(seen.spikes),
         overlap_section(seen.spikes),
@@ -175,7 +174,7 @@ def measured_sections(
         adam_bound_section(seen.adam),
         course_section(courses),
         norm_section(norms),
-        *measured_telemetry_sections(telemetry),
+        *telemetry_sections(telemetry, truth),
     ]
     return [_setting_sentence(setting, seen)], sections, {"setting": _setting_numbers(setting, seen, sizes)}
 

@@ -232,9 +232,6 @@ OTHERS: dict[str, Callable[[Axes], Axes]] = {
     "trade-off": lambda ax: plots.plot_trade_off(
         TradeOff(*np.array([[0.0, 1.0], *3 * [[1.0, 0.0]]])), gaussian_mu=1.0, ax=ax
     ),
-    "objective": lambda ax: plots.plot_objective_change([1, 2], [-1, -2], [-2, -3], [0, np.inf], truth=[0, 1], ax=ax),
-    "rate": lambda ax: plots.plot_rate_advice([1, 2], [5, 4], [2, 3], [np.inf, 6], truth=[3, 3], ax=ax),
-    "displacement": lambda ax: plots.plot_displacement_spikes([1, 2], {"a": [1, 2], "b": [1, 1]}, {"a": 2}, ax=ax),
     "measured spikes": lambda ax: plots.plot_measured_spikes({SHAPE: ([0.5, 2.0], [1.0, 1.3])}, ax=ax),
     "prediction errors": lambda ax: plots.plot_prediction_errors({SHAPE: ([0.5, 2.0], [0.0, 0.1])}, ax=ax),
     "measured overlaps": lambda ax: plots.plot_measured_overlaps({SHAPE: ([2.0], [0.5], [0.4])}, ax=ax),
@@ -338,11 +335,7 @@ def test_norm_ratios_with_their_band() -> None:
         lambda ax: plots.plot_improvement_over_steps([1], {"a": [0.1, 0.2]}, ax=ax),
         lambda ax: plots.plot_norm_ratios([1.0], [1.5], predicted=[1.0], envelope=[1.0], band=0.1, ax=ax),
         lambda ax: plots.plot_norm_ratios([1.0], [0.5], predicted=[1.0], envelope=[1.0], band=-0.1, ax=ax),
-        lambda ax: plots.plot_objective_change([1], [np.nan], [0], [0], ax=ax),
-        lambda ax: plots.plot_objective_change([1], [0], [np.nan], [0], ax=ax),
-        lambda ax: plots.plot_objective_change([1, 2], [0], [0], [0], ax=ax),
         lambda ax: plots.plot_signal_shares({}, ax=ax),
-        lambda ax: plots.plot_rate_advice([1], [-1], [0], [1], ax=ax),
     ],
 )
 def test_bad_numbers_are_refused(draw: Callable[[Axes], Axes]) -> None:

@@ -23,10 +23,10 @@ from dprmt.report.measurements._run import (
     losses_without_noise,
     private_gradients,
     recipe_experiment,
+    telemetry_readings,
 )
 from dprmt.report.measurements._spectra import LayerSpectra, layers_along_depth, measure_spectra
 from dprmt.report.measurements._spikes import Agreement, Spike, agreement, measure_spikes
-from dprmt.report.measurements._telemetry import TelemetryTruth, telemetry_readings
 
 __all__ = [
     "KAPPAS",
@@ -41,7 +41,6 @@ __all__ = [
     "NormRatios",
     "RecipeExperiment",
     "Spike",
-    "TelemetryTruth",
     "agreement",
     "kappa_sweep",
     "layers_along_depth",

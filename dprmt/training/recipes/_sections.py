@@ -567,7 +567,7 @@ class EvaluationRecipe(Section):
 
 @dataclass(frozen=True)
 class TelemetryRecipe(Section):
-    """Readings from noisy gradients and weights while a run trains: `dprmt.training.telemetry.Telemetry`.
+    """Readings from noisy gradients while a run trains: `dprmt.training.telemetry.Telemetry`.
 
     Attributes
     ----------
@@ -577,8 +577,6 @@ class TelemetryRecipe(Section):
         Steps between full readings; a fiftieth of the run by default.
     window : int
         Steps covered by a full reading, >= 2.
-    displacement : bool
-        Whether to read the displacement from the start, with its spectra; it keeps the start in a temporary file.
 
     Raises
     ------
@@ -594,4 +592,3 @@ class TelemetryRecipe(Section):
     on: bool = checked(flag, True)
     every: int | None = checked(optional(count()), None)
     window: int = checked(count(2), 20)
-    displacement: bool = checked(flag, True)
