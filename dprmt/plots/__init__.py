@@ -5,7 +5,6 @@ from dprmt.plots._phase_transition import (
     plot_measured_overlaps,
     plot_measured_spikes,
     plot_overlaps,
-    plot_prediction_errors,
     plot_spike_map,
 )
 from dprmt.plots._runs import (
@@ -26,7 +25,6 @@ __all__ = [
     "plot_measured_spikes",
     "plot_norm_ratios",
     "plot_overlaps",
-    "plot_prediction_errors",
     "plot_signal_shares",
     "plot_singular_values",
     "plot_spectra",

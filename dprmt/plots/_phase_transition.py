@@ -186,49 +186,6 @@ def plot_measured_spikes(
     return ax
 
 
-def plot_prediction_errors(
-    points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike]], *, tolerance: float = 0.05, ax: Axes | None = None
-) -> Axes:
-    """Plot the relative error of predicted top singular values against the clean ones.
-
-    Parameters
-    ----------
-    points : mapping of shape to (signals, errors)
-        Per shape two arrays of shape (k,): clean top singular values in units of the detection threshold, and
-        measured over predicted minus 1.
-    tolerance : float
-        Half the width of the band that is marked.
-    ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, in per cent.
-
-    Raises
-    ------
-    ParameterError
-        As `plot_measured_spikes`.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> plot_prediction_errors({(16, 384): ([0.5, 2.0], [-0.02, 0.01])}, ax=Figure().subplots()).get_ylabel()
-    'measured / predicted − 1 (%)'
-    """
-    groups = _groups(points, "errors", low=-1.0)
-    ax = axes_or_new(ax)
-    width = 100 * tolerance
-    ax.axhspan(-width, width, color=ink(ax, 0.08), linewidth=0, label=f"within {width:g} %")
-    level(ax, 0.0, style="-")
-    for number, (shape, (signals, errors)) in enumerate(groups.items()):
-        _measured(ax, number, _name(shape), signals, 100 * errors)
-    _against_log_signal(ax, "measured / predicted − 1 (%)")
-    legend_below(ax, 4)
-    return ax
-
-
 def plot_measured_overlaps(
     points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike, ArrayLike]], *, ax: Axes | None = None
 ) -> Axes:

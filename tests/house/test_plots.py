@@ -233,7 +233,6 @@ OTHERS: dict[str, Callable[[Axes], Axes]] = {
         TradeOff(*np.array([[0.0, 1.0], *3 * [[1.0, 0.0]]])), gaussian_mu=1.0, ax=ax
     ),
     "measured spikes": lambda ax: plots.plot_measured_spikes({SHAPE: ([0.5, 2.0], [1.0, 1.3])}, ax=ax),
-    "prediction errors": lambda ax: plots.plot_prediction_errors({SHAPE: ([0.5, 2.0], [0.0, 0.1])}, ax=ax),
     "measured overlaps": lambda ax: plots.plot_measured_overlaps({SHAPE: ([2.0], [0.5], [0.4])}, ax=ax),
     "improvement": lambda ax: plots.plot_improvement_over_steps([1, 2], {"a": [[0.1, 0.2], [0.2, 0.2]]}, ax=ax),
     "norm ratios": lambda ax: plots.plot_norm_ratios([0.9, 1.1], [0.2, 0.6], **LAW, ax=ax),
@@ -295,12 +294,6 @@ def test_spikes_and_the_curve_of_eq_3() -> None:
     assert lines["detection threshold"][0][0] == 1.0
 
 
-def test_errors_are_in_per_cent() -> None:
-    ax = plots.plot_prediction_errors({(8, 64): ([0.5, 2.0], [-0.02, 0.01])}, tolerance=0.04, ax=fresh_axes())
-    np.testing.assert_allclose(by_label(ax)["8 × 64"][1], [-2.0, 1.0])
-    assert ax.patches[0].get_label() == "within 4 %"
-
-
 def test_overlaps_of_transposed_shapes_share_their_curves() -> None:
     points = {(8, 64): ([2.0], [0.8], [0.5]), (64, 8): ([3.0], [0.6], [0.9])}
     lines = by_label(plots.plot_measured_overlaps(points, ax=fresh_axes()))
@@ -328,7 +321,6 @@ def test_norm_ratios_with_their_band() -> None:
         lambda ax: plots.plot_measured_spikes({}, ax=ax),
         lambda ax: plots.plot_measured_spikes({(8, 64): ([1.0, 2.0], [1.0])}, ax=ax),
         lambda ax: plots.plot_measured_spikes({(8, 64): ([-1.0], [1.0])}, ax=ax),
-        lambda ax: plots.plot_prediction_errors({(8, 64): ([1.0], [np.nan])}, ax=ax),
         lambda ax: plots.plot_measured_overlaps({}, ax=ax),
         lambda ax: plots.plot_measured_overlaps({(8, 64): ([1.0], [1.2], [0.1])}, ax=ax),
         lambda ax: plots.plot_improvement_over_steps([1], {"a": [3.0]}, ax=ax),

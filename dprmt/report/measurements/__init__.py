@@ -7,12 +7,10 @@ results are private if the data are: for data that are public anyway, such as th
 
 from dprmt.report.measurements._alignment import (
     KAPPAS,
-    AdamBoundStep,
     AlignmentStep,
     KappaPoint,
     LayerAlignment,
     kappa_sweep,
-    measure_adam_bound,
     measure_alignment,
 )
 from dprmt.report.measurements._norm_ratio import NormRatios, measure_norm_ratios
@@ -30,7 +28,6 @@ from dprmt.report.measurements._spikes import Agreement, Spike, agreement, measu
 
 __all__ = [
     "KAPPAS",
-    "AdamBoundStep",
     "Agreement",
     "AlignmentStep",
     "Experiment",
@@ -45,7 +42,6 @@ __all__ = [
     "kappa_sweep",
     "layers_along_depth",
     "losses_without_noise",
-    "measure_adam_bound",
     "measure_alignment",
     "measure_norm_ratios",
     "measure_spectra",

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from dprmt.training.data import load_data, per_sample_losses
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
 from dprmt.training.harness import ItemTask, Observer, StepRecord, run_in_memory
 from dprmt.training.models import load_model, load_tokenizer
-from dprmt.training.optimizers import preconditioner
 from dprmt.training.recipes import OPTIMIZERS, Recipe, Settings
 
 
@@ -57,8 +56,6 @@ class GradientStep:
         Mean of the clipped gradients. **Private.**
     noisy : mapping of str to Tensor
         Released gradient.
-    preconditioner : mapping of str to Tensor
-        Factors by which the optimizer multiplied its momentum, entry by entry; empty unless it is a kind of Adam.
     """
 
     number: int
@@ -67,7 +64,6 @@ class GradientStep:
     loss: float
     clean: Mapping[str, torch.Tensor]
     noisy: Mapping[str, torch.Tensor]
-    preconditioner: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 def private_gradients(
@@ -120,10 +116,7 @@ def private_gradients(
     look = CleanGradients()
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=[look]) as run:
         for record in itertools.islice(run.steps(), steps):
-            found = {name: preconditioner(run.noised, p) for name, p in run.prepared.parameters.items()}
-            scales = {name: scale for name, scale in found.items() if scale is not None}
-            seen = look.sigma, record.batch_size, _loss(record), look.clean, look.noisy, scales
-            yield GradientStep(record.step - 1, *seen)
+            yield GradientStep(record.step - 1, look.sigma, record.batch_size, _loss(record), look.clean, look.noisy)
 
 
 class CleanGradients(Observer):
