@@ -12,50 +12,7 @@ from pathlib import Path
 import pytest
 
 from dprmt import _files
-from tests.house.import_graph import imported_names, modules
-
-TEXT = ("read_text", "write_text", "open")
-ON_POSIX_ALONE = {"fcntl", "resource", "pwd", "grp", "termios", "pty"}
-
-
-def without_encoding(source: str) -> Iterator[int]:
-    """Lines that read or write text in whatever encoding the machine has."""
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        words = [word.value for word in [*node.args, *(key.value for key in node.keywords)] if _is_text(word)]
-        binary = any(set(word) <= set("rwab+") and "b" in word for word in words)
-        called_on_os = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "os"
-        file_alone = name == "open" and not node.args and isinstance(node.func, ast.Attribute) and not node.keywords
-        if name in TEXT and not (binary or called_on_os or file_alone or _names_encoding(node)):
-            yield node.lineno
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _names_encoding(node: ast.Call) -> bool:
-    return any(key.arg == "encoding" for key in node.keywords)
-
-
-def test_text_has_an_encoding() -> None:
-    found = {name: lines for name, path in modules().items() if (lines := [*without_encoding(path.read_text("utf-8"))])}
-    assert found == {}
-
-
-def test_the_check_sees_text_without_an_encoding() -> None:
-    assert [*without_encoding("a.read_text()\nb.open('rb')\nopen(f)\nc.open('w')\nos.open(d, 1)")] == [1, 3, 4]
-    assert [*without_encoding("a.read_text(encoding='utf-8')\nopen(f, 'w', encoding='utf-8')")] == []
-
-
-def test_nothing_is_imported_that_one_system_has_alone() -> None:
-    """But where there is something in its place: the lock."""
-    users = {name for name, path in modules().items() if imported_names(path.read_text("utf-8")) & ON_POSIX_ALONE}
-    assert users == {"dprmt._files"}
-    forks = [name for name, path in modules().items() if "os.fork" in path.read_text("utf-8")]
-    assert forks == []
+from tests.house.import_graph import modules
 
 
 def test_a_locked_file_is_refused_to_others_until_it_is_closed(tmp_path: Path) -> None:

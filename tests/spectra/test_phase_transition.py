@@ -1,4 +1,7 @@
-"""Edge, threshold, spike map and overlaps: against 60-digit values, as theorems, and against simulation."""
+"""Edge, threshold, spike map and overlaps: against 60-digit values, as theorems, and against simulation.
+
+``oracles/phase_transition.py`` in commit 411bdc64 made the stored values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The exact law of the largest singular value: against 250-digit Pfaffians, closed forms, and simulation."""
+"""The exact law of the largest singular value: against 250-digit Pfaffians, closed forms, and simulation.
+
+``oracles/top_singular_value.py`` in commit 411bdc64 made the stored values.
+"""
 
 from __future__ import annotations
 
