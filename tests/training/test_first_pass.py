@@ -54,14 +54,6 @@ def test_a_layer_whose_first_axis_is_not_the_sample_is_refused_when_the_axes_are
         step.accumulate(step.model(torch.randn(5, 5, 4)).sum(1), samples=range(5), step=0)
 
 
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_losses_that_mix_samples_are_refused(clipping: str) -> None:
-    step = private(nn.Linear(3, 2), clipping)
-    outputs = step.model(torch.randn(4, 3)).square().sum(1)
-    with pytest.raises(ParameterError, match="no sample in another's loss"):
-        step.accumulate(outputs - outputs.mean(), samples=range(4), step=0)
-
-
 @pytest.mark.parametrize(
     ("size", "whose", "other"),
     [(2, 0, 1), (2, 1, 0), (4, 0, 1), (4, 0, 3), (4, 1, 0), (4, 1, 3), (4, 3, 0), (4, 3, 1)],

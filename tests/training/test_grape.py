@@ -29,7 +29,6 @@ from tests.training.projected import projected_step
 
 C, L = 0.8, 4.0
 NORMS = ["exact", "ghost"]
-PROJECTORS = ["gaussian", "stiefel", "svd"]
 
 
 def private(model: nn.Module, *, norms: str = "exact", **options: Any) -> ClippedStep:
@@ -109,21 +108,6 @@ def test_the_clipped_sum_is_within_the_sensitivity_and_tight(norms: str) -> None
     total = math.sqrt(sum(float(p.summed_grad.square().sum()) for p in net.parameters()))
     assert (1 - 2.0**-12) * C < total <= C
     assert net.up.weight.summed_grad.shape == (3, 6)
-
-
-@pytest.mark.parametrize("norms", NORMS)
-@pytest.mark.parametrize("projector", PROJECTORS)
-def test_splitting_a_logical_batch_changes_nothing(projector: str, norms: str) -> None:
-    results = []
-    for splits in [(), (2,), (1, 2, 5)]:
-        net, data = make_net(), make_data()
-        step = private(net, projector=projector, norms=norms, noise_multiplier=0.5)
-        for number in range(3):
-            take_step(step, data, number, splits)
-        results.append(weights_of(net))
-    for other in results[1:]:
-        for name, weight in results[0].items():
-            torch.testing.assert_close(other[name], weight, rtol=1e-9, atol=1e-10)
 
 
 def test_privatize_then_project_is_the_naive_order() -> None:

@@ -389,35 +389,6 @@ def test_checkpointing_with_dropout() -> None:
     go_on(Checkpointed(), torch.randn(SIZE, WIDTH))
 
 
-@pytest.mark.parametrize("kind", ["BertForSequenceClassification", "GPT2LMHeadModel"])
-def test_checkpointing_of_published_models_with_their_dropout(kind: str) -> None:
-    import transformers
-
-    torch.manual_seed(0)
-    options: dict[str, Any] = {
-        "BertForSequenceClassification": {
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        },
-        "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 1, "n_head": 2, "tie_word_embeddings": False},
-    }[kind]
-    named = getattr(transformers, kind)
-    model = named(named.config_class(vocab_size=20, **options))
-    model._set_gradient_checkpointing(True, partial(checkpoint, use_reentrant=False))
-    words = torch.randint(1, 20, (4, 6))
-    go_on(
-        model,
-        words,
-        lambda x: (
-            model(input_ids=x, use_cache=False).logits.flatten(1).square().mean(1)
-            if "GPT2" in kind
-            else model(input_ids=x).logits.square().mean(1)
-        ),
-    )
-
-
 class SequenceFirst(nn.Module):
     """Torch's encoder layer as it is by default, with a mask over positions."""
 

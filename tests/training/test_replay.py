@@ -290,22 +290,6 @@ def test_what_samples_share_does_not_belong_into_the_batch(shared: Any) -> None:
         step.accumulate(lambda part: plain(step, part["x"]), samples=range(SIZE), step=0, batch=batch)
 
 
-def test_small_differences_of_a_batch_are_rounding_and_larger_ones_are_not() -> None:
-    """The stated tolerance in float32, 1e-4 of a loss, from both sides."""
-    for share, refused in ((2e-5, False), (5e-4, True)):
-        step = private(Single().train())
-        x = rows()
-
-        def losses(part: torch.Tensor, share: float = share, step: ClippedStep = step) -> torch.Tensor:
-            return plain(step, part) * (1.0 + share * (len(part) > 1))
-
-        if refused:
-            with pytest.raises(TrainingStateError, match="depends on other samples"):
-                step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
-        else:
-            step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
-
-
 def test_a_run_says_how_often_rows_are_run_alone(tmp_path: Path) -> None:
     """``run.json`` and ``summary.json`` have the rate; a recipe's rate is the step's default."""
 
@@ -588,29 +572,6 @@ def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
     step.accumulate(partial(per_sample_losses, step.model), samples=range(TOKENS), step=0, batch=batch)
     assert set(seen[-1:]) == {TOKENS - 1}
     assert step.replays == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fused_attention_and_deep_models_are_taken(dtype: torch.dtype) -> None:
-    """Twelve layers with fused attention, padding and dropout: rounding alone, far from the tolerance."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 12, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=WORDS, attention_dropout=0.1, tie_word_embeddings=False, **sizes)
-    config._attn_implementation = "sdpa"
-    torch.manual_seed(0)
-    step = private(LlamaForCausalLM(config).to(dtype).train(), replay=1.0)
-
-    def losses(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return per_sample_losses(step.model, batch)
-
-    for number in range(4):
-        batch = texts([3, 7, 4, 6])
-        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-        step.accumulate(losses, samples=range(4), step=number, batch=batch)
-        step.step()
-    assert step.replays == 4
 
 
 def test_losses_that_are_nearly_zero_are_not_refused_for_their_rounding() -> None:
