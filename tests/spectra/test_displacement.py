@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.spectra import DisplacementNoise, detection_threshold, displacement_spectrum, steps_until_visible
 
 steps = st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(0.0, 3.0), st.floats(0.0, 0.99)), min_size=1, max_size=12)
@@ -108,19 +107,3 @@ def test_nothing_moved():
     found = displacement_spectrum(np.zeros((4, 5)), 1.0)
     assert (found.spikes, found.top_over_edge, found.share) == (0, 0.0, 0.0)
     assert displacement_spectrum(np.zeros((4, 5))).spikes == 0
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: displacement_spectrum(np.ones((2, 3, 4)), 1.0), "displacement"),
-        (lambda: displacement_spectrum(np.ones((2, 3)), -1.0), "sigma"),
-        (lambda: displacement_spectrum(np.full((2, 3), np.nan)), "displacement"),
-        (lambda: steps_until_visible(0.0, (2, 3), 1.0), "signal"),
-        (lambda: DisplacementNoise((1.0, 2.0)), "state"),
-        (lambda: DisplacementNoise().add(-1.0, 1.0), "rate"),
-    ],
-)
-def test_bad_input(call, name):
-    with pytest.raises(ParameterError, match=name):
-        call()

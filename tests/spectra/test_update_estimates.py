@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.spectra import (
     UpdateProducts,
     best_rate_factor,
@@ -169,20 +168,3 @@ def test_layers_add_up_and_an_unknown_response_gives_no_interval():
     assert products.total().largest_response == whole.largest_response == pytest.approx(0.2)
     steep = update_products(*flat[:3], 1.0, np.where(np.arange(10) == 0, 1e3, 1e-9))
     assert slope_before(steep, expected=steep).high == np.inf
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"sigma": 0.0}, "sigma"),
-        ({"response": np.ones(5)}, "response"),
-        ({"response": {"a": np.ones(3)}}, "response"),
-        ({"response": np.nan}, "response"),
-        ({"update": np.ones(4)}, "second"),
-        ({"following_sigma": -1.0}, "following_sigma"),
-    ],
-)
-def test_bad_input(changes, name):
-    given = {"noisy": np.ones(3), "update": np.ones(3), "following": np.ones(3), "sigma": 1.0, "response": 0.1}
-    with pytest.raises(ParameterError, match=name):
-        update_products(**{**given, **changes})

@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from audits.steps import make_private
+from audits.steps import Parts, make_private
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from tests.training.norms_by_word import by_word
@@ -49,16 +49,13 @@ VARIANTS = [(clipping, "sample") for clipping in CLIPPINGS] + [("hutchinson", "b
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
 
 
-class Tokens(nn.Module):
+def tokens() -> nn.Module:
     """Embedding with padding, then a linear layer without bias."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(VOCAB, 12, padding_idx=0)
-        self.head = nn.Linear(12, 7, bias=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.table(tokens)))
+    return Parts(
+        lambda model, tokens: model.head(torch.tanh(model.table(tokens))),
+        table=nn.Embedding(VOCAB, 12, padding_idx=0),
+        head=nn.Linear(12, 7, bias=False),
+    )
 
 
 def mlp() -> nn.Module:
@@ -81,7 +78,7 @@ def with_lora(model: nn.Module, task: str, rank: int, targets: list[str]) -> nn.
 ATTENTION = ["q_proj", "v_proj"]
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": mlp,
-    "embedding": Tokens,
+    "embedding": tokens,
     "gpt2": gpt2,
     "bert": lambda: BertForSequenceClassification(BertConfig(**ENCODER)),
     "roberta lora": lambda: with_lora(

@@ -12,6 +12,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from audits.steps import Parts
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.training.clipping import ClippedStep
@@ -196,16 +197,15 @@ def test_lora_layers_are_projected_and_the_base_stays_frozen() -> None:
 
 @pytest.mark.parametrize("norms", NORMS)
 def test_an_embedding_table_with_padding_that_is_used_twice(norms: str) -> None:
-    class Pairs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.head = nn.Embedding(9, 8, padding_idx=1), nn.Linear(8, 8)
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return self.head(self.table(tokens)).mean(1) * self.table(tokens[:, :2].flip(1)).sum(1)
+    def pairs() -> nn.Module:
+        return Parts(
+            lambda model, tokens: model.head(model.table(tokens)).mean(1) * model.table(tokens[:, :2].flip(1)).sum(1),
+            table=nn.Embedding(9, 8, padding_idx=1),
+            head=nn.Linear(8, 8),
+        )
 
     torch.manual_seed(0)
-    net, tokens = Pairs().double(), torch.tensor([[3, 3, 1, 1], [8, 0, 3, 1], [1, 1, 5, 5]])
+    net, tokens = pairs().double(), torch.tensor([[3, 3, 1, 1], [8, 0, 3, 1], [1, 1, 5, 5]])
     samples = literal_gradients(net, lambda model: model(tokens).square().sum(1))
     assert samples[2]["table.weight"][1].abs().max() == 0 < net.table.weight.abs().max()
     step = private(net, norms=norms, noise_multiplier=1.0)
