@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dprmt import ParameterError
 from dprmt.spectra import (
     bulk_edge,
     detection_threshold,
@@ -133,24 +132,6 @@ def test_over_steps_is_never_narrower_than_the_exact_interval(excess, d, steps, 
     low, high = _exact_interval(np.array([S]), np.array([float(d * steps)]), failure)
     assert found.low <= low[0] * (1 + 1e-6) + 1e-6
     assert found.high >= high[0] * (1 - 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: signal_energy(np.ones(3), 0.0), "sigma"),
-        (lambda: signal_energy(np.ones(3), 1.0, failure=0.7), "failure"),
-        (lambda: signal_energy({}, 1.0), "noisy"),
-        (lambda: signal_energy(np.ones((0, 3)), 1.0), "noisy"),
-        (lambda: signal_energy(np.array([np.nan]), 1.0), "noisy"),
-        (lambda: signal_energy_over_steps(-1.0, 3, 2), "squared_norms"),
-        (lambda: signal_energy_over_steps(1.0, 0, 2), "dimension"),
-        (lambda: signal_energy_over_steps(1.0, 3, 0), "steps"),
-    ],
-)
-def test_bad_input(call, name):
-    with pytest.raises(ParameterError, match=name):
-        call()
 
 
 def test_of_what_emerges_a_share_needs_one_dimension_and_of_its_limit_all():

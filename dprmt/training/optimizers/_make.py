@@ -9,8 +9,6 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.training.optimizers._adambc import DPAdamBC
-from dprmt.training.optimizers._grape import DPGrape
 from dprmt.training.optimizers._noise_aware import checked_betas
 from dprmt.training.recipes import OPTIMIZERS
 from dprmt.training.subspaces import Subspaces
