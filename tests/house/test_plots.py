@@ -230,8 +230,6 @@ def test_lines_differ_from_the_paper_in_every_style(draw: Callable[[Axes | None]
     assert min(float(np.abs(np.array(to_rgba(colour)[:3]) - paper).max()) for colour in colours) > 0.25
 
 
-
-
 def test_spikes_and_the_curve_of_eq_3() -> None:
     signals, observed = [0.0, 0.5, 4.0], [0.98, 0.99, 2.2]
     lines = by_label(
