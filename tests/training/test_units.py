@@ -6,13 +6,14 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from audits.steps import make_private
+from audits.steps import Parts, make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, UnitStep, plan_private
@@ -136,50 +137,33 @@ def test_one_at_a_time_is_the_literal_loop_over_units(trained: str) -> None:
         assert step.close() is model
 
 
-class Attention(nn.Module):
+def attention() -> nn.Module:
     """Torch's attention, a per-sample vmap module, and a token of the class."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Parameter(torch.randn(1, 1, 6))
-        self.inside = nn.MultiheadAttention(6, 2, batch_first=True)
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([model.first.expand(len(x), -1, -1), x], 1)
+        return model.inside(x, x, x, need_weights=False)[0]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1)
-        return self.inside(x, x, x, need_weights=False)[0]
+    return Parts(call, first=nn.Parameter(torch.randn(1, 1, 6)), inside=nn.MultiheadAttention(6, 2, batch_first=True))
 
 
-class Words(nn.Module):
+def words() -> nn.Module:
     """Embeddings, of which one word has no gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.layer = nn.Embedding(9, 6, padding_idx=0), nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(torch.tanh(self.table((x.abs() * 7).long() % 9).mean(2)))
+    return Parts(
+        lambda model, x: model.layer(torch.tanh(model.table((x.abs() * 7).long() % 9).mean(2))),
+        table=nn.Embedding(9, 6, padding_idx=0),
+        layer=nn.Linear(6, 3),
+    )
 
 
-class Recurrent(nn.Module):
+def recurrent() -> nn.Module:
     """Torch's attention, a per-sample vmap module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.GRU(6, 4, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inside(x)[0]
+    return Parts(lambda model, x: model.inside(x)[0], inside=nn.GRU(6, 4, batch_first=True))
 
 
-class Twice(nn.Module):
+def twice() -> nn.Module:
     """One layer in two places."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(torch.tanh(self.layer(x)))
+    return Parts(lambda model, x: model.layer(torch.tanh(model.layer(x))), layer=nn.Linear(6, 6))
 
 
 def lone_bias() -> nn.Module:
@@ -194,10 +178,10 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv2d(1, 3, 2), nn.GroupNorm(3, 3)),
     "normalizations": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 4), nn.RMSNorm(4)),
     "lone bias": lone_bias,
-    "attention": Attention,
-    "embedding": Words,
-    "recurrent": Recurrent,
-    "layer in two places": Twice,
+    "attention": attention,
+    "embedding": words,
+    "recurrent": recurrent,
+    "layer in two places": twice,
 }
 
 

@@ -204,8 +204,8 @@ class BandedNoise(Value):
     """Correlate the noise of neighbouring steps; for ``make_private(noise=...)``.
 
     Use it for long runs of gradient descent at a steady rate: noise that one step adds is partly taken back by later
-    ones. The price is sampling from one of ``bands`` groups of samples in turn, which hides a sample less. Compare both
-    by ``python -m benchmarks.banded_noise``.
+    ones. The price is sampling from one of ``bands`` groups of samples in turn, which hides a sample less. Compare the
+    noise that `calibrate` finds for ``CyclicPoisson`` and for ``Poisson`` sampling.
 
     Parameters
     ----------
