@@ -13,14 +13,14 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dprmt import ParameterError
-from dprmt.training.harness import read_metrics
-from dprmt.training.recipes import DENOISERS, OPTIMIZERS, NormsRecipe, load_recipe
-from tests.docs.test_extension import settings, trained
+from dprmt.training.harness import ItemTask, load_parameters, read_metrics, train_task
+from dprmt.training.recipes import DENOISERS, OPTIMIZERS, NormsRecipe, Settings, load_recipe
 from tests.docs.test_how_to import blocks
 from tests.house.import_graph import ROOT
 
@@ -56,6 +56,28 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         return folder
 
     return add
+
+
+def settings(**changes: dict[str, Any]) -> Settings:
+    sections: dict[str, dict[str, Any]] = {
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
+        "optimizer": {"name": "gd", "learning_rate": 0.125},
+        "training": {"batch_size": 8, "steps": 2},
+    }
+    return Settings(**{name: sections.get(name, {}) | changes.get(name, {}) for name in {*sections, *changes}})
+
+
+def trained(how: Settings, folder: Path) -> dict[str, torch.Tensor]:
+    """From zero, in a run folder, with known noise."""
+    network = torch.nn.Linear(6, 5)
+    for parameter in network.parameters():
+        torch.nn.init.zeros_(parameter)
+
+    def losses(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model(torch.eye(6)[labels]), labels, reduction="none")
+
+    train_task(network, ItemTask([0, 1, 2, 3] * 8, torch.tensor, losses), how, folder, noise_seed=0)
+    return load_parameters(folder)
 
 
 def test_words_of_an_installed_package_are_used_end_to_end(install: Install, tmp_path: Path) -> None:

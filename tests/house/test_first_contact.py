@@ -38,7 +38,7 @@ def test_a_spectrum_needs_the_core_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "spectrum", str(tmp_path / "x.npy"), "--sigma", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "A value is above the gate" in done.stdout
+    assert "a value above the gate: 1 of 1" in done.stdout
 
 
 @pytest.mark.parametrize(

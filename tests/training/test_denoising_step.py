@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audits.steps import Parts
 from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, cosine_similarity, improvement, kappa_for
 from tests.spectra.simulation import denoise, denoise_layers
@@ -242,15 +243,14 @@ def test_optimizers_whose_noise_is_not_known_are_refused() -> None:
 # --- attached to Opacus ----------------------------------------------------------------------------------------
 
 
-class Net(torch.nn.Module):
+def net() -> torch.nn.Module:
     """Two linear layers and a norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = torch.nn.Linear(20, 30), torch.nn.LayerNorm(30), torch.nn.Linear(30, 4)
-
-    def forward(self, x: Any) -> Any:
-        return self.last(self.norm(torch.tanh(self.first(x))))
+    return Parts(
+        lambda model, x: model.last(model.norm(torch.tanh(model.first(x)))),
+        first=torch.nn.Linear(20, 30),
+        norm=torch.nn.LayerNorm(30),
+        last=torch.nn.Linear(30, 4),
+    )
 
 
 def trained(
@@ -258,7 +258,7 @@ def trained(
 ) -> tuple[dict[str, Any], list[Any]]:
     """Weights after a private run of SGD, and the reports of its denoising steps."""
     torch.manual_seed(0)
-    model = Net()
+    model = net()
     inner = torch.optim.SGD(model.parameters(), lr=0.5)
     common = {"max_grad_norm": 20.0} if ghost else {}
     wrap = GradSampleModuleFastGradientClipping if ghost else GradSampleModule

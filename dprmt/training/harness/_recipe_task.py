@@ -20,7 +20,7 @@ from dprmt.training.harness._prepare import Prepared, check_gradients_arrive, pr
 from dprmt.training.harness._run_folder import save_trained
 from dprmt.training.harness._task import Task
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
-from dprmt.training.private_run._owners import owners_of
+from dprmt.training.private_run._batches import owners_of
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import EvaluationRecipe, Recipe
 

@@ -536,7 +536,7 @@ class EvaluationRecipe(Section):
 
 @dataclass(frozen=True)
 class TelemetryRecipe(Section):
-    """Readings from noisy gradients and weights while a run trains: `dprmt.training.telemetry.Telemetry`.
+    """Readings from noisy gradients while a run trains: `dprmt.training.telemetry.Telemetry`.
 
     Attributes
     ----------
@@ -546,8 +546,6 @@ class TelemetryRecipe(Section):
         Steps between full readings; a fiftieth of the run by default.
     window : int
         Steps covered by a full reading, >= 2.
-    displacement : bool
-        Whether to read the displacement from the start, with its spectra; it keeps the start in a temporary file.
 
     Raises
     ------
@@ -563,4 +561,3 @@ class TelemetryRecipe(Section):
     on: bool = True
     every: Count | None = None
     window: Annotated[int, at_least(2)] = 20
-    displacement: bool = True
