@@ -279,11 +279,6 @@ def gaussians_as_one(schedule: Schedule) -> Schedule:
     return [*rest, (ClippingStep(precision**-0.5, 1.0), 1)]
 
 
-_BINS_OF_RATIOS = 1.2
-_SHARE_OF_SMALL_RATIOS = 256
-_LOSSES, _LOSSES_BELOW, _MOST_LOSSES = 2.5, 3.75, 4000  # times the number of bins
-
-
 @dataclass(frozen=True)
 class RelatedStep:
     """One step for several samples that change together, or for a sample that is replaced."""
@@ -318,7 +313,7 @@ class RelatedStep:
             one = SecretUpperPair(shift, mass, step.sample_rate, law.below)
             under = SecretLowerPair(law, step.noise_multiplier, step.sample_rate)
             return SecretReplacement(one), SecretReplacementBelow(under)
-        return _by_opposites(step, bins, below), _equal_ratios(step, bins, below)
+        return _by_opposites(step, bins, below)
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """Return a pair that is never more private than the step, whatever losses are asked for."""
@@ -346,14 +341,7 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
 
 
 @lru_cache(maxsize=64)
-def _by_opposites(step: ClippingStep, bins: int, below: float) -> AtomicPair:
-    law = step.norm_ratio(round(_BINS_OF_RATIOS * bins), below / _SHARE_OF_SMALL_RATIOS)
-    number = min(round(_LOSSES * bins), _MOST_LOSSES)
-    tail = below * step.sample_rate
-    return replaced_by_opposites(law, step.law.fewest, step.noise_multiplier, step.sample_rate, tail, number)
-
-
-@lru_cache(maxsize=64)
-def _equal_ratios(step: ClippingStep, bins: int, below: float) -> AtomicPair:
-    law, number = step.norm_ratio(round(_BINS_OF_RATIOS * bins), below), min(round(_LOSSES_BELOW * bins), _MOST_LOSSES)
-    return opposites_below(law, step.noise_multiplier, step.sample_rate, below * step.sample_rate, number)
+def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
+    law, tail = step.norm_ratio(bins, below), below * step.sample_rate
+    above = replaced_by_opposites(law, step.law.fewest, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
+    return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
