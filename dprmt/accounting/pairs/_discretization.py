@@ -17,7 +17,6 @@ from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regre
 from dprmt.accounting.pairs._pairs import LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
-_NO_GAP = 1e-9  # relative distance below which a cell's mean is a node, up to rounding
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_DRIFT = 1e-12  # largest relative shift of E u to the wrong side by rounding
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
@@ -123,8 +122,7 @@ def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array
     # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
     # slopes, which are kept between 0 and the total mass.
     chord_slope = np.cumsum(dots)[:-1]
-    height = np.append(0.0, np.cumsum(chord_slope * width))
-    slope = chord_slope - np.diff(drops(mass * width, share, height)) / width
+    slope = chord_slope - np.diff(drops(mass * width, share)) / width
     slope = np.where(slope < 0.5 * chord_slope, slope - 16 * _EPS * chord_slope, slope)  # mostly cancelled: rounded
     slope = np.clip(isotonic_regression(slope, width), 0.0, dots.sum())
     return np.maximum(np.diff(np.concatenate([[0.0], slope, [dots.sum()]])), 0.0)
@@ -158,11 +156,10 @@ def _check_drift(beyond: Array, losses: Array, cells: LossCells) -> None:
         )
 
 
-def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
+def drops(moment: Array, share: Array) -> Array:
     """Compute how far V lies below U at each node, so that it lies below U in every cell (D2).
 
-    For n cells ``moment`` is mass · width and ``share`` belongs to the right node. With U's ``height`` at the nodes,
-    the last of them is spared if possible.
+    For n cells ``moment`` is mass · width and ``share`` belongs to the right node.
     """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that
@@ -178,9 +175,5 @@ def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
         right = np.where(lack > 0, base[1:] + lack / share, 0.0)
         left = np.where(lack > 0, base[:-1] + lack / (1.0 - share), 0.0)
     to_left = (left <= room[:-1]) & ((right > room[1:]) | (room[:-1] > room[1:]))
-    if height is not None:  # a drop at the last node is all that is left at the largest loss
-        to_left |= left <= _NO_GAP * height[:-1]  # its mean is its left node, up to rounding
-        end = int(np.flatnonzero(gap >= _NO_GAP * gap.max())[-1])
-        to_left[end] |= left[end] <= 0.5 * height[end]
     right, left = np.where(to_left, 0.0, right), np.where(to_left, left, 0.0)
     return np.maximum(base, np.maximum(np.append(0.0, right), np.append(left, 0.0)))
