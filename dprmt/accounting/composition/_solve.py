@@ -150,9 +150,10 @@ class Level:
                 break
             # The coarse laws are from above: for one from below their tilt may be far too large.
             tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
-            parts, tilts = [laws], [min(tilt, _MOST_TILT / mesh)]
+            parts: list[Laws] = [laws]
+            tilts = [min(tilt, _MOST_TILT / mesh)]
             if split is not None:
-                parts, tilts = list(split.parts(laws, side)), [split.tilt, split.tilt_beyond]
+                parts, tilts = [*split.parts(laws, side)], [split.tilt, split.tilt_beyond]
             windows = [window(part, each) for part, each in zip(parts, tilts, strict=True)]
             first, last = min(each.first for each in windows), max(each.first + each.size for each in windows)
             if last - first > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time

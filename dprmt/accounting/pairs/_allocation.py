@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dprmt.accounting.basics import Array, Side
 from dprmt.accounting.laws import NormLaw
-from dprmt.accounting.pairs._pairs import LossCells, StepPair
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, LossCells, StepPair
 from dprmt.accounting.pairs._ratio_sum import (
     RatioCells,
     RatioLaw,
@@ -29,11 +29,8 @@ from dprmt.accounting.pairs._ratio_sum import (
 )
 from dprmt.accounting.pairs._steps import ClippingStep
 
-_LARGEST_LOSS = 300.0  # e^300 squared is still a number
 _POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
-_EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
-_MESH, _SPACING = 0.03, 0.015  # grid mesh in deviations of V; node spacing in deviations of log V
-_ACCURACY = 2e-4  # wanted in ε, at the first level
+_MESH = 0.03  # of the grid in deviations of V, and of two nodes in deviations of log V
 
 
 @dataclass(frozen=True)
@@ -62,15 +59,15 @@ class RatioPlan:
 def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, tail: float) -> RatioPlan:
     """Choose nodes for a law of V."""
     low, high = pair.loss_range(tail)
-    low, high = max(low, -_LARGEST_LOSS), min(high, _LARGEST_LOSS)
+    low, high = max(low, -LARGE_LOSS), min(high, LARGE_LOSS)
     ratio, mass = _rough_law(pair, low, high)
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
     if 2 * boundary + copies > _POINTS * mesh:  # which is 0 where nearly all of V lies at one ratio
-        beyond = np.cumsum(mass[::-1])[::-1] * copies <= _EXPECTED_LARGE
+        beyond = np.cumsum(mass[::-1])[::-1] * copies <= 0.02  # of them in an epoch
         boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
         mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / _POINTS)
-    spacing = min(deviation, 3.0) * _SPACING * fineness
+    spacing = min(deviation, 3.0) * _MESH / 2 * fineness
     losses = np.arange(low, high + spacing, spacing)
     middle = float(np.log(boundary))
     small = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))
@@ -104,7 +101,7 @@ def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: flo
     tilted_mean = weight @ small / total
     exponent = -copies * (np.log(total) + theta * tilted_mean)
     place = min(int(np.searchsorted(exponent, max(-np.log(tail) - 9.0, 5.0))), theta.size - 1)
-    wanted = _ACCURACY * max(1.0, -float(np.log(max(tilted_mean[place], 1e-300))))
+    wanted = 2e-4 * max(1.0, -float(np.log(max(tilted_mean[place], 1e-300))))
     for_add = np.sqrt(12 * wanted * tilted_mean[place] / theta[place])
     return fineness * float(min(for_add, _MESH * _deviation(ratio, mass, boundary)))
 

@@ -15,7 +15,7 @@ from scipy.special import erfcx, ndtr, ndtri
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._discretization import connect_the_dots
-from dprmt.accounting.pairs._pairs import LossCells, interval_masses, row_blocks
+from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, interval_masses, row_blocks
 
 
 @dataclass(frozen=True)
@@ -307,3 +307,22 @@ def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> f
 def spaced_losses(scale: float, high: float, number: int) -> Array:
     """Space losses from 0 to ``high``, denser where they are below ``scale``."""
     return np.asarray(scale * np.sinh(np.linspace(0.0, math.asinh(high / scale), number)))
+
+
+def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
+    """Return the pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same
+    exchanged.
+    """
+    curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
+    step = np.diff(losses)
+    mass = np.zeros(losses.size)
+    mass[1:] = -np.diff(curve) / -np.expm1(-step)
+    mass[1:-1] += np.diff(curve)[1:] / np.expm1(step[1:])
+    infinite = float(curve[-1])
+    mass[0] = 1.0 - infinite - float(mass[1:] @ (1.0 + np.exp(-losses[1:])))
+    nodes = np.concatenate([-losses[:0:-1], losses])
+    both = np.concatenate([mass[:0:-1], mass])
+    missing, beyond = keep_the_envelope(nodes, both)
+    return AtomicPair(
+        nodes, np.maximum(both, 0.0) * np.exp(np.minimum(nodes, 0.0)), infinite + max(missing, beyond, 0.0)
+    )

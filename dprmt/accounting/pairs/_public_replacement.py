@@ -19,20 +19,16 @@ from scipy.special import gammaincc, ndtr
 from dprmt.accounting.basics import Array
 from dprmt.accounting.laws import GammaMixture, NormRatioBins
 from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
-from dprmt.accounting.pairs._pairs import AtomicPair, interval_masses
-from dprmt.accounting.pairs._public_pair import PublicPair, keep_the_envelope, spaced_losses
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, LEAST, AtomicPair, interval_masses
+from dprmt.accounting.pairs._public_pair import PublicPair, spaced_losses, symmetric_pair
 
 Places: TypeAlias = NDArray[np.int64]
 
-_ROUNDING = 1e-11  # rounding of differences of distribution functions
 _BEND = 3.0  # the largest N at which a potential is convex
-_LARGEST_LOSS = 700.0  # e^709 is the last finite one
-_LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
 _INTERVALS, _DENSER = 44, 1.8  # intervals of losses with one multiplier β each; growth of density toward 0
 _CELLS, _HEIGHTS, _EVERY = 64, 24, 3  # of ratios, of y in each; cells to a window's step
 _MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
 _ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
-_HALVINGS = 7
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
 _LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
 
@@ -74,14 +70,14 @@ def opposites_below(
 ) -> AtomicPair:
     """Return a pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
     x, mass = law.concentrate(equal_ratios_convex_from(noise_multiplier))
-    shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), _LEAST_SHIFT)
+    shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), 1e-9)
     losses = _losses(shift, mass, noise_multiplier, sample_rate, tail, number)
     threshold = replacement_thresholds(losses[:, None], shift, sample_rate)
     ends = np.concatenate([threshold, np.full((1, shift.size), np.inf)])
     plain = (1.0 - sample_rate) * interval_masses(ends)
     p = (plain + sample_rate * interval_masses(ends - shift)) @ mass
     q = (plain + sample_rate * interval_masses(ends + shift)) @ mass
-    seen = (p > _LEAST_MASS) & (q > _LEAST_MASS)
+    seen = np.minimum(p, q) > LEAST  # leaving out lighter outcomes is safe from below
     p, q = p[seen], q[seen]
     both = np.log(p / q)
     return AtomicPair(np.concatenate([-both[::-1], both]), np.concatenate([q[::-1], p]), 0.0)
@@ -89,10 +85,10 @@ def opposites_below(
 
 def _losses(shift: Array, mass: Array, noise_multiplier: float, sample_rate: float, tail: float, number: int) -> Array:
     """Space losses from 0 on, denser where they are small."""
-    high = PublicPair(np.maximum(shift, _LEAST_SHIFT), mass, sample_rate).loss_range(tail)[1]
+    high = PublicPair(np.maximum(shift, 1e-9), mass, sample_rate).loss_range(tail)[1]
     high += min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)
     scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
-    return spaced_losses(scale, min(high, _LARGEST_LOSS), number)
+    return spaced_losses(scale, min(high, LARGE_LOSS), number)
 
 
 def equal_ratios_convex_from(noise_multiplier: float) -> float:
@@ -144,7 +140,7 @@ class _EqualRatios:
         before, after, weight = shift - t, shift + t, np.exp(losses)[:, None]
         drawn = ndtr(before)
         plain = np.expm1(losses)[:, None] * ((1.0 - sample_rate) / sample_rate) * ndtr(-t)
-        height = np.maximum(drawn - weight * ndtr(-after) - plain, 0.0) + _ROUNDING * drawn
+        height = np.maximum(drawn - weight * ndtr(-after) - plain, 0.0) + 1e-11 * drawn  # rounding of the difference
         return cls(height, before, after, losses[:, None])
 
     def tilt(self, shift: Array) -> Array:
@@ -322,7 +318,7 @@ def _threshold_above(a: Array, b: Array, loss: Array, sample_rate: float) -> Arr
     rho, gamma = np.expm1(loss) * ((1.0 - sample_rate) / sample_rate), np.exp(loss)
     low = np.broadcast_to((a - b) / 2, np.broadcast_shapes(np.shape(a - b), loss.shape))
     high = np.maximum(a / 2 + np.log(rho + gamma) / a, low)
-    for _ in range(_HALVINGS):
+    for _ in range(7):
         middle = (low + high) / 2
         with np.errstate(over="ignore"):
             is_below = np.exp(a * (middle - a / 2)) - gamma * np.exp(-b * (middle + b / 2)) < rho
@@ -364,22 +360,3 @@ def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
         total += steeper * hinge[i + 1]
         value = value + slope * width
     return total
-
-
-def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
-    """Return the pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same
-    exchanged.
-    """
-    curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
-    step = np.diff(losses)
-    mass = np.zeros(losses.size)
-    mass[1:] = -np.diff(curve) / -np.expm1(-step)
-    mass[1:-1] += np.diff(curve)[1:] / np.expm1(step[1:])
-    infinite = float(curve[-1])
-    mass[0] = 1.0 - infinite - float(mass[1:] @ (1.0 + np.exp(-losses[1:])))
-    nodes = np.concatenate([-losses[:0:-1], losses])
-    both = np.concatenate([mass[:0:-1], mass])
-    missing, beyond = keep_the_envelope(nodes, both)
-    return AtomicPair(
-        nodes, np.maximum(both, 0.0) * np.exp(np.minimum(nodes, 0.0)), infinite + max(missing, beyond, 0.0)
-    )
