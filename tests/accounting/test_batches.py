@@ -238,6 +238,13 @@ def test_what_has_no_analysis_raises_an_error(make: Callable[[], object], messag
         make()
 
 
+def test_the_number_of_groups_has_no_default() -> None:
+    with pytest.raises(TypeError, match="bands"):
+        CyclicPoisson(0.1)  # type: ignore[call-arg]
+    with pytest.raises(ParameterError, match="bands must be given"):
+        sampling_from_dict({"kind": "cyclic-poisson", "rate": 0.1})
+
+
 RUN = "epsilon --noise-multiplier 2 --steps 4 --delta 1e-5 --sample-rate .05"
 
 

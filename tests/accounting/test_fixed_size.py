@@ -26,7 +26,7 @@ from dprmt.accounting import (
     calibrate,
     compose,
 )
-from dprmt.accounting.mechanisms import sampling_from_dict
+from dprmt.accounting.mechanisms._sampling import sampling_from_dict
 from dprmt.accounting.pairs._fixed_size import DisplacedPair, FixedSizeStep, SupremumPair
 from dprmt.cli import main
 

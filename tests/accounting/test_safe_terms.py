@@ -18,7 +18,7 @@ from dprmt.accounting.pairs import AtomicPair
 from dprmt.accounting.pairs._public_pair import _excess_on_intervals, tangent_excess
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair, cells_between, inflection_shift
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
-from dprmt.accounting.questions._risks import _mu_of_chords
+from dprmt.accounting.questions._curves import _mu_of_chords
 
 
 def puts(law: GammaMixture, t: float) -> float:

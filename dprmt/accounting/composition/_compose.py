@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import fft
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._loss_grid import Laws
 from dprmt.accounting.pairs import LossPMF, complex_log1p
 

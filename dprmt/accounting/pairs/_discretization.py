@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regression
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import Array, UnsoundLawError, isotonic_regression
 from dprmt.accounting.pairs._pairs import LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._pairs import ROWS_AT_A_TIME, LossCells, interval_masses
 
 _BEYOND = 39.0  # standard deviations from the last mean: the normal law's tail is 0 there in double precision

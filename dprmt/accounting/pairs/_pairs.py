@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from dprmt.accounting.basics import Array, Direction
+from dprmt.accounting.basics._bounds import Direction
+from dprmt.accounting.basics._numbers import Array
 
 ROWS_AT_A_TIME = 128
 """Loss nodes per block: the arrays of (nodes × sensitivities) that a pair needs then fit into the cache."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws import GammaMixture
 from dprmt.accounting.pairs._discretization import connect_the_dots
 from dprmt.accounting.pairs._pairs import ROWS_AT_A_TIME, LossCells, interval_masses

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._pairs import LossCells, interval_masses
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair, by_node, merged
 

@@ -15,7 +15,7 @@ from scipy.signal import lfilter
 
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting import CyclicPoisson
-from dprmt.accounting.basics import Value
+from dprmt.accounting.basics._value import Value
 
 _MOST_BANDS = 1024
 _SHORT = 512  # steps for which the minimum is found from a rough start
