@@ -30,7 +30,6 @@ from dprmt.accounting import (
     sampling_from_dict,
 )
 from dprmt.accounting.pairs import StepPair
-from dprmt.cli import main
 from dprmt.statements import mechanism_from_dict
 
 GRID = np.linspace(-11.0, 13.0, 24_001)
@@ -243,28 +242,3 @@ def test_the_number_of_groups_has_no_default() -> None:
         CyclicPoisson(0.1)  # type: ignore[call-arg]
     with pytest.raises(ParameterError, match="bands must be given"):
         sampling_from_dict({"kind": "cyclic-poisson", "rate": 0.1})
-
-
-RUN = "epsilon --noise-multiplier 2 --steps 4 --delta 1e-5 --sample-rate .05"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--at-most 30 --samples 400", "of which at most 30 are kept"),
-        ("--sampling cyclic-poisson --bands 4", "one of 4 groups of samples in turn, at rate 0.2"),
-        ("--beside gaussian:2+gaussian:3", "released of the same batches, in units of what one sample adds"),
-    ],
-)
-def test_the_command_its_statement_and_the_verifier_know_it(
-    words: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: object
-) -> None:
-    assert main([*f"{RUN} {words}".split(), "--statement"]) == 0
-    assert says in capsys.readouterr().out
-    if "--at-most" in words:
-        return  # verify/tests has it on a small grid
-    assert main([*f"{RUN} {words}".split(), "--json"]) == 0
-    file = tmp_path / "statement.json"  # type: ignore[operator]
-    file.write_text(capsys.readouterr().out)
-    assert main(["verify", str(file)]) == 0
-    assert capsys.readouterr().out.count("proved:") >= 6

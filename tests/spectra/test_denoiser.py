@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.spectra import bulk_edge, shrink
 from dprmt.testing import check_denoiser
 from tests.spectra.simulation import denoise
@@ -230,49 +229,6 @@ def test_tensor_that_requires_grad():
 def test_lists_are_matrices_too():
     noisy = spiked(np.random.default_rng(9), (3, 8), [2.0])
     assert relative_error(denoise(noisy.tolist(), 1.0), denoise(noisy, 1.0)) < 1e-12
-
-
-@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-@pytest.mark.parametrize(
-    ("matrix", "message"),
-    [
-        (np.ones(3), r"matrix must be a matrix or a stack of matrices, shape \(..., m, n\), got \(3,\)"),
-        (np.ones((2, 0)), r"matrix must be a non-empty array, whose shape has no 0, got \(2, 0\)"),
-        (np.ones((0, 2, 3)), r"matrix must be a non-empty array"),
-        (
-            np.ones((8, 4, 3, 3)),
-            r"a convolution's kernel as a matrix, such as x.reshape\(len\(x\), -1\), got \(8, 4, 3, 3\)",
-        ),
-        (np.ones((2, 2), dtype=int), "matrix must be of a real floating-point dtype, got .*int"),
-        (np.ones((2, 2), dtype=bool), "matrix must be of a real floating-point dtype, got .*bool"),
-        (np.ones((2, 2), dtype=complex), "matrix must be of a real floating-point dtype, got .*complex"),
-        (np.diag([1.0, np.nan]), "matrix must be finite in every entry, got nan"),
-        (np.diag([1.0, -np.inf]), "matrix must be finite in every entry, got inf"),
-        (np.diag([1.0, np.inf]).astype(np.float16), "matrix must be finite in every entry, got inf"),
-    ],
-)
-def test_bad_matrix(matrix, message, library):
-    for sigma in (1.0, 0.0):
-        with pytest.raises(ParameterError, match=message.replace("got inf", "got") if sigma == 0 else message):
-            denoise(library(matrix), sigma)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sigma": -1.0}, "sigma must be a finite number >= 0, got -1.0"),
-        ({"sigma": np.nan}, "sigma must be a finite number >= 0, got nan"),
-        ({"sigma": np.inf}, "sigma must be a finite number >= 0, got inf"),
-        ({"sigma": "1"}, "sigma must be a finite number >= 0, got '1'"),
-        ({"kappa": 0.99}, "kappa must be a finite number >= 1, got 0.99"),
-        ({"kappa": np.inf}, "kappa must be a finite number >= 1, got inf"),
-        ({"loss": "l2"}, "loss must be one of 'frobenius', 'operator', 'nuclear', got 'l2'"),
-        ({"backend": "qr"}, "backend must be one of 'auto', 'gram', 'lanczos', 'products', 'svd', got 'qr'"),
-    ],
-)
-def test_bad_parameters(changes, message):
-    with pytest.raises(ParameterError, match=message):
-        denoise(**({"matrix": np.ones((2, 2)), "sigma": 1.0} | changes))
 
 
 @pytest.mark.gpu

@@ -14,7 +14,6 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping import plan_private
 from dprmt.training.norms import HutchPlusPlusEstimator, LayerRecord, NormEstimator, NormRecord
-from tests.training.norms_by_word import by_word
 
 COMMON = {"clipping_norm": 1.0, "expected_batch_size": 2.0}
 
@@ -82,31 +81,6 @@ def test_the_accountant_refuses_a_law_that_it_does_not_know() -> None:
     assert claimed.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, Hutchinson(3, secret=False))
     exact = plan_private(nn.Linear(3, 5), norms=SignProbes(), **COMMON)  # nothing is worth an estimate
     assert exact.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01)
-
-
-@pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson", "hutch++"])
-def test_plan_then_privatize_is_make_private(clipping: str) -> None:
-    """The same steps, and σ is asked for between plan and private model: nothing is set and replaced."""
-    results = []
-    for planned in (True, False):
-        torch.manual_seed(0)
-        net, x = nn.Sequential(nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 7)), torch.ones(2, 9)
-        sgd = torch.optim.SGD(net.parameters(), lr=1.0)
-        options = {"norms": by_word(clipping, 3, seed=1), **COMMON}
-        noise = torch.Generator().manual_seed(1)
-        if planned:
-            plan = plan_private(net, **options)
-            sigma = 0.8 if plan.record.estimated else 0.5
-            assert plan.noise_variance(sigma) == (sigma / 2) ** 2
-            assert not hasattr(net, "autograd_grad_sample_hooks")
-            private = plan.privatize(sgd, noise_multiplier=sigma, noise_generator=noise)
-            assert private.record == plan.record
-        else:
-            private = make_private(net, sgd, noise_multiplier=sigma, noise_generator=noise, **options)
-        private.accumulate(private.model(x).sum(1), samples=[3, 4], step=0)
-        private.step()
-        results.append([value.detach().clone() for value in net.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 def test_a_plan_is_for_the_model_as_it_was() -> None:
