@@ -235,3 +235,10 @@ def test_values_come_back_from_their_records(mechanism: DPSGD) -> None:
 def test_what_has_no_analysis_raises_an_error(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         make()
+
+
+def test_the_number_of_groups_has_no_default() -> None:
+    with pytest.raises(TypeError, match="bands"):
+        CyclicPoisson(0.1)  # type: ignore[call-arg]
+    with pytest.raises(ParameterError, match="bands must be given"):
+        sampling_from_dict({"kind": "cyclic-poisson", "rate": 0.1})

@@ -13,7 +13,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, compose
-from dprmt.accounting.basics import PrivacyBounds
+from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.composition import InconsistentBoundsError
 from dprmt.accounting.questions._step_counts import Brackets
 
