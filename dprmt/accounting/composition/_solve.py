@@ -161,7 +161,7 @@ class Level:
                 mesh *= 1.1 * (last - first) / _MOST_POINTS
                 continue
             win = Window(first, next_fast_len(last - first, real=True))
-            self.work += win.size * sum(len(part) for part in parts)
+            self.work += win.size * len(laws)
             loss, *beyond = [composed(part, each, win) for part, each in zip(parts, tilts, strict=True)]
             more = math.log(laws[0][1])  # of each step's large losses
             return [loss, *(replace(each, log_scale=each.log_scale + more) for each in beyond)]
