@@ -157,8 +157,8 @@ def missed(
     """
     import torch
 
-    from dprmt.training.norms._hutchpp import _head_basis
-    from dprmt.training.norms._layer_gradient import layer_gradient
+    from dprmt.training.norms._clipping import layer_gradient
+    from dprmt.training.norms._estimators import _head_basis
 
     generator = torch.Generator().manual_seed(tokens + columns)
     scale = torch.arange(1, tokens + 1, dtype=torch.float64) ** -power

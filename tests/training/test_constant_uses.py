@@ -13,7 +13,7 @@ from torch.nn import functional
 from audits.steps import make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.clipping._trainable_modules import is_torch_layer
+from dprmt.training.clipping._modules import is_torch_layer
 from tests.training.test_planted_bugs import literal_sum
 
 

@@ -13,11 +13,10 @@ from torch import nn
 
 from audits.steps import Parts
 from dprmt.training.clipping import plan_private
-from dprmt.training.clipping._formed_layers import PerSampleGradients
-from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._matrix_layers import Factors
-from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.norms import exact_squared_norms, sum_of_squares
+from dprmt.training.clipping._formed_layers import NormPolicy, PerSampleGradients
+from dprmt.training.clipping._matrix_layers import Factors, plan_layers
+from dprmt.training.norms import exact_squared_norms
+from dprmt.training.norms._clipping import sum_of_squares
 
 PEAK = """
 import resource, torch

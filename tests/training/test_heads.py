@@ -260,10 +260,8 @@ def test_a_shared_table_is_refused_where_everything_is_estimated() -> None:
 
 def test_parts_of_a_shared_table_that_cancel_are_not_underestimated() -> None:
     """Of an embedding and a head whose gradients are opposite, up to rounding of what they were."""
-    from dprmt.training.clipping._embedding_layer import EmbeddingRows
     from dprmt.training.clipping._formed_layers import PerSampleGradients
-    from dprmt.training.clipping._matrix_layers import Factors
-    from dprmt.training.clipping._tied_weights import add_inner_products
+    from dprmt.training.clipping._matrix_layers import EmbeddingRows, Factors, add_inner_products
 
     draw = torch.Generator().manual_seed(0)
     weight = torch.nn.Parameter(torch.zeros(9, 4))

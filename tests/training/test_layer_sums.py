@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from audits.steps import make_private
-from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.clipping._formed_layers import NormPolicy
+from dprmt.training.clipping._matrix_layers import plan_layers
 from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,

@@ -99,8 +99,8 @@ def test_owners_are_drawn_and_charged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"owners": ["a"] * 5}, "owners must be one integer or string for each of the 6 items, got 5"),
-        ({"owners": "abcdef"}, "owners must be one integer or string for each of the 6 items, got 6"),
+        ({"owners": ["a"] * 5}, "owners must be one integer or string for each of the 6 rows, got 5"),
+        ({"owners": "abcdef"}, "owners must be one integer or string for each of the 6 rows, got 6"),
         (
             {"owners": ["a", "", "b", None, math.nan, "c"]},
             "missing values of owners must be 0: .*, got 3",

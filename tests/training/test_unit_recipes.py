@@ -11,7 +11,7 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.training.data import load_data
 from dprmt.training.harness import dry_run, train
 from dprmt.training.models import byte_tokenizer
-from dprmt.training.private_run._owners import Owners, owners_of
+from dprmt.training.private_run._batches import Owners, owners_of
 from dprmt.training.recipes import DataRecipe, Recipe, builtin_recipes, load_recipe
 from tests.training.tiny_recipe import recipe_in
 

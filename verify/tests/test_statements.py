@@ -203,7 +203,12 @@ def test_a_card_is_read_by_its_claim() -> None:
     card = {"epsilon": {"upper": 4.0}, "unit": "a person", "claim": KNOWN | {"epsilon": {"upper": 4.0}}}
     (claim,) = read_statement(json.dumps(card)).claims
     assert claim.value == 4.0
-    for change in ({"epsilon": {"upper": 3.99}}, {"delta": 1e-6}, {"epsilon": {"upper": "4"}}, {"claim": {}}):
+    for change in (
+        *({"epsilon": {"upper": value}} for value in (3.99, 4.01)),
+        {"delta": 1e-6},
+        {"epsilon": {"upper": "4"}},
+        {"claim": {}},
+    ):
         with pytest.raises(NotCoveredError, match=r"a card|not a statement"):
             read_statement(json.dumps(card | change))
 

@@ -22,8 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dprmt._validation import TrainingStateError
-from dprmt.training.clipping._refusals import changed_buffer
-from dprmt.training.clipping._trainable_modules import is_sequence_first
+from dprmt.training.clipping._modules import changed_buffer, is_sequence_first
 
 Take = Callable[[nn.Parameter, torch.Tensor], None]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)

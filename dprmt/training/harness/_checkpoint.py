@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten_with_path, tree_unflatten, treespec
 from dprmt._files import sync
 from dprmt._validation import ParameterError
 from dprmt.training.harness._shards import own_rows
-from dprmt.training.private_run._processes import in_first
+from dprmt.training.private_run._randomness import in_first
 
 _TENSORS, _DOCUMENT = "tensors.safetensors", "document.json"
 _FOLDERS = ("checkpoint", "checkpoint.previous")

@@ -27,9 +27,8 @@ from dprmt.training.harness._shards import check_shared, squared_norm
 from dprmt.training.harness._task import Task
 from dprmt.training.optimizers import released_gradient
 from dprmt.training.private_run import PrivateBatch, PrivateRun
-from dprmt.training.private_run._clip_only import no_privacy
-from dprmt.training.private_run._processes import from_first, in_first, rank
-from dprmt.training.private_run._randomness import Randomness, fresh_randomness
+from dprmt.training.private_run._ledger import no_privacy
+from dprmt.training.private_run._randomness import Randomness, fresh_randomness, from_first, in_first, rank
 from dprmt.training.recipes import Settings
 
 

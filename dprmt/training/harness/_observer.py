@@ -17,7 +17,7 @@ from dprmt._files import append_line, replacing
 from dprmt._validation import ParameterError
 from dprmt.statements import round_up
 from dprmt.training.harness._run_folder import METRICS, SPECTRA
-from dprmt.training.private_run._clip_only import named_relation, said_of_every_step
+from dprmt.training.private_run._ledger import named_relation, said_of_every_step
 
 if TYPE_CHECKING:
     from dprmt.training.harness._loop import Run

@@ -19,8 +19,7 @@ from dprmt.training.harness._task import Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
 from dprmt.training.private_run._batches import scheme
-from dprmt.training.private_run._clip_only import ClippingOnly
-from dprmt.training.private_run._ledger import Mechanism, calibrated
+from dprmt.training.private_run._ledger import ClippingOnly, Mechanism, calibrated
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
 from dprmt.training.subspaces import RankRule, Subspaces

@@ -21,8 +21,7 @@ from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_rec
 from dprmt.training.harness._run_folder import RunFolder, read_run
 from dprmt.training.models import LoadedModel
 from dprmt.training.norms import LayerRecord
-from dprmt.training.private_run._clip_only import named_relation
-from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism, whole_epochs
+from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism, named_relation, whole_epochs
 from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import OPTIMIZERS, NormsRecipe, Recipe
 

@@ -27,8 +27,7 @@ from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
 from dprmt.statements._sentences import norms_label
 from dprmt.training.harness._run_folder import CONFIG, read_run
 from dprmt.training.norms import NormRecord
-from dprmt.training.private_run._clip_only import ClippingOnly
-from dprmt.training.private_run._ledger import FILE, Mechanism, charged_steps, spent_epsilon, whole_epochs
+from dprmt.training.private_run._ledger import FILE, ClippingOnly, Mechanism, charged_steps, spent_epsilon, whole_epochs
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.recipes import NORMS, Settings
 

@@ -18,7 +18,7 @@ from dprmt.training.evaluation import evaluate_classification, evaluate_generati
 from dprmt.training.harness._prepare import Prepared, check_gradients_arrive, prepare
 from dprmt.training.harness._task import Task
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
-from dprmt.training.private_run._owners import owners_of
+from dprmt.training.private_run._batches import owners_of
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import EvaluationRecipe, Recipe
 

@@ -25,7 +25,7 @@ from dprmt._files import (
 )
 from dprmt._validation import ParameterError
 from dprmt.training.models import LoadedModel, load_adapter, load_model, save_adapter
-from dprmt.training.private_run._clip_only import SENTENCE
+from dprmt.training.private_run._ledger import SENTENCE
 from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, Settings, load_recipe, recipe_from_dict
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"

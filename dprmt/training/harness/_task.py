@@ -14,8 +14,7 @@ from dprmt._validation import ParameterError
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
 from dprmt.training.norms import SampleId
 from dprmt.training.private_run import MicroBatch, PrivateRun
-from dprmt.training.private_run._batches import Source
-from dprmt.training.private_run._owners import Owners, check_owners, owners_of
+from dprmt.training.private_run._batches import Owners, Source, check_owners, owners_of
 
 
 class Task(ABC):

@@ -52,10 +52,8 @@ from dprmt.training.harness._run_folder import (
 )
 from dprmt.training.harness._shards import check_spread, whole_weights
 from dprmt.training.harness._task import Task
-from dprmt.training.private_run._clip_only import named_relation, no_privacy
-from dprmt.training.private_run._ledger import charged_steps, describe_mechanism
-from dprmt.training.private_run._processes import from_first, in_first, process_group
-from dprmt.training.private_run._randomness import Randomness, fresh_randomness
+from dprmt.training.private_run._ledger import charged_steps, describe_mechanism, named_relation, no_privacy
+from dprmt.training.private_run._randomness import Randomness, fresh_randomness, from_first, in_first, process_group
 from dprmt.training.recipes import Recipe, Settings
 
 Weights: TypeAlias = dict[str, torch.Tensor] | None

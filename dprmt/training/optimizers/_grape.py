@@ -34,7 +34,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from dprmt._validation import ParameterError, check_choice
-from dprmt.training.norms import full_precision
+from dprmt.training.norms._clipping import full_precision
 from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked
 from dprmt.training.subspaces import Subspaces
 

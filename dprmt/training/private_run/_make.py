@@ -16,19 +16,22 @@ from torch.utils.data import DataLoader
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
-from dprmt.training.clipping._layer_kinds import NormsWanted
-from dprmt.training.clipping._shards import is_sharded
+from dprmt.training.clipping._matrix_layers import NormsWanted
+from dprmt.training.clipping._modules import is_sharded
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import DPGrape
-from dprmt.training.private_run._banded_noise import BandedNoise
-from dprmt.training.private_run._batches import RESOLUTION, Source, checked_data, scheme
-from dprmt.training.private_run._clipping_norm import AdaptiveClipping, ClippingNorm, PerLayerClipping, first_norm
+from dprmt.training.private_run._batches import RESOLUTION, Owners, Source, checked_data, read_owners, scheme
 from dprmt.training.private_run._ledger import calibrated
-from dprmt.training.private_run._owners import Owners, read_owners
-from dprmt.training.private_run._processes import from_first, rank
-from dprmt.training.private_run._randomness import Randomness
+from dprmt.training.private_run._randomness import Randomness, from_first, rank
 from dprmt.training.private_run._run import PrivateRun, check_free
+from dprmt.training.private_run._step_options import (
+    AdaptiveClipping,
+    BandedNoise,
+    ClippingNorm,
+    PerLayerClipping,
+    first_norm,
+)
 
 _ISOLATION_CHECKS = 0.02  # probability of a check of a later micro-batch
 _OPACUS = {

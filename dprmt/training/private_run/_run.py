@@ -23,31 +23,32 @@ from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.accounting import DPSGD, GaussianRelease, PrivacyBounds, compose
 from dprmt.accounting.basics import Value
 from dprmt.statements import round_up
-from dprmt.training.clipping import ClippedStep, ClippingPlan, ShardedStep, UnitStep
+from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep
+from dprmt.training.clipping._shards import ShardedStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.norms import ProbeGenerator
-from dprmt.training.private_run._banded_noise import BandedNoise, CorrelatedNoise
-from dprmt.training.private_run._batches import Draws, MicroBatch, PrivateBatch, Source
-from dprmt.training.private_run._clip_only import ClippingOnly, named_relation
-from dprmt.training.private_run._clipping_norm import (
-    STABILITY,
-    AdaptiveClipping,
-    ClippingNorm,
-    PerLayerClipping,
-    clipping_sentence,
-)
+from dprmt.training.private_run._batches import Draws, MicroBatch, Part, PrivateBatch, Source
 from dprmt.training.private_run._ledger import (
+    ClippingOnly,
     Mechanism,
     PrivacyLedger,
     SpentEpsilon,
     describe_mechanism,
     mechanism_digest,
+    named_relation,
     spent_epsilon,
     whole_epochs,
 )
-from dprmt.training.private_run._owners import Part
-from dprmt.training.private_run._processes import from_first, in_first, most_in_any, rank, sum_of_all
-from dprmt.training.private_run._randomness import Randomness
+from dprmt.training.private_run._randomness import Randomness, from_first, in_first, most_in_any, rank, sum_of_all
+from dprmt.training.private_run._step_options import (
+    STABILITY,
+    AdaptiveClipping,
+    BandedNoise,
+    ClippingNorm,
+    CorrelatedNoise,
+    PerLayerClipping,
+    clipping_sentence,
+)
 from dprmt.training.randomness import secret_generator
 from dprmt.training.telemetry import Telemetry
 
