@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.report import write_run_report
 
@@ -49,25 +47,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TelemetryTruth]
     folder, look = tmp_path_factory.mktemp("runs") / "run", TelemetryTruth()
     train_task(model(), TASK, settings(), folder, noise_seed=0, observers=[look])
     return folder, look
-
-
-def test_the_page_of_a_run_asks_four_questions(
-    run: tuple[Path, TelemetryTruth], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By the command line; nothing that is private in the metrics is in it, and nothing of it needs truth."""
-    assert main(["report", "--run", str(run[0]), "--out", str(tmp_path / "page")]) == 0
-    printed = capsys.readouterr().out
-    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
-    numbers = json.loads((tmp_path / "page" / "numbers.json").read_text(encoding="utf-8"))
-    questions = list(numbers["sections"])
-    assert [question.endswith("?") and question in page and question in printed for question in questions] == [True] * 4
-    assert page.count("<figure>") == 4
-    assert "it costs no privacy" in page.replace("&nbsp;", " ")
-    assert "clean gradients" not in page
-    private = [json.loads(line)["private"]["loss"] for line in (run[0] / "metrics.jsonl").read_text().splitlines()]
-    assert not any(f"{loss:.4f}" in page for loss in private)
-    assert main(["report", "--run", str(run[0]), "--out", str(tmp_path / "page"), "--json"]) == 0
-    assert [section["title"] for section in json.loads(capsys.readouterr().out)["sections"]] == questions
 
 
 def test_predicted_stands_beside_measured(run: tuple[Path, TelemetryTruth], tmp_path: Path) -> None:
@@ -111,28 +90,6 @@ def test_the_truth_is_that_of_the_clean_gradients(optimizer: str) -> None:
     assert truth["signal"]["*"] == pytest.approx(sum(share) / (sum(share) + 10 * size), rel=1e-5)
     z = -inner_product(clean[9], steps[8]) * 50 / math.sqrt(inner_product(steps[8], steps[8]))
     assert truth["z"] == pytest.approx(z, rel=1e-3, abs=1e-4)
-
-
-def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
-    """Behind a denoiser there is no curve and no advice; without telemetry there is no page."""
-    train_task(
-        model(), TASK, settings(denoising={"method": "paper"}, training__steps=10), tmp_path / "denoised", noise_seed=0
-    )
-    report = write_run_report(tmp_path / "page", tmp_path / "denoised")
-    said = [section.sentences[0] for section in report.sections]
-    assert "not read" in said[0]
-    assert "not read" in said[2]
-    train_task(
-        model(), TASK, settings("grape", optimizer__rank=2, training__steps=10), tmp_path / "grape", noise_seed=0
-    )
-    learning, layers, rate, displacement = write_run_report(tmp_path / "page", tmp_path / "grape").sections
-    assert "DP-GRAPE's is not" in learning.sentences[1]
-    assert layers.sentences[0].startswith("In ")
-    assert "not read" in rate.sentences[0]
-    assert "all of them move in subspaces" in displacement.sentences[0]
-    train_task(model(), TASK, settings(telemetry={"on": False}, training__steps=2), tmp_path / "silent", noise_seed=0)
-    with pytest.raises(ParameterError, match=r"run must be one with telemetry, and some .*, got 0"):
-        write_run_report(tmp_path / "page", tmp_path / "silent")
 
 
 @pytest.mark.parametrize(
