@@ -22,7 +22,6 @@ from dprmt.accounting.basics import Side
 from dprmt.accounting.composition import (
     ComposedLoss,
     Curve,
-    DeltaAtEpsilon,
     DeltaCurve,
     loss_drift,
 )
@@ -30,7 +29,7 @@ from dprmt.accounting.composition import _compose as _composition
 from dprmt.accounting.composition import (
     _solve as _level,
 )
-from dprmt.accounting.composition._compose import best_tilt, chernoff, composed, window
+from dprmt.accounting.composition._compose import best_tilt, composed, window
 from dprmt.accounting.composition._curve import OneStepCurve
 from dprmt.accounting.pairs import AllocationEpoch, LossCells, LossPMF, PublicPair, _discretization
 
@@ -95,16 +94,6 @@ def test_masses_of_one_step_as_wrong_as_differences_of_tails_may_be(sign) -> Non
         exact = exact_delta(1, epsilon)
         assert OneStepCurve(wrong, "lower").delta_bounds(epsilon)[0] <= exact
         assert OneStepCurve(wrong, "upper").delta_bounds(epsilon)[1] >= exact
-
-
-def test_a_mass_as_wrong_as_it_may_be_where_chernoff_s_bound_is_attained() -> None:
-    """All of it at one loss, and the ε at which e^{-λx}(1 - e^{-x}) is largest."""
-    tilt, steps = 2.0, 10**6
-    law = LossPMF(np.array([1]), np.array([1.0 - 60 * EPS]), MESH, 0.0)
-    gap = math.log1p(1.0 / tilt)
-    log_bound, infinite = chernoff(law, steps, tilt)
-    at_most = DeltaAtEpsilon(steps * MESH - gap).chernoff(log_bound, infinite, tilt, 0.0)
-    assert -math.expm1(-gap) <= at_most <= -math.expm1(-gap) * (1.0 + 1e-6)
 
 
 RARE, FAR = 1e-7, 4000  # of a loss and where it lies, in meshes

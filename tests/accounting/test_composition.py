@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import mpmath as mp
@@ -11,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting.composition import DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, log_kappa
+from dprmt.accounting.composition import DeltaCurve, log_kappa
 from dprmt.accounting.composition._compose import (
     best_tilt,
-    chernoff,
     composed,
     log_mgf,
     loss_deviation,
@@ -138,36 +136,6 @@ def on_common_nodes(phases):
         mass[np.searchsorted(index, law.index)] = law.mass
         common.append((LossPMF(index, mass, law.mesh, law.infinite), count))
     return common
-
-
-@given(steps(), st.integers(1, 7), st.floats(0.01, 30.0), st.floats(0.0, 1.2))
-@settings(max_examples=40)
-def test_chernoffs_bound_holds_without_composing(law, count, tilt, share):
-    """At every ε, for every tilt; and as an answer to either question."""
-    mp.mp.dps = 50
-    log_bound, infinite = chernoff(law, count, tilt)
-    exact_parts = exact_law([(law, count)])
-    epsilon = share * max(max(exact_parts), 1) * MESH
-    exact = exact_delta(exact_parts, MESH, epsilon, exact_infinite([(law, count)]))
-    assert exact <= (mp.mpf(infinite) + mp.exp(log_bound - tilt * epsilon)) * (1 + mp.mpf("1e-14"))
-    assert DeltaAtEpsilon(epsilon).chernoff(log_bound, infinite, tilt, 0.0) >= min(exact, 1) * (1 - mp.mpf("1e-14"))
-    for delta in (0.3, 1e-2, 1e-9):
-        above = EpsilonAtDelta(delta).chernoff(log_bound, infinite, tilt, 0.0)
-        if math.isfinite(above):
-            assert exact_delta(exact_parts, MESH, above, exact_infinite([(law, count)])) <= delta * (1 + 1e-12)
-        else:
-            assert infinite >= delta
-
-
-def test_chernoffs_bound_at_the_best_tilt_is_of_the_right_size():
-    law = pmf([-2, -1, 0, 1, 2], [0.1, 0.2, 0.4, 0.2, 0.1])
-    tilt = best_tilt([(law, 60)], delta=1e-6)
-    log_bound, infinite = chernoff(law, 60, tilt)
-    above = EpsilonAtDelta(1e-6).chernoff(log_bound, infinite, tilt, 0.0)
-    exact = at_delta([(law, 60)], 1e-6).epsilon_above(1e-6)
-    assert exact < above < 1.25 * exact
-    assert EpsilonAtDelta(1e-6).chernoff(log_bound, infinite, tilt, 0.01) == pytest.approx(above + 0.01, rel=1e-12)
-    assert 1e-6 <= DeltaAtEpsilon(exact).chernoff(log_bound, infinite, tilt, 0.0) < 1e-4
 
 
 @given(schedules, st.floats(0.0, 40.0), st.booleans())

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from dprmt.accounting.basics import graded_indices
 from dprmt.accounting.pairs import LossCells, LossPMF, cut_above, from_above, from_below
-from dprmt.accounting.pairs._discretization import drops, pulled_in
+from dprmt.accounting.pairs._discretization import pulled_in
 from dprmt.accounting.pairs._pairs import interval_masses
 
 EPS = np.finfo(np.float64).eps
@@ -326,17 +326,6 @@ def test_interval_masses_across_zero_and_with_infinite_ends():
     for i, exact in enumerate(b - a for a, b in itertools.pairwise(edges)):
         assert float(value[i]) == pytest.approx(float(exact), rel=1e-14, abs=1e-322)
     assert value.sum() == pytest.approx(1.0, abs=4 * EPS)
-
-
-def test_a_cell_whose_mean_is_its_node_but_for_rounding_drops_nothing_to_speak_of() -> None:
-    """All of it lies at its left node; the cell beside holds nothing, which leaves no room there over that tangent."""
-    moment, share = np.array([1e-6, 0.0, 8e-4]), np.array([0.7, 1.0, 4e-14])
-    height = np.array([0.0, 2e-6, 4e-6, 8e-4])
-    dropped = drops(moment, share, height)
-    assert np.max(dropped) < 1e-6
-    gap = moment * share * (1 - share)
-    assert np.all(share * dropped[1:] + (1 - share) * dropped[:-1] >= gap * (1 - 1e-12))
-    assert np.all(dropped <= height + 1e-9 * np.max(height))
 
 
 @given(p=st.floats(1e-3, 1.0), offset=st.floats(1e-9, 0.5), width=st.floats(1e-6, 1e-2), beyond=st.floats(0.0, 1e-60))

@@ -1,16 +1,13 @@
 """Compositions with a rare large loss, taken apart from all others (F4): against sums of positive terms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition._compose import (
-    Split,
-    composed_beyond,
-    large_share,
-    log_mgf,
-    window,
-)
+from dprmt.accounting import DPSGD, Hutchinson
+from dprmt.accounting.composition import DeltaCurve
+from dprmt.accounting.composition._compose import Split, Window, composed, window
 from dprmt.accounting.pairs import LossPMF
 
 MESH = 0.01
@@ -41,43 +38,45 @@ def parts_by_sums(pmf, steps, large):
 @pytest.mark.parametrize("tilt", [0.0, 0.05])
 @pytest.mark.parametrize("large", [0.3, 5.0])
 def test_what_has_a_large_loss_is_known_relative_to_itself(rare, tilt, large):
+    """From above each step may have it, beside steps of any loss; from below all others have none (F4)."""
     pmf, steps = law(rare, 3), 7
-    phases, split = [(pmf, steps)], Split(large, tilt, tilt, 0.0)
-    found = composed_beyond(phases, split, window(phases, tilt, large_share(phases, split)))
     truth, first = parts_by_sums(pmf, steps, large)
+    few, beyond = Split(large, tilt, tilt, 0.0).parts([(pmf, steps)])
+    assert few[0][0].mass @ (pmf.losses > large) == 0.0
+    found = composed(beyond, tilt, window(beyond, tilt))
     place = np.rint(found.losses / MESH).astype(int) - first
     inside = (place >= 0) & (place < truth.size)
     wanted = np.where(inside, truth[np.clip(place, 0, truth.size - 1)], 0.0) * np.exp(tilt * found.losses)
-    wanted /= np.exp(log_mgf([(pmf, steps)], np.array([tilt]))[0])
-    assert np.abs(found.mass - wanted).sum() <= found.error
-    assert found.error < 1e-8 * wanted.sum()  # a transform of everything leaves 1e-13 of 1, however rare they are
+    charged = steps * found.mass * np.exp(found.log_scale)
+    error = steps * found.error * np.exp(found.log_scale)
+    assert np.all(charged >= wanted - error)
+    assert np.abs(charged - wanted).sum() <= steps**2 * rare * wanted.sum() + 2 * error  # two of them at once
+    assert error < 1e-8 * wanted.sum()  # a transform of everything leaves 1e-13 of 1, however rare they are
 
 
-def test_two_laws_and_losses_that_decide_among_many():
-    """Large losses are no longer rare: the two products are subtracted as they are."""
-    phases, large, tilt = [(law(0.3, 1), 4), (law(0.05, 2), 3)], 1.0, 0.02
-    split = Split(large, tilt, tilt, 0.0)
-    found = composed_beyond(phases, split, window(phases, tilt, large_share(phases, split)))
-    whole, below = np.ones(1), np.ones(1)
-    for pmf, steps in phases:
-        for _ in range(steps):
-            whole, below = (
-                np.convolve(whole, pmf.mass),
-                np.convolve(below, np.where(pmf.losses > large, 0.0, pmf.mass)),
-            )
-    losses = MESH * (np.arange(whole.size) + sum(steps * int(pmf.index[0]) for pmf, steps in phases))
-    wanted = (whole - below) * np.exp(tilt * losses - log_mgf(phases, np.array([tilt]))[0])
-    place = np.rint((found.losses - losses[0]) / MESH).astype(int)
-    inside = (place >= 0) & (place < wanted.size)
-    expected = np.where(inside, wanted[np.clip(place, 0, wanted.size - 1)], 0.0)
-    assert np.abs(found.mass - expected).sum() <= found.error + 1e-13
-    assert found.error < 1e-8
+@pytest.mark.parametrize("side", ["upper", "lower"])
+def test_both_parts_together_bound_the_curve(side):
+    """A curve of few steps with a heavy tail, by both parts on one grid, against sums of positive terms."""
+    pmf, steps, large = law(1e-6, 3), 7, 2.0
+    split = Split(large, 3.0, 0.05, 8.0)
+    few, beyond = split.parts([(pmf, steps)], side)
+    tilts = (split.tilt, split.tilt_beyond)
+    windows = [window(part, tilt) for part, tilt in zip((few, beyond), tilts, strict=True)]
+    first, last = min(w.first for w in windows), max(w.first + w.size for w in windows)
+    small, more = (composed(part, t, Window(first, last - first)) for part, t in zip((few, beyond), tilts, strict=True))
+    curve = DeltaCurve(small, split.near, replace(more, log_scale=more.log_scale + np.log(steps)))
+    exact = np.ones(1)
+    for _ in range(steps):
+        exact = np.convolve(exact, pmf.mass)
+    losses = MESH * (np.arange(exact.size) + steps * int(pmf.index[0]))
+    for epsilon in (0.5, 2.0, 8.0, 15.0):
+        delta = float(exact @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
+        low, high = curve.delta_bounds(epsilon)
+        assert (high >= delta * (1 - 1e-9)) if side == "upper" else (low <= delta * (1 + 1e-9))
+        assert low == pytest.approx(delta, rel=1e-4, abs=1e-18)
 
 
 def test_few_secret_probes_among_many_steps_have_a_narrow_answer():
     """By one transform of everything both were over a factor 3 wide."""
     bounds = DPSGD(1.811, 2.2719e-4, Hutchinson(9, secret=True)).epsilon(delta=1.89e-9, steps=53307)
     assert 16.5 < bounds.lower < bounds.upper < 17.9
-    phases = [(DPSGD(2.0, 1e-3), 100000), (DPSGD(4.0, 1e-3, Hutchinson(9, secret=True)), 100000)]
-    bounds = compose(phases).epsilon(1e-8)
-    assert 0.967 < bounds.lower < bounds.upper < 0.98

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import norm
 
@@ -15,31 +13,10 @@ from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
 from dprmt.accounting.laws._laws import EnvelopeLaw
 from dprmt.accounting.laws._sketch import _averaged_tail, residual_tail
 from dprmt.accounting.pairs import AtomicPair
-from dprmt.accounting.pairs._public_pair import _excess_on_intervals, tangent_excess
-from dprmt.accounting.pairs._secret_pair import SecretUpperPair, cells_between, inflection_shift
+from dprmt.accounting.pairs._pairs import cells_with_misses, interval_masses, masses_between
+from dprmt.accounting.pairs._secret_pair import SecretUpperPair, inflection_shift
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
 from dprmt.accounting.questions._risks import _mu_of_chords
-
-
-def puts(law: GammaMixture, t: float) -> float:
-    """E(t - X)₊."""
-    at = np.array([t])
-    return float(t * law.cdf(at)[0] - law.partial_mean(at)[0])
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(3, 300), st.floats(1e-3, 1.0)), min_size=2, max_size=8, unique_by=lambda x: x[0]),
-    st.floats(0.1, 1.5),
-)
-def test_a_coarser_mixture_bounds_convex_functions(parts, t: float) -> None:
-    """Components join one with fewer degrees of freedom, by a factor of at most 1.4."""
-    dof, weight = zip(*sorted(parts), strict=True)
-    law = GammaMixture(dof, tuple(np.array(weight) / sum(weight)))
-    coarse = law.coarser()
-    fewer = GammaMixture(tuple(int(nu / 1.4) for nu in dof), law.weight)
-    assert sum(coarse.weight) == pytest.approx(1.0, rel=1e-12)
-    assert puts(law, t) * (1 - 1e-9) - 1e-15 <= puts(coarse, t) <= puts(fewer, t) * (1 + 1e-9) + 1e-15
 
 
 def test_components_beyond_the_largest_are_joined_with_all_their_mass() -> None:
@@ -70,19 +47,6 @@ def test_an_envelope_too_small_by_its_margin_is_mended(c: float, monkeypatch: py
     assert exact * (1 - 1e-5) <= np.exp(-c * atoms) @ mass <= exact + 1.5e-2
 
 
-@pytest.mark.parametrize(("sigma", "k"), [(0.5, 4), (0.2, 8), (0.05, 32)])
-def test_the_excess_inside_an_interval_is_charged(sigma: float, k: int) -> None:
-    """(T6) by the code: at the ends and between, each ε taken as an interval of its own; and by far the most of all."""
-    law = GammaMixture.single(k)
-    low, high = np.array([0.0, 1.0, 10.0, 60.0]), np.array([0.4, 3.0, 14.0, 90.0])
-    _, bound = _excess_on_intervals(low, high, sigma, law)
-    for share in np.linspace(0.0, 1.0, 9):
-        at = low + share * (high - low)
-        attained, _ = _excess_on_intervals(at, at, sigma, law)
-        assert np.all(attained <= bound * (1 + 1e-9) + 1e-13)
-        assert np.all(attained <= tangent_excess(sigma, law))
-
-
 def hockey_sticks(cells, nodes: np.ndarray) -> np.ndarray:
     """H at each node, with all mass above the last one at an infinite loss."""
     p, q = (np.append(np.cumsum(mass[::-1])[::-1], 0.0) for mass in (cells.p, cells.q))
@@ -102,7 +66,9 @@ def test_what_secret_thresholds_miss_is_charged_in_both_directions() -> None:
     for wrong in (0.01, -0.01):
         t = exact + wrong * (-1.0) ** np.arange(nodes.size)
         loss = np.log(1 - q + q * np.exp(mu * t - mu**2 / 2))
-        cells = cells_between(nodes, t, np.abs(loss - nodes), curve(t), ndtr(t - mu), q)
+        absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
+        present = (1 - q) * absent + q * masses_between(curve(t), ndtr(t - mu))
+        cells = cells_with_misses(nodes, present, absent, np.abs(loss - nodes))
         other = hockey_sticks(cells.mirrored(), -nodes[::-1])[::-1]
         assert np.all(hockey_sticks(cells, nodes) >= removed)
         assert np.all(other >= added)
@@ -121,7 +87,7 @@ def test_secret_norms_below_all_atoms_tell_all() -> None:
     star = float(inflection_shift(np.array([30.0]))[0])  # there the convex majorant is 6.5 at 0
     at_zero = ndtr(3.0 / star) + star / 2 * norm.pdf(3.0 / star)
     assert at_zero > 6.0
-    assert one.capped_curve(np.array([30.0]), 30.0)[0][0] >= below * at_zero
+    assert one.curve(np.array([30.0]))[0][0] >= below * at_zero
 
 
 def test_atoms_at_infinity_are_there_in_both_directions() -> None:

@@ -14,7 +14,7 @@ from dprmt.accounting.basics import PrivacyBounds, worst_of
 from dprmt.accounting.composition import EpsilonAtDelta, Level, interval
 from dprmt.accounting.composition._solve import _solve_at_level
 from dprmt.accounting.pairs import AtomicPair, Schedule
-from dprmt.accounting.pairs._secret_pair import SecretUpperPair, _limit, inflection_shift
+from dprmt.accounting.pairs._secret_pair import SecretUpperPair, inflection_shift
 
 TOLERANCE = 1e-3
 SECRET_ENVELOPE: Any = {"analysis": "envelope", "secret": True}
@@ -71,7 +71,7 @@ def test_where_no_mesh_is_fine_enough_both_ends_are_near(
 
 
 def test_what_is_known_of_another_direction_decides_what_is_computed() -> None:
-    """Nothing: both sides. That any ε will do, as of a second analysis: one side, as sharp. A large ε: Chernoff's."""
+    """Nothing: both sides. That a large ε will do, or any, as of a second analysis: one side, as sharp."""
     schedule: Schedule = [(DPSGD(1.0, 0.01).step(), 1000)]
     question = EpsilonAtDelta(1e-5)
     both = _solve_at_level(Level(schedule, question, "remove", 0.0), enough=0.0)
@@ -79,8 +79,7 @@ def test_what_is_known_of_another_direction_decides_what_is_computed() -> None:
     rough = _solve_at_level(Level(schedule, question, "remove", 0.0), enough=3.0)
     assert set(both) == {"upper", "lower"}
     assert above == {"upper": both["upper"]}
-    assert set(rough) == {"upper"}
-    assert both["upper"] < rough["upper"] <= 3.0
+    assert rough == above
 
 
 def test_a_wide_answer_says_so() -> None:
@@ -125,14 +124,9 @@ def test_no_threshold_lies_where_the_capped_curve_is_one(below: float) -> None:
     pair = SecretUpperPair(1 / (0.3 * np.sqrt(atoms)), np.full(4, (1 - below) / 4), 0.9, below)
     t, _ = pair.thresholds(np.linspace(-2.2, 12.0, 400))
     finite = t[np.isfinite(t)]
-    value = np.array([_majorant(pair, s) for s in finite]) + below * (1 + 0.2 * (2 + _limit(finite[-1])))
+    value = pair._uncapped(finite)[0]
     assert np.all(value <= 1 + 1e-9)
     assert np.any(value > 1 - 1e-6)  # the cap is no larger than it has to be
-
-
-def _majorant(pair: SecretUpperPair, t: float) -> float:
-    value, _ = pair._curve(np.array([t]))
-    return float(value[0])
 
 
 def test_the_inflection_of_huge_thresholds_does_not_warn() -> None:

@@ -66,9 +66,9 @@ def fresh_axes() -> Axes:
     return Figure(figsize=(6.4, 4.4), layout="constrained").subplots()
 
 
-def by_label(ax: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def by_label(ax: Axes, skipped: str = "_") -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The labelled lines and points of a picture."""
-    lines = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+    lines = [line for line in ax.lines if not str(line.get_label()).startswith(skipped)]
     return {str(line.get_label()): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in lines}
 
 
@@ -211,11 +211,7 @@ OTHERS: dict[str, Callable[[Axes], Axes]] = {
     "trade-off": lambda ax: plots.plot_trade_off(
         TradeOff(*np.array([[0.0, 1.0], *3 * [[1.0, 0.0]]])), gaussian_mu=1.0, ax=ax
     ),
-    "objective": lambda ax: plots.plot_objective_change([1, 2], [-1, -2], [-2, -3], [0, np.inf], truth=[0, 1], ax=ax),
-    "rate": lambda ax: plots.plot_rate_advice([1, 2], [5, 4], [2, 3], [np.inf, 6], truth=[3, 3], ax=ax),
-    "displacement": lambda ax: plots.plot_displacement_spikes([1, 2], {"a": [1, 2], "b": [1, 1]}, {"a": 2}, ax=ax),
     "measured spikes": lambda ax: plots.plot_measured_spikes({SHAPE: ([0.5, 2.0], [1.0, 1.3])}, ax=ax),
-    "prediction errors": lambda ax: plots.plot_prediction_errors({SHAPE: ([0.5, 2.0], [0.0, 0.1])}, ax=ax),
     "measured overlaps": lambda ax: plots.plot_measured_overlaps({SHAPE: ([2.0], [0.5], [0.4])}, ax=ax),
     "improvement": lambda ax: plots.plot_improvement_over_steps([1, 2], {"a": [[0.1, 0.2], [0.2, 0.2]]}, ax=ax),
     "norm ratios": lambda ax: plots.plot_norm_ratios([0.9, 1.1], [0.2, 0.6], **LAW, ax=ax),
@@ -234,30 +230,14 @@ def test_lines_differ_from_the_paper_in_every_style(draw: Callable[[Axes | None]
     assert min(float(np.abs(np.array(to_rgba(colour)[:3]) - paper).max()) for colour in colours) > 0.25
 
 
-@pytest.mark.parametrize("plot", [plots.plot_singular_values, plots.plot_spectrum_histogram])
-def test_two_matrices_on_the_same_axes(plot: Callable[..., Axes]) -> None:
-    """Each has its colours, its entry in the legend, and its shape and σ over the axes; both are within the limits."""
-    ax = plot(NOISY, SHAPE, SIGMA, ax=fresh_axes(), label="one")
-    own = {line.get_color() for line in ax.lines}
-    plot(3 * NOISY, SHAPE, 3 * SIGMA, ax=ax, label="other")
-    assert {line.get_color() for line in ax.lines} - own
-    texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert sum(text.startswith("one: ") for text in texts) == sum(text.startswith("other: ") for text in texts) == 1
-    assert ax.get_title(loc="right") == "one: 48 × 120, σ = 0.5\nother: 48 × 120, σ = 1.5"
-    low, high = ax.get_ylim() if plot is plots.plot_singular_values else ax.get_xlim()
-    assert low <= NOISY.min()
-    assert 3 * NOISY.max() <= high
-    assert plot(NOISY, SHAPE, SIGMA, ax=fresh_axes(), legend=False).get_legend() is None
-
-
 def test_spikes_and_the_curve_of_eq_3() -> None:
     signals, observed = [0.0, 0.5, 4.0], [0.98, 0.99, 2.2]
     lines = by_label(
-        plots.plot_measured_spikes({(8, 64): (signals, observed), (64, 8): ([1.0], [1.0])}, ax=fresh_axes())
+        plots.plot_measured_spikes({(8, 64): (signals, observed), (64, 8): ([1.0], [1.0])}, ax=fresh_axes()), "_child"
     )
-    np.testing.assert_allclose(lines["8 × 64, measured"][1], observed)
-    np.testing.assert_allclose(lines["8 × 64, measured"][0], [0.03, 0.5, 4.0])  # a log axis has no 0
-    x, y = lines["8 × 64, predicted"]
+    np.testing.assert_allclose(lines["8 × 64"][1], observed)
+    np.testing.assert_allclose(lines["8 × 64"][0], [0.03, 0.5, 4.0])  # a log axis has no 0
+    x, y = lines["_8 × 64, predicted"]
     assert 1.0 in x
     assert x.max() >= 4.0
     expected = spike_map(x * detection_threshold((8, 64), 0.3), (8, 64), 0.3) / bulk_edge((8, 64), 0.3)
@@ -265,19 +245,13 @@ def test_spikes_and_the_curve_of_eq_3() -> None:
     assert lines["detection threshold"][0][0] == 1.0
 
 
-def test_errors_are_in_per_cent() -> None:
-    ax = plots.plot_prediction_errors({(8, 64): ([0.5, 2.0], [-0.02, 0.01])}, tolerance=0.04, ax=fresh_axes())
-    np.testing.assert_allclose(by_label(ax)["8 × 64"][1], [-2.0, 1.0])
-    assert ax.patches[0].get_label() == "within 4 %"
-
-
 def test_overlaps_of_transposed_shapes_share_their_curves() -> None:
     points = {(8, 64): ([2.0], [0.8], [0.5]), (64, 8): ([3.0], [0.6], [0.9])}
-    lines = by_label(plots.plot_measured_overlaps(points, ax=fresh_axes()))
-    np.testing.assert_allclose(lines["length 8 of 8 × 64, measured"], [[2.0, 3.0], [0.8, 0.9]])
-    np.testing.assert_allclose(lines["length 64 of 8 × 64, measured"], [[2.0, 3.0], [0.5, 0.6]])
+    lines = by_label(plots.plot_measured_overlaps(points, ax=fresh_axes()), "_child")
+    np.testing.assert_allclose(lines["8 of 8 × 64"], [[2.0, 3.0], [0.8, 0.9]])
+    np.testing.assert_allclose(lines["64 of 8 × 64"], [[2.0, 3.0], [0.5, 0.6]])
     for number, length in enumerate((8, 64)):
-        x, y = lines[f"length {length} of 8 × 64, predicted"]
+        x, y = lines[f"_{length} of 8 × 64, predicted"]
         np.testing.assert_allclose(y, vector_overlaps(x * detection_threshold((8, 64), 1.0), (8, 64), 1.0)[number])
 
 

@@ -21,7 +21,7 @@ from dprmt.report._words import effect, per_cent
 from tests.training.tiny_recipe import recipe_in, write_data
 
 SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(20,))
-TINY = Sizes(steps=2, telemetry_steps=3, noise_draws=2, samples=4, probe_draws=20, probes=4)
+TINY = Sizes(steps=2, noise_draws=2, samples=4, probe_draws=20, probes=4)
 
 
 def made_up(upper: float) -> PrivacyBounds:
@@ -105,8 +105,8 @@ def test_report_on_a_tiny_model(
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
     sections = numbers["sections"]
-    assert len(sections) == page.count("<h2>") - 1 == 13
-    assert page.count("<figure>") == 12 < page.count("<svg ")
+    assert len(sections) == page.count("<h2>") - 1 == 10
+    assert page.count("<figure>") == 11 < page.count("<svg ")
     assert "tiny &lt;recipe&gt;" in page
     assert "reads clean gradients" in page
     points = sections["Noisy singular values against theory"]["private_points"]
@@ -121,7 +121,7 @@ def test_report_on_a_tiny_model(
     assert len(gains) == 2
     assert effect(float(np.mean(gains))) in sections["Improvement over steps"]["sentences"][0]
     assert sections["Randomized norms against their envelope"]["samples"] == 4
-    assert numbers["setting"]["options"]["noise_multiplier"] == 0.4
+    assert numbers["setting"]["privacy"]["noise_multiplier"] == 0.4
     printed = capsys.readouterr().out
     for section in sections.values():
         assert section["sentences"][0] in printed

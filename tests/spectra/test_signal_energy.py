@@ -15,7 +15,6 @@ from dprmt.spectra import (
     bulk_edge,
     detection_threshold,
     kappa_for,
-    layer_products,
     shrink,
     signal_energy,
     signal_energy_over_steps,
@@ -98,7 +97,6 @@ def test_layers_are_the_arrays_one_by_one_and_add_up():
         assert (found.value[place], found.low[place], found.high[place]) == (alone.value, alone.low, alone.high)
     whole = signal_energy(np.concatenate([value.ravel() for value in layers.values()]), 1.0)
     assert found.value.sum() == pytest.approx(whole.value)
-    assert layer_products({k: torch.tensor(v) for k, v in layers.items()}) == pytest.approx(layer_products(layers))
 
 
 def feedback_runs(runs, steps, d, rng):

@@ -234,7 +234,7 @@ def test_optimizers_whose_noise_is_not_known_are_refused() -> None:
         DenoisingStep.attach(private_optimizer(named, AdaClipDPOptimizer, **adaptive), named)
     ghost = private_optimizer(named, DPOptimizerFastGradientClipping)
     ghost._adjusted_noise_multiplier = 2.0  # what Opacus' adaptive clipping sets, from the realised batch size
-    with pytest.raises(ParameterError, match="adaptive"):
+    with pytest.raises(ParameterError, match="adaptive clipping"):
         gradient_noise_std(ghost)
     with pytest.raises(ParameterError, match="dp_optimizer"):
         gradient_noise_std(torch.optim.SGD(named.values(), lr=1.0))
@@ -355,27 +355,9 @@ def test_only_what_is_optimized_is_denoised_and_all_of_it_needs_a_name() -> None
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("kind", [DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping])
-def test_distributed_optimizers(kind: type) -> None:
-    """σ counts the processes, since Opacus divides the reduced gradient by their number."""
-    named = parameters(torch.float64, matrix=(300, 200))
-    private = private_optimizer(named, kind)
-    step = DenoisingStep.attach(private, named)
-    sample(named, 0)
-    named["matrix"].grad = torch.zeros(300, 200, dtype=torch.float64)  # what ghost clipping sums up
-    private.step()
-    measured = named["matrix"].grad.square().mean().sqrt().item()
-    assert measured == pytest.approx(step.last_report.sigma, rel=4.5 / math.sqrt(2 * 300 * 200))
-    private.world_size = 2
-    assert gradient_noise_std(private) == pytest.approx(1.5 * 0.4 / 30 / 2)
-
-    class Otherwise(kind):  # type: ignore[misc, valid-type]
-        def reduce_gradients(self) -> None:
-            """Something that nobody knows."""
-
-    with pytest.raises(ParameterError, match="Otherwise"):
-        gradient_noise_std(private_optimizer(named, Otherwise))
-    with pytest.raises(ParameterError, match="one process"):
-        DenoisingEvaluation(step)
+def test_opacus_distributed_optimizers_are_refused(kind: type) -> None:
+    with pytest.raises(ParameterError, match=f"of one process.*{kind.__name__}"):
+        gradient_noise_std(private_optimizer(parameters(), kind))
 
 
 # --- DP-AdamBC -------------------------------------------------------------------------------------------------

@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import fft
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics import Array, Side
 from dprmt.accounting.composition._loss_grid import Laws
-from dprmt.accounting.pairs import LossPMF, complex_log1p
+from dprmt.accounting.pairs import LossPMF
 
 EPS = float(np.finfo(np.float64).eps)
 OUTSIDE = 1e-10
 """Tilted mass allowed outside the window of an FFT, on each side."""
 _LOG_UNCHARGED = -120.0  # of a transform's size: frequencies that are left out
-_FAINT = 1e-250
 _FEW = 16  # phases by which a tilt or a window is chosen for all
 _LONGEST = 2**40  # points: no transform is this long, and a coarser mesh is taken
 
@@ -44,16 +43,8 @@ def log_kappa(tilt: Array) -> Array:
 
 
 def log_chernoff(laws: Laws, tilt: float) -> float:
-    """Log c with δ(ε) ≲ c·e^{-tilt·ε} of finite losses: as :func:`chernoff`, rounding not charged."""
+    """Log c with δ(ε) ≲ c·e^{-tilt·ε} of finite losses (F0), rounding not charged."""
     return float(log_mgf(laws, np.array([tilt]))[0]) + float(log_kappa(np.array(tilt)))
-
-
-def chernoff(law: LossPMF, steps: int, tilt: float) -> tuple[float, float]:
-    """Return a log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding
-    charged.
-    """
-    rounding = steps * _mass_rounding(law.mass, tilted(law, tilt))
-    return log_chernoff([(law, steps)], tilt) + rounding, infinite_of([(law, steps)])
 
 
 def infinite_of(laws: Laws) -> float:
@@ -182,7 +173,8 @@ def composed(laws: Laws, tilt: float, win: Window) -> ComposedLoss:
     for law, steps in laws:
         weights = tilted(law, tilt)
         rounding += steps * _mass_rounding(law.mass, weights)
-        transform = fft.rfft(_folded(law, weights, win.size))[frequency]
+        folded = np.bincount((law.index % win.size).astype(np.intp), weights=weights, minlength=win.size)
+        transform = fft.rfft(folded)[frequency]
         padded = np.abs(transform) + unit
         log_bound += steps * np.log(padded)
         relative += 2.0 * steps / padded
@@ -191,16 +183,6 @@ def composed(laws: Laws, tilt: float, win: Window) -> ComposedLoss:
         value *= transform[seen] ** steps
     # (F2), summed over transforms, powers and inverse; what is left out adds less than e^{-120} · T / unit in all.
     error = 2 * unit * float(np.linalg.norm(np.exp(log_bound) * relative)) + 1e-25
-    return _composed_loss(laws, tilt, win, frequency, value, error + 2 * OUTSIDE + math.expm1(rounding))
-
-
-def _folded(law: LossPMF, weights: Array, size: int) -> Array:
-    """Return weights at grid indices, wrapped around a window."""
-    return np.bincount((law.index % size).astype(np.intp), weights=weights, minlength=size)
-
-
-def _composed_loss(laws: Laws, tilt: float, win: Window, frequency: Array, value: Array, error: float) -> ComposedLoss:
-    """Return the loss with this transform on the window."""
     spectrum = np.zeros(win.size // 2 + 1, dtype=np.complex128)
     spectrum[frequency] = value
     return ComposedLoss(
@@ -209,7 +191,7 @@ def _composed_loss(laws: Laws, tilt: float, win: Window, frequency: Array, value
         tilt=tilt,
         log_scale=float(log_mgf(laws, np.array([tilt]))[0]),
         infinite=infinite_of(laws),
-        error=error,
+        error=error + 2 * OUTSIDE + math.expm1(rounding),
     )
 
 
@@ -224,10 +206,9 @@ def _mass_rounding(mass: Array, weights: Array) -> float:
 
 @dataclass(frozen=True)
 class Split:
-    """Losses beyond which a step is composed apart (F4), the tilts of both parts, and how much smaller errors get.
+    """A loss beyond which a step is composed apart (F4), the tilts of both parts, and the ε that they prove.
 
-    ``tilt``: of all steps' losses up to ``large``; ``tilt_beyond``: of the rest.
-    ``near``: the ε that Chernoff's bounds of both parts prove, or the one asked about.
+    ``tilt``: of steps without a loss beyond ``large``; ``tilt_beyond``: of the rest.
     """
 
     large: float
@@ -235,26 +216,33 @@ class Split:
     tilt_beyond: float
     near: float
 
+    def parts(self, laws: Laws, side: Side = "upper") -> tuple[Laws, Laws]:
+        """Return laws without large losses, and those of one step with a large loss, and of the others: from below they
+        have none.
+        """
+        ((law, steps),) = laws
+        small, large = (
+            replace(law, mass=law.mass * keep) for keep in (law.losses <= self.large, law.losses > self.large)
+        )
+        few = replace(small, infinite=0.0)
+        return [(few, steps)], [(large, 1), (law if side == "upper" else few, steps - 1)]
+
 
 def best_split(laws: Laws, tilt: float, epsilon: float | None, delta: float) -> Split | None:
     """Return the split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest.
 
-    Returns: None where that makes no error smaller by e^5.
+    Returns: None where that makes no error smaller by e^5, or steps differ.
     """
-    tilts = tilt * np.geomspace(0.01, 1e4, 37)[:, None]
-    nodes = max((law.losses for law, _ in laws), key=lambda losses: float(losses[-1]))
-    large = nodes[(nodes > 0) & (nodes < nodes[-1])]
-    large = large[:: max(large.size // 64, 1)]
-    if not large.size:
+    ((law, steps), *others) = laws
+    if others or steps == 1 or law.losses.size < 2:
         return None
-    log_below, expected = np.zeros((2, tilts.size, large.size))
-    for law, steps in laws:
-        below, above = _log_parts(law, tilts, large)
-        log_below += steps * below
-        expected += steps * np.exp(above - np.logaddexp(below, above))
-    kappa, log_all = log_kappa(tilts), log_mgf(laws, tilts[:, 0])[:, None]
+    tilts = tilt * np.geomspace(0.01, 1e4, 37)[:, None]
     with np.errstate(divide="ignore"):
-        both = np.stack([log_below, log_all + np.log(np.minimum(expected, 1.0))]) + kappa
+        exponent = tilts * law.losses + np.log(law.mass)
+    below, above = (np.logaddexp.accumulate(each, axis=1) for each in (exponent, exponent[:, ::-1]))
+    whole, above = below[:, -1:], above[:, -2::-1]
+    both = np.stack([steps * below[:, :-1], math.log(steps) + above + (steps - 1) * whole]) + log_kappa(tilts)
+    both[:, :, law.losses[:-1] <= 0.0] = math.inf
     if epsilon is None:
         reached = np.min((both - math.log(0.5 * delta)) / tilts, axis=1).max(axis=0)
         best = int(np.argmin(reached))
@@ -263,74 +251,7 @@ def best_split(laws: Laws, tilt: float, epsilon: float | None, delta: float) -> 
         reached = np.logaddexp(*np.min(both - tilts * epsilon, axis=1))
         best = int(np.argmin(reached))
         near, log_delta = epsilon, float(reached[best])
-    if float(np.min(log_all + kappa - tilts * near)) - log_delta < 5.0:
+    if not float(np.min(steps * whole + log_kappa(tilts) - tilts * near)) - log_delta > 5.0:
         return None
     chosen = tilts[np.argmin(both[:, :, best] - tilts[:, 0] * near, axis=1), 0]
-    return Split(float(large[best]), float(chosen[0]), float(chosen[1]), near)
-
-
-def _log_parts(law: LossPMF, tilts: Array, large: Array) -> tuple[Array, Array]:
-    """Return logarithms of the tilted masses up to each loss and beyond it, shape (tilts, losses); the last node is
-    beyond.
-    """
-    cuts = np.clip(np.searchsorted(law.losses, large, side="right"), 1, law.losses.size - 1)
-    inner, place = np.unique(cuts, return_inverse=True)
-    starts = np.append(0, inner)
-    exponent = tilts * law.losses + np.log(np.maximum(law.mass, _FAINT))
-    peak = np.maximum.reduceat(exponent, starts, axis=1)
-    inside = np.exp(exponent - np.repeat(peak, np.diff(np.append(starts, law.losses.size)), axis=1))
-    parts = peak + np.log(np.add.reduceat(inside, starts, axis=1))
-    up_to, beyond = (np.logaddexp.accumulate(each, axis=1) for each in (parts, parts[:, ::-1]))
-    return up_to[:, place], beyond[:, ::-1][:, place + 1]
-
-
-def up_to(laws: Laws, large: float) -> list[tuple[LossPMF, int]]:
-    """Return the finite losses that are at most ``large``."""
-    return [
-        (replace(law, mass=np.where(law.losses > large, 0.0, law.mass), infinite=0.0), steps) for law, steps in laws
-    ]
-
-
-def large_share(laws: Laws, split: Split) -> float:
-    """Return a bound on the tilted mass of :func:`composed_beyond`: the expected number of losses beyond ``large``."""
-    expected = sum(steps * float(tilted(law, split.tilt_beyond)[law.losses > split.large].sum()) for law, steps in laws)
-    return max(min(expected * (1.0 + 1e-9), 1.0), _FAINT)
-
-
-def composed_beyond(laws: Laws, split: Split, win: Window) -> ComposedLoss:
-    """Return the part of the composition in which some step has a loss beyond ``large``: a difference of two products
-    (F4).
-
-    ``win``: leaves out 1e-10 of its mass on either side.
-    """
-    tilt, share = split.tilt_beyond, large_share(laws, split)
-    unit, rounding, large_rounding = 8 * EPS * math.log2(win.size), 0.0, 0.0
-    frequency = np.arange(win.size // 2 + 1, dtype=np.int64)
-    # Both products; log and bound of their ratio less 1; a bound on both products; T / |φ| and T · (large mass) / |φ|.
-    whole, below = np.ones((2, frequency.size), dtype=np.complex128)
-    log_ratio = np.zeros(frequency.size, dtype=np.complex128)
-    ratio, log_bound, steps, large_steps = np.zeros((4, frequency.size))
-    for law, count in laws:
-        weights = tilted(law, tilt)
-        large = np.where(law.losses > split.large, weights, 0.0)
-        rounding += count * _mass_rounding(law.mass, weights)
-        large_rounding += count * _mass_rounding(law.mass, large)
-        few, many = (fft.rfft(_folded(law, part, win.size))[frequency] for part in (large, weights - large))
-        padded = np.maximum(np.abs(many), np.abs(many + few)) + unit
-        log_bound = log_bound + count * np.log(padded)
-        seen = log_bound > _LOG_UNCHARGED
-        few, many, padded, frequency = few[seen], many[seen], padded[seen], frequency[seen]
-        steps, large_steps = steps[seen] + count / padded, large_steps[seen] + count * large.sum() / padded
-        with np.errstate(all="ignore"):  # where ``many`` is 0 the ratio is infinite, and not used
-            ratio = ratio[seen] + count * np.abs(few / many)
-            log_ratio = log_ratio[seen] + count * complex_log1p(few / many)
-        whole, below = whole[seen] * (many + few) ** count, below[seen] * many**count
-        log_bound = log_bound[seen]
-    small = np.where(ratio < 0.5, log_ratio, 0.0)
-    # e^z - 1, accurate relative to z
-    gain = np.expm1(small.real) * np.cos(small.imag) - 2.0 * np.sin(0.5 * small.imag) ** 2
-    gain = gain + 1j * np.exp(small.real) * np.sin(small.imag)
-    value = np.where(ratio < 0.5, below * gain, whole - below)
-    error = 2 * unit * float(np.linalg.norm(np.exp(log_bound) * large_steps * (1.0 + 2.0 * steps))) + 1e-25 * share
-    error += 2 * share * (OUTSIDE + math.expm1(rounding)) + large_rounding * math.exp(rounding)
-    return _composed_loss(laws, tilt, win, frequency, value, error)
+    return Split(float(law.losses[best]), float(chosen[0]), float(chosen[1]), near)

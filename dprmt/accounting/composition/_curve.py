@@ -55,13 +55,6 @@ class EpsilonAtDelta:
             return above + drift if above > 0 else above
         return max(curve.epsilon_below(self.delta) - drift, 0.0)
 
-    def chernoff(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
-        """Return the upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known."""
-        if infinite >= self.delta:
-            return math.inf
-        epsilon = (log_bound - math.log(self.delta - infinite)) / tilt
-        return max(epsilon + 1e-12 * abs(epsilon) + drift, 0.0)
-
     def is_within(self, lower: float, upper: float, tolerance: float) -> bool:
         """Return whether the ends are no further apart than asked: absolutely up to 1, relatively beyond."""
         return upper < math.inf and upper - lower <= tolerance * max(1.0, upper)
@@ -90,11 +83,6 @@ class DeltaAtEpsilon:
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]
 
-    def chernoff(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
-        """See :class:`EpsilonAtDelta`."""
-        exponent = log_bound - tilt * (self.epsilon - drift)
-        return min(infinite + math.exp(min(exponent + 1e-12 * abs(tilt * self.epsilon), 0.0)), 1.0)
-
     def is_within(self, lower: float, upper: float, tolerance: float) -> bool:
         """Compare relatively, down to the least number that is resolved; see :class:`EpsilonAtDelta`."""
         return upper - lower <= tolerance * upper or upper <= LEAST_DELTA
@@ -116,22 +104,26 @@ Question = EpsilonAtDelta | DeltaAtEpsilon
 
 
 class DeltaCurve:
-    """δ(ε) on the grid of a composed loss, with its error bound, relative to a reference loss."""
+    """δ(ε) on the grid of a composed loss, with its error bound, relative to a reference loss.
 
-    def __init__(self, loss: ComposedLoss, around: float) -> None:
-        keep = loss.tilt * (loss.losses - around) > -80.0
+    ``beyond``: another part of the loss, on the same grid.
+    """
+
+    def __init__(self, loss: ComposedLoss, around: float, beyond: ComposedLoss | None = None) -> None:
+        parts = [loss] if beyond is None else [loss, beyond]
+        self.log_unit = max(part.log_scale - part.tilt * around for part in parts)
+        log_growth = np.array([part.log_scale - part.tilt * loss.losses - self.log_unit for part in parts])
+        keep = log_growth.max(axis=0) < 80.0
         keep[-1] = True
-        self.nodes = loss.losses[keep]
-        self.log_unit = loss.log_scale - loss.tilt * around
-        growth = np.exp(np.minimum(-loss.tilt * (self.nodes - around), 700.0))
-        weight = loss.mass[keep] * growth
+        self.nodes, growth = loss.losses[keep], np.exp(np.minimum(log_growth[:, keep], 700.0))
+        weight = sum(part.mass[keep] * each for part, each in zip(parts, growth, strict=True))
         # For ε just left of node j: δ(ε) = e^{log_unit} · (mass_above[j] - e^{ε - nodes[j]} · discounted[j]).
         self.mass_above = np.cumsum(weight[::-1])[::-1]
         self.discounted = discounted_suffix_sums(weight, self.nodes)
         self.at_nodes = self.mass_above - self.discounted
-        kappa = math.exp(log_kappa(np.asarray(loss.tilt)))
-        self.error = loss.error * kappa * growth + EPS * loss.losses.size * self.mass_above
-        self.infinite = loss.infinite
+        errors = np.array([part.error * math.exp(log_kappa(np.asarray(part.tilt))) for part in parts])
+        self.error = errors @ growth + EPS * loss.losses.size * self.mass_above
+        self.infinite = sum(part.infinite for part in parts)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """Lower and upper bound of the discrete loss's δ(ε)."""
@@ -186,38 +178,6 @@ class DeltaCurve:
 
     def _relative(self, delta: float) -> float:
         return math.exp(min(max(math.log(delta) - self.log_unit, -700.0), 700.0))
-
-
-class SumOfCurves:
-    """δ(ε) of two parts of a loss, as a :class:`DeltaCurve`."""
-
-    def __init__(self, *parts: DeltaCurve) -> None:
-        self.parts = parts
-
-    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """Bound δ as :meth:`DeltaCurve.delta_bounds`."""
-        lower, upper = zip(*(part.delta_bounds(epsilon) for part in self.parts), strict=True)
-        return sum(lower), min(sum(upper), 1.0)
-
-    def epsilon_above(self, delta: float) -> float:
-        """Bound ε as :meth:`DeltaCurve.epsilon_above`."""
-        return self._crossing(delta, 1)
-
-    def epsilon_below(self, delta: float) -> float:
-        """Bound ε as :meth:`DeltaCurve.epsilon_below`."""
-        return self._crossing(delta, 0)
-
-    def _crossing(self, delta: float, end: int) -> float:
-        """Halve cells: below ``delta`` is the ``end`` of the bounds on δ right of the answer, above it left of it."""
-        low, high = 0.0, max(float(part.nodes[-1]) for part in self.parts)
-        if self.delta_bounds(low)[end] <= delta:
-            return 0.0
-        if self.delta_bounds(high)[end] > delta:
-            return high if end == 0 else math.inf
-        while high - low > 1e-10 * high:
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if self.delta_bounds(middle)[end] <= delta else (middle, high)
-        return high if end else low
 
 
 def discounted_suffix_sums(values: Array, nodes: Array) -> Array:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.fft import next_fast_len
 
 from dprmt.accounting.basics import Direction, PrivacyBounds, Side, graded_indices, resolvable
 from dprmt.accounting.composition._compose import (
     EPS,
     ComposedLoss,
     Split,
+    Window,
     best_split,
     best_tilt,
-    chernoff,
     composed,
-    composed_beyond,
-    large_share,
     log_chernoff,
-    log_kappa,
     some_of,
     step_scale,
-    up_to,
     window,
 )
 from dprmt.accounting.composition._curve import (
@@ -33,7 +30,6 @@ from dprmt.accounting.composition._curve import (
     DeltaCurve,
     OneStepCurve,
     Question,
-    SumOfCurves,
     one_step_scale,
 )
 from dprmt.accounting.composition._loss_grid import Laws, discretize_step, laws_of_steps, resolved_range
@@ -81,6 +77,8 @@ class CoarsePass:
         Relevant scale of one step's loss: the unit of meshes.
     total_variation : float
         A bound on the total variation of all steps.
+    near : float
+        The ε asked about, or the one that Chernoff's bounds prove.
     split : Split or None
         Where to compose large losses separately.
     """
@@ -90,6 +88,7 @@ class CoarsePass:
     tilt: float
     scale: float
     total_variation: float
+    near: float = 0.0
     split: Split | None = None
 
 
@@ -109,15 +108,6 @@ class Level:
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = loss_drift(schedule)
         self.work = sum(_WORK_OF_EPOCHS for step, _ in schedule if step.steps > 1)
-
-    @property
-    def at_most(self) -> float:
-        """Chernoff's bound on the answer; ∞ where steps differ."""
-        assert self.question is not None
-        if len(self.coarse.laws) > 1:
-            return math.inf
-        ((law, steps),), tilt = self.coarse.laws, self.coarse.tilt
-        return self.question.chernoff(*chernoff(law, steps, tilt), tilt, self.drift)
 
     @property
     def farthest(self) -> float:
@@ -140,15 +130,8 @@ class Level:
             mesh = resolvable(_MESH_OF_ONE * 2.0**-self.level * scale, ends[1])
             index = graded_indices(*ends, mesh, scale)
             return OneStepCurve(discretize_step(pair, index, mesh, side, to_infinity=True), side)
-        parts = self.composed(side)
-        if self.coarse.split is not None:
-            return SumOfCurves(*(DeltaCurve(part, self.coarse.split.near) for part in parts))
-        (loss,), question = parts, self.question
-        assert question is not None
-        if question.epsilon is not None or not loss.tilt:
-            return DeltaCurve(loss, question.epsilon or 0.0)
-        around = (loss.log_scale + float(log_kappa(np.array(loss.tilt))) - math.log(question.small)) / loss.tilt
-        return DeltaCurve(loss, around)
+        loss, *beyond = self.composed(side)
+        return DeltaCurve(loss, self.coarse.near, *beyond)
 
     def composed(self, side: Side) -> list[ComposedLoss]:
         """Return the composed loss, in two parts where large losses are composed apart.
@@ -162,23 +145,23 @@ class Level:
             laws = laws_of_steps(self.pairs[side], coarse.ranges, mesh, _BULK * coarse.scale, side, felt)
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
                 break
+            # The coarse laws are from above: for one from below their tilt may be far too large.
+            tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
+            parts, tilts = [laws], [min(tilt, _MOST_TILT / mesh)]
             if split is not None:
-                tilt, few = split.tilt, up_to(laws, split.large)
-                windows = [window(few, tilt), window(laws, split.tilt_beyond, large_share(laws, split))]
-            else:
-                # The coarse laws are from above: for one from below their tilt may be far too large.
-                tilt, few = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question), laws
-                tilt = min(tilt, _MOST_TILT / mesh)
-                windows = [window(laws, tilt)]
-            longest = max(each.size for each in windows)
-            if longest > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
-                mesh *= 1.1 * longest / _MOST_POINTS
+                parts, tilts = list(split.parts(laws, side)), [split.tilt, split.tilt_beyond]
+            windows = [window(part, each) for part, each in zip(parts, tilts, strict=True)]
+            first, last = min(each.first for each in windows), max(each.first + each.size for each in windows)
+            if last - first > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
+                mesh *= 1.1 * (last - first) / _MOST_POINTS
                 continue
-            self.work += sum(each.size for each in windows) * len(laws)
-            parts = [composed(few, tilt, windows[0])]
-            return parts if split is None else [*parts, composed_beyond(laws, split, windows[1])]
+            win = Window(first, next_fast_len(last - first, real=True))
+            self.work += win.size * sum(len(part) for part in parts)
+            loss, *beyond = [composed(part, each, win) for part, each in zip(parts, tilts, strict=True)]
+            more = math.log(laws[0][1])  # of each step's large losses
+            return [loss, *(replace(each, log_scale=each.log_scale + more) for each in beyond)]
         nothing = np.zeros(1)
-        return [ComposedLoss(nothing, nothing, 0.0, 0.0, float(side == "upper"), 0.0)] * (1 if split is None else 2)
+        return [ComposedLoss(nothing, nothing, 0.0, 0.0, float(side == "upper"), 0.0)]
 
 
 def _mesh(level: float, coarse: CoarsePass) -> float:
@@ -261,12 +244,12 @@ def coarse_pass(pairs: Pairs, question: Question | None, tail: float) -> CoarseP
         tilt, split, near = _chosen(laws, question)
     scale = step_scale(laws, tilt)
     if split is not None:
-        scale = min(scale, step_scale(up_to(laws, split.large), split.tilt))
+        scale = min(scale, step_scale(split.parts(laws)[0], split.tilt))
     if len(pairs) == 1 and pairs[0][1] == 1:
         scale = one_step_scale(laws[0][0], question.small)
         if question.epsilon is not None:  # the loss asked about, unless δ is decided before
             scale = min(scale, max(near, one_step_scale(laws[0][0], max(question.small, 0.01))))
-    return CoarsePass(laws, ranges, tilt, scale, variation, split)
+    return CoarsePass(laws, ranges, tilt, scale, variation, near, split)
 
 
 def _chosen(laws: Laws, question: Question | None) -> tuple[float, Split | None, float]:
@@ -362,14 +345,14 @@ def intersection(
 
 
 def _solve_at_level(at: Level, enough: float) -> dict[Side, float]:
-    """Return both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
+    """Return both answers, or only the upper one where that is ``enough``."""
     assert at.question is not None
     question = at.question
     if at.coarse.total_variation <= question.delta * (1.0 - 1e-9):  # even δ(0) is no larger
         return {"upper": 0.0, "lower": 0.0}
-    upper, least = at.at_most, 0.0
+    upper, least = math.inf, 0.0
     if question.epsilon is not None:
-        upper, least = min(upper, at.beyond(question.epsilon)), LEAST_DELTA
+        upper, least = at.beyond(question.epsilon), LEAST_DELTA
     if 0.0 < enough < math.inf and upper <= enough:
         return {"upper": max(upper, least)}
     if question.epsilon is not None and question.epsilon >= at.farthest:

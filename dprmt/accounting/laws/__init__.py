@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf, chi2_mixture_sf
 from dprmt.accounting.laws._envelope import envelope_cdf
-from dprmt.accounting.laws._gamma_mixture import Focus, GammaMixture, NormRatioBins
+from dprmt.accounting.laws._gamma_mixture import GammaMixture, NormRatioBins
 from dprmt.accounting.laws._laws import ExactLaw, NormLaw, RankOneLaw
 from dprmt.accounting.laws._norms import (
     Analysis,
@@ -20,7 +20,6 @@ __all__ = [
     "Analysis",
     "ExactLaw",
     "ExactNorms",
-    "Focus",
     "GammaMixture",
     "HutchPlusPlus",
     "Hutchinson",

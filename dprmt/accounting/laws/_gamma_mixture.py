@@ -41,18 +41,6 @@ class GammaMixture:
             kept[dof] = kept.get(dof, 0.0) + mass
         return cls(tuple(kept), tuple(kept.values()))
 
-    def coarser(self, ratio: float = 1.4) -> GammaMixture:
-        """Merge components: each joins one with fewer degrees of freedom, by at most ``ratio``."""
-        dof: list[int] = []
-        weight: list[float] = []
-        for nu, mass in zip(self.dof, self.weight, strict=True):
-            if dof and nu <= ratio * dof[-1]:
-                weight[-1] += mass
-            else:
-                dof.append(nu)
-                weight.append(mass)
-        return GammaMixture(tuple(dof), tuple(weight))
-
     def cdf(self, x: Array) -> Array:
         """Evaluate P(X ≤ x)."""
         return self._mixed(lambda a: gammainc(a, a * x))
@@ -75,17 +63,6 @@ class GammaMixture:
 
         return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
 
-    def between(self, edges: Array) -> tuple[Array, Array]:
-        """Compute :meth:`increments` between increasing edges, evaluating each edge once."""
-        middle = int(np.searchsorted(edges, 1.0, side="right"))
-
-        def difference(shape: float, a: float) -> Array:
-            up = np.diff(gammainc(shape, a * edges[:middle]))
-            down = -np.diff(gammaincc(shape, a * edges[max(middle - 1, 0) :]))
-            return np.maximum(np.concatenate([up, down]), 0.0)
-
-        return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
-
     def lower_quantile(self, tail: float) -> float:
         """Return a value that X falls below with probability at most ``tail``."""
         return min(float(gammaincinv(a, share)) / a for a, share in self._shares(tail))
@@ -104,27 +81,6 @@ class GammaMixture:
         parts = [mass * component(nu / 2) for nu, mass in zip(self.dof, self.weight, strict=True)]
         value: Array = np.sum(parts, axis=0)
         return value
-
-
-@dataclass(frozen=True)
-class Focus:
-    """Range of X that decides an answer and gets as many bins again.
-
-    Attributes
-    ----------
-    probability : float
-        Probability of squared-norm ratios below the deciding one.
-    factor : float
-        Factor by which other relevant probabilities differ from it.
-    """
-
-    probability: float
-    factor: float
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The probabilities between which the answer is decided."""
-        return self.probability / self.factor, min(self.probability * self.factor, 0.5)
 
 
 @dataclass(frozen=True)
@@ -171,13 +127,14 @@ class NormRatioBins:
         little to its right (B4), and where the mean is unknown to the right end. The mass ``below`` goes to the left
         end of the first bin.
         """
-        x = np.where(np.isfinite(self.mean), np.maximum(self._center(convex_from), self.left), self.right)
+        x = np.where(
+            np.isfinite(self.mean), np.maximum(self.center(curvature(self.left, convex_from)), self.left), self.right
+        )
         x = np.concatenate([self.left[:1], x])
         return _merge(x, np.concatenate([[self.below], self.mass]))
 
-    def _center(self, convex_from: float | Array) -> Array:
+    def center(self, rate: Array) -> Array:
         """Bound (1/ρ) log E e^{ρX} from above in each bin, by Hoeffding's lemma; the mean where ρ = 0 (B4)."""
-        rate = curvature(self.left, convex_from)
         spread = np.where(rate > 0.0, self.right - self.left, 0.0)
         with np.errstate(invalid="ignore", over="ignore"):
             center = self.mean + rate * spread**2 / 8
@@ -208,28 +165,16 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
     return values[keep], total[keep]
 
 
-def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | None = None) -> Array:
+def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float) -> Array:
     """Space bin ends logarithmically, from the ``tail`` quantile of the law to ``right_end``."""
-    start = max(law.lower_quantile(tail), 1e-290)
-    if focus is None:
-        return np.geomspace(start, right_end, bins + 1)
-    low, high = (min(max(law.lower_quantile(end), start), right_end) for end in focus.ends)
-    if not low < high:
-        return np.geomspace(start, right_end, bins + 1)
-    everywhere, there = np.geomspace(start, right_end, bins + 1), np.geomspace(low, high, bins + 1)
-    return np.unique(np.concatenate([everywhere, there]))
+    return np.geomspace(max(law.lower_quantile(tail), 1e-290), right_end, bins + 1)
 
 
-def bins_of_mixture(law: GammaMixture, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
+def bins_of_mixture(law: GammaMixture, number: int, tail: float) -> NormRatioBins:
     """Return a mixture of χ²(ν)/ν in bins that reach to ∞."""
-    edges = bin_edges(law, tail, number, law.upper_quantile(1e-9), focus)
-    left, right = edges, np.append(edges[1:], np.inf)
-    return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, edges[0]))
-
-
-def left_tail(law: GammaMixture, x: float) -> float:
-    """Return the probability of X below x."""
-    return float(law.cdf(np.array([x]))[0])
+    left = bin_edges(law, tail, number, law.upper_quantile(1e-9))
+    right = np.append(left[1:], np.inf)
+    return bins_from_moments(left, right, *law.increments(left, right), float(law.cdf(left[0])))
 
 
 def bins_from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:

@@ -12,13 +12,11 @@ from dprmt.accounting.basics import Array
 from dprmt.accounting.laws._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_switch
 from dprmt.accounting.laws._gamma_mixture import (
     LARGEST_DOF,
-    Focus,
     GammaMixture,
     NormRatioBins,
     bin_edges,
     bins_from_moments,
     bins_of_mixture,
-    left_tail,
 )
 from dprmt.accounting.laws._sketch import Head, probe_copies
 
@@ -31,8 +29,6 @@ class NormLaw:
 
     is_exact: ClassVar[bool] = False
     """Whether X = 1."""
-    is_stochastic: ClassVar[bool] = False
-    """Whether X exceeds it in the stochastic order; else expectations of convex functions are what it bounds."""
 
     @property
     def fewest(self) -> int:
@@ -40,21 +36,11 @@ class NormLaw:
         raise NotImplementedError
 
     @property
-    def left_tail(self) -> GammaMixture:
-        """A law whose quantiles estimate how small X gets; nothing is certified by them."""
-        return GammaMixture.single(self.fewest)
-
-    @property
     def convex_mixture(self) -> GammaMixture | None:
         """The law that no spectrum exceeds in E g(X), g convex; None where it is not of that kind."""
         return None
 
-    @property
-    def envelope(self) -> NormLaw | None:
-        """A law that X exceeds in the stochastic order, for all spectra without a sketch; None where none is known."""
-        return None
-
-    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
+    def bins(self, number: int, tail: float) -> NormRatioBins:
         """Return the law in bins, of which ``tail`` may be cut off on the left."""
         raise NotImplementedError
 
@@ -65,14 +51,11 @@ class ExactLaw(NormLaw):
 
     is_exact: ClassVar[bool] = True
 
-    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
+    def bins(self, number: int, tail: float) -> NormRatioBins:
         """Return one bin."""
-        del number, tail, focus
+        del number, tail
         one = np.ones(1)
         return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
-
-
-_FAR_BELOW_ONE = 1e-3  # below such squared-norm ratios, ratios above 1 need little precision
 
 
 @dataclass(frozen=True)
@@ -83,8 +66,6 @@ class EnvelopeLaw(NormLaw):
     incomplete gamma functions lose their relative accuracy in the tails of larger shapes.
     """
 
-    is_stochastic: ClassVar[bool] = True
-
     probes: int
     rank: int | None = None
 
@@ -93,29 +74,22 @@ class EnvelopeLaw(NormLaw):
         """See :class:`NormLaw`."""
         return self.probes
 
-    @property
-    def envelope(self) -> EnvelopeLaw:
-        """See :class:`NormLaw`."""
-        return self
-
-    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
+    def bins(self, number: int, tail: float) -> NormRatioBins:
         """See :class:`NormLaw`."""
         rank = None if self.rank is not None and self.probes * self.rank > LARGEST_DOF else self.rank
         law = GammaMixture.single(self.probes)
         if rank == 1:
-            return bins_of_mixture(law, number, tail, focus)
-        edges = bin_edges(law, tail, number, 1.0, focus)
+            return bins_of_mixture(law, number, tail)
+        edges = bin_edges(law, tail, number, 1.0)
         left, right = edges[:-1], edges[1:]
         mass, first_moment = law.increments(left, right)
         if rank is None:
             one, rest = np.ones(1), np.array([gammaincc(self.probes / 2, self.probes / 2)])
             parts = [(left, right, mass, first_moment), (one, one, rest, rest)]
         else:
-            in_a_tail = focus is not None and law.lower_quantile(focus.ends[1]) < _FAR_BELOW_ONE
-            beyond = _beyond_one(self.probes, rank, number // 8 if in_a_tail else number)
-            parts = [(left, right, mass, first_moment), *beyond]
+            parts = [(left, right, mass, first_moment), *_beyond_one(self.probes, rank, number)]
         left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))
-        found = bins_from_moments(left, right, mass, first_moment, left_tail(law, edges[0]))
+        found = bins_from_moments(left, right, mass, first_moment, float(law.cdf(edges[0])))
         return found if rank is None else replace(found, margin=ENVELOPE_MARGIN)
 
 
@@ -150,14 +124,9 @@ class RankOneLaw(NormLaw):
         """See :class:`NormLaw`: (T3)."""
         return GammaMixture.single(self.probes)
 
-    @property
-    def envelope(self) -> EnvelopeLaw:
+    def bins(self, number: int, tail: float) -> NormRatioBins:
         """See :class:`NormLaw`."""
-        return EnvelopeLaw(self.probes)
-
-    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
-        """See :class:`NormLaw`."""
-        return bins_of_mixture(self.convex_mixture, number, tail, focus)
+        return bins_of_mixture(self.convex_mixture, number, tail)
 
 
 @dataclass(frozen=True)
@@ -177,6 +146,6 @@ class SketchedLaw(NormLaw):
         """See :class:`NormLaw`: (H4)."""
         return GammaMixture.of_copies(self.probes, *probe_copies(*self.head))
 
-    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
+    def bins(self, number: int, tail: float) -> NormRatioBins:
         """See :class:`NormLaw`."""
-        return bins_of_mixture(self.convex_mixture, number, tail, focus)
+        return bins_of_mixture(self.convex_mixture, number, tail)

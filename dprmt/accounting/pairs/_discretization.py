@@ -17,9 +17,7 @@ from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regre
 from dprmt.accounting.pairs._pairs import LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
-_SPARE = 0.5  # share of a height to drop: dropping all would leave nothing at larger losses
-_NO_GAP = 1e-9  # relative distance below which a cell's mean is a node, up to rounding
-_CANCELLED, _SLOPE_ROUNDING = 0.5, 16 * float(np.finfo(np.float64).eps)  # thresholds for a slope that mostly cancels
+_EPS = float(np.finfo(np.float64).eps)
 _MOST_DRIFT = 1e-12  # largest relative shift of E u to the wrong side by rounding
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
@@ -85,11 +83,12 @@ def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
 
 def connect_the_dots(losses: Array, cells: LossCells) -> Array:
     """Return the masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
-    return _dots(cells.p, _left_share(losses, cells, "upper"))
+    left = cells.p * _left_share(losses, cells, "upper")
+    return np.append(left, 0.0) + np.append(0.0, cells.p - left)
 
 
 def from_below(
-    index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0, at_nodes: Array | None = None
+    index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0, at_nodes: Array | float = 0.0
 ) -> LossPMF:
     """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
 
@@ -97,9 +96,9 @@ def from_below(
     Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
     dropped.
     """
-    beyond = np.zeros(index.size) if at_nodes is None else at_nodes.copy()
-    beyond[-1] += cells.p_above
     first = min(int(np.searchsorted(index * mesh, -_LARGE_LOSS)), index.size - 2)
+    beyond = np.zeros(index.size) + at_nodes
+    beyond[-1] += cells.p_above
     index, beyond = index[first:], beyond[first:]
     losses = index * mesh + offset
     cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
@@ -118,11 +117,15 @@ def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array
     ``at_nodes``: mass that lies at the nodes.
     """
     dots = at_nodes.copy()
-    dots[..., 1:] += mass * share
-    dots[..., :-1] += mass * (1.0 - share)  # to what drops takes away no rounding of the whole mass is added
-    slope = _pulled_down_slopes(dots, width, mass, share)
-    steps = np.concatenate([np.zeros_like(dots[..., :1]), slope, dots.sum(axis=-1, keepdims=True)], axis=-1)
-    return np.maximum(np.diff(steps), 0.0)
+    dots[1:] += mass * share
+    dots[:-1] += mass * (1.0 - share)  # to what drops takes away no rounding of the whole mass is added
+    # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
+    # slopes, which are kept between 0 and the total mass.
+    chord_slope = np.cumsum(dots)[:-1]
+    slope = chord_slope - np.diff(drops(mass * width, share)) / width
+    slope = np.where(slope < 0.5 * chord_slope, slope - 16 * _EPS * chord_slope, slope)  # mostly cancelled: rounded
+    slope = np.clip(isotonic_regression(slope, width), 0.0, dots.sum())
+    return np.maximum(np.diff(np.concatenate([[0.0], slope, [dots.sum()]])), 0.0)
 
 
 def _left_share(losses: Array, cells: LossCells, side: Side) -> Array:
@@ -153,43 +156,10 @@ def _check_drift(beyond: Array, losses: Array, cells: LossCells) -> None:
         )
 
 
-def _dots(mass: Array, left_share: Array) -> Array:
-    left = mass * left_share
-    dots = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
-    dots[..., :-1] += left
-    dots[..., 1:] += mass - left
-    return dots
-
-
-def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) -> Array:
-    """Return slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
-    # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
-    # slopes, which are kept between 0 and the total mass. Equation (D2).
-    total = dots.sum(axis=-1, keepdims=True)
-    chord_slope = np.cumsum(dots, axis=-1)[..., :-1]
-    height = _after_zero(np.cumsum(chord_slope * width, axis=-1))
-    drop = drops(mass * width, share, height)
-    slope = chord_slope - np.diff(drop) / width
-    slope = np.where(slope < _CANCELLED * chord_slope, slope - _SLOPE_ROUNDING * chord_slope, slope)
-    convex = slope.reshape(-1, width.size)
-    for row in np.flatnonzero((np.diff(convex) < 0.0).any(axis=-1)):
-        convex[row] = isotonic_regression(convex[row], width)
-    return np.clip(slope, 0.0, total)
-
-
-def _after_zero(values: Array) -> Array:
-    return np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1)
-
-
-def _before_zero(values: Array) -> Array:
-    return np.concatenate([values, np.zeros_like(values[..., :1])], axis=-1)
-
-
-def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
+def drops(moment: Array, share: Array) -> Array:
     """Compute how far V lies below U at each node, so that it lies below U in every cell (D2).
 
-    For n cells ``moment`` is mass · width and ``share`` belongs to the right node. With U's ``height`` at the nodes,
-    the last of them is spared if possible.
+    For n cells ``moment`` is mass · width and ``share`` belongs to the right node.
     """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that
@@ -198,23 +168,12 @@ def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
     # goes to the right node, whose height over the tangent from the left always suffices, unless the left node
     # alone has room on both sides.
     gap = moment * share * (1.0 - share)
-    over_left, over_right = _after_zero(moment * (1.0 - share)), _before_zero(moment * share)
-    room = np.minimum(over_left, over_right)
-    base = np.maximum(_before_zero(gap), _after_zero(gap))
-    base = np.minimum(base, 0.5 * room)
-    lack = np.maximum(gap - share * base[..., 1:] - (1.0 - share) * base[..., :-1], 0.0)
+    room = np.minimum(np.append(0.0, moment * (1.0 - share)), np.append(moment * share, 0.0))
+    base = np.minimum(np.maximum(np.append(gap, 0.0), np.append(0.0, gap)), 0.5 * room)
+    lack = np.maximum(gap - share * base[1:] - (1.0 - share) * base[:-1], 0.0)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        right = np.where(lack > 0, base[..., 1:] + lack / share, 0.0)
-        left = np.where(lack > 0, base[..., :-1] + lack / (1.0 - share), 0.0)
-    to_left = (left <= room[..., :-1]) & ((right > room[..., 1:]) | (room[..., :-1] > room[..., 1:]))
-    # A drop at the end of the law changes its mean of u, to first order; one inside only narrows the law. With a
-    # node at the commonest loss the last cell lies beside it.
-    if height is not None:
-        to_left |= left <= _NO_GAP * height[..., :-1]  # its mean is its left node, up to rounding
-        seen = (gap > 0.0) & (gap > _NO_GAP * np.max(gap, axis=-1, keepdims=True))
-        end = gap.shape[-1] - 1 - np.argmax(seen[..., ::-1], axis=-1)[..., None]
-        at_end = [np.take_along_axis(values, end, -1) for values in (to_left, seen, left, height)]
-        spared = at_end[0] | (at_end[1] & (at_end[2] <= _SPARE * at_end[3]))
-        np.put_along_axis(to_left, end, spared, -1)
+        right = np.where(lack > 0, base[1:] + lack / share, 0.0)
+        left = np.where(lack > 0, base[:-1] + lack / (1.0 - share), 0.0)
+    to_left = (left <= room[:-1]) & ((right > room[1:]) | (room[:-1] > room[1:]))
     right, left = np.where(to_left, 0.0, right), np.where(to_left, left, 0.0)
-    return np.maximum(base, np.maximum(_after_zero(right), _before_zero(left)))
+    return np.maximum(base, np.maximum(np.append(0.0, right), np.append(left, 0.0)))

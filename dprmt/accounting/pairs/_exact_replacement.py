@@ -14,12 +14,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._pairs import ROWS_AT_A_TIME, LossCells, interval_masses
+from dprmt.accounting.pairs._pairs import LossCells, cells_with_misses, interval_masses, inverse, row_blocks
 
 _BEYOND = 39.0  # standard deviations from the last mean: the normal law's tail is 0 there in double precision
-_SPACING = 0.05
-_MOST_NEWTON_STEPS = 12
-_CLOSE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,7 @@ class SubsampledMixture:
     def _log_ratio(self, x: Array) -> tuple[Array, Array]:
         """Log of P's density over N(0, 1)'s, and its derivative."""
         value, slope = np.empty(x.size), np.empty(x.size)
-        for start in range(0, x.size, ROWS_AT_A_TIME):
-            rows = slice(start, start + ROWS_AT_A_TIME)
+        for rows in row_blocks(x.size):
             exponent = self._means * x[rows, None] - self._means**2 / 2 + self._log_weights
             peak = exponent.max(axis=1)
             each = np.exp(exponent - peak[:, None])
@@ -81,41 +77,16 @@ class SubsampledMixture:
         if self.is_replacement and self.size == 1:
             mean = self._means[1:]
             return replacement_thresholds(nodes, mean, self.sample_rate), np.zeros(nodes.size)
-        grid, table = self._table
-        inside = (nodes > table[0]) & (nodes < table[-1])
-        t = np.where(nodes <= table[0], -np.inf, np.inf)
-        miss = np.zeros(nodes.size)
-        t[inside], miss[inside] = self._solved(nodes[inside], grid, table)
-        return np.maximum.accumulate(t), miss
+        t, miss = inverse(self._loss, *self._table, nodes)
+        return np.maximum.accumulate(t), miss if self.is_charged else np.zeros(nodes.size)
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
         """Outcomes beyond which there is no mass, and their losses."""
         last = float(self._means[-1]) + _BEYOND
         first = -last if self.is_replacement else -_BEYOND
-        grid = np.linspace(first, last, math.ceil((last - first) / _SPACING) + 1)
+        grid = np.linspace(first, last, math.ceil(20 * (last - first)) + 1)
         return grid, np.maximum.accumulate(self._loss(grid)[0])
-
-    def _solved(self, target: Array, grid: Array, table: Array) -> tuple[Array, Array]:
-        """Solve by Newton's method inside the cells of a table."""
-        right = np.clip(np.searchsorted(table, target), 1, table.size - 1)
-        low, high = grid[right - 1], grid[right]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.nan_to_num((target - table[right - 1]) / (table[right] - table[right - 1]), nan=0.5)
-        t = low + share * (high - low)
-        miss, active = np.empty(t.size), np.arange(t.size, dtype=np.int64)
-        for again in range(_MOST_NEWTON_STEPS):
-            value, slope = self._loss(t[active])
-            error = value - target[active]
-            miss[active] = np.abs(error)
-            moving = miss[active] > _CLOSE * np.maximum(np.abs(target[active]), 1.0)
-            active, error, slope = active[moving], error[moving], slope[moving]
-            if active.size == 0 or again == _MOST_NEWTON_STEPS - 1:
-                break
-            with np.errstate(divide="ignore", invalid="ignore"):
-                step = np.nan_to_num(error / slope, nan=0.0, posinf=0.0, neginf=0.0)
-            t[active] = np.clip(t[active] - step, low[active], high[active])
-        return t, miss
 
     def cells(self, nodes: Array) -> LossCells:
         """Return the masses between increasing loss nodes."""
@@ -123,25 +94,13 @@ class SubsampledMixture:
         ends = np.concatenate([[-np.inf], t, [np.inf]])
         present = self._masses(ends)
         absent = self._masses(-ends[::-1])[::-1] if self.is_replacement else interval_masses(ends)
-        missed = (
-            2.0 * (miss[1:] ** 2 + miss[:-1] ** 2) / np.diff(nodes) if self.is_charged else np.zeros(nodes.size - 1)
-        )
-        p, q = present[1:-1], absent[1:-1]
-        return LossCells(
-            p=p,
-            q=q,
-            p_below=float(present[0]),
-            q_below=float(absent[0] + q @ missed),
-            p_above=float(present[-1] + p @ missed),
-            q_above=float(absent[-1]),
-        )
+        return cells_with_misses(nodes, present, absent, miss)
 
     def _masses(self, ends: Array) -> Array:
         """Compute P's masses between outcomes."""
         weights, masses = np.exp(self._log_weights), np.empty(ends.size - 1)
-        for start in range(0, masses.size, ROWS_AT_A_TIME):
-            points = ends[start : start + ROWS_AT_A_TIME + 1, None] - self._means
-            masses[start : start + ROWS_AT_A_TIME] = interval_masses(points) @ weights
+        for rows in row_blocks(masses.size):
+            masses[rows] = interval_masses(ends[rows.start : rows.stop + 1, None] - self._means) @ weights
         return masses
 
 

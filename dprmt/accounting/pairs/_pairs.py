@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -103,6 +103,67 @@ def interval_masses(points: Array) -> Array:
     straddles = positive[1:] & ~positive[:-1]
     across = 1.0 - outer[1:] - outer[:-1]
     return np.where(straddles, across, difference)
+
+
+def row_blocks(size: int) -> Iterator[slice]:
+    """Iterate over consecutive rows, some at a time."""
+    for start in range(0, size, ROWS_AT_A_TIME):
+        yield slice(start, start + ROWS_AT_A_TIME)
+
+
+def inverse(
+    function: Callable[[Array], tuple[Array, Array]], grid: Array, table: Array, target: Array
+) -> tuple[Array, Array]:
+    """Find where an increasing function reaches each target, and by how much it misses the target there.
+
+    ``function``: returns values and derivatives. ``table``: its values at ``grid``. Returns: -∞ below the table and ∞
+    above it, and where the function steps across a target the right end of the step; nothing is missed there.
+    """
+    t, miss = np.where(target <= table[0], -np.inf, np.inf), np.zeros(target.size)
+    active = np.flatnonzero((target > table[0]) & (target < table[-1]))
+    right = np.clip(np.searchsorted(table, target), 1, table.size - 1)
+    low, high, rise = grid[right - 1], grid[right], table[right] - table[right - 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.nan_to_num((target - table[right - 1]) / rise, nan=0.5)
+    t[active] = (low + share * (high - low))[active]
+    for round_number in range(80):  # Newton's method, halving where it leaves a bracket, or does not converge
+        value, slope = function(t[active])
+        error = value - target[active]
+        miss[active] = np.abs(error)
+        above = error >= 0.0
+        high[active[above]], low[active[~above]] = t[active[above]], t[active[~above]]
+        is_open = miss[active] > 1e-12 * np.maximum(np.abs(target[active]), 1.0)
+        is_step = is_open & (high[active] - low[active] <= 4e-16 * np.maximum(np.abs(high[active]), 1.0))
+        t[active[is_step]], miss[active[is_step]] = high[active[is_step]], 0.0
+        is_open &= ~is_step
+        active, error, slope = active[is_open], error[is_open], slope[is_open]
+        if not active.size:
+            break
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = t[active] - error / slope
+        is_inside = (step > low[active]) & (step < high[active]) & (round_number < 12)
+        t[active] = np.where(is_inside, step, (low[active] + high[active]) / 2)
+    return t, miss
+
+
+def masses_between(value: Array, rest: Array) -> Array:
+    """Return the masses between thresholds, and outside them, of a falling curve and 1 minus it."""
+    step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
+    return np.concatenate([rest[:1], step, value[-1:]])
+
+
+def cells_with_misses(nodes: Array, present: Array, absent: Array, miss: Array) -> LossCells:
+    """Return the cells from masses between outcomes, and outside them, whose losses miss the nodes by so much (C7)."""
+    missed = 2.0 * (miss[1:] ** 2 + miss[:-1] ** 2) / np.diff(nodes)
+    p, q = present[1:-1], absent[1:-1]
+    return LossCells(
+        p=p,
+        q=q,
+        p_below=float(present[0]),
+        q_below=float(absent[0] + q @ missed),
+        p_above=float(present[-1] + p @ missed),
+        q_above=float(absent[-1]),
+    )
 
 
 class Step(Protocol):

@@ -1,23 +1,21 @@
 r"""One step of Poisson-subsampled Gaussian noise whose random sensitivity Z is public.
 
 P: (Z, (1-q) N(0,1) + q N(Z/σ, 1)) against Q: (Z, N(0,1)). The loss increases with the second coordinate for each
-value of Z: (A1) of ``docs/theory/randomized_clipping.md``. The tight analysis takes at each node the smaller one of two
-bounds that hold for every spectrum, (M1) and (M2), or charges once what the rank-one law lacks (T5).
+value of Z: (A1) of ``docs/theory/randomized_clipping.md``. The tight analysis takes at each node a bound that holds for
+every spectrum, (M1), or charges once what the rank-one law lacks (T5).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr, ndtr, ndtri
+from scipy.special import erfcx, ndtr, ndtri
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.laws import GammaMixture
 from dprmt.accounting.pairs._discretization import connect_the_dots
-from dprmt.accounting.pairs._pairs import ROWS_AT_A_TIME, LossCells, interval_masses
+from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, interval_masses, row_blocks
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,9 @@ class PublicPair:
         """Return the masses of the intervals between losses and beyond them, without and with the sample."""
         ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, self.sample_rate), [np.inf]])
         absent, present = np.empty((2, nodes.size + 1))
-        for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
-            rows = slice(start, start + ROWS_AT_A_TIME)
+        for rows in row_blocks(nodes.size + 1):
             with np.errstate(over="ignore"):
-                y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / self.shift + self.shift / 2
+                y = ratio[rows.start : rows.stop + 1, None] / self.shift + self.shift / 2
             absent[rows] = interval_masses(y) @ self.mass
             present[rows] = interval_masses(y - self.shift) @ self.mass
         return absent, present
@@ -103,9 +100,6 @@ def log_shift_ratio(loss: Array, sample_rate: float) -> Array:
 
 _SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
-_RELATIVE = 1e-12  # relative error of Φ(-x) for x < 38.5: x² roundings in the exponent, and some
-_UNDERFLOW = 1e-290
-_NOTHING = 1e-30  # no need to look for less
 
 
 @dataclass(frozen=True)
@@ -114,11 +108,9 @@ class TightPair:
 
     ``rank_one``: the rank-one law, every bin of which is spread to both ends (B4); its ``infinite`` is the probability
     of squared-norm ratios below the smallest atom.
-    ``exact_shift``: 1/σ, the shift where X = 1, if the envelope's law may be taken as well (M2); else 0.
     """
 
     rank_one: PublicPair
-    exact_shift: float = 0.0
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
@@ -127,11 +119,7 @@ class TightPair:
 
     def cells(self, nodes: Array) -> LossCells:
         """Return the masses between increasing loss nodes, all of them at nodes."""
-        return self.dominating(nodes, self.rank_one.cells(nodes))
-
-    def dominating(self, nodes: Array, cells: LossCells) -> LossCells:
-        """Return the same from the cells of the rank-one law."""
-        excess = self.excess(nodes)
+        cells, excess = self.rank_one.cells(nodes), self.excess(nodes)
         if not np.any(excess > 0.0):
             return cells
         unit = np.minimum(nodes, 0.0)
@@ -151,44 +139,34 @@ class TightPair:
         )
 
     def excess(self, nodes: Array) -> Array:
-        """Compute how far the smaller of both curves lies above the rank-one law's curve at each loss l (B3).
+        """Compute how far the convex majorant's curve lies above the rank-one law's curve at each loss l (M1).
 
         Units are e^{min(l, 0)}, as for all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
         """
         ratio = log_shift_ratio(nodes, self.rank_one.sample_rate)
         used = np.isfinite(ratio)
-        epsilon = np.abs(ratio[used])
-        total = self._envelope_excess(epsilon)
-        seen = total > _NOTHING
-        total[seen] = np.minimum(total[seen], self._majorant_excess(epsilon[seen]))
-        excess = np.zeros(nodes.size)
-        scale = np.exp(np.minimum(ratio[used], 0.0) - np.minimum(nodes[used], 0.0))
-        excess[used] = self.rank_one.sample_rate * scale * total
-        return excess
-
-    def _majorant_excess(self, epsilon: Array) -> Array:
-        """Compute E(ĥ_ε - h_ε)(X_1)."""
-        pair = self.rank_one
+        pair, epsilon = self.rank_one, np.abs(ratio[used])
         steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
         shift, mass = pair.shift[steep], pair.mass[steep]
         total = pair.infinite * np.maximum(_tangent_at_zero(epsilon) - 1.0, 0.0)
-        for start in range(0, epsilon.size if shift.size else 0, ROWS_AT_A_TIME):
-            part = slice(start, start + ROWS_AT_A_TIME)
+        for part in row_blocks(epsilon.size if shift.size else 0):
             total[part] += majorant_excess(epsilon[part], shift) @ mass
-        return total
+        excess = np.zeros(nodes.size)
+        scale = np.exp(np.minimum(ratio[used], 0.0) - np.minimum(nodes[used], 0.0))
+        excess[used] = pair.sample_rate * scale * total
+        return excess
 
-    def _envelope_excess(self, epsilon: Array) -> Array:
-        """Bound E[h_ε(1) - h_ε(X_1); X_1 > 1] from above by Jensen's inequality."""
-        pair, one = self.rank_one, self.exact_shift
-        beyond = pair.shift < one
-        mass = float(pair.mass[beyond].sum())
-        if one == 0.0 or mass == 0.0:
-            return np.full(epsilon.size, math.inf if one == 0.0 else 0.0)
-        here = _hockey_stick_bound(epsilon, one, 1.0) + _UNDERFLOW
-        if one > _SMALLEST_CONCAVE_SHIFT:
-            return mass * here
-        mean = math.sqrt(mass / float(pair.mass[beyond] @ pair.shift[beyond] ** -2.0))
-        return mass * np.maximum(here - _hockey_stick_bound(epsilon, mean, -1.0), _UNDERFLOW)
+    def fixed(self, scale: float, number: int, tail: float) -> AtomicPair:
+        """Return the pair at so many losses on either side, and the same whatever losses are asked for later."""
+        losses = spaced_losses(scale, self.loss_range(tail)[1], number)
+        nodes = np.concatenate([-losses[:0:-1], losses])
+        cells = self.cells(nodes)
+        return AtomicPair(
+            nodes,
+            np.append(cells.p_below, cells.p),
+            cells.p_above,
+            vanishing=cells.q_below - cells.p_below * math.exp(-nodes[0]),
+        )
 
     def crude_excess(self, largest_loss: float) -> float:
         """Return a bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
@@ -245,13 +223,6 @@ def _rise(offset: Array, at: Array) -> Array:
 def _hockey_stick(offset: Array, across: Array) -> Array:
     """Compute Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
     value: Array = ndtr(-offset) - _density(offset) * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
-    return value
-
-
-def _hockey_stick_bound(epsilon: Array, shift: float, sign: float) -> Array:
-    """Compute h_ε(x) at μ = ``shift``, rounded up or, with sign -1, down."""
-    offset = epsilon / shift - shift / 2
-    value: Array = _hockey_stick(offset, offset + shift) + sign * _RELATIVE * ndtr(-offset)
     return value
 
 
@@ -329,87 +300,12 @@ def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
     return float(left * (1.0 - to_b) / (1.0 - to_a * to_b)), float(right * (1.0 - to_a) / (1.0 - to_a * to_b))
 
 
-def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, total_variation: float) -> float:
-    """Return the probability to charge to an infinite loss per step, in both adjacency directions: q·η/(1 - q·TV).
-
-    ``total_variation``: upper bound on the total variation of the step before subsampling.
-    """
-    return slack_of_excess(tangent_excess(noise_multiplier, law.coarser()), sample_rate, total_variation)
-
-
 def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> float:
     """Compute the charge of (T5) per step for a bound η on the excess at every ε."""
     room = 1.0 - sample_rate * total_variation
     return min(1.0, sample_rate * eta / room) if room > 0 else 1.0
 
 
-@lru_cache(maxsize=256)
-def tangent_excess(noise_multiplier: float, law: GammaMixture) -> float:
-    """Return an upper bound on η = max_ε E[(tangent - h_ε)(X); X < x₀(ε)] under a law of X.
-
-    Returns: valid for every ε: between grid points by monotonicity of slope and inflection, beyond the last one by a
-    cruder bound.
-
-    Examples
-    --------
-    >>> 2.0e-8 < tangent_excess(0.5, GammaMixture.single(32)) < 2.4e-8
-    True
-    """
-    low = np.concatenate([np.linspace(0.0, 20.0, 101), np.geomspace(20.0, 1e4, 101)[1:]])
-    shift = np.sqrt(6.0 + 2.0 * np.sqrt(9.0 + low[-1] ** 2))
-    beyond = float(0.2 * shift * law.cdf(1.0 / (noise_multiplier * shift) ** 2))
-    low, high = low[:-1], low[1:]
-    for _ in range(12):  # halve the intervals that could still hold the maximum by more than a tenth
-        attained, bound = _excess_on_intervals(low, high, noise_multiplier, law)
-        loose = bound > 1.1 * np.max(attained)
-        if not np.any(loose):
-            break
-        settled = float(np.max(bound[~loose], initial=0.0))
-        middle = (low[loose] + high[loose]) / 2
-        low, high = np.concatenate([low[loose], middle]), np.concatenate([middle, high[loose]])
-        beyond = max(beyond, settled)
-    _, bound = _excess_on_intervals(low, high, noise_multiplier, law)
-    return float(max(np.max(bound), beyond)) * (1.0 + 1e-9)
-
-
-def _excess_on_intervals(low: Array, high: Array, noise_multiplier: float, law: GammaMixture) -> tuple[Array, Array]:
-    """Return the expected excess at the left end of each ε interval, and a bound over all of it (T6)."""
-    shift = np.sqrt(6.0 + 2.0 * np.sqrt(9.0 + np.stack([low, high]) ** 2))
-    inflection = 1.0 / (noise_multiplier * shift[0]) ** 2
-    slope = _steepest_slope(np.stack([low, high]), shift, noise_multiplier)
-    excess, reach = _expected_excess(low, inflection, slope[0], noise_multiplier, law)
-    return excess, excess + (slope[1] - slope[0]) * reach
-
-
-def _steepest_slope(epsilon: Array, shift: Array, noise_multiplier: float) -> Array:
-    """|h'_ε| at the inflection: (σ²/2) μ₀³ φ(ε/μ₀ - μ₀/2)."""
-    density = np.exp(-((epsilon / shift - shift / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
-    value: Array = noise_multiplier**2 / 2 * shift**3 * density
-    return value
-
-
-def _hockey_stick_of_shift(epsilon: Array, shift: Array) -> Array:
-    """Compute H_{e^ε}(N(μ,1) ‖ N(0,1)) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)."""
-    first = np.exp(log_ndtr(shift / 2 - epsilon / shift))
-    value: Array = first - np.exp(epsilon + log_ndtr(-shift / 2 - epsilon / shift))
-    return value
-
-
-def _expected_excess(
-    epsilon: Array, inflection: Array, slope: Array, noise_multiplier: float, law: GammaMixture
-) -> tuple[Array, Array]:
-    """Return upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε."""
-    # Left of x₀ the function h is concave, so replacing it by chords over bins bounds it from below.
-    fractions = np.append(0.0, np.linspace(0.0, 1.0, 97)[1:] ** min(1.0, 4.0 / law.dof[0]))
-    x = inflection[:, None] * fractions
-    cumulative, first_moment = law.cdf(x), law.partial_mean(x)
-    mass, moment = np.diff(cumulative, axis=1), np.diff(first_moment, axis=1)
-    with np.errstate(divide="ignore"):
-        h = _hockey_stick_of_shift(epsilon[:, None], 1.0 / (noise_multiplier * np.sqrt(np.maximum(x, 1e-280))))
-    h = np.minimum(h, 1.0)
-    to_right = np.clip((moment - x[:, :-1] * mass) / np.diff(x, axis=1), 0.0, mass)
-    chord = h[:, :-1] * (mass - to_right) + h[:, 1:] * to_right
-    reach = inflection * cumulative[:, -1] - first_moment[:, -1]
-    tangent = h[:, -1] * cumulative[:, -1] + slope * reach
-    excess = np.maximum(tangent - chord.sum(axis=1), 0.0) + 1e-14 * cumulative[:, -1]
-    return excess, np.maximum(reach, 0.0)
+def spaced_losses(scale: float, high: float, number: int) -> Array:
+    """Space losses from 0 to ``high``, denser where they are below ``scale``."""
+    return np.asarray(scale * np.sinh(np.linspace(0.0, math.asinh(high / scale), number)))

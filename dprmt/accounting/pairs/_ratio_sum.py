@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +20,7 @@ from dprmt.accounting.pairs._discretization import drops
 from dprmt.accounting.pairs._pairs import StepPair
 
 _UNDERFLOW = 1e-290  # Q-mass below which the ratio is unknown, so that the P-mass counts as lost
-
-
-_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -163,19 +160,14 @@ def merged(cells: RatioCells) -> RatioLaw:
 def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
     """Cut Q-mass beyond 1 from the largest ratios; also the P-mass that this cuts (R2)."""
     excess = float(mass.sum()) - 1.0
-    if excess <= _ROUNDING:
+    if excess <= 64 * _EPS:
         return mass, 0.0
     above = np.cumsum(mass[::-1])[::-1]
     cut = np.clip(excess - np.append(above[1:], 0.0), 0.0, mass)
     return mass - cut, float(cut @ ratio)
 
 
-_EPS = float(np.finfo(np.float64).eps)
-_TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
-_LONGER, _LONGEST = 4, 2**20  # largest useful length of a tilted transform, relative to the window and in points
-_FEW_COPIES = 64  # whose powers are products of the values: more need their distance from the total
-_LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 
 @dataclass(frozen=True)
@@ -204,221 +196,75 @@ class GridMeasure:
         total = self.total()
         return math.log1p(math.fsum([*self.mass, -1.0])) if total > 0.5 else math.log(total)
 
-
-@dataclass(frozen=True)
-class GridWindow:
-    """Consecutive integers.
-
-    Attributes
-    ----------
-    first, size : int
-        The first of them and how many.
-    """
-
-    first: int
-    size: int
+    def mean(self) -> float:
+        """Return its mean."""
+        return float(self.mass @ self.index) / self.total()
 
 
-def chernoff_window(measure: GridMeasure, copies: int, log_outside: float, log_weight: float) -> GridWindow:
-    """Find integers outside which the sum of ``copies`` has little mass on either side, and little first moment.
+def chernoff_window(measure: GridMeasure, copies: int, log_outside: float, log_weight: float) -> tuple[int, int]:
+    """Find the first and the last integer outside which the sum of ``copies`` has little mass, and little first moment.
 
     ``log_weight``: above, E[sum; outside] · e^{log_weight} is kept as small as the mass.
     """
-    center = _mean(measure)
-    bounds = []
-    for sign in (1.0, -1.0):
-        theta = sign * _tilts(measure, copies)
-        cumulant, mean = _cumulants(measure, copies, theta)
-        log_moment = np.zeros(theta.size)
+    center, occupied = measure.mean(), measure.mass > 0
+    offset, log_mass = measure.index[occupied] - center, np.log(measure.mass[occupied])
+    variance = float(measure.mass @ (measure.index - center) ** 2) / measure.total()
+    theta = np.exp(np.linspace(-9.0, 6.0, 91)) / max(math.sqrt(copies * variance), 1e-3)
+    reach = []
+    for sign in (-1.0, 1.0):
+        exponent = np.multiply.outer(sign * theta, offset) + log_mass
+        peak = exponent.max(axis=1)
+        weight = np.exp(exponent - peak[:, None])
+        sums = weight.sum(axis=1)
+        log_bound = copies * (np.log(sums) + peak) - log_outside
         if sign > 0:
-            log_moment = np.maximum(np.log(np.maximum(mean + copies * center, 1e-300)) + log_weight, 0.0)
-        bounds.append(float(np.min((cumulant + log_moment - log_outside) / np.abs(theta))))
-    first = max(int(np.floor(copies * center - bounds[1])) - 1, copies * int(measure.index[0]))
-    last = min(int(np.ceil(copies * center + bounds[0])) + 1, copies * int(measure.index[-1]))
-    return GridWindow(first, max(last - first + 1, 16))
+            mean = copies * (weight @ offset / sums + center)
+            log_bound += np.maximum(np.log(np.maximum(mean, 1e-300)) + log_weight, 0.0)
+        reach.append(float(np.min(log_bound / theta)))
+    first = max(math.floor(copies * center - reach[0]) - 1, copies * int(measure.index[0]))
+    last = min(math.ceil(copies * center + reach[1]) + 1, copies * int(measure.index[-1]))
+    return first, max(last, first + 15)
 
 
-def _mean(measure: GridMeasure) -> float:
-    return float(measure.mass @ measure.index) / measure.total()
+def grid_sum(measure: GridMeasure, copies: int, log_outside: float, weight: float) -> tuple[int, Array, Array]:
+    """Return the masses of the sum of ``copies``, the first one's integer, and a bound on the error of each (R5).
 
-
-def _tilts(measure: GridMeasure, copies: int) -> Array:
-    """List candidates for |θ|, around the inverse deviation of the sum."""
-    variance = float(measure.mass @ (measure.index - _mean(measure)) ** 2) / measure.total()
-    tilts: Array = np.exp(np.linspace(-9.0, 6.0, 91)) / max(float(np.sqrt(copies * variance)), 1e-3)
-    return tilts
-
-
-def _cumulants(measure: GridMeasure, copies: int, theta: Array) -> tuple[Array, Array]:
-    """Log E e^{θS} of the centred sum S, mass included, and the mean of S under that tilt."""
-    occupied = measure.mass > 0
-    offset = measure.index[occupied] - _mean(measure)
-    exponent = np.multiply.outer(theta, offset) + np.log(measure.mass[occupied])
-    peak = exponent.max(axis=1)
-    weight = np.exp(exponent - peak[:, None])
-    sums = weight.sum(axis=1)
-    return copies * (np.log(sums) + peak), copies * (weight @ offset) / sums
-
-
-class GridSums:
-    """Sums of independent copies of a measure on the integers; all numbers of copies share their transforms (R5)."""
-
-    def __init__(self, measure: GridMeasure) -> None:
-        used = measure.mass > 0.0  # otherwise an index without mass could be a tilt's peak, and all others would vanish
-        self._measure = measure if used.all() else GridMeasure(measure.index[used], measure.mass[used])
-        self._tilts: dict[float, tuple[GridMeasure, float, float]] = {}
-        self._transforms: dict[float, Transform] = {}
-
-    def of(self, copies: int, log_outside: float, weight: float, enough: float) -> tuple[int, Array, Array]:
-        """Return the masses of the sum of ``copies``, and a bound on the error of each.
-
-        ``log_outside``: logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight``
-        above.
-        ``enough``: if the errors' sum is below it, with ``weight`` and without, no tilted transform is computed.
-        """
-        window = _fast(chernoff_window(self._measure, copies, log_outside, math.log(weight)))
-        mass, rounding = self._transform(0.0, self._measure, window.size).power(copies, window)
-        error = np.full(mass.size, rounding + 2.0 * np.exp(log_outside))
-        points = window.first + np.arange(window.size, dtype=np.int64)
-        if float(error @ np.maximum(points * weight, 1.0)) <= enough:
-            return window.first, mass, error
-        for number in range(1, int(np.sqrt(-2 * log_outside) / _TILT_STEP) + 1):
-            for sign in (1.0, -1.0):
-                self._improve(mass, error, window, copies, sign * number * _TILT_STEP)
-        return window.first, mass, error
-
-    def _transform(self, score: float, measure: GridMeasure, size: int) -> Transform:
-        """Return the transform of a tilted measure, on at least so many points."""
-        if score not in self._transforms or self._transforms[score].size < size:
-            self._transforms[score] = Transform(measure, size)
-        return self._transforms[score]
-
-    def _tilted(self, copies: int, score: float) -> tuple[GridMeasure, float, float]:
-        """Return the measure tilted by e^{θk} and normalised, the logarithm of its total, and θ.
-
-        θ puts the sum of ``copies`` where Chernoff's exponent is score²/2; fewer copies take the same θ.
-        """
-        if score not in self._tilts:
-            measure = self._measure
-            candidates = math.copysign(1.0, score) * _tilts(measure, copies)
-            cumulant, mean = _cumulants(measure, copies, candidates)
-            reached = candidates * mean - cumulant + copies * np.log(measure.total())
-            tilt = float(candidates[min(int(np.searchsorted(reached, score**2 / 2)), candidates.size - 1)])
-            exponents = tilt * (measure.index - round(_mean(measure)))
-            peak = float(exponents.max())
-            weights = np.exp(exponents - peak) * measure.mass
-            total = float(weights.sum())
-            self._tilts[score] = GridMeasure(measure.index, weights / total), math.log(total) + peak, tilt
-        return self._tilts[score]
-
-    def _improve(self, mass: Array, error: Array, window: GridWindow, copies: int, score: float) -> None:
-        """Replace masses by the transform of the tilted measure where that is more accurate."""
-        tilted, log_total, tilt = self._tilted(copies, score)
-        span = _fast(chernoff_window(tilted, copies, _LOG_FOLDED, -np.inf))
-        # Of a few large ratios it may be spread far beyond where the sum is wanted.
-        if span.size > min(_LONGER * window.size, _LONGEST):
-            return
-        low, high = max(window.first, span.first), min(window.first + window.size, span.first + span.size)
-        if low >= high:
-            return
-        found, rounding = self._transform(score, tilted, span.size).power(copies, span)
-        points, center = np.arange(low, high, dtype=np.int64), round(_mean(self._measure))
-        log_factor = copies * log_total - tilt * (points - copies * center)
-        factor = np.exp(np.minimum(log_factor, 700.0))
-        found = found[low - span.first : high - span.first]
-        # Each tilted mass is off by some roundings of its exponent, and so is the factor.
-        largest = float(np.abs(tilt * (self._measure.index - center)).max())
-        relative = 8 * _EPS * (copies * (2.0 + largest) + np.abs(log_factor))
-        known = factor * (rounding + 2.0 * np.exp(_LOG_FOLDED) + relative * found)
-        here = slice(low - window.first, high - window.first)
-        better = known < error[here]
-        mass[here] = np.where(better, factor * found, mass[here])
-        error[here] = np.where(better, known, error[here])
-
-
-def _fast(window: GridWindow) -> GridWindow:
-    return GridWindow(window.first, int(fft.next_fast_len(window.size, real=True)))
-
-
-class Transform:
-    """The transform of a measure on so many points, around an integer near its mean."""
-
-    def __init__(self, measure: GridMeasure, size: int) -> None:
-        self.size, self._measure = size, measure
-        self._total, self._center = measure.total(), round(_mean(measure))
-        self._offset = measure.index - self._center
-        self._plain = fft.rfft(np.bincount(self._place(self._offset), weights=measure.mass, minlength=size))
-
-    def _place(self, index: NDArray[np.int64]) -> NDArray[np.intp]:
-        return (index % self.size).astype(np.intp)
-
-    def power(self, copies: int, window: GridWindow) -> tuple[Array, float]:
-        """Return the masses of the sum of ``copies`` on the window, and a bound on the error of each; what lies
-        outside is added in, modulo the transform's size.
-        """
-        # Most frequencies leave nothing of the power.
-        unit = _unit(self.size)
-        modulus = np.abs(self._plain)
-        kept = np.flatnonzero(modulus + unit * self._total > math.exp(_LOG_NOTHING / copies))
-        if copies <= _FEW_COPIES:
-            power, power_error = self._power_of_few(copies, modulus[kept], kept)
-        else:
-            power, power_error = self._power_of_many(copies, kept)
-        error = 2.0 * float(np.sum(power_error + unit * np.abs(power))) / self.size + 2.0 * np.exp(_LOG_NOTHING)
-        spectrum = np.zeros(self._plain.size, dtype=np.complex128)
-        spectrum[kept] = power
-        mass = np.roll(fft.irfft(spectrum, self.size), copies * self._center - window.first)[: window.size]
-        return np.maximum(mass, 0.0), error
-
-    def _power_of_few(self, copies: int, modulus: Array, kept: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return powers of the values by multiplying, and their errors."""
-        power, square, left = np.ones(kept.size), self._plain[kept], copies
-        while left:
-            power = power * square if left & 1 else power
-            left >>= 1
-            square = square * square if left else square
-        plain_error = _unit(self.size) * self._total
-        rest = (modulus + plain_error) ** (copies - 1)
-        return power, copies * (plain_error + 8 * _EPS * modulus) * rest
-
-    def _power_of_many(self, copies: int, kept: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return powers of the values, by their logarithms, and their errors."""
-        total, plain_error = self._total, _unit(self.size) * self._total
-        distance, distance_error = self._distance_from_total(kept)
-        # Use the more accurate of the distance from ``total`` and the value.
-        distance = np.where(distance_error < plain_error, distance, self._plain[kept] - total)
-        error_of_one = np.minimum(distance_error, plain_error)
-        log_of_rest = complex_log1p(distance / total)
-        log_total = self._measure.log_total()
-        log_transform = log_total + log_of_rest
-        power = np.exp(copies * log_transform)
-        error = copies * error_of_one * np.exp((copies - 1) * np.log(np.exp(log_transform.real) + error_of_one))
-        error += 8 * _EPS * (2.0 + copies * (np.abs(log_of_rest) + abs(log_total))) * np.abs(power)
-        return power, error
-
-    def _distance_from_total(self, frequencies: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return Σ mass · (e^{-iω offset} - 1), by (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error; small ω best."""
-        mass, omega = self._measure.mass, 2.0 * np.pi * frequencies / self.size
-        shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)  # e^{-iω} - 1 without cancellation
-        curve, curve_sum = self._curve
-        distance = shift * (float(mass @ self._offset) + shift * curve[frequencies])
-        sums = 4 * mass.size * _EPS
-        error = sums * float(mass @ np.abs(self._offset)) + np.abs(shift) * (_unit(self.size) + sums) * curve_sum
-        return distance, np.abs(shift) * error + 8 * _EPS * np.abs(distance)
-
-    @cached_property
-    def _curve(self) -> tuple[Array, float]:
-        """Compute the transform ĝ of the put and call function, and the function's sum."""
-        low, curve = _put_call_curve(self._offset, self._measure.mass)
-        place = self._place(low + np.arange(curve.size, dtype=np.int64))
-        return fft.rfft(np.bincount(place, weights=curve, minlength=self.size)), float(curve.sum())
-
-
-def _unit(size: int) -> float:
-    """Bound the error of one output of an FFT of numbers whose moduli sum to 1: (F2) of the theory of randomized
-    clipping.
+    ``log_outside``: logarithm of what may lie outside the window on each side: mass, and E[sum; outside] · ``weight``
+    above.
     """
-    return 8 * _EPS * float(np.log2(size))
+    used = measure.mass > 0.0
+    measure = GridMeasure(measure.index[used], measure.mass[used])
+    first, last = chernoff_window(measure, copies, log_outside, math.log(weight))
+    size = int(fft.next_fast_len(last - first + 1, real=True))
+    unit, total, center = 8 * _EPS * math.log2(size), measure.total(), round(measure.mean())  # (F2)
+    offset = measure.index - center
+
+    def transform(places: NDArray[np.int64], values: Array) -> Array:
+        return fft.rfft(np.bincount((places % size).astype(np.intp), weights=values, minlength=size))
+
+    plain = transform(offset, measure.mass)
+    kept = np.flatnonzero(np.abs(plain) + unit * total > math.exp(_LOG_NOTHING / copies))  # most leave nothing
+    # The distance from the total is Σ mass · (e^{-iω offset} - 1) = ζ (m + ζ ĝ), where ζ = e^{-iω} - 1, and ĝ is the
+    # transform of the put and call function; or else it is that of the value. The more accurate one is used.
+    omega = 2.0 * np.pi * kept / size
+    shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)
+    low, curve = _put_call_curve(offset, measure.mass)
+    curve_transform = transform(low + np.arange(curve.size, dtype=np.int64), curve)[kept]
+    distance = shift * (float(measure.mass @ offset) + shift * curve_transform)
+    sums = 4 * measure.mass.size * _EPS
+    error = sums * float(measure.mass @ np.abs(offset)) + np.abs(shift) * (unit + sums) * float(curve.sum())
+    error = np.abs(shift) * error + 8 * _EPS * np.abs(distance)
+    distance = np.where(error < unit * total, distance, plain[kept] - total)
+    error = np.minimum(error, unit * total)
+    log_rest, log_total = complex_log1p(distance / total), measure.log_total()
+    power = np.exp(copies * (log_total + log_rest))
+    moved = copies * error * np.exp((copies - 1) * np.log(np.exp(log_total + log_rest.real) + error))
+    moved += 8 * _EPS * (2.0 + copies * (np.abs(log_rest) + abs(log_total))) * np.abs(power)
+    rounding = 2.0 * float(np.sum(moved + unit * np.abs(power))) / size + 2.0 * math.exp(_LOG_NOTHING)
+    spectrum = np.zeros(plain.size, dtype=np.complex128)
+    spectrum[kept] = power
+    mass = np.maximum(np.roll(fft.irfft(spectrum, size), copies * center - first), 0.0)
+    return first, mass, np.full(size, rounding + 2.0 * math.exp(log_outside))
 
 
 def _put_call_curve(offset: NDArray[np.int64], mass: Array) -> tuple[int, Array]:
@@ -447,10 +293,7 @@ def complex_log1p(value: Array) -> Array:
 
 
 _MOST_LARGE = 12
-_BESIDE_ONE, _BESIDE_SEVERAL = 0.003, 0.03  # mesh of small ratios beside large ones, in deviations of theirs
-_FEW_NODES = 800  # nodes for several large summands
 _OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
-_ENOUGH = 3.0  # rounding, relative to the same, below which one FFT will do
 
 
 @dataclass(frozen=True)
@@ -546,97 +389,41 @@ def _parts(
     small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
 ) -> list[_Charged]:
     """Return the sums with j = 0, 1, … large summands: C(t, j) times t - j small ones convolved with j large ones."""
-    parts, sums, coarse, coarse_mesh = [], GridSums(small), small, mesh
-    several: RatioLaw | None = None
-    few = _on_fewer_nodes(large, above) if most > 1 else large  # two together are rare enough for coarser nodes
+    parts: list[_Charged] = []
+    several, few = large, _thinned(large, 800, above)  # two together are rare enough for fewer nodes
     for number in range(most + 1):
-        if number == 2 or (number == 1 and above):  # from below a coarser grid loses mass, which one large ratio shows
-            coarse, coarse_mesh = _on_coarser_grid(small, mesh, _BESIDE_ONE if number == 1 else _BESIDE_SEVERAL, above)
-            sums = GridSums(coarse)
-        if number == 1:
-            several = large
-        elif number > 1:
-            several = _convolved(few if several is None or number == 2 else several, few, above, 400)
-        ways = float(comb(copies, number))
-        share = ways * float(several.mass.sum()) if several is not None else 1.0
-        enough = _ENOUGH * tail / max(share, 1e-300)
-        small_sum, outside = _small_law(sums, coarse, coarse_mesh, copies - number, copies, tail, enough, above)
-        parts.append(_with_large(small_sum, outside, several, ways, copies, above))
+        if number > 1:
+            several = _convolved(few if number == 2 else several, few, above, 400)
+        small_sum, outside = _small_law(small, mesh, copies - number, copies, tail, above)
+        if number == 0:
+            parts.append(_Charged(small_sum, outside, outside))
+            continue
+        ways = float(comb(copies, number)) * outside
+        law = _convolved(_thinned(small_sum, 400, above), several, above, 2000)
+        law = RatioLaw(law.ratio, float(comb(copies, number)) * law.mass, 0.0)
+        mass, moment = float(several.mass.sum()), float(several.mass @ several.ratio)
+        parts.append(_Charged(law, ways * (mass + moment / copies), ways * mass))
     return parts
 
 
-def _on_coarser_grid(small: GridMeasure, mesh: float, spacing: float, above: bool) -> tuple[GridMeasure, float]:
-    """Regroup small ratios on a mesh of so many of their deviations, if it is coarser; also this mesh."""
-    mean = float(small.mass @ small.index) / max(small.total(), 1e-300)
-    deviation = math.sqrt(float(small.mass @ (small.index - mean) ** 2) / max(small.total(), 1e-300))
-    factor = int(spacing * deviation)
-    if factor < 2:
-        return small, mesh
-    index = np.union1d(small.index // factor, -(-small.index // factor))
-    nodes = index * (factor * mesh)
-    place = np.minimum(np.searchsorted(index * factor, small.index, side="right") - 1, nodes.size - 2)
-    cells = _cells_of(RatioLaw(small.index * mesh, small.mass, 0.0), place, nodes)
-    law = spread(cells) if above else never_less_private(cells)
-    return GridMeasure(index, law.mass), factor * mesh
-
-
 def _small_law(
-    sums: GridSums,
-    small: GridMeasure,
-    mesh: float,
-    copies_left: int,
-    copies: int,
-    tail: float,
-    enough: float,
-    above: bool,
+    small: GridMeasure, mesh: float, number: int, copies: int, tail: float, above: bool
 ) -> tuple[RatioLaw, float]:
-    """Sum of ``copies_left`` small summands, no mass too small (or too large); what may lie outside the grid."""
-    if not copies_left or not small.mass.any():  # of a law from below on too wide a mesh nothing is left
-        return RatioLaw(np.zeros(1), np.full(1, float(not copies_left)), 0.0), 0.0
-    log_outside = float(np.log(tail * _OUTSIDE))
-    first, mass, error = sums.of(copies_left, log_outside, mesh / copies, enough)
+    """Sum of ``number`` small summands, no mass too small (or too large); what may lie outside the grid."""
+    if not number or not small.mass.any():  # of a law from below on too wide a mesh nothing is left
+        return RatioLaw(np.zeros(1), np.full(1, float(not number)), 0.0), 0.0
+    first, mass, error = grid_sum(small, number, math.log(tail * _OUTSIDE), mesh / copies)
     ratio = (first + np.arange(mass.size, dtype=np.float64)) * mesh
     return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0), 0.0), 2.0 * tail * _OUTSIDE
 
 
-def _with_large(
-    small_sum: RatioLaw, outside: float, large: RatioLaw | None, ways: float, copies: int, above: bool
-) -> _Charged:
-    """Add large summands to the sum of small ones, outside which ``outside`` bounds the Q-mass, and the P-mass without
-    large summands.
-    """
-    if large is None:
-        return _Charged(small_sum, outside, outside)
-    law = _convolved(_coarser(small_sum, above), large, above, 2000)
-    large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
-    lost = ways * outside * (large_mass + large_moment / copies)
-    return _Charged(RatioLaw(law.ratio, ways * law.mass, 0.0), lost, ways * outside * large_mass)
-
-
-def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
-    """Return a law on a few hundred atoms, as far apart as what is added to it allows."""
-    total = float(law.mass.sum())
-    if law.mass.size < 400 or total <= 0.0:
+def _thinned(law: RatioLaw, most: int, above: bool) -> RatioLaw:
+    """Return a law on at most so many of the atoms."""
+    if law.mass.size <= most:
         return law
-    center = float(law.mass @ law.ratio) / total
-    deviation = max(float(np.sqrt(law.mass @ (law.ratio - center) ** 2 / total)), 1e-300)
-    offsets = np.concatenate([np.linspace(0.0, 6.0, 61), np.geomspace(6.0, 1e6, 240)[1:]]) * deviation
-    nodes = center + np.concatenate([-offsets[::-1], offsets[1:]])
-    first, last = float(law.ratio[0]), float(law.ratio[-1])
-    nodes = np.concatenate([[first], nodes[(nodes > first) & (nodes < last)], [last]])
+    nodes = law.ratio[np.linspace(0.0, law.mass.size - 1.0, most).round().astype(np.intp)]
     place = np.searchsorted(nodes, law.ratio, side="right") - 1
     return _regrouped(law, np.clip(place, 0, nodes.size - 2), nodes, above)
-
-
-def _on_fewer_nodes(law: RatioLaw, above: bool) -> RatioLaw:
-    """Return a law of large summands on some hundred nodes in geometric progression."""
-    if law.mass.size <= _FEW_NODES:
-        return law
-    low, high = float(law.ratio[0]), float(law.ratio[-1])
-    nodes = np.geomspace(low, high, _FEW_NODES + 1)
-    nodes[0], nodes[-1] = low, high
-    place = np.clip(np.searchsorted(nodes, law.ratio, side="right") - 1, 0, _FEW_NODES - 1)
-    return _regrouped(law, place, nodes, above)
 
 
 def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> RatioLaw:
@@ -655,13 +442,8 @@ def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> Rat
 
 
 def _regrouped(law: RatioLaw, place: NDArray[np.intp], nodes: Array, above: bool) -> RatioLaw:
-    """Spread atoms to the ends of their cells, or merge them there."""
-    cells = _cells_of(law, place, nodes)
-    return spread(cells) if above else merged(cells)
-
-
-def _cells_of(law: RatioLaw, place: NDArray[np.intp], nodes: Array) -> RatioCells:
-    """Return cells between nodes, of atoms whose cells are known."""
+    """Spread atoms whose cells are known to the ends of these, or merge them there."""
     mass = np.bincount(place, weights=law.mass, minlength=nodes.size - 1)
     moment = np.bincount(place, weights=law.mass * law.ratio, minlength=nodes.size - 1)
-    return RatioCells(nodes, mass, moment, 0.0, 0.0)
+    cells = RatioCells(nodes, mass, moment, 0.0, 0.0)
+    return spread(cells) if above else merged(cells)

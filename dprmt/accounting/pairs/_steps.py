@@ -12,11 +12,11 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.basics import LARGEST_LOSS, Value, value_from_dict
-from dprmt.accounting.laws import ExactLaw, Focus, NormLaw, NormRatioBins, RankOneLaw
+from dprmt.accounting.laws import ExactLaw, NormLaw, NormRatioBins, RankOneLaw
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
-from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, slack_of_excess, step_slack
+from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, slack_of_excess
 from dprmt.accounting.pairs._public_replacement import opposites_below, replaced_by_opposites
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
@@ -187,9 +187,7 @@ def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
     return value
 
 
-_MOST_FEW_PROBES = 8
 _LARGEST_PRECISION = 1e6  # σ^-2: beyond, roundings of σ would show in ε
-_FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 
 
 @dataclass(frozen=True)
@@ -220,22 +218,13 @@ class ClippingStep:
 
     def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
         """Return the law of X under which the step is analysed."""
-        if self.is_exact:
-            return self.law.bins(bins, tail)
-        focus = self._focus(min(tail / self.tail_share, 0.1))
-        return self.law.bins(bins, min(tail, 1e-3), focus)
+        return self.law.bins(bins, tail if self.is_exact else min(tail, 1e-3))
 
-    def _focus(self, deciding: float) -> Focus | None:
-        """Choose bins around the squared-norm ratio that falls below with probability ``deciding``; None if all of it
-        decides.
-
-        Noise of deviation 1 with a shift μ moves log x by 2/μ there, and so the probability by the factor e^{k/μ}.
-        """
-        x = self.law.left_tail.lower_quantile(deciding)
-        exponent = _FOCUS_DEVIATIONS * self.law.fewest * self.noise_multiplier * math.sqrt(x)
-        if exponent > _WIDEST_FOCUS and self.law.fewest > _MOST_FEW_PROBES:
-            return None
-        return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
+    @property
+    def loss_scale(self) -> float:
+        """About the deviation of the loss at exact norms, or 1 where that is less."""
+        spread = math.expm1(min(self.noise_multiplier**-2.0, 50.0))
+        return min(self.sample_rate * math.sqrt(spread), 1.0)
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
@@ -255,17 +244,11 @@ class ClippingStep:
         return spread if self.law.convex_mixture is None else self.dominating(spread, tail), lower
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """Return a pair that is never more private than the step, and the same whatever losses are asked for.
-
-        Returns: for packages that discretize themselves; with public probes wider than the one of :meth:`pairs`
-        (T5).
+        """Return a pair that is never more private than the step, and the same whatever losses are asked for: for
+        packages that discretize themselves.
         """
-        mixture = self.law.convex_mixture
-        if self.secret or mixture is None:
-            return self.pairs(bins, tail)[0]
-        pair = self._spread(self.norm_ratio(bins, tail / self.sample_rate))
-        slack = step_slack(self.noise_multiplier, mixture, self.sample_rate, pair.total_variation())
-        return replace(pair, slack=slack)
+        pair = self.pairs(bins, tail)[0]
+        return pair.fixed(self.loss_scale, 20 * bins, tail) if isinstance(pair, TightPair) else pair
 
     def _spread(self, law: NormRatioBins) -> PublicPair:
         x, mass = law.spread(self.convex_from)
@@ -277,7 +260,7 @@ class ClippingStep:
         slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
         if slack <= tail:
             return replace(pair, slack=slack)
-        return TightPair(pair, 0.0 if self.law.envelope is None else 1.0 / self.noise_multiplier)
+        return TightPair(pair)
 
     def _shift(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
         return 1.0 / (self.noise_multiplier * np.sqrt(x))
@@ -297,7 +280,7 @@ def gaussians_as_one(schedule: Schedule) -> Schedule:
 
 
 _BINS_OF_RATIOS = 1.2
-_FEWEST_OF_OPPOSITES, _SHARE_OF_SMALL_RATIOS = 12, 256
+_SHARE_OF_SMALL_RATIOS = 256
 _LOSSES, _LOSSES_BELOW, _MOST_LOSSES = 2.5, 3.75, 4000  # times the number of bins
 
 
@@ -353,7 +336,7 @@ def has_pairs(step: ClippingStep, neighbours: Neighbours) -> bool:
         return True
     if neighbours.group_size > 1 or step.law.convex_mixture is None:
         return False
-    return step.secret or (isinstance(step.law, RankOneLaw) and step.law.probes >= _FEWEST_OF_OPPOSITES)
+    return step.secret or isinstance(step.law, RankOneLaw)
 
 
 def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:

@@ -54,23 +54,11 @@ class LayerSpectra:
         return float(self.noisy[0]) > kappa_for(self.shape, 0.01) * bulk_edge(self.shape, self.sigma)
 
     @property
-    def entropies(self) -> tuple[float, float, float]:
-        """Spectral entropy of the clean, noisy and denoised matrix, in nats; at most log min(m, n)."""
-        return _entropy(self.clean), _entropy(self.noisy), _entropy(self.denoised)
-
-    @property
     def verdict(self) -> str:
         """One of: a signal seen, a signal missed, a false alarm, nothing."""
         if self.signal_over_threshold > 1:
             return "signal, called" if self.called else "signal, not called"
         return "false alarm" if self.called else "no signal, not called"
-
-
-def _entropy(singular_values: NDArray[np.float64]) -> float:
-    # Entropy of the squares as shares of their sum; 0 for a zero matrix.
-    squares = singular_values[singular_values > 0] ** 2
-    shares = squares / squares.sum() if squares.size else squares
-    return abs(float(-(shares * np.log(shares)).sum()))
 
 
 def layers_along_depth(step: GradientStep, *, count: int = 3, exclude: Sequence[str] = ()) -> list[str]:

@@ -44,6 +44,7 @@ from dprmt.training.norms._clipping import full_precision, is_conv1d, sum_of_squ
 from dprmt.training.norms._estimators import layer_record
 from dprmt.training.norms._exact import embedding_rows, gram_entries
 from dprmt.training.recipes import NORMS, NormsRecipe
+from dprmt.training.recipes._choices import EXACT_NORMS
 from dprmt.training.subspaces import Subspaces
 
 _SKETCHED = 16
@@ -380,19 +381,17 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
         own = {"power_iteration": norms.power_iteration, "secret": norms.secret}
         return HutchPlusPlusEstimator(norms.probes, norms.sketch, generator=generator, **own)
     if isinstance(norms, str):
-        norms = NormsRecipe(kind=check_choice("norms", norms, NORMS))
+        norms = NormsRecipe(kind=check_choice("norms", norms, tuple(NORMS)))
     if not isinstance(norms, NormsRecipe):
         words = ", ".join(map(repr, NORMS))
         raise ParameterError(
             "norms", norms, f"one of {words}, a value such as Hutchinson(32, secret=False), or a NormEstimator"
         )
-    choice = NORMS[norms.kind]
-    if choice is None:
+    if norms.kind in EXACT_NORMS:
         return None
-    options = {"sketch": norms.sketch, "power_iteration": norms.power_iteration}
-    estimator: NormEstimator = choice.meaning()(
-        probes=norms.probes, secret=norms.secret, generator=generator, **(options if choice.sketches else {})
-    )
+    options = {"sketch": norms.sketch, "power_iteration": norms.power_iteration} if norms.kind == "hutch++" else {}
+    make = NORMS.load(norms.kind)
+    estimator: NormEstimator = make(probes=norms.probes, secret=norms.secret, generator=generator, **options)
     return estimator
 
 

@@ -97,7 +97,7 @@ class Run:
         self._scored: int | None = None  # the step after which the scores were taken
         denoising, telemetry = settings.denoising, settings.telemetry
         every = {} if telemetry.every is None else {"every": telemetry.every}
-        reading = {"window": telemetry.window, "displacement": telemetry.displacement, **every}
+        reading = {"window": telemetry.window, **every}
         self.private = PrivateRun(
             prepared.plan,
             prepared.probes,

@@ -21,7 +21,7 @@ from dprmt.training.optimizers import make_optimizer
 from dprmt.training.private_run._batches import scheme
 from dprmt.training.private_run._ledger import ClippingOnly, Mechanism, calibrated
 from dprmt.training.private_run._randomness import Randomness
-from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
+from dprmt.training.recipes import OptimizerRecipe, Settings
 from dprmt.training.subspaces import RankRule, Subspaces
 
 
@@ -56,7 +56,7 @@ class Prepared:
     def reads_telemetry(self) -> bool:
         """Whether what is released is read: if that is wanted, there is noise, and one process has all of it."""
         settings = self.settings
-        denoised_before = settings.denoising.method != "none" and OPTIMIZERS[settings.optimizer.name].in_subspaces
+        denoised_before = settings.denoising.method != "none" and settings.optimizer.name == "grape"
         alone = not settings.distributed.is_sharded and not denoised_before
         return settings.telemetry.on and not settings.privacy.clip_only and alone
 
@@ -130,13 +130,13 @@ def _plan(
 
 def _subspaces(settings: Settings, model: torch.nn.Module) -> Subspaces | None:
     optimizer = settings.optimizer
-    if not OPTIMIZERS[optimizer.name].in_subspaces:
+    if optimizer.name != "grape":
         return None
     return Subspaces(
         model,
         rank=_rank(optimizer),
         refresh_every=optimizer.refresh_every,
-        projector=optimizer.projector,  # type: ignore[arg-type]  # the recipe has checked its words
+        projector=optimizer.projector,
         seed=settings.training.seed,
     )
 
@@ -178,9 +178,6 @@ class SilentParameterError(RuntimeError):
         shown = ", ".join(names[:5]) + (f", … ({len(names)} in all)" if len(names) > 5 else "")
         super().__init__(f"{what}: {shown}")
         self.names, self.what = names, what
-
-    def __reduce__(self) -> tuple[type, tuple[list[str], str]]:  # for the processes of a sweep
-        return type(self), (self.names, self.what)
 
 
 def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Tensor]) -> None:

@@ -23,7 +23,7 @@ from dprmt.training.models import LoadedModel
 from dprmt.training.norms import LayerRecord
 from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism, named_relation, whole_epochs
 from dprmt.training.private_run._randomness import fresh_randomness
-from dprmt.training.recipes import OPTIMIZERS, NormsRecipe, Recipe
+from dprmt.training.recipes import NormsRecipe, Recipe
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) ->
     ['exact', 'ghost', 'hutchinson', 'hutch++']
     """
     place = usable_device(device)
-    if OPTIMIZERS[recipe.optimizer.name].in_subspaces:
+    if recipe.optimizer.name == "grape":
         allowed = "one that moves whole weights: steps in subspaces are not measured"
         raise ParameterError("optimizer.name", recipe.optimizer.name, allowed)
     if recipe.data.unit is not None:
@@ -208,7 +208,7 @@ def with_norms(
     """
     if recipe.privacy.norms.kind != "auto":
         return recipe
-    measures = processes == 1 and recipe.data.unit is None and not OPTIMIZERS[recipe.optimizer.name].in_subspaces
+    measures = processes == 1 and recipe.data.unit is None and recipe.optimizer.name != "grape"
     kind = former or (_measured(recipe, loaded, data, device).recommended.way if measures else "ghost")
     return replace(recipe, privacy=replace(recipe.privacy, norms=NormsRecipe(kind)))
 

@@ -74,7 +74,7 @@ class RunFolder:
         links = [file.name for file in self.path.iterdir() if file.is_symlink()] if self.path.is_dir() else []
         if links:
             raise ParameterError("out", str(self.path), f"a folder without links in it, such as {links[0]}")
-        if exists and not is_config_of((self.path / CONFIG).read_bytes(), self._config):
+        if exists and not _is_config_of((self.path / CONFIG).read_bytes(), self._config):
             raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
 
     def _unmake(self) -> None:
@@ -85,7 +85,7 @@ class RunFolder:
     def write_config(self) -> None:
         """Make it the folder of a run, once the recipe is known to work."""
         if not (self.path / CONFIG).exists():
-            write_whole(self.path / CONFIG, _written_out(self._config.encode()).decode())
+            write_whole(self.path / CONFIG, self._config)
 
     def _locked(self) -> IO[str]:
         handle = os.fdopen(open_in_place(self.path / _LOCK, os.O_RDWR), "r+", encoding="utf-8")
@@ -115,20 +115,13 @@ def _left_by_a_kill(file: Path) -> bool:
     return file.name == _LOCK or file.match(LEFTOVERS)
 
 
-def is_config_of(stored: bytes, config: str) -> bool:
-    """Return whether a run folder's recipe is this one, whatever either leaves to defaults."""
-    return _written_out(stored) == _written_out(config.encode())
-
-
-def _written_out(config: bytes) -> bytes:
-    # With the values of options that the version which wrote it did not have yet, and of those that others decide.
+def _is_config_of(stored: bytes, config: str) -> bool:
+    # Also if the version that wrote it did not have all options yet.
     try:
-        values = parse_toml(config)
-        document = recipe_from_dict(values) if "model" in values else Settings(**values)
-        said = document.with_changes({"denoising.norm_correction": document.denoising.keeps_norm})
-        return said.to_toml().encode()
+        values = parse_toml(stored)
+        return (recipe_from_dict(values) if "model" in values else Settings(**values)).to_toml() == config
     except (ParameterError, ValueError, TypeError):
-        return config
+        return stored == config.encode()
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -240,9 +233,9 @@ def _is_record(document: Any) -> bool:
 def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
     """List the other installed packages that registered names of the recipe."""
     asked = {
-        "privacy.norms.kind": NORMS.source(settings.privacy.norms.kind),
-        "optimizer.name": OPTIMIZERS.source(settings.optimizer.name),
-        "denoising.method": DENOISERS.source(settings.denoising.method),
+        "privacy.norms.kind": NORMS.package(settings.privacy.norms.kind),
+        "optimizer.name": OPTIMIZERS.package(settings.optimizer.name),
+        "denoising.method": DENOISERS.package(settings.denoising.method),
     }
     found = {key: package for key, package in asked.items() if package is not None}
     return {"other_packages": found} if found else {}

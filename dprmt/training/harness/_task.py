@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -150,6 +151,17 @@ class Task(ABC):
             **Private.** None, the default, if it is not known.
         """
         return None
+
+    def save(self, folder: Path, weights: dict[str, torch.Tensor] | None) -> None:  # noqa: B027
+        """Save the trained model of a finished run; by default it is left to the caller.
+
+        Parameters
+        ----------
+        folder : Path
+            Folder for it.
+        weights : dict of Tensor or None
+            All weights of a sharded model.
+        """
 
     def score(self) -> dict[str, Any]:
         """Score the present model on data that is not trained on.

@@ -216,7 +216,6 @@ class DPGrape(NoiseAwareOptimizer):
         self._check_moments(rest)
         self.subspaces.load_state_dict(state_dict["subspaces"])
         super().load_state_dict(rest)
-        self._take_moments_as_saved(rest)
 
     def _check_moments(self, state_dict: dict[str, Any]) -> None:
         sizes = [len(group["params"]) for group in self.param_groups]

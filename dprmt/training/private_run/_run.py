@@ -183,7 +183,7 @@ class PrivateRun:
         self.optimizer = self._inner.optimizer.original_optimizer
         self.telemetry = self.denoising = None
         if telemetry is not None:
-            options = {"every": max(1, steps // 50), "horizon": steps, "untouched": denoising is None, **telemetry}
+            options = {"every": max(1, steps // 50), **telemetry}
             self.telemetry = Telemetry.attach(self._inner.optimizer, self._trained, **options)
         if denoising is not None:
             self.denoising = DenoisingStep.attach(self._inner.optimizer, self._trained, denoising)
