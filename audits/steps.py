@@ -28,11 +28,16 @@ def make_private(
 def private_sgd(model: torch.nn.Module, lr: float = 1.0, **options: Any) -> Any:
     """Make a model private with plain SGD: ghost norms, C = 1, no noise and an expected size of 1, unless told."""
     trained = [value for value in model.parameters() if value.requires_grad]
-    usual = {"norms": "ghost", "clipping_norm": 1.0, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
+    usual: dict[str, Any] = {
+        "norms": "ghost",
+        "clipping_norm": 1.0,
+        "noise_multiplier": 0.0,
+        "expected_batch_size": 1.0,
+    }
     return make_private(model, torch.optim.SGD(trained, lr=lr), **(usual | options))
 
 
-class Parts(torch.nn.Module):
+class Parts(torch.nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
     """A model of named parts, and of the function that calls them: ``Parts(lambda model, x: model.head(x), head=...)``.
 
     A part that is a tensor but no parameter is a buffer.

@@ -16,7 +16,7 @@ from dprmt.training.data import load_data, per_sample_losses
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
 from dprmt.training.harness import ItemTask, Observer, StepRecord, run_in_memory
 from dprmt.training.models import load_model, load_tokenizer
-from dprmt.training.recipes import OPTIMIZERS, Recipe, Settings
+from dprmt.training.recipes import Recipe, Settings
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,7 @@ def telemetry_readings(
     settings = setting.settings.with_changes({"denoising": {"method": "none"}, "telemetry": telemetry})
     experiment = setting.experiment
     experiment.model.load_state_dict(dict(start), strict=False)
-    looks = [] if OPTIMIZERS[settings.optimizer.name].in_subspaces else [_SignalShares()]
+    looks = [] if settings.optimizer.name == "grape" else [_SignalShares()]
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=looks) as run:
         lines = [{"step": r.step, "telemetry": r.telemetry} for r in itertools.islice(run.steps(), steps)]
         return lines, looks[0].shares() if looks else {}

@@ -107,5 +107,3 @@ def make_optimizer(
     taken = {option: value for option, value in options.items() if option in known and value is not None}
     optimizer: torch.optim.Optimizer = make(params, **taken)
     return optimizer
-
-

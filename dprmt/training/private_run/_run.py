@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.accounting import DPSGD, Composition, GaussianRelease, PrivacyBounds, compose
-from dprmt.accounting.basics import Value
+from dprmt.accounting.basics._value import Value
 from dprmt.statements import round_up
 from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep
 from dprmt.training.clipping._shards import ShardedStep
