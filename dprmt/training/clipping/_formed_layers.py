@@ -83,7 +83,7 @@ class Rows(Protocol):
 class Layer(Protocol):
     """A module with trainable parameters: how its gradients are normed, and summed once clip factors are known.
 
-    A new kind of layer is a class with these members, and a line in `_layer_kinds`.
+    A new kind of layer is a class with these members, and a line in `_layer` of `_matrix_layers`.
     """
 
     name: str

@@ -206,17 +206,20 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
 
     def _noised(self, total: torch.Tensor) -> torch.Tensor:
         if not self.keeps_sums and total.device.type == "cpu" and total.is_contiguous():
-            std, generator = self.noise_multiplier * self.max_grad_norm, self.generator
-            if isinstance(generator, SecureRandom):
-                return generator.add_normal(total, std=std)
-            return add_normal(total, std, generator)
+            if isinstance(self.generator, SecureRandom):
+                return self.generator.add_normal(total, std=self._sum_std)
+            return add_normal(total, self._sum_std, self.generator)
         return self._drawn(total).add_(total).to(total.dtype)  # rounded once, after the noise
 
     def _drawn(self, total: torch.Tensor) -> torch.Tensor:
-        std, generator = self.noise_multiplier * self.max_grad_norm, self.generator
+        shape, generator = total.shape, self.generator
         if isinstance(generator, SecureRandom):
-            return generator.normal(total.shape, std=std, device=total.device)
-        return torch.normal(0.0, std, total.shape, device=total.device, generator=generator, dtype=total.dtype)
+            return generator.normal(shape, std=self._sum_std, device=total.device)
+        return torch.normal(0.0, self._sum_std, shape, device=total.device, generator=generator, dtype=total.dtype)
+
+    @property
+    def _sum_std(self) -> float:
+        return float(self.noise_multiplier * self.max_grad_norm)
 
 
 class ProjectedSumOptimizer(NoisySumOptimizer):
@@ -234,7 +237,7 @@ class ProjectedSumOptimizer(NoisySumOptimizer):
     @property
     def noise_std(self) -> float:
         """Standard deviation of the noise in one entry of the averaged gradient: σC/L."""
-        return float(self.noise_multiplier * self.max_grad_norm / self.expected_batch_size)
+        return self._sum_std / float(self.expected_batch_size)
 
     def add_noise(self) -> None:
         """Take one step if the inner optimizer is valid; it receives σ, C and L, which may follow schedules."""

@@ -19,22 +19,10 @@ cost. ``state_dict()`` and ``load_state_dict()`` continue a run exactly. After a
 """
 
 import dprmt.training._needs_train  # noqa: F401
-from dprmt.training.private_run._batches import MicroBatch as MicroBatch
-from dprmt.training.private_run._batches import PrivateBatch as PrivateBatch
-from dprmt.training.private_run._make import make_private as make_private
-from dprmt.training.private_run._run import Epoch as Epoch
-from dprmt.training.private_run._run import PrivateRun as PrivateRun
-from dprmt.training.private_run._step_options import AdaptiveClipping as AdaptiveClipping
-from dprmt.training.private_run._step_options import BandedNoise as BandedNoise
-from dprmt.training.private_run._step_options import PerLayerClipping as PerLayerClipping
+from dprmt.training.private_run._batches import MicroBatch, PrivateBatch
+from dprmt.training.private_run._make import make_private
+from dprmt.training.private_run._run import Epoch, PrivateRun
+from dprmt.training.private_run._step_options import AdaptiveClipping, BandedNoise, PerLayerClipping
 
-__all__ = [
-    "AdaptiveClipping",
-    "BandedNoise",
-    "Epoch",
-    "MicroBatch",
-    "PerLayerClipping",
-    "PrivateBatch",
-    "PrivateRun",
-    "make_private",
-]
+__all__ = ["AdaptiveClipping", "BandedNoise", "Epoch", "MicroBatch", "PerLayerClipping", "PrivateBatch"]
+__all__ += ["PrivateRun", "make_private"]
