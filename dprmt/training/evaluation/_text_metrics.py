@@ -156,8 +156,7 @@ def _by_number(hypotheses: Texts, references: References) -> tuple[dict[int, lis
 def _tokens(text: str) -> list[str]:
     from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-    tokens: list[str] = Tokenizer13a()(text.lower()).split()
-    return tokens
+    return Tokenizer13a()(text.lower()).split()
 
 
 _NIST_WORDS = 5

@@ -145,8 +145,7 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     state = load_checkpoint(Path(run))
     if state is None:
         raise ParameterError("run", str(run), "the folder of a run with a checkpoint")
-    parameters: dict[str, torch.Tensor] = state["parameters"]
-    return parameters
+    return state["parameters"]
 
 
 def like(value: Any, parameter: torch.Tensor | None) -> Any:

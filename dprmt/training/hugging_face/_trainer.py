@@ -478,8 +478,7 @@ class _Moved(torch.optim.Optimizer):  # type: ignore[misc]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        groups: list[dict[str, Any]] = self._inside.param_groups
-        return groups
+        return self._inside.param_groups
 
     @property
     def state(self) -> Any:
@@ -487,8 +486,7 @@ class _Moved(torch.optim.Optimizer):  # type: ignore[misc]
 
     @property
     def defaults(self) -> dict[str, Any]:
-        defaults: dict[str, Any] = self._inside.defaults
-        return defaults
+        return self._inside.defaults
 
     def step(self, closure: None = None) -> None:
         """Do nothing."""
@@ -497,8 +495,7 @@ class _Moved(torch.optim.Optimizer):  # type: ignore[misc]
         """Do nothing: a step leaves no sum."""
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._inside.state_dict()
-        return state
+        return self._inside.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._inside.load_state_dict(state_dict)

@@ -105,5 +105,4 @@ def make_optimizer(
             raise ParameterError(option, None, f"given for {name!r}")
     known = signature(make).parameters
     taken = {option: value for option, value in options.items() if option in known and value is not None}
-    optimizer: torch.optim.Optimizer = make(params, **taken)
-    return optimizer
+    return make(params, **taken)

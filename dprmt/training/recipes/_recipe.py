@@ -110,8 +110,7 @@ class Settings(Section):
                 place.pop(key, None)
             else:
                 place[key] = value
-        changed: Self = read_section(type(self), values)
-        return changed
+        return read_section(type(self), values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sections as nested tables of plain values, without the absent ones.
@@ -237,8 +236,7 @@ def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
     ...
     dprmt._validation.ParameterError: training.epochs must be ...
     """
-    recipe: Recipe = read_section(Recipe, values)
-    return recipe
+    return read_section(Recipe, values)
 
 
 def builtin_recipes() -> tuple[str, ...]:
