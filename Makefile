@@ -57,7 +57,9 @@ test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu
 
 gpu: $(VENV)/.dev  ## all that waits for a GPU: those tests, the law of the noise, games, whole steps
-	$(BIN)/python -m benchmarks gpu
+	-$(BIN)/python -m pytest -m gpu
+	-$(BIN)/python -m audits device
+	$(BIN)/python -m benchmarks step --device cuda --shapes roberta-base llama-1b --tokens 512 2048 16384 --batch 16 --again
 
 bench: $(VENV)/.dev  ## speed and memory, as ratios within one run
 	$(BIN)/python -m benchmarks

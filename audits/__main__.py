@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-_COMMANDS = ("games", "mutations", "kills", "coverage", "fuzz", "mixing", "looking", "sketch", "device", "page")
+_COMMANDS = ("games", "mutations", "kills", "fuzz", "mixing", "device", "page")
 
 
 def main(arguments: list[str]) -> int:

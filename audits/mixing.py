@@ -13,12 +13,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from audits.steps import make_private
+from audits.steps import Parts, private_sgd
 from audits.table import markdown
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
@@ -72,117 +73,71 @@ class Finding:
     said: str
 
 
-class Language(nn.Module):
+def language() -> nn.Module:
     """Words to scores of words, every position by itself; positions are learned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(_WORDS, _WIDTH), nn.Linear(_WIDTH, _WORDS)
-
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Shape (B, T, words)."""
-        return self.head(self.words(input_ids))
+    parts = {"words": nn.Embedding(_WORDS, _WIDTH), "head": nn.Linear(_WIDTH, _WORDS)}
+    return Parts(lambda model, input_ids: model.head(model.words(input_ids)), **parts)
 
 
-class Standardized(nn.Module):
-    """A batch's standard score before the first trainable layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(_WIDTH, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
-        return self.head((x - x.mean(0)) / x.std(0)).flatten()
+def _head_of(call: Callable[..., torch.Tensor]) -> Callable[[], nn.Module]:
+    """A linear layer behind a function of the batch."""
+    return lambda: Parts(lambda model, *batch: model.head(call(*batch)).flatten(), head=nn.Linear(_WIDTH, 1))
 
 
-class Between(nn.Module):
-    """The same under ``no_grad``, between layers."""
+def _between() -> nn.Module:
+    """A batch's standard score under ``no_grad``, between layers."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
-        x = self.first(x)
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        x = model.first(x)
         with torch.no_grad():
             mean, std = x.mean(0), x.std(0)
-        return self.last((x - mean) / std).flatten()
+        return model.last((x - mean) / std).flatten()
+
+    return Parts(call, first=nn.Linear(_WIDTH, _WIDTH), last=nn.Linear(_WIDTH, 1))
 
 
-class WrongAxis(nn.Module):
+def _wrong_axis() -> nn.Module:
     """A frozen encoder that takes the samples for a sequence, as torch's do by default."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.GRU(_WIDTH, 4 * _WIDTH)
-        self.encoder.requires_grad_(False)
-        self.head = nn.Linear(4 * _WIDTH, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
-        return self.head(self.encoder(x)[0]).flatten()
+    encoder = nn.GRU(_WIDTH, 4 * _WIDTH).requires_grad_(False)
+    return Parts(lambda model, x: model.head(encoder(x)[0]).flatten(), encoder=encoder, head=nn.Linear(4 * _WIDTH, 1))
 
 
-class RunningMean(nn.Module):
-    """A mean of what came so far."""
+def running_mean(width: int = _WIDTH) -> nn.Module:
+    """A mean of what came so far, in a buffer."""
 
-    mean: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(_WIDTH, 1)
-        self.register_buffer("mean", torch.zeros(_WIDTH))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            self.mean.mul_(0.1).add_(x.mean(0), alpha=0.9)
-        return self.head(x - self.mean).flatten()
+            model.mean.mul_(0.1).add_(x.mean(0), alpha=0.9)
+        return model.head(x - model.mean).flatten()
+
+    return Parts(call, head=nn.Linear(width, 1), mean=torch.zeros(width))
 
 
-class StatisticOfWhole(nn.Module):
+def _statistic_of_whole() -> nn.Module:
     """A module that is run sample by sample is handed the batch's mean."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention, self.head = nn.MultiheadAttention(_WIDTH, 2, batch_first=True), nn.Linear(_WIDTH, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
         memory = x.mean(0, keepdim=True).expand_as(x)[:, None]
-        return self.head(self.attention(x[:, None], memory, memory, need_weights=False)[0]).flatten()
+        return model.head(model.attention(x[:, None], memory, memory, need_weights=False)[0]).flatten()
+
+    return Parts(call, attention=nn.MultiheadAttention(_WIDTH, 2, batch_first=True), head=nn.Linear(_WIDTH, 1))
 
 
-class Sorted(nn.Module):
-    """Rows by length, as recurrent layers wanted them once, and never put back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(_WIDTH, 1)
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
-        return self.head(x[lengths.argsort(stable=True)]).flatten()
+_single = _head_of(lambda x: x)
+_sorted = _head_of(lambda x, lengths: x[lengths.argsort(stable=True)])
+"""Rows by length, as recurrent layers wanted them once, and never put back."""
 
 
-class PutBack(Sorted):
-    """The same around what is not trained, with the rows put back."""
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
-        order = lengths.argsort()
-        return self.head(functional.dropout(x[order].tanh()[order.argsort()], 0.5)).flatten()
+def _put_back(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Sorted around what is not trained, with the rows put back."""
+    order = lengths.argsort()
+    return functional.dropout(x[order].tanh()[order.argsort()], 0.5)
 
 
-class StandardizedRows(Standardized):
+def _standardized_rows(x: torch.Tensor) -> torch.Tensor:
     """Over a sample's own numbers, with noise of its own."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
-        x = x + torch.randn_like(x)
-        return self.head((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)).flatten()
+    x = x + torch.randn_like(x)
+    return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
 
 
 class TopTwo(nn.Module):
@@ -205,38 +160,21 @@ class TopTwo(nn.Module):
         return out.flatten()
 
 
-class Single(nn.Module):
-    """One layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(_WIDTH, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
-        return self.head(x).flatten()
-
-
-class Rescaled(nn.Module):
+def _rescaled() -> nn.Module:
     """Gradients that flow back are normalized over the batch."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, 1)
-        self.last.requires_grad_(False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (B,)."""
-        x = self.first(x)
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        x = model.first(x)
         if x.requires_grad:
             x.register_hook(lambda gradient: gradient / gradient.norm())
-        return self.last(x).flatten()
+        return model.last(x).flatten()
+
+    return Parts(call, first=nn.Linear(_WIDTH, _WIDTH), last=nn.Linear(_WIDTH, 1).requires_grad_(False))
 
 
 def squares(model: nn.Module, batch: Batch) -> torch.Tensor:
     """The squared error of one number."""
-    inputs = {name: value for name, value in batch.items() if name != "y"}
-    return (model(**inputs) - batch["y"]).square()
+    return (model(*(value for name, value in batch.items() if name != "y")) - batch["y"]).square()
 
 
 def over_the_largest(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -320,27 +258,27 @@ def codes() -> list[Code]:
     mixed = [1, -1] * (_SIZE // 2)
     lengths = [5, 12, 0, 9, 3, 15, 7, 1, 14, 10, 2, 8, 13, 4, 11, 6]
     return [
-        Code("per-token loss, mean over the padded length", Language, over_padding, lambda: [_texts(short)]),
-        Code("token sum over the batch's number of tokens", Language, over_all_tokens, lambda: [_texts(short)], 0.1),
+        Code("per-token loss, mean over the padded length", language, over_padding, lambda: [_texts(short)]),
+        Code("token sum over the batch's number of tokens", language, over_all_tokens, lambda: [_texts(short)], 0.1),
         Code(
             "`(x - x.mean(0)) / x.std(0)` before the first layer",
-            Standardized,
+            _head_of(lambda x: (x - x.mean(0)) / x.std(0)),
             squares,
             lambda: [_points(outlier=100.0)],
         ),
-        Code("the same under `no_grad` between layers", Between, squares, lambda: [_points(outlier=100.0)]),
-        Code("a frozen encoder over the wrong axis, trained head", WrongAxis, squares, lambda: [_points()], 0.1),
-        Code("losses divided by their detached maximum", Single, over_the_largest, lambda: [_alike(50.0)]),
-        Code("a running mean in a buffer", RunningMean, squares, lambda: [_points(outlier=300.0)]),
+        Code("the same under `no_grad` between layers", _between, squares, lambda: [_points(outlier=100.0)]),
+        Code("a frozen encoder over the wrong axis, trained head", _wrong_axis, squares, lambda: [_points()], 0.1),
+        Code("losses divided by their detached maximum", _single, over_the_largest, lambda: [_alike(50.0)]),
+        Code("a running mean in a buffer", running_mean, squares, lambda: [_points(outlier=300.0)]),
         Code(
             "a batch statistic as an input of a module that is run sample by sample",
-            StatisticOfWhole,
+            _statistic_of_whole,
             squares,
             lambda: [_points(outlier=300.0)],
         ),
         Code(
             "rows sorted by length inside the model, the first micro-batch in order",
-            Sorted,
+            _sorted,
             squares,
             lambda: [_in_order(range(_SIZE)), _in_order(lengths)],
         ),
@@ -352,22 +290,32 @@ def codes() -> list[Code]:
         ),
         Code(
             "rows sorted by length inside the model, the first micro-batch of one length",
-            Sorted,
+            _sorted,
             squares,
             lambda: [_in_order([7] * _SIZE), _in_order(lengths)],
         ),
-        Code("inputs averaged with another sample's, drawn at random (mixup)", Single, mixed_up, lambda: [_points()]),
-        Code("a hook that divides gradients by the batch's norm", Rescaled, squares, lambda: [_alike(50.0)], 0.1),
+        Code(
+            "inputs averaged with another sample's, drawn at random (mixup)",
+            _head_of(lambda x: x),
+            mixed_up,
+            lambda: [_points()],
+        ),
+        Code("a hook that divides gradients by the batch's norm", _rescaled, squares, lambda: [_alike(50.0)], 0.1),
     ]
 
 
 def right_codes() -> list[Code]:
     """The same, written so that no sample depends on another: all are taken."""
-    lengths = [3, 2, 1, 0]
+    lengths, put_back = [3, 2, 1, 0], _head_of(_put_back)
     return [
-        Code("mean over a sample's own tokens", Language, over_own_tokens, lambda: [_texts([3, 9, 5, 7])] * 2),
-        Code("rows put back in their order", PutBack, squares, lambda: [_in_order(range(4)), _in_order(lengths)]),
-        Code("inputs standardized by themselves", StandardizedRows, squares, lambda: [_points()] * 2),
+        Code("mean over a sample's own tokens", language, over_own_tokens, lambda: [_texts([3, 9, 5, 7])] * 2),
+        Code(
+            "rows put back in their order",
+            put_back,
+            squares,
+            lambda: [_in_order(range(4)), _in_order(lengths)],
+        ),
+        Code("inputs standardized by themselves", _head_of(_standardized_rows), squares, lambda: [_points()] * 2),
     ]
 
 
@@ -449,15 +397,8 @@ def _unguarded(step: ClippedStep, losses: Losses, batch: Batch, number: int) -> 
 
 
 def _private(code: Code, model: nn.Module) -> ClippedStep:
-    return make_private(
-        model,
-        torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.0),
-        norms="ghost",
-        clipping_norm=code.clipping_norm,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-        replay=0.0,
-    )
+    step: ClippedStep = private_sgd(model, 0.0, clipping_norm=code.clipping_norm, replay=0.0)
+    return step
 
 
 def _names(batch: Batch) -> range:

@@ -7,15 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from audits import coverage, games, kills, mixing, mutations
+from audits import games, kills, mixing, mutations
 
 PAGE = Path(__file__).parents[1] / "docs" / "audits.md"
 
 
 def parts() -> dict[str, Callable[[], str]]:
-    """Tables by the name of their mark; those of layers and of mixing are run, the others are as stored."""
+    """Tables by the name of their mark; that of mixing is run, the others are as stored."""
     return {
-        "layers": lambda: coverage.table(coverage.coverage()),
         "mixing": lambda: mixing.table(mixing.mixing()),
         "games": games.table,
         "bugs": mutations.table,

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from audits.bounds import Scores
 from dprmt.accounting import DPSGD
+from dprmt.training import telemetry
 from dprmt.training.harness import Run, Task, run_in_memory
 from dprmt.training.recipes import Settings
-from dprmt.training.telemetry import _telemetry
 
 _LENGTH = 50.0  # of the canary's gradient, before it is clipped
 _RIDGE = 1.0  # of the discriminant, in units of the variances' mean
@@ -157,5 +157,8 @@ def _clean_sums(optimizer: Any) -> Iterator[None]:
         noisy()
 
     optimizer.add_noise = add_noise
-    with mock.patch.object(_telemetry, "_released", lambda p: sums[id(p)].to(p.dtype)), np.errstate(divide="ignore"):
+    with (
+        mock.patch.object(telemetry, "released_gradient", lambda p: sums[id(p)].to(p.dtype)),
+        np.errstate(divide="ignore"),
+    ):
         yield

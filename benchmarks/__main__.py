@@ -7,14 +7,10 @@ import sys
 
 _COMMANDS = (
     "accounting",
-    "banded_noise",
     "denoiser",
-    "false_alarms",
     "first_step",
     "frozen",
-    "gpu",
     "grape",
-    "peers",
     "step",
     "sweep",
     "verified",

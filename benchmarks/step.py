@@ -7,7 +7,7 @@ the growth of the peak resident set over what the process held before its first 
 memory back at once, over plain's. The first step is apart: ours looks for what mixes samples.
 
 ``--device cuda`` measures on a GPU, in ms of its own events and GiB of its own allocator, into
-``benchmarks/results/step_cuda.json``: see ``python -m benchmarks.gpu``. A batch that the device's memory does not hold
+``benchmarks/results/step_cuda.json``: see ``make gpu``. A batch that the device's memory does not hold
 is halved until it does.
 """
 
@@ -42,7 +42,6 @@ FRONT = ("layers-128", "layers-1024", "layers-4096")
 OPTIONS = ("decoder", "decoder+checkpointing", "decoder+autocast", "decoder+compile")
 OF_LENGTHS = ("plain", "exact", "ghost", "hutchinson", "hutch++", "opacus ghost")
 OF_OPTIONS = ("plain", "exact", "ghost", "hutchinson", "opacus ghost")
-GPU_SIZES = ["--shapes", "roberta-base", "llama-1b", "--tokens", "512", "2048", "16384", "--batch", "16"]
 LIMIT = 600
 """Seconds that a process may take."""
 

@@ -55,7 +55,7 @@ _NAMES = {
 
 _PACKAGES = (
     *("numpy", "scipy", "matplotlib", "rich", "safetensors", "torch", "opacus", "transformers", "peft", "datasets"),
-    *("tomli-w", "cryptography", "joblib", "prv-accountant", "dp-accounting"),
+    *("tomli-w", "cryptography", "prv-accountant", "dp-accounting"),
 )
 """Packages that a result may depend on."""
 

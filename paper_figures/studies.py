@@ -18,8 +18,8 @@ import torch
 from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.training.clipping import ClippingPlan, NoisySumOptimizer, sum_of
-from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.clipping._step import LogicalStep, StepLog
+from dprmt.training.clipping._formed_layers import NormPolicy
+from dprmt.training.clipping._step import LogicalStep
 from dprmt.training.harness import Observer, StepRecord, Task, train_task
 from dprmt.training.norms import LayerRecord, NormRecord
 from dprmt.training.private_run import MicroBatch, PrivateRun
@@ -145,7 +145,7 @@ class SummedStep(LogicalStep):
     def __init__(
         self, model: torch.nn.Module, optimizer: NoisySumOptimizer, record: NormRecord, sums: ClippedSums
     ) -> None:
-        super().__init__(model, optimizer, StepLog())
+        super().__init__(model, optimizer)
         self.record, self._sums = record, sums
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 

@@ -9,7 +9,6 @@ import argparse
 import csv
 import json
 import math
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,9 +22,6 @@ from dprmt._files import strict_json
 from dprmt._validation import ParameterError, how_to_install
 from dprmt.accounting import (
     ExactNorms,
-    Hutchinson,
-    HutchPlusPlus,
-    Norms,
     Poisson,
     PrivacyBounds,
     ProbeChoice,
@@ -36,9 +32,10 @@ from dprmt.accounting import (
 )
 from dprmt.cli._options import MEANING_IN_SHORT, Commands, Parser, UsageError, add_parser, count, picture, real, refused
 from dprmt.cli._run import Run, add_delta, add_phase_options, add_run_options, read_run, record_of_run, refuse_beside
-from dprmt.cli._terminal import text_table, waiting
+from dprmt.cli._terminal import text_table
 from dprmt.statements import privacy_card, relation_label, round_down, round_up, statement
 from dprmt.statements._card import between, json_bounds
+from dprmt.statements._sentences import norms_label
 
 _SOME_RUN = "--noise-multiplier 1 --sample-rate 2000/67349 --steps 400"
 _SOME_EPOCHS = "--samples 67349 --batch-size 2000 --epochs 12"
@@ -138,10 +135,9 @@ def _print_bounds(
 ) -> None:
     """Print ε at ``--delta`` or δ at ``--epsilon``, in both directions, after what a command says besides."""
     composed, of_epsilon = run.composition(), name == "epsilon"
-    with waiting("composing"):
-        ask = composed.epsilon_by_direction if of_epsilon else composed.delta_by_direction
-        level = namespace.delta if of_epsilon else namespace.epsilon
-        by_direction: dict[Any, PrivacyBounds] = ask(level)
+    ask = composed.epsilon_by_direction if of_epsilon else composed.delta_by_direction
+    level = namespace.delta if of_epsilon else namespace.epsilon
+    by_direction: dict[Any, PrivacyBounds] = ask(level)
     symbol, given, other = ("ε", "δ", "delta") if of_epsilon else ("δ", "ε", "epsilon")
     worst, at, said = worst_of(by_direction), f"{given} = {level:g}", {}
     if namespace.statement:
@@ -183,8 +179,7 @@ def run_steps(namespace: argparse.Namespace) -> None:
     asked = run.asked or (not run.in_phases,)
     if sum(asked) != 1 or (not run.in_phases and (namespace.steps or namespace.epochs)):
         raise ParameterError("steps", namespace.steps, "left out, and --epochs too, of one phase: the one to be run")
-    with waiting("trying numbers of steps"):
-        steps = largest_steps(run.composition(), namespace.epsilon, namespace.delta)
+    steps = largest_steps(run.composition(), namespace.epsilon, namespace.delta)
     phases = tuple((one, steps if free else count) for (one, count), free in zip(run.phases, asked, strict=True))
     found = {"largest_steps": steps, "target_epsilon": namespace.epsilon}
     _print_bounds(namespace, replace(run, phases=phases, asked=asked), document=found, lines=(f"steps = {steps}",))
@@ -194,12 +189,11 @@ def run_noise(namespace: argparse.Namespace) -> None:
     """The noise multiplier, and the ε that it gives at δ."""
     asked = read_run(namespace, ["delta"], unknown={"noise_multiplier": 1.0}, targets=_TARGETS)
     target = _target(namespace)
-    with waiting("calibrating"):
-        try:
-            run = asked.calibrated(**target)
-        except ParameterError as error:
-            raise ParameterError(error.name.removeprefix("target_"), error.value, error.allowed) from None
-        risk, line = _risk(run, namespace)
+    try:
+        run = asked.calibrated(**target)
+    except ParameterError as error:
+        raise ParameterError(error.name.removeprefix("target_"), error.value, error.allowed) from None
+    risk, line = _risk(run, namespace)
     noise = [mechanism.noise_multiplier for mechanism, _ in run.phases]
     found: dict[str, Any] = {"noise_multiplier": noise[0]}
     if run.in_phases:
@@ -248,8 +242,7 @@ def run_probes(namespace: argparse.Namespace) -> None:
     ((mechanism, steps),) = run.phases
     mechanism = replace(mechanism, norms=ExactNorms())  # every choice brings its own
     layers, question = namespace.layers, {"delta": namespace.delta, "budget": namespace.budget}
-    with waiting("trying splits"):
-        choices = choose_probes(mechanism, steps=steps, layers=layers, **question)
+    choices = choose_probes(mechanism, steps=steps, layers=layers, **question)
     document = {
         **Run(((mechanism, steps),)).document(),
         "noise_multiplier": mechanism.noise_multiplier,
@@ -269,32 +262,19 @@ def _choice(choice: ProbeChoice) -> dict[str, Any]:
 
 
 def _choices_table(choices: tuple[ProbeChoice, ...]) -> list[str]:
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     rows = []
     for choice in choices:
         cost = [] if choice.cost is None else [f"{choice.cost.flops / 1e9:.3f}", f"{choice.cost.bytes / 2**20:.2f}"]
-        sketch, probes, name = _norms_cells(choice.norms)
-        rows.append([round_up(choice.epsilon.upper), sketch, probes, *cost, name])
+        rows.append([round_up(choice.epsilon.upper), *cost, norms_label(choice.norms)])
     costs = [] if choices[0].cost is None else ["GFLOP", "MiB"]
-    return text_table(["ε <=", "sketch", "probes", *costs, "norms"], rows, width=width).splitlines()
-
-
-def _norms_cells(norms: Norms) -> tuple[str, str, str]:
-    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
-        return "-", "-", "exact"
-    secrecy = "secret" if norms.secret else "public"
-    if isinstance(norms, Hutchinson):
-        return "-", str(norms.probes), f"Hutchinson, {secrecy}"
-    passes = ", power iteration" if norms.power_iteration else ""
-    return str(norms.sketch), str(norms.probes), f"Hutch++{passes}, {secrecy}"
+    return text_table(["ε <=", *costs, "norms"], rows).splitlines()
 
 
 def run_tradeoff(namespace: argparse.Namespace) -> None:
     """The curve, at rates that are denser where it bends: near both ends."""
     run = read_run(namespace)
     alpha = (1.0 - np.cos(np.linspace(0.0, np.pi, namespace.points or _POINTS))) / 2.0
-    with waiting("composing"):
-        band = run.composition().trade_off(alpha)
+    band = run.composition().trade_off(alpha)
     if namespace.plot is not None:
         from dprmt.plots import plot_trade_off, save_picture
 
@@ -321,15 +301,13 @@ def run_statement(namespace: argparse.Namespace) -> None:
     if folder is None:
         run = read_run(namespace, ["delta"])
         unit = {} if namespace.unit is None else {"unit": namespace.unit}
-        with waiting("composing"):
-            card = privacy_card(run.composition(), namespace.delta, **unit)
+        card = privacy_card(run.composition(), namespace.delta, **unit)
     else:
         refuse_beside("--run", namespace, ("delta", "unit"))
         try:
             from dprmt.training.harness import CARD, read_card
         except ModuleNotFoundError as error:
             raise UsageError(f"dprmt statement: --run needs {error.name}: {how_to_install('train')}") from None
-        with waiting("composing"):
-            card, file = read_card(folder), f"{folder}/{CARD}"
+        card, file = read_card(folder), f"{folder}/{CARD}"
     text = strict_json(card.as_dict(), indent=1) if namespace.json else card.as_markdown(f"dprmt verify {file}")
     sys.stdout.write(text.rstrip("\n") + "\n")

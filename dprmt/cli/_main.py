@@ -20,10 +20,8 @@ _MODULES |= dict.fromkeys(("plan", "train", "recipes"), "_recipes")
 """Modules that hold several commands; every other is named like its one."""
 _EXTRAS = {
     "matplotlib": "plots",
-    "rich": "cli",
     "jinja2": "cli",
     "safetensors": "cli",
-    "joblib": "sweep",
     "flint": "verify",
     "dprmt_verify": "verify",
 }

@@ -7,9 +7,8 @@ import csv
 import difflib
 import json
 import math
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -51,8 +50,6 @@ _EXAMPLES = (
 _TITLE = 100  # characters of a name that fit on a picture
 _SPIKES_NAMED = 3  # predicted clean values in a row of the overview
 _SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
-_WIDE, _NARROW = 110, 72  # columns of a terminal below which less, and only what decides, is shown
-_DOUBTS = 5  # verdicts under the table
 _SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
 _LEGEND = {
     "σ̂": "the noise level estimated from the matrix",
@@ -167,8 +164,7 @@ def _print(
     elif namespace.csv_values:
         csv.writer(sys.stdout, lineterminator="\n").writerows(_value_rows(found))
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write(_details(widest, found[widest], width) if len(found) == 1 else _overview(found, width))
+        sys.stdout.write(_details(widest, found[widest]) if len(found) == 1 else _overview(found))
         sys.stdout.writelines((_verdict(every, estimated=sigma is None), *_doubts(every), *_notes(found)))
         if namespace.plot is not None:
             sys.stdout.write(f"wrote {namespace.plot}: {printable(widest)}\n")
@@ -220,17 +216,12 @@ def _analysed(namespace: argparse.Namespace, sigma: float | None, alarm: float) 
     return every
 
 
-def _with_progress(items: list[str]) -> Iterable[str]:
-    # A bar on stderr, where a terminal is attached and there is more than one step.
-    if len(items) < 2 or not sys.stderr.isatty():
-        return items
-    try:
-        from rich.console import Console
-        from rich.progress import track
-    except ModuleNotFoundError:
-        return items
-
-    return track(items, "spectra", len(items), console=Console(stderr=True), transient=True)
+def _with_progress(names: list[str]) -> Iterator[str]:
+    # Counted on stderr where a terminal is attached.
+    for number, name in enumerate(names, 1):
+        if len(names) > 1 and sys.stderr.isatty():
+            sys.stderr.write(f"\rspectra: {number} of {len(names)}{'' if number < len(names) else chr(10)}")
+        yield name
 
 
 def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: float) -> None:
@@ -302,17 +293,12 @@ def printable(name: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
 
 
-def _overview(found: Spectra, width: int | None = None) -> str:
-    """One line per matrix, names last: a narrow terminal leaves out what decides least, and cuts names."""
+def _overview(found: Spectra) -> str:
+    """One line per matrix."""
     levels = sorted({spectrum.sigma for spectrum in found.values()})
-    left_out = {"σ"} if len(levels) == 1 else set()
-    if width is not None and width < _WIDE:
-        left_out |= {"ranks", "energy", "fit D"}
-    if width is not None and width < _NARROW:
-        left_out |= {"σ", "visible", "clean", "σ̂", "p"}
     rows = [_cells(name, spectrum) for name, spectrum in found.items()]
-    headings = [heading for heading in rows[0] if heading not in left_out]
-    table = text_table(headings, [[row[heading] for heading in headings] for row in rows], width=width)
+    headings = [heading for heading in rows[0] if heading != "σ" or len(levels) > 1]
+    table = text_table(headings, [[row[heading] for heading in headings] for row in rows])
     legend = ";\n".join(f"{heading}: {_LEGEND[heading]}" for heading in headings if heading in _LEGEND)
     level = f"σ = {levels[0]:g}"
     if len(levels) > 1:
@@ -345,13 +331,12 @@ def _verdict(found: Spectra, *, estimated: bool) -> str:
     """How many matrices are called, and how many noise alone would have had called."""
     called = sum(bool(spectrum.spikes) for spectrum in found.values())
     expected = sum(spectrum.false_alarm for spectrum in found.values())
-    many = f"{called} of {len(found)} matrices {'has' if called == 1 else 'have'} a value above the gate"
-    if len(found) == 1:
-        many = f"{'A value is' if called else 'No value is'} above the gate"
-    words = f"{many}; noise alone would give {expected:.2g} on average (false alarm rate {_rate(found)})"
     caution = ", were σ known: an estimate has another rate" if estimated else ""
-    nothing = " Nothing here can be told from noise.\n" if not called else "\n"
-    return f"{words}{caution}.{nothing}"
+    nothing = "" if called else " Nothing here can be told from noise."
+    return (
+        f"matrices with a value above the gate: {called} of {len(found)}; noise alone would give {expected:.2g} on"
+        f" average (false alarm rate {_rate(found)}){caution}.{nothing}\n"
+    )
 
 
 def _doubts(found: Spectra) -> Iterator[str]:
@@ -360,11 +345,9 @@ def _doubts(found: Spectra) -> Iterator[str]:
     for name, spectrum in found.items():
         if not spectrum.fit.fits:
             by_verdict.setdefault(spectrum.fit.verdict.partition(", σ is")[0], []).append(name)
-    for said, names in list(by_verdict.items())[:_DOUBTS]:
+    for said, names in by_verdict.items():
         more = f" and {len(names) - 1} more: {said}" if len(names) > 1 else f": {found[names[0]].fit.verdict}"
         yield f"noise of {printable(names[0])}{more}\n"
-    if len(by_verdict) > _DOUBTS:
-        yield f"and {len(by_verdict) - _DOUBTS} more verdicts; --json has all\n"
 
 
 def _rate(found: Spectra) -> str:
@@ -383,13 +366,12 @@ def _value_rows(found: Spectra) -> Iterator[Sequence[object]]:
             yield [name, *spectrum.shape, spectrum.sigma, place + 1, value, over[place], *known]
 
 
-def _details(name: str, spectrum: NoisySpectrum, width: int | None = None) -> str:
+def _details(name: str, spectrum: NoisySpectrum) -> str:
     """One line per singular value of one matrix: its spikes, and the first and the last of the others."""
     spikes, count, noise = len(spectrum.spikes), len(spectrum.singular_values), spectrum.predicted()
-    columns = [*range(min(spikes, _SPIKES_LISTED)), *range(spikes, min(spikes + _BULK_LISTED, count)), count - 1]
-    listed, table = sorted(set(columns)), []
-    for before, i in zip([-1, *listed], listed, strict=False):
-        table += [["…"]] if i > before + 1 else []
+    first = [*range(min(spikes, _SPIKES_LISTED)), *range(spikes, min(spikes + _BULK_LISTED, count)), count - 1]
+    table = []
+    for i in sorted(set(first)):
         row = [str(i + 1), f"{spectrum.singular_values[i]:.4g}", f"{_over_edge(spectrum)[i]:.4f}"]
         if i < spikes:
             spike = spectrum.spikes[i]
@@ -398,20 +380,17 @@ def _details(name: str, spectrum: NoisySpectrum, width: int | None = None) -> st
         else:
             row.append(f"{noise[i]:.4g}")
         table.append(row)
-    shown = 4 if not spikes else 5 if width is not None and width < _NARROW else 8
-    headings = ["", "observed", "/ edge", "noise", "clean", "shrunk", "left overlap", "right overlap"][:shown]
+    headings = ["", "observed", "/ edge", "noise", "clean", "shrunk", "left overlap", "right overlap"]
     fit = spectrum.fit
-    explained = "noise: predicted by the Marchenko–Pastur law"
-    explained += "; clean: the value that causes the spike" if spikes else ""
-    if shown == 8:
-        explained += ";\noverlap: predicted squared overlap of the singular vector with the clean one"
     return (
         f"{printable(name)}, {_shape(spectrum)}, σ = {spectrum.sigma:g}: bulk edge {spectrum.bulk_edge:.4g}, gate"
         f" {spectrum.gate:.4g}, detection threshold {spectrum.detection_threshold:.4g}, called in 95 % of draws from"
         f" {spectrum.visible:.4g} on, estimated σ {fit.sigma:.4g},\n"
         f"stable rank {spectrum.stable_rank:.4g}, effective rank {spectrum.effective_rank:.4g}, energy above the edge"
         f" {100 * spectrum.energy_above_edge:.3g} %, fit of the law D = {fit.distance:.2g} (p = {fit.p_value:.2g})\n\n"
-        f"{text_table(headings, [row[:shown] for row in table])}\n{explained}\n"
+        f"{text_table(headings if spikes else headings[:4], table)}\n"
+        "noise: predicted by the Marchenko–Pastur law; clean: the value that causes the spike;\n"
+        "overlap: predicted squared overlap of the singular vector with the clean one\n"
     )
 
 

@@ -5,15 +5,11 @@ from dprmt.plots._phase_transition import (
     plot_measured_overlaps,
     plot_measured_spikes,
     plot_overlaps,
-    plot_prediction_errors,
     plot_spike_map,
 )
 from dprmt.plots._runs import (
-    plot_displacement_spikes,
     plot_epsilon_against_steps,
     plot_norm_ratios,
-    plot_objective_change,
-    plot_rate_advice,
     plot_signal_shares,
     plot_trade_off,
 )
@@ -21,7 +17,6 @@ from dprmt.plots._spectrum import plot_singular_values, plot_spectra, plot_spect
 from dprmt.plots._style import save_picture
 
 __all__ = [
-    "plot_displacement_spikes",
     "plot_epsilon_against_steps",
     "plot_improvement_over_steps",
     "plot_kappa_sweep",
@@ -29,10 +24,7 @@ __all__ = [
     "plot_measured_overlaps",
     "plot_measured_spikes",
     "plot_norm_ratios",
-    "plot_objective_change",
     "plot_overlaps",
-    "plot_prediction_errors",
-    "plot_rate_advice",
     "plot_signal_shares",
     "plot_singular_values",
     "plot_spectra",

@@ -172,60 +172,20 @@ def plot_measured_spikes(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['16 × 384', 'detection threshold']
     """
-    groups = _groups(points, "observed")
-    grid, pairs = _log_grid(groups), list[tuple[Any, Any]]()
+    if not points:
+        raise ParameterError("points", {}, "of at least one shape")
+    groups = {shape: _columns(x, {"observed": (y, 0.0, np.inf)}) for shape, (x, y) in points.items()}
+    grid = _log_grid(groups)
     ax = axes_or_new(ax)
     for number, (shape, (signals, observed)) in enumerate(groups.items()):
         predicted = spike_map(grid * detection_threshold(shape, 1.0), shape, 1.0) / bulk_edge(shape, 1.0)
-        pairs.append(_pair(ax, _name(shape), number, (grid, predicted), (signals, observed)))
+        _measured(ax, number, _name(shape), (grid, predicted), (signals, observed))
     ax.set_yscale("log")
     _plain_log_ticks(ax.yaxis)
-    threshold = _against_log_signal(ax, "noisy top singular value / bulk edge")
-    entries = _entries(list(map(_name, groups)), pairs, threshold, _PAIRED)
-    ax.legend(loc="upper left", framealpha=0.9, edgecolor="none", fontsize="small", **entries)
-    return ax
-
-
-def plot_prediction_errors(
-    points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike]], *, tolerance: float = 0.05, ax: Axes | None = None
-) -> Axes:
-    """Plot the relative error of predicted top singular values against the clean ones.
-
-    Parameters
-    ----------
-    points : mapping of shape to (signals, errors)
-        Per shape two arrays of shape (k,): clean top singular values in units of the detection threshold, and
-        measured over predicted minus 1.
-    tolerance : float
-        Half the width of the band that is marked.
-    ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, in per cent.
-
-    Raises
-    ------
-    ParameterError
-        As `plot_measured_spikes`.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> plot_prediction_errors({(16, 384): ([0.5, 2.0], [-0.02, 0.01])}, ax=Figure().subplots()).get_ylabel()
-    'measured / predicted − 1 (%)'
-    """
-    groups = _groups(points, "errors", low=-1.0)
-    ax = axes_or_new(ax)
-    width = 100 * tolerance
-    ax.axhspan(-width, width, color=ink(ax, 0.08), linewidth=0, label=f"within {width:g} %")
-    level(ax, 0.0, style="-")
-    for number, (shape, (signals, errors)) in enumerate(groups.items()):
-        _measured(ax, number, _name(shape), signals, 100 * errors)
-    _against_log_signal(ax, "measured / predicted − 1 (%)")
-    legend_below(ax, 4)
+    _against_log_signal(ax, "noisy top singular value / bulk edge")
+    ax.legend(
+        loc="upper left", framealpha=0.9, edgecolor="none", fontsize="small", title=_PAIRED, title_fontsize="small"
+    )
     return ax
 
 
@@ -273,15 +233,14 @@ def plot_measured_overlaps(
     groups = {shape: [np.concatenate(column) for column in zip(*rows, strict=True)] for shape, rows in merged.items()}
     grid = _log_grid(groups)
     ax = axes_or_new(ax)
-    names: list[str] = []
-    pairs: list[tuple[Any, Any]] = []
+    number = 0
     for shape, (signals, *sides) in groups.items():
         curves = vector_overlaps(grid * detection_threshold(shape, 1.0), shape, 1.0)
         for length, curve, measured in zip(shape, curves, sides, strict=True):
-            names.append(f"{length} of {_name(shape)}")
-            pairs.append(_pair(ax, f"length {names[-1]}", len(pairs), (grid, curve), (signals, measured)))
-    threshold = _against_log_signal(ax, "squared overlap", ylim=(-0.02, 1.02))
-    legend_below(ax, 3, **_entries(names, pairs, threshold, f"vector's length, of shape; {_PAIRED}"))
+            _measured(ax, number, f"{length} of {_name(shape)}", (grid, curve), (signals, measured))
+            number += 1
+    _against_log_signal(ax, "squared overlap", ylim=(-0.02, 1.02))
+    legend_below(ax, 3, title=f"vector's length, of shape; {_PAIRED}", title_fontsize="small")
     return ax
 
 
@@ -298,12 +257,6 @@ def _simulation(simulated: tuple[ArrayLike, ...] | None, **highest: float) -> tu
     names = {name: (values, 0.0, highest[name]) for name, values in zip(highest, simulated[1:], strict=True)}
     signals, *checked = _columns(simulated[0], names, draws=True)
     return signals, checked
-
-
-def _groups(points: Mapping[Any, tuple[ArrayLike, ArrayLike]], name: str, low: float = 0.0) -> dict[Any, list[Floats]]:
-    if not points:
-        raise ParameterError("points", {}, "of at least one shape")
-    return {shape: _columns(signals, {name: (values, low, np.inf)}) for shape, (signals, values) in points.items()}
 
 
 def _grid(shape: tuple[int, int], sigma: float, signals: Floats | None) -> Floats:
@@ -328,21 +281,12 @@ def _simulated(ax: Axes, signals: Any, values: Floats, color: str, marker: str, 
     points(ax, x, values.ravel(), color, marker, label, markerfacecolor=ax.get_facecolor())
 
 
-def _measured(ax: Axes, number: int, label: str, signals: Floats, values: Floats) -> Any:
-    kwargs = look(ax, number, shift=1) | {"linestyle": "none", "label": label, "alpha": 0.7}
-    return points(ax, np.maximum(signals, _LEAST), values, **kwargs)
-
-
-def _pair(ax: Axes, name: str, number: int, predicted: tuple[Any, Any], measured: tuple[Any, Any]) -> tuple[Any, Any]:
-    # A line and markers of one look, which share an entry of the legend.
-    kwargs = look(ax, number, shift=1) | {"marker": None, "linewidth": 1.8, "label": f"{name}, predicted"}
-    (curve,) = ax.plot(*predicted, **kwargs)
-    return curve, _measured(ax, number, f"{name}, measured", *measured)
-
-
-def _entries(names: list[str], pairs: list[tuple[Any, Any]], threshold: Any, title: str) -> dict[str, Any]:
-    labels = [*names, str(threshold.get_label())]
-    return {"handles": [*pairs, threshold], "labels": labels, "title": title, "title_fontsize": "small"}
+def _measured(ax: Axes, number: int, name: str, predicted: tuple[Any, Any], measured: tuple[Any, Any]) -> None:
+    # A line, and markers of the same look with the name.
+    kwargs = look(ax, number, shift=1)
+    ax.plot(*predicted, **{**kwargs, "marker": None, "linewidth": 1.8, "label": f"_{name}, predicted"})
+    signals, values = measured
+    points(ax, np.maximum(signals, _LEAST), values, **{**kwargs, "linestyle": "none", "label": name, "alpha": 0.7})
 
 
 def _against_signal(ax: Axes, shape: tuple[int, int], sigma: float, grid: Floats, ylabel: str, ylim: Any) -> Axes:
@@ -354,12 +298,11 @@ def _against_signal(ax: Axes, shape: tuple[int, int], sigma: float, grid: Floats
     return ax
 
 
-def _against_log_signal(ax: Axes, ylabel: str, **settings: Any) -> Any:
-    threshold = level(ax, 1.0, "detection threshold", upright=True)
+def _against_log_signal(ax: Axes, ylabel: str, **settings: Any) -> None:
+    level(ax, 1.0, "detection threshold", upright=True)
     ax.set_xscale("log")
     _plain_log_ticks(ax.xaxis)
     finish(ax, xlabel="clean top singular value / detection threshold", ylabel=ylabel, **settings)
-    return threshold
 
 
 def _plain_log_ticks(axis: Any) -> None:

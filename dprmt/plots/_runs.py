@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._validation import ParameterError
 from dprmt.accounting import PrivacyBounds, TradeOff, gdp_trade_off
-from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, level, look, shade
-from dprmt.plots._values import Floats, as_floats, finite_values, matching
+from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, look, shade
+from dprmt.plots._values import finite_values, matching
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,61 +109,6 @@ def plot_trade_off(
     return finish(ax, legend=legend, xlabel="false positive rate α", ylabel="false negative rate β")
 
 
-def plot_objective_change(
-    steps: ArrayLike,
-    change: ArrayLike,
-    low: ArrayLike,
-    high: ArrayLike,
-    *,
-    truth: ArrayLike | None = None,
-    ax: Axes | None = None,
-    **style: Any,
-) -> Axes:
-    """Plot the change of the objective along a run, as estimated by its telemetry.
-
-    Parameters
-    ----------
-    steps : array, shape (k,)
-        Numbers of the steps of the readings.
-    change, low, high : array, shape (k,)
-        The estimate and its band; ends may be infinite.
-    truth : array, shape (k,), optional
-        Values from the clean gradients. Private.
-    ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
-    **style
-        Options of matplotlib's lines, for the estimate.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes.
-
-    Raises
-    ------
-    ParameterError
-        If lengths differ or an estimate is not finite.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> ax = plot_objective_change([10, 20], [-0.2, -0.4], [-0.5, -0.8], [0.1, -0.1], ax=Figure().subplots())
-    >>> ax.get_ylabel()
-    'change of the objective'
-    """
-    x = np.ravel(finite_values("steps", steps))
-    y = matching("change", np.ravel(finite_values("change", change)), "steps", x)
-    ends = [_ends(name, values, x) for name, values in (("low", low), ("high", high))]
-    known = None if truth is None else matching("truth", np.ravel(finite_values("truth", truth)), "steps", x)
-    ax = axes_or_new(ax)
-    shown = np.concatenate([y, *(end[np.isfinite(end)] for end in ends)])
-    span = float(shown.max() - shown.min()) or 1.0
-    ends = [np.clip(end, float(shown.min()) - span / 20, float(shown.max()) + span / 20) for end in ends]
-    _estimate(ax, x, y, ends, known, {"label": "estimate, band of 95 % for all steps", **style})
-    level(ax, 0.0, style="-")
-    return finish(ax, legend={}, ylabel="change of the objective")
-
-
 def plot_signal_shares(
     layers: Mapping[str, tuple[float, float, float]],
     *,
@@ -216,133 +160,6 @@ def plot_signal_shares(
     above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.0}
     xlabel = "signal in it (%); grey: none seen"
     return finish(ax, legend=above if truth else None, xlabel=xlabel, xlim=(0.0, None), ylim=(len(layers) - 0.4, -0.6))
-
-
-def plot_rate_advice(
-    steps: ArrayLike,
-    factor: ArrayLike,
-    low: ArrayLike,
-    high: ArrayLike,
-    *,
-    truth: ArrayLike | None = None,
-    ax: Axes | None = None,
-    **style: Any,
-) -> Axes:
-    """Plot the factor by which all updates so far should have been longer.
-
-    Parameters
-    ----------
-    steps : array, shape (k,)
-        Numbers of the steps of the readings.
-    factor, low, high : array, shape (k,)
-        Factor >= 0 with its interval; they may be infinite.
-    truth : array, shape (k,), optional
-        Values from the clean gradients. Private.
-    ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
-    **style
-        Options of matplotlib's lines, for the estimate.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, on a scale of powers of two that ends at 1/16 and 16.
-
-    Raises
-    ------
-    ParameterError
-        If lengths differ or a number is negative.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> ax = plot_rate_advice([20, 40], [5.0, 4.0], [2.0, 3.0], [float("inf"), 6.0], ax=Figure().subplots())
-    >>> ax.get_ylabel()
-    'factor that all that was done lacks'
-    """
-    x = np.ravel(finite_values("steps", steps))
-    given = {"factor": factor, "low": low, "high": high, "truth": truth}
-    rows = [_ends(name, values, x) for name, values in given.items() if values is not None]
-    least = min(float(row.min()) for row in rows)
-    if least < 0:
-        raise ParameterError("factor", least, "numbers >= 0")
-    furthest = 16.0
-    rows = [np.clip(row, 1 / furthest, furthest) for row in rows]
-    ax = axes_or_new(ax)
-    known = None if truth is None else rows[3]
-    _estimate(ax, x, rows[0], rows[1:3], known, {"label": "estimate, interval of 95 %", **style})
-    level(ax, 1.0, style="-")
-    ax.set_yscale("log", base=2)
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{round(1 / value)}")
-    for height, words in ((0.75, "rate too low"), (0.25, "rate too high")):
-        ax.text(1.01, height, words, transform=ax.transAxes, va="center", rotation=-90)
-    limits = (0.9 / furthest, furthest / 0.9)
-    return finish(ax, legend={"loc": "lower right"}, ylim=limits, ylabel="factor that all that was done lacks")
-
-
-def plot_displacement_spikes(
-    steps: ArrayLike,
-    tops: Mapping[str, ArrayLike],
-    first: Mapping[str, float],
-    *,
-    predicted: Mapping[str, float] | None = None,
-    ax: Axes | None = None,
-    **style: Any,
-) -> Axes:
-    """Plot the largest singular value of every displacement against the edge of its noise.
-
-    Parameters
-    ----------
-    steps : array, shape (k,)
-        Numbers of the steps of the readings.
-    tops : mapping of label to array, shape (k,)
-        Largest singular value of each matrix over the bulk edge.
-    first : mapping of label to float
-        First step at which a matrix had a spike.
-    predicted : mapping of label to float, optional
-        Steps after which a spike was expected.
-    ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
-    **style
-        Options of matplotlib's lines, for matrices with a spike.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes. Matrices without a spike are grey and have no label; at most six others have one.
-
-    Raises
-    ------
-    ParameterError
-        If lengths differ or a number is not finite.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> tops = {"seen": [0.99, 1.2, 1.5], "not seen": [1.0, 0.98, 1.01]}
-    >>> ax = plot_displacement_spikes([10, 20, 30], tops, {"seen": 20}, ax=Figure().subplots())
-    >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['seen: from step 20', 'edge of the noise']
-    """
-    x = np.ravel(finite_values("steps", steps))
-    curves = {name: matching(name, finite_values(name, values, low=0.0), "steps", x) for name, values in tops.items()}
-    ax = axes_or_new(ax)
-    for name in curves.keys() - first.keys():
-        ax.plot(x, curves[name], color=ink(ax, 0.3), linewidth=0.8)
-    for number, name in enumerate(sorted(curves.keys() & first.keys(), key=lambda name: first[name]), start=1):
-        kwargs = look(ax, number)
-        color, marker = kwargs["color"], kwargs.pop("marker")
-        label = f"{name}: from step {first[name]:g}" if number <= 6 else "_"
-        ax.plot(x, curves[name], **{**kwargs, "label": label, **style})
-        seen = x >= first[name]
-        ax.plot(x[seen][:1], curves[name][seen][:1], color=color, marker=marker, linestyle="none")
-        when = (predicted or {}).get(name, np.inf)
-        if x.min() <= when <= x.max():
-            ax.plot([when], [1.0], color=color, marker="|", markersize=16, markeredgewidth=2, linestyle="none")
-    level(ax, 1.0, "edge of the noise")
-    _whole_steps(ax, "step" if not predicted else "step (bars on the edge: when it was expected)")
-    ylabel = "largest singular value of the\ndisplacement, over the edge of its noise"
-    return finish(ax, legend={"fontsize": 7}, ylabel=ylabel)
 
 
 def plot_norm_ratios(
@@ -407,33 +224,8 @@ def plot_norm_ratios(
     return finish(ax, legend=legend, ylabel="probability of at most this ratio")
 
 
-def _whole_steps(ax: Axes, label: str = "step") -> None:
-    """Place ticks at whole numbers only."""
-    from matplotlib.ticker import MaxNLocator
-
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel(label)
-
-
 def _with_band(ax: Axes, number: int, label: str, x: Any, y: Any, other: Any, style: dict[str, Any]) -> None:
     # A certified curve, and the space up to its other bound.
     kwargs = look(ax, number) | {"marker": None, "linewidth": 1.8, "label": label, **style}
     ax.plot(x, y, **kwargs)
     shade(ax, x, other, y, kwargs["color"])
-
-
-def _estimate(ax: Axes, x: Floats, y: Floats, ends: list[Floats], truth: Floats | None, style: Any) -> None:
-    # Telemetry's estimate over steps with its band, and the truth where it is known.
-    shade(ax, x, ends[0], ends[1], PALETTE[1])
-    ax.plot(x, y, **{"color": PALETTE[1], "marker": ".", **style})
-    if truth is not None:
-        ax.plot(x, truth, **_TRUTH)
-    _whole_steps(ax)
-
-
-def _ends(name: str, values: ArrayLike, steps: Floats) -> Floats:
-    # May be infinite, but are numbers.
-    array = np.ravel(as_floats(values))
-    if np.isnan(array).any():
-        raise ParameterError(name, "NaN", "numbers, which may be infinite")
-    return matching(name, array, "steps", steps)

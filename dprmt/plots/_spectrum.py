@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _, _BLUE, _RED = PALETTE[:3]
 _EACH_MARKED = 16  # leading values with separate markers; markers of a long bulk would merge
 _DASHES = (0, (6, 2))
-_GATE = "gate"  # mark of the lines that count the matrices on the axes
 _FAR = 4.0  # top singular value, in units of the bulk edge, from which the axis is logarithmic beyond the edge
 
 
@@ -32,9 +31,6 @@ def plot_singular_values(
     denoised: ArrayLike | None = None,
     false_alarm: float = 0.01,
     ax: Axes | None = None,
-    label: str | None = None,
-    legend: bool = True,
-    yscale: str = "auto",
     **style: Any,
 ) -> Axes:
     """Plot sorted singular values of a noisy matrix with the bulk edge, the gate and the detection threshold.
@@ -55,20 +51,14 @@ def plot_singular_values(
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise. A second matrix on the same axes gets separate colours.
-    label : str, optional
-        Name of the matrix, for the legend and over the axes. The legend explains the lines of the first matrix.
-    legend : bool, default True
-        Whether to draw the legend.
-    yscale : {"auto", "linear", "log"}, default "auto"
-        Scale of the vertical axis. "auto" is linear, except if a value is more than four times the bulk edge.
+        Where to draw; a new figure otherwise.
     **style
         Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes, with the index on a logarithmic scale.
+        The axes, with the index on a logarithmic scale; also the values, if one is more than four times the bulk edge.
 
     Raises
     ------
@@ -91,23 +81,22 @@ def plot_singular_values(
     given = {"clean": clean, "noisy": noisy, "denoised": denoised}
     curves = {name: descending(name, values) for name, values in given.items() if values is not None}
     ax = axes_or_new(ax)
-    noise, earlier = _colors(ax)
-    appearances = {"clean": (ink(ax), ":", "o"), "noisy": (noise[0], "-", "s"), "denoised": (noise[1], "--", "^")}
-    prefix, silent = "" if label is None else f"{label}: ", "_" * bool(earlier)
+    appearances = {"clean": (ink(ax), ":", "o"), "noisy": (_BLUE, "-", "s"), "denoised": (_RED, "--", "^")}
     top = max(values[0] for values in curves.values())
     for name, heights in curves.items():
         color, line, marker = appearances[name]
         kwargs = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
         index = np.arange(1, len(heights) + 1)
-        ax.plot(index, heights, markevery=_marked(heights, 1e-3 * top), label=prefix + name, **kwargs)
-    _edge_and_gate(ax, edge, gate, noise[1], f"{silent}bulk edge (of noisy values)", silent + _gate_label(false_alarm))
-    level(ax, threshold, f"{silent}detection threshold (of clean values)")
-    _index_axis(ax, max(map(len, curves.values())), earlier)
-    scale = yscale if yscale != "auto" else "log" if top > _FAR * edge > 0 else "linear"
+        ax.plot(index, heights, markevery=_marked(heights, 1e-3 * top), label=name, **kwargs)
+    _edge_and_gate(ax, edge, gate, "bulk edge (of noisy values)", false_alarm)
+    level(ax, threshold, "detection threshold (of clean values)")
+    _index_axis(ax, max(map(len, curves.values())))
     lowest = min(float(values[values > 0].min(initial=edge or top)) for values in curves.values())
     highest = max(top, gate) or 1.0
-    _vertical(ax, scale, (1.3 if scale == "log" else 1.06) * highest, max(0.7 * lowest, 1e-4 * highest), earlier)
-    return _finished(ax, "singular value", shape, sigma, label, legend)
+    is_far = top > _FAR * edge > 0
+    ax.set_yscale("log" if is_far else "linear")
+    ends = (max(0.7 * lowest, 1e-4 * highest), 1.3 * highest) if is_far else (0.0, 1.06 * highest)
+    return _finished(ax, "singular value", ends, shape, sigma)
 
 
 def plot_spectrum_histogram(
@@ -118,9 +107,6 @@ def plot_spectrum_histogram(
     signals: ArrayLike | None = None,
     false_alarm: float = 0.01,
     ax: Axes | None = None,
-    label: str | None = None,
-    legend: bool = True,
-    yscale: str = "auto",
     **style: Any,
 ) -> Axes:
     """Plot a histogram of singular values with the Marchenko–Pastur density, and mark the values above the gate.
@@ -139,13 +125,7 @@ def plot_spectrum_histogram(
     false_alarm : float
         Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise. A second matrix on the same axes gets separate colours.
-    label : str, optional
-        Name of the matrix, for the legend and over the axes. The legend explains the lines of the first matrix.
-    legend : bool, default True
-        Whether to draw the legend.
-    yscale : {"auto", "linear", "log"}, default "auto"
-        Scale of the vertical axis. "auto" is linear.
+        Where to draw; a new figure otherwise.
     **style
         Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
 
@@ -182,63 +162,43 @@ def plot_spectrum_histogram(
     ax = axes_or_new(ax)
     bins = _bins(values, low, edge)
     weights = np.full(len(values), 1 / (len(values) * (bins[1] - bins[0])))
-    noise, earlier = _colors(ax)
-    prefix, silent = "" if label is None else f"{label}: ", "_" * bool(earlier)
     bars: dict[str, Any] = {"color": ink(ax, 0.18), "edgecolor": ink(ax, 0.45), "linewidth": 0.5}
-    if earlier:
-        bars = {"color": "none", "edgecolor": noise[0], "linewidth": 0.8}
-    ax.hist(values, bins.tolist(), weights=weights, label=f"{prefix}singular values", **bars)
+    counts, *_ = ax.hist(values, bins.tolist(), weights=weights, label="singular values", **bars)
     grid = low + (edge - low) * (1 - np.cos(np.linspace(0.0, np.pi, 301))) / 2  # denser at both ends
     density = (1 - len(spikes) / len(values)) * law.pdf(grid)
-    kwargs = {"color": noise[0], "linewidth": 1.8, "label": f"{silent}Marchenko–Pastur density", **style}
-    ax.plot(grid, density, **kwargs)
-    _edge_and_gate(ax, edge, gate, noise[1], f"{silent}bulk edge", silent + _gate_label(false_alarm), upright=True)
+    ax.plot(grid, density, **{"color": _BLUE, "linewidth": 1.8, "label": "Marchenko–Pastur density", **style})
+    _edge_and_gate(ax, edge, gate, "bulk edge", false_alarm, upright=True)
     heights = ax.get_xaxis_transform()
     if len(predicted):
-        words = f"{silent}predicted spikes"
-        ax.vlines(predicted, 0, 0.25, ink(ax), ":", linewidth=1.8, transform=heights, label=words)
+        ax.vlines(predicted, 0, 0.25, ink(ax), ":", linewidth=1.8, transform=heights, label="predicted spikes")
     if len(spikes):
         marks: dict[str, Any] = {"marker": "v", "markersize": 7, "linestyle": "none", "transform": heights}
-        ax.plot(spikes, np.full(len(spikes), 0.03), color=noise[1], label=f"{silent}values above the gate", **marks)
-    _show_all(ax, edge, max(gate, values[0], *predicted), earlier)
-    tallest = max(float(np.max(density)), float(np.histogram(values, bins, weights=weights)[0].max()))
-    _vertical(ax, "linear" if yscale == "auto" else yscale, 1.05 * (tallest or 1.0), 0.5 * float(weights[0]), earlier)
-    return _finished(ax, "density", shape, sigma, label, legend)
+        ax.plot(spikes, np.full(len(spikes), 0.03), color=_RED, label="values above the gate", **marks)
+    top = max(gate, values[0], *predicted)
+    if top <= _FAR * edge:
+        ax.set_xlabel("singular value")
+        ax.set_xlim(0.0, 1.06 * top, auto=True)
+    else:
+        ax.set_xscale("symlog", linthresh=edge, linscale=2.0)
+        ax.set_xlabel("singular value (logarithmic above the edge)")
+        ax.set_xlim(0.0, 1.5 * top, auto=True)
+    return _finished(ax, "density", (0.0, 1.05 * (max(float(np.max(density)), np.max(counts)) or 1.0)), shape, sigma)
 
 
-def _colors(ax: Axes) -> tuple[tuple[str, str], int]:
-    # Values and gate of a further matrix on the axes, and the number of earlier ones.
-    pairs = ((_BLUE, _RED), (PALETTE[3], PALETTE[4]), (PALETTE[5], PALETTE[6]))
-    number = sum(line.get_gid() == _GATE for line in ax.lines)
-    return pairs[number % len(pairs)], number
-
-
-def _vertical(ax: Axes, scale: str, top: float, bottom: float, earlier: int) -> None:
+def _finished(ax: Axes, ylabel: str, ends: tuple[float, float], shape: tuple[int, int], sigma: float) -> Axes:
     # Limits stay automatic, so that a scale that is chosen afterwards finds its own.
-    if earlier:
-        bottom, top = min(bottom, ax.get_ylim()[0] or bottom), max(top, ax.get_ylim()[1])
-    ax.set_yscale(scale)
-    ax.set_ylim(bottom if scale == "log" else 0.0, top, auto=True)
-
-
-def _finished(ax: Axes, ylabel: str, shape: tuple[int, int], sigma: float, label: str | None, legend: bool) -> Axes:
-    # With shape and σ over the axes, of one matrix, or of several below each other.
-    words = f"{shape[0]} × {shape[1]}, σ = {sigma:.4g}"
-    words = words if label is None else f"{label}: {words}"
-    before = ax.get_title(loc="right")
-    ax.set_title(f"{before}\n{words}" if before else words, loc="right", fontsize="small", parse_math=False)
-    if legend:
-        legend_below(ax)
+    ax.set_ylim(ends, auto=True)
+    ax.set_title(f"{shape[0]} × {shape[1]}, σ = {sigma:.4g}", loc="right", fontsize="small")
+    legend_below(ax)
     return finish(ax, ylabel=ylabel)
 
 
-def _edge_and_gate(ax: Axes, edge: float, gate: float, color: str, *labels: str, upright: bool = False) -> None:
-    level(ax, edge, labels[0], upright=upright, style=_DASHES)
-    level(ax, gate, labels[1], upright=upright, style=":", color=color, linewidth=1.8, gid=_GATE)
-
-
-def _gate_label(false_alarm: float) -> str:
-    return f"gate, {100 * false_alarm:.3g} % false alarms"
+def _edge_and_gate(
+    ax: Axes, edge: float, gate: float, label: str, false_alarm: float, *, upright: bool = False
+) -> None:
+    level(ax, edge, label, upright=upright, style=_DASHES)
+    words = f"gate, {100 * false_alarm:.3g} % false alarms"
+    level(ax, gate, words, upright=upright, style=":", color=_RED, linewidth=1.8)
 
 
 def _marked(heights: Floats, visible: float) -> list[int]:
@@ -250,11 +210,11 @@ def _marked(heights: Floats, visible: float) -> list[int]:
     return chosen[heights[chosen] > visible].tolist()
 
 
-def _index_axis(ax: Axes, count: int, earlier: int) -> None:
+def _index_axis(ax: Axes, count: int) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     ax.set_xscale("log")
-    ax.set_xlim(0.9, max(1.1 * max(count, 2), ax.get_xlim()[1] if earlier else 0.0), auto=True)
+    ax.set_xlim(0.9, 1.1 * max(count, 2), auto=True)
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter("{x:g}")
@@ -278,25 +238,10 @@ def _bins(values: Floats, low: float, edge: float) -> Floats:
     return edge + width * np.arange(-below, above + 1)
 
 
-def _show_all(ax: Axes, edge: float, top: float, earlier: int) -> None:
-    # The axis of singular values, logarithmic above the edge if something is far above.
-    before = ax.get_xlim()[1] if earlier else 0.0
-    if max(top, before / 1.5) <= _FAR * edge:
-        ax.set_xlim(0.0, max(1.06 * top, before), auto=True)
-        ax.set_xlabel("singular value")
-    else:
-        ax.set_xscale("symlog", linthresh=edge, linscale=2.0)
-        ax.set_xlim(0.0, max(1.5 * top, before), auto=True)
-        ax.set_xlabel("singular value (logarithmic above the edge)")
-
-
 def plot_spectra(
     spectra: Mapping[str, NoisySpectrum],
     *,
     ax: Axes | None = None,
-    label: str | None = None,
-    legend: bool = True,
-    xscale: str = "log",
     **style: Any,
 ) -> Axes:
     """Draw the singular values of many matrices below each other, in units of their bulk edges.
@@ -310,12 +255,6 @@ def plot_spectra(
         By name, such as from `dprmt.spectra.spectra_of`.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise, as high as the matrices need.
-    label : str, optional
-        Title of the plot.
-    legend : bool, default True
-        Whether to draw the legend.
-    xscale : {"log", "linear"}, default "log"
-        Scale of the singular values.
     **style
         Options of matplotlib's lines for the values above the gate, such as ``markersize`` or ``alpha``.
 
@@ -353,7 +292,7 @@ def plot_spectra(
             below.append((place, float(np.max(rest)), float(np.min(rest))))
     own = np.array([spectrum.fit.sigma / spectrum.sigma if spectrum.sigma > 0 else 0 for spectrum in spectra.values()])
     seen = [*own[own > 0], *(value for value, _ in above), *(max(low, 0.1) for _, _, low in below), 1.0]
-    floor = 0.7 * min(seen) if xscale == "log" else 0.0
+    floor = 0.7 * min(seen)
     rows = [(place, max(low, floor), high) for place, high, low in below]
     grey: dict[str, Any] = {"color": ink(ax, 0.45), "linewidth": 3.0, "capstyle": "round"}
     ax.hlines(*(np.transpose(rows) if rows else ([], [], [])), label="values below the gate", **grey)
@@ -363,13 +302,12 @@ def plot_spectra(
     level(ax, 1.0, "bulk edge", upright=True, style=_DASHES)
     marks: dict[str, Any] = {"marker": "d", "markersize": 5, "markerfacecolor": "none", "linestyle": "none"}
     ax.plot(own[own > floor], places[own > floor], color=_BLUE, label="edge by the estimated σ", **marks)
-    ax.set_xscale(xscale)
+    ax.set_xscale("log")
     every, longest = -(-count // 200), 60  # matrices for a name on the axis, and characters of one
     names = [name if len(name) <= longest else "…" + name[1 - longest :] for name in spectra]
     silent = [spectrum.sigma == 0 for spectrum in spectra.values()]
     names = [f"{name}\nno noise: over its largest" if none else name for name, none in zip(names, silent, strict=True)]
     ax.set_yticks(places[::every], names[::every], fontsize="x-small", parse_math=False)
-    if legend:
-        legend_below(ax)
-    ax.set(xlim=(floor, None), ylim=(count - 0.4, -0.6), xlabel="singular value over bulk edge", ylabel="matrix")
-    return finish(ax, label)
+    legend_below(ax)
+    ylim = (count - 0.4, -0.6)
+    return finish(ax, xlim=(floor, None), ylim=ylim, xlabel="singular value over bulk edge", ylabel="matrix")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Any
 
-from dprmt._rounding import fixed
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, ZeroOut, calibrate
 from dprmt.report._page import Picture, Section, Table
-from dprmt.report._words import relative
+from dprmt.report._words import per_cent
 
 # Of each analysis: heading of the table, label of the curve, and the norms of so many products. A sketch of a quarter,
 # whose columns take two products each, is near the best split.
@@ -33,7 +30,6 @@ _ANALYSES: dict[str, tuple[str, str, Callable[[int], Norms]]] = {
         lambda products: HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True),
     ),
 }
-_SPEEDUPS = (0.05, 0.1, 0.2, 0.3)
 Say = Callable[[str], None]
 
 
@@ -120,22 +116,6 @@ def _noise_table(rows: list[Row]) -> Table:
     return Table(caption, ["clipping", *(f"σ, {heading}" for heading, _, _ in _ANALYSES.values())], cells)
 
 
-def _savings_table(run: Run, rows: list[Row]) -> Table:
-    """Tabulate the ε saved by a method that needs fewer steps at the same noise."""
-    exact, cells = rows[0].epsilon["exact"], []
-    for speedup in _SPEEDUPS:
-        steps = math.ceil(run.steps * (1 - speedup))
-        spent = run.epsilon(steps)
-        least, most = exact.lower - spent.upper, exact.upper - spent.lower
-        saved = f"{fixed(least, '.3f', ROUND_FLOOR)} to {fixed(most, '.3f', ROUND_CEILING)}"
-        cells.append([f"{100 * speedup:.0f} %", str(steps), f"{spent:.3f}", saved])
-    caption = (
-        f"Δε of a speed-up: a method that reaches in (1 - s)T steps what another reaches in T = {run.steps}, exact"
-        " norms. Same setting."
-    )
-    return Table(caption, ["speed-up s", "steps", "ε", "Δε, between"], cells)
-
-
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
     """Show table, picture and sentence."""
     from dprmt.plots import plot_epsilon_against_steps
@@ -149,7 +129,7 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
     return Section(
         title="What randomized clipping costs",
         sentences=[_privacy_sentence(rows)],
-        tables=[privacy_table(run, rows), _noise_table(rows), _savings_table(run, rows)],
+        tables=[privacy_table(run, rows), _noise_table(rows)],
         pictures=[Picture(draw, alt)],
         numbers={
             "setting": setting | {"neighbours": ZeroOut.kind},
@@ -165,7 +145,7 @@ def _privacy_sentence(rows: list[Row]) -> str:
     """Describe the table in words."""
     exact, row = rows[0].epsilon["exact"], rows[-1] if len(rows) < 3 else rows[2]
     prices = [row.epsilon[label].upper / exact.upper - 1 for label in _ANALYSES]
-    said = [f"{relative(price)} as much again" if price > 1 else relative(price) for price in prices]
+    said = [per_cent(price) for price in prices]
     return (
         f"With {row.probes} probes the published analysis adds {said[0]} to the ε = {exact:.3f} of exact norms and the"
         f" tight one {said[1]}; secret probes for every sample add {said[2]}, and Hutch++ of as many products"

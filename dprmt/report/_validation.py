@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dprmt._validation import how_to_install
-from dprmt.accounting import ZeroOut
 from dprmt.report._gradients import (
     NOISY,
-    adam_bound_section,
     course_section,
     improvement_section,
     kappa_section,
@@ -22,12 +19,11 @@ from dprmt.report._gradients import (
     spike_section,
 )
 from dprmt.report._page import Section
-from dprmt.report._telemetry import measured_telemetry_sections
+from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._words import matrices
 
 if TYPE_CHECKING:
     from dprmt.report.measurements import (
-        AdamBoundStep,
         AlignmentStep,
         GradientStep,
         LayerSpectra,
@@ -60,7 +56,6 @@ class Sizes:
     """How much is measured."""
 
     steps: int = 10
-    telemetry_steps: int = 24
     seeds: int = 1
     noise_draws: int = 8
     samples: int = 32
@@ -97,21 +92,18 @@ def left_out_section(missing: list[str]) -> Section:
 class _Seen:
     """What is measured along the first of the runs, step by step."""
 
-    def __init__(self, setting: RecipeExperiment, draws: int) -> None:
-        self._draws, self._middle = draws, (setting.steps - 1) // 2
-        self._exclude = setting.settings.denoising.exclude
+    def __init__(self, draws: int) -> None:
+        self._draws = draws
         self.spikes: list[Spike] = []
         self.strongest: list[LayerSpectra] = []
-        self.typical: list[LayerSpectra] = []
         self.alarms: list[LayerSpectra] = []  # the largest one, if there is any
-        self.adam: list[AdamBoundStep] = []
         self.losses: list[float] = []
 
     def look(self, step: GradientStep) -> None:
         """Measure a step. Kept are the three layers, each at its best step, whose clean value is furthest above the
         threshold or least below it, also of those that the recipe keeps from denoising; and the largest false alarm.
         """
-        from dprmt.report.measurements import layers_along_depth, measure_adam_bound, measure_spectra, measure_spikes
+        from dprmt.report.measurements import measure_spectra, measure_spikes
 
         found = measure_spikes(step, draws=self._draws, noise_scales=NOISE_SCALES, seed=step.number)
         self.spikes += found
@@ -123,10 +115,6 @@ class _Seen:
         called = [spike.layer for spike in own if spike.called and spike.signal_over_threshold <= 1]
         alarms = [*self.alarms, *(e for e in measure_spectra(step, called) if e.verdict == "false alarm")]
         self.alarms = sorted(alarms, key=lambda entry: -entry.top_over_edge)[:1]
-        bound = measure_adam_bound(step, exclude=self._exclude)
-        self.adam += [] if bound is None else [bound]
-        if step.number == self._middle:
-            self.typical = measure_spectra(step, layers_along_depth(step, exclude=self._exclude))
 
 
 def _weakness(measured: Spike | LayerSpectra) -> float:
@@ -148,7 +136,7 @@ def measured_sections(
 
     say("loading model and data")
     setting = recipe_experiment(recipe, steps=sizes.steps)
-    seen, experiment = _Seen(setting, sizes.noise_draws), setting.experiment
+    seen, experiment = _Seen(sizes.noise_draws), setting.experiment
     start = {name: p.detach().clone() for name, p in experiment.model.named_parameters() if p.requires_grad}
     alignment: list[list[AlignmentStep]] = []
     for seed in range(sizes.seeds):
@@ -165,59 +153,30 @@ def measured_sections(
     say("training without noise")
     courses = {NOISY: seen.losses, **losses_without_noise(setting, start)}
     say("reading telemetry")
-    telemetry = telemetry_readings(setting, start, steps=min(sizes.telemetry_steps, recipe.training.steps))
+    telemetry, truth = telemetry_readings(setting, start, steps=setting.steps)
     sections = [
         spike_section(seen.spikes),
         overlap_section(seen.spikes),
-        spectra_section(seen.strongest, seen.typical, seen.alarms, seen.spikes),
+        spectra_section(seen.strongest, seen.alarms, seen.spikes),
         improvement_section(alignment),
         kappa_section([step for run in alignment for step in run]),
-        adam_bound_section(seen.adam),
         course_section(courses),
         norm_section(norms),
-        *measured_telemetry_sections(telemetry),
+        *telemetry_sections(telemetry, truth),
     ]
-    return [_setting_sentence(setting, seen)], sections, {"setting": _setting_numbers(setting, seen, sizes)}
+    return (
+        [_setting_sentence(setting, seen)],
+        sections,
+        {"setting": setting.settings.to_dict() | {"seeds": sizes.seeds}},
+    )
 
 
 def _setting_sentence(setting: RecipeExperiment, seen: _Seen) -> str:
     privacy, training = setting.settings.privacy, setting.settings.training
     shapes = ", ".join(f"{m} × {n}" for m, n in sorted({spike.shape for spike in seen.spikes}))
-    spent = f"σ = {privacy.noise_multiplier:g}"
-    if setting.target_epsilon:
-        spent = f"ε = {setting.target_epsilon:g} of {ZeroOut.kind} neighbours"
-    finite = [loss for loss in seen.losses if math.isfinite(loss)]
-    course = f" The training loss went from {finite[0]:.3f} to {finite[-1]:.3f}." if len(finite) > 1 else ""
     return (
         f"Recipe {setting.experiment.name}: the first {len(seen.losses)} of its {training.steps} steps of DP-SGD on"
-        f" {setting.experiment.task.size} training items, expected batch {training.batch_size} (q ="
-        f" {setting.sample_rate:.4f}), clipping norm {privacy.clipping_norm:g}, noise multiplier"
-        f" {privacy.noise_multiplier:.3f} (the whole recipe: {spent} at δ = {privacy.delta:g}), with denoising."
-        f" Measured on {matrices(len({spike.layer for spike in seen.spikes}))} of shapes {shapes} at each step.{course}"
-        " Step 0 is the first one; where the run speaks of itself, steps done are counted."
+        f" {setting.experiment.task.size} training items, expected batch {training.batch_size}, clipping norm"
+        f" {privacy.clipping_norm:g}, noise multiplier {privacy.noise_multiplier:.3f}, with denoising. Measured on"
+        f" {matrices(len({spike.layer for spike in seen.spikes}))} of shapes {shapes} at each step."
     )
-
-
-def _setting_numbers(setting: RecipeExperiment, seen: _Seen, sizes: Sizes) -> dict[str, Any]:
-    privacy, training = setting.settings.privacy, setting.settings.training
-    options = {
-        "noise_multiplier": privacy.noise_multiplier,
-        "clipping_norm": privacy.clipping_norm,
-        "norms": privacy.norms.kind,
-        "expected_batch": training.batch_size,
-        "steps": setting.steps,
-        "learning_rate": setting.settings.optimizer.learning_rate,
-        "micro_batch": training.micro_batch_size,
-        "seeds": sizes.seeds,
-    }
-    return {
-        "recipe": setting.experiment.name,
-        "items": setting.experiment.task.size,
-        "sample_rate": setting.sample_rate,
-        "target_epsilon": setting.target_epsilon,
-        "neighbours": ZeroOut.kind,
-        "delta": privacy.delta,
-        "recipe_steps": training.steps,
-        "options": options,
-        "private_losses": seen.losses,
-    }

@@ -27,58 +27,23 @@ def matrices(count: int) -> str:
 
 def per_cent(value: float, digits: int = 1, *, sign: bool = False) -> str:
     """Return a share in per cent."""
-    if not math.isfinite(value):
-        return "none"
-    return f"{number(100 * value, digits, sign=sign)} %"
-
-
-def relative(value: float, digits: int = 1, *, sign: bool = False) -> str:
-    """Return a relative finding in a sentence: per cent, two digits where decimals would be zeros, a factor above a
-    whole.
-    """
-    if not math.isfinite(value):
-        return "none"
-    if abs(value) > 1:
-        return f"{number(value, 1, sign=sign)} times"
-    return f"{size(100 * value, digits, sign=sign)} %"
-
-
-def size(value: float, digits: int, *, sign: bool = False) -> str:
-    """Return a finding in a sentence, with so many decimals, or two digits where these would be zeros."""
-    if value and not round(value, digits):
-        return f"{value:{'+' if sign else ''}.1e}".replace("-", "−")
-    return number(value, digits, sign=sign) if value else "0"
+    return f"{number(100 * value, digits, sign=sign)} %" if math.isfinite(value) else "none"
 
 
 def effect(value: float) -> str:
     """Return a difference that may be tiny, with its sign: four decimals, or two digits where these would be zeros."""
-    if value == 0 or abs(value) >= 1e-3:
-        return number(value, 4, sign=True) if value else "0"
-    return f"{value:+.1e}".replace("-", "−")
-
-
-def interval_of_mean(values: Sequence[float]) -> tuple[float, float]:
-    """Compute a 95 % interval by Student's t for independent values; NaN for fewer than two."""
-    if len(values) < 2:
-        return math.nan, math.nan
-    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * spread / math.sqrt(len(values))
-    return mean - half, mean + half
+    if value and abs(value) < 1e-3:
+        return f"{value:+.1e}".replace("-", "−")
+    return number(value, 4, sign=True) if value else "0"
 
 
 def with_interval(values: Sequence[float]) -> str:
-    """Return a mean and its interval."""
-    low, high = interval_of_mean(values)
-    mean = effect(float(np.mean(values)))
-    return mean if math.isnan(low) else f"{mean} (95 % interval {effect(low)} to {effect(high)})"
-
-
-def no_sign(values: Sequence[float]) -> bool:
-    """Return whether the interval contains both signs. For one value it is unknown; values that are all 0 have no
-    sign.
-    """
-    low, high = interval_of_mean(values)
-    return low < 0 < high
+    """Return the mean of independent values, and its 95 % interval by Student's t if there are two or more."""
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return effect(mean)
+    half = float(stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1)) / math.sqrt(count)
+    return f"{effect(mean)} (95 % interval {effect(mean - half)} to {effect(mean + half)})"
 
 
 def number(value: float, digits: int, *, sign: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from dprmt import __version__
 from dprmt._files import parse_json, strict_json, write_whole
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting import neighbours_from_dict
-from dprmt.report._page import Section, Table, plain_numbers, render_page
-from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section, privacy_table
+from dprmt.report._page import Section, plain_numbers, render_page
+from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section
 from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._validation import Sizes, left_out_section, measured_sections, missing_packages, report_recipe
 from dprmt.report._words import counted
@@ -35,14 +35,11 @@ class Report:
         The page, and the numbers it shows, as files.
     sections : list of Section
         In the order of the page.
-    privacy : Table or None
-        ε and extra noise for each number of probes; None on the page of a run.
     """
 
     page: Path
     numbers: Path
     sections: list[Section]
-    privacy: Table | None = None
 
 
 def write_report(
@@ -65,8 +62,7 @@ def write_report(
     changes : mapping, optional
         Changed values of the recipe, by dotted name.
     steps : int, optional
-        Number of steps, >= 1 and at most the recipe's. By default ten, and 24 for telemetry, which gives advice on the
-        rate from step 20 on.
+        Number of steps, >= 1 and at most the recipe's; ten by default.
     seeds : int
         Number of runs, >= 1, each with independent noise and batches. Several runs give bands for the Improvement.
     say : callable, optional
@@ -97,7 +93,7 @@ def write_report(
     folder, run = _writable_folder(Path(out)), Run()
     sizes = replace(Sizes(), seeds=check_count("seeds", seeds))
     if steps is not None:
-        sizes = replace(sizes, steps=check_count("steps", steps), telemetry_steps=steps)
+        sizes = replace(sizes, steps=check_count("steps", steps))
     chosen, missing = report_recipe(recipe, changes or {}), missing_packages()
     if chosen is not None:
         missing = missing_packages(chosen)
@@ -110,11 +106,11 @@ def write_report(
     say("drawing")
     title = "Noise in private training: theory against measurement"
     page = render_page(title, introduction, sections, warning=None if missing else _WARNING)
-    return replace(_written(folder, page, sections, numbers), privacy=privacy_table(run, rows))
+    return _written(folder, page, sections, numbers)
 
 
-def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[str, Any]] = ()) -> Report:
-    """Write a run's telemetry as one page: whether it learns, which layers are noise, and whether the rate is right.
+def write_run_report(out: str | Path, run: str | Path) -> Report:
+    """Write a run's telemetry as one page: whether it learns, and which layers are noise.
 
     Parameters
     ----------
@@ -122,9 +118,6 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
         Folder for ``index.html`` and ``numbers.json``, created if missing.
     run : str or Path
         Folder of a running or finished run.
-    truth : sequence of dict
-        ``private_steps`` of `dprmt.report.measurements.TelemetryTruth`, to be drawn with the readings. The page is
-        then private.
 
     Returns
     -------
@@ -140,8 +133,8 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
 
     Formal guarantees
     -----------------
-    Without ``truth``, post-processing of what the run released: its ε covers the page. The ``private`` entries of the
-    metrics are not read.
+    Post-processing of what the run released: its ε covers the page. The ``private`` entries of the metrics are not
+    read.
 
     Examples
     --------
@@ -150,21 +143,17 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
     """
     folder = _writable_folder(Path(out))
     lines = _metrics(Path(run))
-    sections = telemetry_sections(lines, truth)
+    sections = telemetry_sections(lines)
     last = lines[-1]
     said = f"{counted(len(lines), 'step')} read, the last of them number {last['step']}"
     spent, relation = last.get("epsilon"), _relation(Path(run))
     if isinstance(spent, float) and relation is not None:
         said += f"; ε ≤ {round_up(spent)} after it ({relation})"
-    introduction, warning = [f"{said}."], None
-    if truth:
-        warning = "The crosses are from clean gradients: on private data no ε covers this page."
-    else:
-        introduction.append(
-            "Every number here is a function of what the run released, its noisy gradients and weights: it costs no"
-            " privacy, and may be shown to whoever may see the model."
-        )
-    page = render_page("What a private run says of itself", introduction, sections, warning=warning)
+    free = (
+        "Every number here is a function of what the run released, its noisy gradients and weights: it costs no"
+        " privacy, and may be shown to everyone who may see the model."
+    )
+    page = render_page("What a private run says of itself", [f"{said}.", free], sections)
     return _written(folder, page, sections, {})
 
 

@@ -7,12 +7,6 @@ from dprmt.spectra._adam_bound import AdamImprovement, adam_bound_gap, adam_impr
 from dprmt.spectra._alignment import BlockCosine, block_cosine, cosine_similarity, improvement, layer_improvements
 from dprmt.spectra._checkpoint import CheckpointSpectra, spectra_of
 from dprmt.spectra._denoise import LayerDenoiser, LayerReport, denoise, denoise_layers
-from dprmt.spectra._displacement import (
-    DisplacementNoise,
-    DisplacementSpectrum,
-    displacement_spectrum,
-    steps_until_visible,
-)
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 from dprmt.spectra._noise_level import NoiseFit, estimate_sigma, screenot_threshold, whiten
 from dprmt.spectra._noisy_spectrum import NoisySpectrum, Spike, noisy_spectrum
@@ -28,17 +22,9 @@ from dprmt.spectra._phase_transition import (
 )
 from dprmt.spectra._telemetry import (
     Estimate,
-    UpdateProducts,
-    best_rate_factor,
-    displacement_factor,
-    layer_products,
     momentum_noise_scale,
-    objective_change,
     signal_energy,
     signal_energy_over_steps,
-    slope_before,
-    update_curvature,
-    update_products,
 )
 from dprmt.spectra._top_singular_value import TopSingularValue
 from dprmt.spectra._tracy_widom import TracyWidom, false_alarm_rate, kappa_for, tracy_widom_edge, visible_signal
@@ -47,8 +33,6 @@ __all__ = [
     "AdamImprovement",
     "BlockCosine",
     "CheckpointSpectra",
-    "DisplacementNoise",
-    "DisplacementSpectrum",
     "Estimate",
     "LayerDenoiser",
     "LayerReport",
@@ -58,41 +42,31 @@ __all__ = [
     "Spike",
     "TopSingularValue",
     "TracyWidom",
-    "UpdateProducts",
     "adam_bound_gap",
     "adam_improvement_bound",
-    "best_rate_factor",
     "block_cosine",
     "bulk_edge",
     "cosine_similarity",
     "denoise",
     "denoise_layers",
     "detection_threshold",
-    "displacement_factor",
-    "displacement_spectrum",
     "estimate_sigma",
     "false_alarm_rate",
     "hard_threshold",
     "improvement",
     "kappa_for",
     "layer_improvements",
-    "layer_products",
     "momentum_noise_scale",
     "noisy_spectrum",
-    "objective_change",
     "predicted_spectrum",
     "screenot_threshold",
     "shrink",
     "signal_energy",
     "signal_energy_over_steps",
-    "slope_before",
     "spectra_of",
     "spike_map",
     "spike_map_inverse",
-    "steps_until_visible",
     "tracy_widom_edge",
-    "update_curvature",
-    "update_products",
     "vector_overlaps",
     "visible_signal",
     "whiten",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep, plan_private
-from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.clipping._formed_layers import NormPolicy
 from dprmt.training.harness import ItemTask, run_in_memory
 from dprmt.training.norms import LayerRecord, NormRecord
 from dprmt.training.optimizers import DPGrape

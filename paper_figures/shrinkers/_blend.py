@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._arrays import MatrixT, as_array, check_finite, check_nonempty, detached, is_tensor
 from dprmt.spectra._denoise import LayerReport, sigma_by_name
-from dprmt.training.recipes import DENOISERS, DenoiserChoice
+from dprmt.training.recipes import DENOISERS
 
 Floats: TypeAlias = NDArray[np.float64]
 KNOTS = 0.6, 0.8, 1.0  # of the soft thresholds, as fractions of the way through the bulk
@@ -307,10 +307,10 @@ def nonnegative_least_squares(gram: Floats, target: Floats) -> Floats:
 def blended(options: Any) -> Any:
     """The denoiser of a run whose recipe has ``method = "blend"``; its memory over steps is that of the process."""
     memory = BlendMemory() if options.on == "gradient" else None
-    return partial(blend_layers, norm_correction=options.keeps_norm, memory=memory)
+    return partial(blend_layers, norm_correction=options.norm_correction is not False, memory=memory)
 
 
 def register_blend() -> Any:
     """Make ``"blend"`` known to recipes."""
-    DENOISERS["blend"] = DenoiserChoice(f"{__name__}:{blended.__name__}", keeps_norm=True)
+    DENOISERS.own["blend"] = f"{__name__}:{blended.__name__}"
     return blended

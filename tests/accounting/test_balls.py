@@ -1,4 +1,7 @@
-"""Bounds on δ against balls that certainly hold it: ``oracles/make_balls.py``, ball arithmetic that shares no code."""
+"""Bounds on δ against balls that certainly hold it, by ball arithmetic that shares no code.
+
+``oracles/make_balls.py`` in commit 411bdc64 made them.
+"""
 
 from __future__ import annotations
 

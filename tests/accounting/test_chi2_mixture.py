@@ -1,4 +1,7 @@
-"""Weighted sums of chi-squares: oracles, identities that hold exactly, simulation, and what is refused."""
+"""Weighted sums of chi-squares: oracles, identities that hold exactly, simulation, and what is refused.
+
+``oracles/make_chi2_mixture.py`` in commit 411bdc64 made the stored values.
+"""
 
 from __future__ import annotations
 

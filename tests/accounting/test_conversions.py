@@ -23,7 +23,6 @@ from dprmt.accounting import (
     compose,
     release_from_dict,
 )
-from dprmt.cli import main
 
 ORDERS = (1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 34.0)
 EPSILONS = [0.0, 0.1, 0.5, 1.0, 3.0]
@@ -132,13 +131,3 @@ def test_releases_come_back_from_their_records(release: Release) -> None:
 def test_what_is_no_release_raises_an_error(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         make()
-
-
-def test_the_command_and_the_statement_know_conversions(capsys: pytest.CaptureFixture[str]) -> None:
-    words = (
-        "epsilon --noise-multiplier 2 --sample-rate .01 --steps 10 --delta 1e-5 --also zcdp:0.01 --also gaussian-dp:.1"
-    )
-    assert main([*words.split(), "--statement"]) == 0
-    said = capsys.readouterr().out
-    assert "a mechanism that is 0.01-zCDP" in said
-    assert "a mechanism that is 0.1-GDP" in said

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
-    AddRemove,
     FixedSize,
-    GaussianRelease,
-    Hutchinson,
-    Poisson,
     ReplaceOne,
     ZeroOut,
-    calibrate,
-    compose,
 )
-from dprmt.accounting.mechanisms import sampling_from_dict
 from dprmt.accounting.pairs._fixed_size import DisplacedPair, FixedSizeStep, SupremumPair
-from dprmt.cli import main
 
 GRID = np.linspace(-11.0, 14.0, 40_001)
 WIDTH = GRID[1] - GRID[0]
@@ -167,68 +155,3 @@ def test_no_rounding_puts_mass_beyond_the_largest_loss(delta: float) -> None:
     most = -float(member.loss(np.linspace(0.0, 2.0, 100_001)).min())
     added = DPSGD(1.0, BATCHES).run(steps=STEPS).epsilon_by_direction(delta)["add"]
     assert added.lower <= STEPS * most * (1.0 + 1e-6)
-
-
-@pytest.mark.parametrize("neighbours", [ZeroOut(), ReplaceOne()])
-@pytest.mark.parametrize(
-    ("sigma", "batches", "steps", "delta"),
-    [(1.1, FixedSize(256, 60_000), 14_062, 1e-5), (20.0, FixedSize(50_000, 10**6), 100_000, 1e-9)],
-)
-def test_it_takes_no_more_than_three_times_as_long_as_poisson_sampling(
-    neighbours: ZeroOut | ReplaceOne, sigma: float, batches: FixedSize, steps: int, delta: float
-) -> None:
-    """The slowest of fourteen settings; the best of five, so that another process does not decide."""
-
-    def seconds(sampling: Poisson | FixedSize) -> float:
-        def once() -> float:
-            start = time.process_time()
-            DPSGD(sigma, sampling, neighbours=neighbours).epsilon(steps=steps, delta=delta)
-            return time.process_time() - start
-
-        return min(once() for _ in range(5))
-
-    assert seconds(batches) <= 3.0 * seconds(Poisson(batches.rate))
-
-
-def test_every_question_has_an_answer() -> None:
-    run = DPSGD(2.0, BATCHES)
-    bounds = run.epsilon(steps=STEPS, delta=DELTA)
-    assert (
-        run.delta(steps=STEPS, epsilon=bounds.upper).lower
-        <= DELTA
-        <= run.delta(steps=STEPS, epsilon=bounds.lower).upper
-    )
-    band = run.trade_off(steps=STEPS, alpha=[0.01, 0.5])
-    assert np.all(band.lower <= band.upper)
-    assert run.advantage(steps=STEPS).upper > DPSGD(2.0, RATE).advantage(steps=STEPS).lower
-    assert calibrate(run, steps=STEPS, target_epsilon=3.0, delta=DELTA).epsilon(steps=STEPS, delta=DELTA).upper <= 3.0
-    assert compose([(run, 10), GaussianRelease(4.0)]).epsilon(DELTA).upper < bounds.upper + 2.0
-    assert sampling_from_dict(BATCHES.as_dict()) == BATCHES
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FixedSize(11, 10), r"batch_size must be an integer in \[1, 10\], got 11"),
-        (lambda: DPSGD(1.0, BATCHES, Hutchinson(8, secret=True)), "norms must be ExactNorms"),
-        (lambda: DPSGD(1.0, BATCHES, neighbours=AddRemove()), r"neighbours must be ZeroOut\(\) or ReplaceOne\(\)"),
-        (lambda: DPSGD(1.0, BATCHES).epsilon(epochs=3, delta=1e-5), "epochs must be left out of fixed-size sampling"),
-    ],
-)
-def test_what_has_no_analysis_raises_an_error(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        make()
-
-
-def test_the_command_and_its_statement_name_the_batches(capsys: pytest.CaptureFixture[str]) -> None:
-    words = (
-        "epsilon --noise-multiplier 2 --sampling fixed-size --samples 67349 --batch-size 2000 --steps 400 --delta 1e-5"
-    )
-    assert main([*words.split(), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["mechanism"]["sampling"] == {"kind": "fixed-size", "batch_size": 2000, "samples": 67349}
-    assert record["epsilon"]["upper"] == pytest.approx(2.554, abs=2e-3)
-    assert main([*words.split(), "--statement"]) == 0
-    assert "batches of 2000 of 67349 samples, drawn uniformly without replacement" in capsys.readouterr().out
-    assert main([*words.replace("--samples 67349 ", "").split()]) == 2
-    assert "--samples" in capsys.readouterr().err

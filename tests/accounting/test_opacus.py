@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError, TrainingStateError
+from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     ExactNorms,
@@ -37,7 +37,6 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import dprmt.accounting.opacus  # noqa: E402
 from dprmt.accounting.opacus import ClippingConfiguration, RandomizedClippingAccountant, register  # noqa: E402
-from dprmt.training.clipping import AllocationSampler, allocation_loader  # noqa: E402
 
 NAME = "randomized_clipping"
 DELTA = 1e-5
@@ -374,84 +373,6 @@ def test_random_allocation_is_charged_in_whole_epochs() -> None:
         run.get_epsilon(DELTA, norms=Hutchinson(16, secret=False), sampling="allocation")
         == estimated.epsilon(steps=10, delta=DELTA).upper
     )
-
-
-# ------------------------------------------------------------------------------- the loader of random allocation
-
-
-def allocating(data, batch_size):
-    return allocation_loader(DataLoader(data, batch_size=batch_size))
-
-
-def allocated(name, *, batch_size=16, **options):
-    register(ExactNorms(), sampling="allocation", name=name)
-    return Run(name, batch_size=batch_size, loads=allocating, noise_multiplier=1.0, poisson_sampling=False, **options)
-
-
-@marked
-@pytest.mark.parametrize("most", [None, 3])
-def test_training_under_random_allocation(most) -> None:
-    """Every sample once an epoch, batches of random sizes, epochs charged; also when batches are split."""
-    run = allocated("allocation")
-    sampler = run.loader.batch_sampler
-    assert isinstance(sampler, AllocationSampler)
-    assert len(sampler) == 4
-    assert run.optimizer.expected_batch_size == 16
-    if most is None:
-        run.epoch()
-        run.epoch()
-    else:
-        for _ in range(2):
-            with BatchMemoryManager(
-                data_loader=run.loader, max_physical_batch_size=most, optimizer=run.optimizer
-            ) as loader:
-                run.epoch(loader)
-    assert run.engine.accountant.history == [(1.0, 1 / 4, 8)]
-    mechanism = DPSGD(1.0, RandomAllocation(4))
-    assert run.engine.get_epsilon(DELTA) == mechanism.epsilon(epochs=2, delta=DELTA).upper
-    assert run.engine.get_epsilon(DELTA) < DPSGD(1.0, 1 / 4).epsilon(steps=8, delta=DELTA).lower
-
-
-@marked
-def test_empty_batches_are_steps() -> None:
-    """Two samples in eight steps: six batches at least have none, the first one most often."""
-    run = allocated("allocation-empty", samples=2, batch_size=1)
-    sampler = AllocationSampler(2, 8)
-    loader = allocation_loader(DataLoader(run.loader.dataset, batch_size=1))
-    loader.batch_sampler.steps_per_epoch = sampler.steps_per_epoch
-    shapes = [(tuple(x.shape), tuple(y.shape), x.dtype, y.dtype) for x, y in loader]
-    assert sum(x[0] for x, _, _, _ in shapes) == 2
-    assert len(shapes) == 8
-    assert {(x[1:], y[1:], a, b) for x, y, a, b in shapes} == {((4,), (), torch.float32, torch.int64)}
-    before = [parameter.detach().clone() for parameter in run.model.parameters()]
-    for batch in loader:
-        run.optimizer.zero_grad()
-        nn.functional.cross_entropy(run.model(batch[0]), batch[1], reduction="sum").backward()
-        run.optimizer.step()
-        after_step = [parameter.detach().clone() for parameter in run.model.parameters()]
-        assert all(not torch.equal(old, new) for old, new in zip(before, after_step, strict=True))  # noise, at least
-        before = after_step
-    assert len(run.engine.accountant) == 8
-
-
-def test_an_epoch_left_early_is_the_last() -> None:
-    """Parts of several epochs would be charged as one, though each has a draw of its own."""
-    sampler = AllocationSampler(20, 4)
-    assert sorted(position for batch in sampler for position in batch) == list(range(20))
-    next(iter(sampler))
-    with pytest.raises(TrainingStateError, match="finish it before another one is drawn"):
-        next(iter(sampler))
-    with pytest.raises(ParameterError, match="steps_per_epoch"):
-        AllocationSampler(20, 0)
-    with pytest.raises(ParameterError, match=r"data_loader\.dataset must be data with a length"):
-        allocation_loader(DataLoader(Stream()))
-
-
-class Stream(torch.utils.data.IterableDataset):
-    """Data without a length."""
-
-    def __iter__(self):
-        yield 1
 
 
 def test_neighbours_are_those_that_were_stated() -> None:

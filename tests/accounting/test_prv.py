@@ -151,28 +151,6 @@ def test_composition_agrees(name: str, eps_max: float, direction) -> None:
     assert own.lower * 0.999 <= estimate <= own.upper * 1.001
 
 
-@pytest.mark.peer
-@eps_max_is_an_assumption
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(
-    ("mechanism", "steps", "eps_max"),
-    [
-        (SECRET, 400, 12.0),
-        (DPSGD(2.0, RATE, Hutchinson(16, secret=False, rank=8, analysis="envelope")), 400, 14.0),
-        (DPSGD(1.5, 16 / 1225, Hutchinson(64, secret=False)), 3480, 12.0),
-        (DPSGD(2.0, RATE, Hutchinson(8, secret=False)), 400, 111.0),
-        (DPSGD(8.0, 1.0, Hutchinson(32, secret=False)), 50, 20.0),
-        (DPSGD(0.8, 0.001, Hutchinson(32, secret=False)), 20_000, 16.0),
-    ],
-)
-def test_composition_agrees_in_more_settings(mechanism, steps: int, eps_max: float, direction) -> None:
-    own = mechanism.epsilon_by_direction(steps=steps, delta=1e-5)[direction]
-    lower, estimate, upper = composed(mechanism.to_prv(direction, bins=256), steps, eps_max)
-    assert lower <= own.upper
-    assert own.lower <= upper
-    assert own.lower * 0.999 <= estimate <= own.upper * 1.004
-
-
 def test_exact_norms_need_no_eps_max_and_agree_with_the_peer_s_own_mechanism() -> None:
     own = EXACT.epsilon_by_direction(steps=400, delta=1e-5)["remove"]
     results = [
@@ -200,29 +178,6 @@ def test_infinite_mass_is_charged_at_every_step() -> None:
     assert 1e-5 / 400 < prv.pm_inf < 1e-5 / 3
     assert composed(prv, 400, 8.0) == (math.inf, math.inf, math.inf)
     assert math.isfinite(composed(prv, 2, 8.0)[2])
-
-
-@eps_max_is_an_assumption
-def test_the_peer_trusts_eps_max() -> None:
-    """A limit of prv-accountant, stated in the docstring: too small an ``eps_max`` gives too small an ε."""
-    truth = EXACT.epsilon_by_direction(steps=400, delta=1e-5)["remove"]
-    assert composed(EXACT.to_prv(), 400, 3.0)[2] < truth.lower - 0.5
-
-
-@eps_max_is_an_assumption
-def test_the_discretiser_takes_the_variable_as_it_is() -> None:
-    """Finite support inside the domain: prv-accountant's truncation is not needed, and changes nothing."""
-    from prv_accountant.discretisers import CellCentred
-    from prv_accountant.domain import Domain
-    from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncated
-
-    prv = TIGHT.to_prv(bins=32)
-    domain = Domain.create_aligned(-12.0, 12.0, 2e-3)
-    plain = CellCentred().discretise(prv, domain)
-    truncated = CellCentred().discretise(PrivacyRandomVariableTruncated(prv, domain.t_min(), domain.t_max()), domain)
-    assert_allclose(plain.pmf.astype(float), truncated.pmf.astype(float), atol=1e-15)
-    assert_allclose(plain.pmf.sum(), 1.0, atol=1e-12)
-    assert_allclose(plain.domain.shifts(), truncated.domain.shifts(), atol=1e-10)
 
 
 def test_rdp_is_refused_with_the_reason() -> None:

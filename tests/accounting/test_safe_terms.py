@@ -17,7 +17,7 @@ from dprmt.accounting.pairs._pairs import cells_with_misses, interval_masses, ma
 from dprmt.accounting.pairs._public_pair import largest_excess, majorant_excess
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair, inflection_shift
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
-from dprmt.accounting.questions._risks import _mu_of_chords
+from dprmt.accounting.questions._curves import _mu_of_chords
 
 
 def test_components_beyond_the_largest_are_joined_with_all_their_mass() -> None:

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics import PrivacyBounds, worst_of
+from dprmt.accounting.basics._bounds import PrivacyBounds, worst_of
 from dprmt.accounting.composition import EpsilonAtDelta, Level, interval
 from dprmt.accounting.composition._solve import _solve_at_level
 from dprmt.accounting.pairs import AtomicPair, Schedule
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair, inflection_shift
 
 TOLERANCE = 1e-3
-SECRET: Any = {"secret": True}
 SECRET_ENVELOPE: Any = {"analysis": "envelope", "secret": True}
 
 
@@ -69,67 +68,6 @@ def test_where_no_mesh_is_fine_enough_both_ends_are_near(
     assert 0.95 * low <= bounds.lower <= high
     assert low <= bounds.upper <= 1.05 * high
     assert bounds.is_narrow == (width(bounds) <= TOLERANCE)
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "steps", "delta", "low", "high", "at_most"),
-    [
-        pytest.param(R(0.779078, 2000 / 67349, 8), 400, 1e-5, 49.672, 49.681, 0.032, id="8 probes"),
-        pytest.param(
-            R(8.12, 0.414, 8, **SECRET), 8072, 2.5e-10, 44.1025, 44.1126, 1.4e-3, id="bulk and tail, 8 secret probes"
-        ),
-        pytest.param(
-            R(2.08, 0.0424, 7, **SECRET), 233359, 4.2e-8, 403.264, 403.368, 0.164, id="one tilt for all losses"
-        ),
-        pytest.param(
-            R(27.7, 0.108, 3, **SECRET), 277761, 0.014, 10.2598, 10.2629, 0.144, id="bulk and tail, 3 secret probes"
-        ),
-        pytest.param(
-            R(0.785, 0.02347, 3, **SECRET_ENVELOPE), 35, 0.0314, 3.371, 3.377, 0.125, id="little noise, large δ"
-        ),
-    ],
-)
-def test_few_probes_or_a_large_epsilon_stay_wider_and_say_so(
-    mechanism, steps: int, delta: float, low: float, high: float, at_most: float
-) -> None:
-    """An ε > 20 of estimated norms is not refined: widths are what was measured, around narrower intervals."""
-    bounds = mechanism.epsilon(steps=steps, delta=delta, tolerance=TOLERANCE)
-    assert bounds.lower <= high
-    assert low <= bounds.upper
-    assert TOLERANCE < width(bounds) <= at_most
-    assert not bounds.is_narrow
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "steps", "delta", "low", "high"),
-    [
-        pytest.param(R(2.32, 0.001237, 2), 363816, 1.4e-10, 2.985e11, 2.9886e11, id="one norm", marks=pytest.mark.slow),
-        pytest.param(R(0.435644, 4.14347e-5, 6), 233590, 2.2e-10, 15320, 15377, id="six probes"),
-        pytest.param(R(0.664478, 0.00130394, 9, analysis="envelope"), 615300, 5.1e-10, 1104, 1117, id="envelope"),
-        pytest.param(
-            R(2.32, 0.001237, 2, rank=2, **SECRET_ENVELOPE),
-            363816,
-            1.4e-10,
-            2.98e11,
-            3.02e11,
-            id="two secret probes",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(R(5.0, 1.0, 2, **SECRET), 1, 4.2e-5, 464.4, 465.6, id="one step"),
-        pytest.param(
-            R(20.1, 0.0032352, 3, **SECRET), 724, 6.57e-10, 3550, 3580, id="three probes", marks=pytest.mark.slow
-        ),
-        pytest.param(R(0.697, 0.18264, 9, **SECRET_ENVELOPE), 233545, 3.4e-12, 28567, 28586, id="left of the grid"),
-    ],
-)
-def test_where_one_large_norm_decides_the_bounds_hold_though_they_say_little(
-    mechanism, steps: int, delta: float, low: float, high: float
-) -> None:
-    """An ε of hundreds is no privacy and is not refined; two probes have about T q / (2 σ² δ), or no upper end."""
-    bounds = mechanism.epsilon(steps=steps, delta=delta, tolerance=TOLERANCE)
-    assert 0 < bounds.lower <= high
-    assert low <= bounds.upper
-    assert not bounds.is_narrow
 
 
 def test_what_is_known_of_another_direction_decides_what_is_computed() -> None:

@@ -43,7 +43,7 @@ def test_programs_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if path.stem == "test_your_variant":  # every fault of the page is found
         assert capsys.readouterr().out.count("fails at") == 5
     if path.stem == "watch_a_run":
-        assert namespace["advice"]["rate"] == "too low"  # type: ignore[index]  # as the page says
+        assert namespace["z"] > 2  # type: ignore[operator]  # it learns
     if path.stem == "lightning_module":  # every step was private and charged
         private = namespace["module"].private  # type: ignore[attr-defined]
         assert private.steps_charged == private.steps_taken == 10

@@ -15,21 +15,6 @@ import pytest
 
 from tests.house.import_graph import ROOT
 
-SECTIONS = ["Claims affected", "Added", "Changed", "Fixed"]
-
-
-def test_the_changelog_says_first_which_claims_each_version_affects() -> None:
-    versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    assert versions
-    for version in versions:
-        _, *sections = re.split(r"^### ", version, flags=re.MULTILINE)
-        titles = [section.partition("\n")[0] for section in sections]
-        assert titles == [title for title in SECTIONS if title in titles], version[:20]
-        assert titles[0] == "Claims affected", "without one it says: none"
-        for section in sections:  # bullets alone, and no claim is affected elsewhere
-            assert re.match(r"[^\n]*\n(- .*\n(  .*\n)*)+\n?\Z", section), section[:40]
-        assert version.lower().count("claims affected") == 1
-
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

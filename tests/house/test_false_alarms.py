@@ -1,4 +1,4 @@
-"""How often noise alone is called a spike: by the command, by `denoise`, and what was stored of 20,000 matrices."""
+"""How often noise alone is called a spike: by the command and by `denoise`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.false_alarms import RESULTS, SHAPES, called
 from dprmt.cli import main
 from dprmt.spectra import false_alarm_rate, kappa_for, spike_map_inverse
 from tests.spectra.simulation import denoise
+
+SHAPES = ((8, 384), (16, 768), (4, 9), (64, 64), (128, 40))
 
 
 def spectrum(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
@@ -78,18 +79,3 @@ def test_the_default_of_denoise_leaves_noise_alone() -> None:
     paper = int((denoise(noise, 1.0, 1.02) != noise).any((1, 2)).sum())
     assert 20 <= fired <= 62  # 40 expected, 3.5 standard deviations
     assert paper > 1.4 * fired
-
-
-def test_what_was_stored_is_at_most_what_is_promised() -> None:
-    stored = json.loads(RESULTS.read_text())
-    assert sum(row["matrices"] for row in stored["shapes"]) >= 2000
-    assert sum(row["called"] for row in stored["shapes"]) <= 0.013 * sum(row["matrices"] for row in stored["shapes"])
-    first = stored["shapes"][0]
-    assert called(tuple(first["shape"]), 50, stored["seed"]) <= 5
-
-
-@pytest.mark.slow
-def test_what_was_stored_is_found_again() -> None:
-    stored = json.loads(RESULTS.read_text())
-    for row in stored["shapes"]:
-        assert called(tuple(row["shape"]), row["matrices"], stored["seed"]) == row["called"]

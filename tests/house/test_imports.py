@@ -65,7 +65,7 @@ def without(modules: str, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-EXTRAS = "matplotlib rich safetensors torch opacus transformers peft datasets joblib shtab flint tomli_w"
+EXTRAS = "matplotlib rich safetensors torch opacus transformers peft datasets shtab flint tomli_w"
 RUN = ("--noise-multiplier", "2", "--sample-rate", "0.1", "--steps", "2")
 
 

@@ -18,38 +18,10 @@ from dprmt.report import _validation, _write
 from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows
 from dprmt.report._validation import NOISE_SCALES, Sizes
 from dprmt.report._words import effect, per_cent
+from tests.training.tiny_recipe import recipe_in, write_data
 
 SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(20,))
-TINY = Sizes(steps=2, telemetry_steps=3, noise_draws=2, samples=4, probe_draws=20, probes=4)
-
-RECIPE = """
-name = "tiny <recipe>"
-[model]
-task = "classification"
-architecture = "bert"
-config = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, intermediate_size = 24 }
-[model.lora]
-rank = 4
-alpha = 8.0
-targets = ["query", "value"]
-[data]
-source = "files"
-train = ["train.csv"]
-validation = ["train.csv"]
-inputs = ["text"]
-target = "label"
-max_tokens = 32
-[privacy]
-delta = 1e-3
-noise_multiplier = 0.4
-[optimizer]
-name = "adamw"
-learning_rate = 1e-2
-[training]
-batch_size = 8
-micro_batch_size = 4
-steps = 3
-"""
+TINY = Sizes(steps=2, noise_draws=2, samples=4, probe_draws=20, probes=4)
 
 
 def made_up(upper: float) -> PrivacyBounds:
@@ -71,10 +43,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
     """A file with a recipe for a random BERT."""
-    words = ("alpha", "beta", "gamma")
-    lines = [f"{words[i % 3]} {i} {words[i % 3]},{words[i % 3]}" for i in range(24)]
-    (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    (tmp_path / "tiny.toml").write_text(RECIPE)
+    write_data(tmp_path)
+    changes = {"name": "tiny <recipe>", "privacy.noise_multiplier": 0.4, "training.steps": 3}
+    (tmp_path / "tiny.toml").write_text(recipe_in(tmp_path, **changes).to_toml())
     return str(tmp_path / "tiny.toml")
 
 
@@ -134,12 +105,12 @@ def test_report_on_a_tiny_model(
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
     sections = numbers["sections"]
-    assert len(sections) == page.count("<h2>") - 1 == 13
-    assert page.count("<figure>") == 12 < page.count("<svg ")
+    assert len(sections) == page.count("<h2>") - 1 == 10
+    assert page.count("<figure>") == 10 < page.count("<svg ")
     assert "tiny &lt;recipe&gt;" in page
     assert "reads clean gradients" in page
     points = sections["Noisy singular values against theory"]["private_points"]
-    assert len(points["mean"]) == 9 * 2 * len(NOISE_SCALES)
+    assert len(points["mean"]) == 5 * 2 * len(NOISE_SCALES)
     above = [i for i, value in enumerate(points["signal_over_threshold"]) if value > 1]
     errors = [abs(points["mean"][i] / points["predicted"][i] - 1) for i in above]
     summary = sections["Noisy singular values against theory"]["above_threshold"]
@@ -150,7 +121,7 @@ def test_report_on_a_tiny_model(
     assert len(gains) == 2
     assert effect(float(np.mean(gains))) in sections["Improvement over steps"]["sentences"][0]
     assert sections["Randomized norms against their envelope"]["samples"] == 4
-    assert numbers["setting"]["options"]["noise_multiplier"] == 0.4
+    assert numbers["setting"]["privacy"]["noise_multiplier"] == 0.4
     printed = capsys.readouterr().out
     for section in sections.values():
         assert section["sentences"][0] in printed

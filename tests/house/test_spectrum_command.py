@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -162,16 +161,6 @@ def test_picture_shows_the_matrix_that_stands_out_most(
     assert figures[1].get_suptitle() == "layers.1.query"
 
 
-def test_torch_is_imported_for_pt_files_only(matrix_file: Path) -> None:
-    code = (
-        "import sys; from dprmt.cli import main\n"
-        f"main(['spectrum', {str(matrix_file)!r}, '--sigma', '1', '--json'])\n"
-        "print(*{'torch', 'matplotlib'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1:] == [""]
-
-
 def test_without_torch_a_pt_file_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,17 +208,6 @@ def test_csv_has_a_row_for_every_singular_value(capsys: pytest.CaptureFixture[st
     signals = [spike["signal"] for matrix in document["matrices"] for spike in matrix["spikes"]]
     assert [float(row["signal"]) for row in rows if row["signal"]] == signals
     assert "--csv must be left out" in refusal(capsys, path, "--sigma", 1, "--csv", "--json")
-
-
-def test_kernels_are_matrices_and_it_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A kernel's spectrum is that of out × in·h·w, not those of its 3 × 3 slices."""
-    kernel = RNG.standard_normal((8, 4, 3, 3))
-    path = save_arrays(tmp_path / "x.npz", {"conv": kernel, "linear": np.eye(3)})
-    matrix = run_json(capsys, path)["matrices"][0]
-    assert matrix["shape"] == [8, 36]
-    np.testing.assert_allclose(matrix["singular_values"], np.linalg.svdvals(kernel.reshape(8, 36)))
-    assert main(["spectrum", str(path), "--sigma", "1"]) == 0
-    assert "taken as matrices, their first axis against all others: 1 (conv)" in capsys.readouterr().out
 
 
 def test_a_folder_is_read_in_its_best_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -291,22 +269,6 @@ def test_what_is_no_matrix_is_refused(
     assert refusal(capsys, path, "--sigma", 1) == f"FILE must be a file with {needed}, got {str(path)!r} ('x' {reason})"
     expected = f"--param must be the name of {needed}, got 'x' (it {reason})"
     assert refusal(capsys, path, "--sigma", 1, "--param", "x") == expected
-
-
-@pytest.mark.parametrize("entry", [np.nan, np.inf, -np.inf, 1e101])
-def test_a_matrix_that_is_not_finite_is_a_line_and_hides_no_other(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, entry: float
-) -> None:
-    bad = np.eye(3)
-    bad[1, 2] = entry
-    path = save_arrays(tmp_path / "x.npz", {"good": np.eye(2), "bad": bad})
-    document = run_json(capsys, path)
-    assert [matrix["name"] for matrix in document["matrices"]] == ["good"]
-    reason = "has entries above 1e+100" if entry == 1e101 else "has entries that are not finite"
-    assert document["reasons"] == {"bad": reason}
-    assert main(["spectrum", str(path), "--sigma", "1"]) == 0
-    assert f"skipped, {reason}: 1 (bad)" in capsys.readouterr().out
-    assert refusal(capsys, path, "--sigma", 1, "--param", "bad").endswith(f"got 'bad' (it {reason})")
 
 
 def test_unknown_name_is_refused_with_those_like_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dprmt import ParameterError
 from dprmt.accounting import DPSGD
 
 torch = pytest.importorskip("torch")
@@ -15,9 +14,6 @@ pytest.importorskip("opacus")
 
 from dprmt.training.private_run import PrivateRun  # noqa: E402
 from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
-from paper_figures.barcode import (  # noqa: E402
-    barcode_data,
-)
 from paper_figures.studies import (  # noqa: E402
     GroupTask,
     Measured,
@@ -25,37 +21,6 @@ from paper_figures.studies import (  # noqa: E402
     read_records,
     train_privately,
 )
-
-PLAN = [(10, 4), (12, 2), (30, 1)]
-
-
-def blank_images(per_digit: int = 6) -> tuple:
-    """Black images with the digit as brightness in the middle, so that classes can be told."""
-    digits = torch.arange(10).repeat(per_digit)
-    images = torch.zeros(len(digits), 28, 28)
-    images[:, 14, 14] = digits / 10
-    return images, digits
-
-
-def test_every_class_is_one_digit_with_one_barcode() -> None:
-    data = barcode_data(*blank_images(), PLAN, seed=2)
-    assert data.size == 40 + 24 + 30
-    assert data.classes == 52
-    assert data.images.shape == (94, 1, 28, 28)
-    assert data.labels.bincount().tolist() == [4] * 10 + [2] * 12 + [1] * 30
-    assert data.groups.bincount().tolist() == [40, 24, 30]
-    powers = 2 ** torch.arange(9, -1, -1)
-    codes = (data.images[:, 0, 0, :10].long() * powers).sum(1)
-    digits = (10 * data.images[:, 0, 14, 14]).round().long()
-    kinds = {}
-    for label, digit, code in zip(data.labels.tolist(), digits.tolist(), codes.tolist(), strict=True):
-        assert kinds.setdefault(label, (digit, code)) == (digit, code)
-        assert (code == 0) == (label < 10)
-    assert len(set(kinds.values())) == 52
-    rest = data.images.clone()
-    rest[:, 0, 0, :10] = 0
-    rest[:, 0, 14, 14] = 0
-    assert float(rest.abs().max()) == 0.0
 
 
 class Toy(GroupTask):
@@ -137,18 +102,3 @@ def test_records_have_groups_and_epsilon(tmp_path: Path) -> None:
     for record in records:
         mixed = (6 * record.group_loss[0] + 2 * record.group_loss[1]) / 8
         assert record.loss == pytest.approx(mixed, rel=1e-6)
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.3])
-def test_training_in_pieces_and_micro_batches_is_the_same(rate: float, tmp_path: Path) -> None:
-    results = []
-    for name, pieces, micro in (("a", (6,), 8), ("b", (2, 3, 6), 8), ("c", (6,), 2)):
-        settings = private_settings("adam", 0.05, size=8, sample_rate=rate, micro_batch=micro, seed=1)
-        for steps in pieces:
-            model = linear()
-            train_privately(model, Toy(), settings, steps, tmp_path / name)
-        results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    assert torch.equal(results[0], results[1])
-    torch.testing.assert_close(results[0], results[2], rtol=1e-5, atol=1e-6)
-    with pytest.raises(ParameterError, match="recipe"):
-        train_privately(linear(), Toy(), private_settings("adam", 0.1, size=8, sample_rate=rate), 7, tmp_path / "a")

@@ -7,15 +7,13 @@ import math
 import mpmath
 import numpy as np
 import pytest
-import scipy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.spectra import bulk_edge, cosine_similarity
+from dprmt.spectra import bulk_edge
 from paper_figures.shrinkers import BlendMemory, blend, blend_layers
 from paper_figures.shrinkers._blend import NAMES, divergence, fit_weights, members, moments_of
-from tests.spectra.simulation import denoise
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 20)
@@ -105,69 +103,6 @@ def test_close_values(gap, other_gap, y, excess):
         assert actual == pytest.approx(exact_divergence(values, (3, 3 + excess)), rel=1e-9)
 
 
-def brute_force_divergence(f, y, step=1e-5):
-    """Σ ∂f(Y)_ij/∂Y_ij by central differences of the matrix function itself."""
-
-    def entry(i, j, sign):
-        moved = y.copy()
-        moved[i, j] += sign * step
-        U, values, Vt = np.linalg.svd(moved, full_matrices=False)
-        return (U[i] * f(values)) @ Vt[:, j]
-
-    return sum((entry(i, j, 1) - entry(i, j, -1)) / (2 * step) for i, j in np.ndindex(*y.shape))
-
-
-def literal_blend(y, sigma, norm_correction=True):
-    """The estimator from its definition: full SVD, numerical Jacobians, SciPy's non-negative least squares."""
-    m, n = y.shape
-    U, values, Vt = np.linalg.svd(y / sigma, full_matrices=False)
-    inner, outer = abs(math.sqrt(n) - math.sqrt(m)), math.sqrt(n) + math.sqrt(m)
-    functions = [lambda v: v]
-    if min(m, n) > 1:
-        for q in (0.6, 0.8, 1.0):
-            functions.append(lambda v, t=inner + q * (outer - inner): np.maximum(v - t, 0))
-    F = np.array([f(values) for f in functions])
-    c = np.array([f(values) @ values - brute_force_divergence(f, y / sigma) for f in functions])
-    caution = np.zeros(len(functions))
-    for k in range(min(3, len(functions))):  # all but the threshold at the edge
-        J = numerical_jacobian(functions[k], y / sigma)
-        caution[k] = (0.75 if k == 0 else -0.75) * math.sqrt(F[k] @ F[k] + np.trace(J @ J))
-    gram = F @ F.T + 1e-13 * np.diag(np.diag(F @ F.T)) + 1e-30 * np.eye(len(F))
-    L = np.linalg.cholesky(gram)
-    weights, _ = scipy.optimize.nnls(L.T, np.linalg.solve(L, c + caution))
-    product, square = weights @ c, np.sum((weights @ F) ** 2)
-    if product <= 0:
-        return y
-    blended = (U * (weights @ F)) @ Vt * sigma
-    if norm_correction:
-        return blended * np.linalg.norm(y) / np.linalg.norm(blended)
-    return blended * product / square
-
-
-def numerical_jacobian(f, y, step=1e-5):
-    def value(entry, sign):
-        moved = y.copy().reshape(-1)
-        moved[entry] += sign * step
-        U, values, Vt = np.linalg.svd(moved.reshape(y.shape), full_matrices=False)
-        return ((U * f(values)) @ Vt).reshape(-1)
-
-    return np.array([(value(i, 1) - value(i, -1)) / (2 * step) for i in range(y.size)])
-
-
-@pytest.mark.parametrize("norm_correction", [True, False])
-@pytest.mark.parametrize("shape", [(5, 8), (8, 5), (6, 6), (1, 7)], ids=str)
-def test_equals_the_literal_transcription(shape, norm_correction):
-    """Against Jacobians by finite differences and another solver, for signals from none to strong."""
-    rng, changed = np.random.default_rng(0), 0
-    for top in (0.0, 1.0, 2.0, 5.0):
-        for _ in range(3):
-            y = noisy_matrix(rng, shape, "harmonic", top, sigma=0.3)
-            expected = literal_blend(y, 0.3, norm_correction)
-            assert relative_error(blend(y, 0.3, norm_correction), expected) < 1e-6
-            changed += expected is not y
-    assert changed > 3
-
-
 @given(SEEDS, SIDES, SIDES, st.floats(0, 10), st.sampled_from(list(DECAYS)))
 def test_estimated_cosine_is_never_below_that_of_doing_nothing(seed, m, n, top, decay):
     """wᵀc/√(wᵀΓw) >= c_0/‖Y‖ with the unbiased c, by the margin that caution demands; all 0 only if c_0 <= 0."""
@@ -198,29 +133,6 @@ def test_estimates_of_all_members_are_unbiased():
     assert (abs(excess.mean(0)) < 4 * excess.std(0) / math.sqrt(draws)).all()
 
 
-SIMULATIONS = [  # shape, spectrum, top in units of the detection threshold, draws, what it must be better than
-    ((16, 384), "power", 1.3, 200, ("noisy", "gate")),
-    ((16, 384), "bulk", 0.5, 200, ("gate",)),
-    ((64, 256), "one", 1.2, 150, ("noisy", "gate")),
-    ((96, 96), "power", 2.0, 80, ("noisy", "gate")),
-    ((8, 8), "harmonic", 1.5, 800, ("noisy", "gate")),
-]
-
-
-@pytest.mark.parametrize(("shape", "decay", "top", "draws", "better_than"), SIMULATIONS, ids=str)
-def test_mean_cosine(shape, decay, top, draws, better_than):
-    """Never below the noisy matrix by 0.005, nor below the gate by 0.02; better where it should be: by 4 errors."""
-    clean = clean_matrix(shape, decay, top)
-    noisy = clean + np.random.default_rng(5).standard_normal((draws, *shape))
-    cosines = {
-        name: np.array([cosine_similarity(matrix, clean) for matrix in matrices])
-        for name, matrices in (("noisy", noisy), ("gate", denoise(noisy, 1.0)), ("blend", blend(noisy, 1.0)))
-    }
-    for name, tolerance in (("noisy", 0.005), ("gate", 0.02)):
-        gain = cosines["blend"] - cosines[name]
-        assert gain.mean() - 4 * gain.std() / math.sqrt(draws) > (0 if name in better_than else -tolerance)
-
-
 @given(SEEDS, SIDES, SIDES, st.floats(0, 5))
 def test_norm_is_kept_and_scale_is_no_matter(seed, m, n, top):
     y = noisy_matrix(np.random.default_rng(seed), (m, n), top=top)
@@ -241,18 +153,6 @@ def test_a_stack_is_a_set_of_matrices_and_those_that_do_not_change_keep_every_bi
     alone = {i: blend(stack[i], 1.0) for i in np.ndindex(2, 3)}
     assert all(np.array_equal(np.asarray(together[i]), one) for i, one in alone.items())
     assert {np.array_equal(one, stack[i]) for i, one in alone.items()} == {True, False}
-
-
-def test_without_norm_correction_it_is_an_estimate_of_the_clean_matrix():
-    """Same direction, and a smaller squared error than both the norm-corrected and the noisy one."""
-    rng = np.random.default_rng(5)
-    clean = clean_matrix((12, 80), "harmonic", 2.0)
-    noisy = clean + rng.standard_normal((50, 12, 80))
-    kept, shrunk = blend(noisy, 1.0), blend(noisy, 1.0, norm_correction=False)
-    errors = [((y - clean) ** 2).sum((-1, -2)).mean() for y in (shrunk, kept, noisy)]
-    assert errors[0] < errors[1] < errors[2]
-    assert errors[0] < 0.8 * np.sum(clean**2)  # the error of the estimate 0
-    assert all(cosine_similarity(a, b) > 1 - 1e-9 for a, b in zip(kept, shrunk, strict=True))
 
 
 # Layers and memory
@@ -291,17 +191,6 @@ def stream(seed, steps, top, shape=(16, 200)):
         Q, R = (np.linalg.qr(x)[0] for x in (left, right))
         clean = (Q * (top * math.prod(shape) ** 0.25 / np.arange(1, 4))) @ R.T
         yield clean, clean + rng.standard_normal(shape)
-
-
-def test_pooling_over_steps_raises_the_mean_cosine():
-    """By more than 4 standard errors, where single steps leave much to chance."""
-    memory, gains = BlendMemory(), []
-    for clean, noisy in stream(8, 250, 1.3):
-        pooled, single = blend_layers({"w": noisy}, 1.0, memory=memory)[0]["w"], blend(noisy, 1.0)
-        gains.append(cosine_similarity(pooled, clean) - cosine_similarity(single, clean))
-    blocks = np.array(gains[20:]).reshape(-1, 10).mean(-1)  # neighbours share their memory
-    assert blocks.mean() > 4 * blocks.std() / math.sqrt(len(blocks))
-    assert blocks.mean() > 0.01
 
 
 def test_memory_is_a_sum_with_exponential_forgetting():

@@ -16,13 +16,11 @@ torch = pytest.importorskip("torch")
 
 from dprmt.training.harness import load_parameters  # noqa: E402
 from dprmt.training.harness._checkpoint import load_checkpoint  # noqa: E402
-from dprmt.training.optimizers import make_optimizer  # noqa: E402
 from dprmt.training.private_run import PrivateRun  # noqa: E402
 from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from paper_figures.heavy_tail import (  # noqa: E402
     Trial,
     clipped_gradient_sum,
-    gradient_cosines,
     heavy_tail_data,
     run_trial,
 )
@@ -81,30 +79,6 @@ def test_norms_and_clipped_sum_are_those_of_autograd() -> None:
     assert torch.equal(found.correct, logits.argmax(1) == labels)
     wrong = (gradients * (C / norms)[:, None, None]).sum(0)  # normalised rather than clipped
     assert float((found.gradient - wrong).norm() / wrong.norm()) > 0.01
-
-
-@pytest.mark.parametrize(
-    ("name", "stability"), [("gd", 1.0), ("gdm", 1.0), ("adam", 1e-3), ("adam", 1.0), ("adambc", 4.0)]
-)
-def test_the_effective_step_is_how_far_a_small_gradient_moves_the_parameters(name: str, stability: float) -> None:
-    """Under noise of twenty times its size; momentum is ten steps late, which is 2.5 % of 400."""
-    trial = Trial(name, 0.02, noise_multiplier=3.0, stability=stability, groups=2, samples=32)
-    s, T, generator = 3.0 / 64, 400, torch.Generator().manual_seed(0)
-    weight = torch.nn.Parameter(torch.zeros(20_000))
-    optimizer = make_optimizer(name, [weight], lr=0.02, eps=stability * s, noise_variance=s**2, floor=stability * s**2)
-    for _ in range(T):
-        weight.grad = 0.05 * s + s * torch.randn(weight.shape, generator=generator)
-        optimizer.step()
-    moved = float(-weight.detach().mean() / (0.05 * s * T))
-    assert moved == pytest.approx(trial.effective_step, rel=0.05)
-
-
-def test_cosines_are_those_of_materialised_gradients() -> None:
-    weight, inputs, labels = example()
-    flat = autograd_gradients(weight, inputs, labels).flatten(1)
-    unit = flat / flat.norm(dim=1, keepdim=True)
-    cosines = gradient_cosines(weight, inputs, labels)
-    torch.testing.assert_close(cosines, unit @ unit.T, rtol=0, atol=1e-12)
 
 
 @pytest.fixture

@@ -13,15 +13,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("opacus")
 
-from paper_figures.items import next_token as item  # noqa: E402
 from paper_figures.next_token import (  # noqa: E402
     HeadData,
     e2e_data,
     head_and_features,
-    pretrained_gpt2,
     small_gpt2,
     text_data,
-    with_lora,
     word_encoder,
     word_vocabulary,
 )
@@ -152,31 +149,3 @@ def test_closed_form_trains_like_the_hooks(
     torch.testing.assert_close(*weights, rtol=tolerance, atol=1e-4)
     assert records[0][-1].loss == pytest.approx(records[1][-1].loss, rel=1e-3)
     assert records[0][-1].loss != records[0][0].loss
-
-
-def test_lora_trains_the_adapters_and_nothing_else(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
-    data = words()
-    model = with_lora(small_gpt2(12, layers=1, hidden=8, heads=2), rank=2).eval()  # as a pretrained one comes
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    settings = private_settings("adam", 0.05, size=data.size, noise_multiplier=0.3, micro_batch=8)
-    records = train_privately(model, data, settings, 3, tmp_path)
-    for name, p in model.named_parameters():
-        assert torch.equal(p, before[name]) == ("lora_" not in name)
-    assert len(records) == 4
-    assert set(records[-1].group_loss) != set(records[0].group_loss)
-
-
-def test_public_text_becomes_a_checkpoint_and_a_tokenizer_of_e2e(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DPRMT_PAPER_DATA", str(tmp_path))
-    (tmp_path / "e2e").mkdir()
-    (tmp_path / "e2e" / "trainset.csv").write_text(E2E)
-    lines = ["name[Aromi] | Aromi is a pub."] * 60
-    monkeypatch.setattr("paper_figures.next_token.public_lines", lambda path: lines)
-    data, start = item._public_start(tmp_path)
-    assert data.size == 2
-    ends = [row[counted].tolist()[-1] for row, counted in zip(data.ids, data.counted, strict=True)]
-    assert ends[1] == 0  # the token for the end, as the second reference is short
-    assert float(data.measure(pretrained_gpt2(start), torch.arange(1)).losses.detach()[0]) > 0

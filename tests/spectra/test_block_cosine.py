@@ -10,7 +10,6 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.spectra import block_cosine, cosine_similarity
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -123,22 +122,3 @@ def test_one_array_is_one_block():
     assert result.applies
     assert (result.before, result.after) == (pytest.approx(0.6), pytest.approx(1.0))
     assert block_cosine(x, x, y).less_aligned == (None,)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ({"a": np.ones(2)}, {"a": np.ones(2)}, {"b": np.ones(2)}),
-            "after must be a set of blocks named as in",
-        ),
-        ((np.ones(2), np.ones(3), np.ones(2)), "before must be of the shape of target"),
-        (
-            (np.ones(2), np.ones(2), np.ones(2), 1.0),
-            r"tolerance must be a finite number in \[0, 1\), got 1.0",
-        ),
-    ],
-)
-def test_bad_input_names_argument_value_and_range(arguments, message):
-    with pytest.raises(ParameterError, match=message):
-        block_cosine(*arguments)

@@ -175,44 +175,6 @@ def test_empty_gradient():
     assert denoise_layers({}, 1.0) == ({}, {})
 
 
-BAD = {"good": np.ones((2, 3)), "bad": np.ones((2, 3))}
-
-
-@pytest.mark.parametrize(
-    ("layers", "changes", "message"),
-    [
-        ([np.ones((2, 2))], {}, "layers must be a mapping of names to arrays"),
-        (BAD | {"bad": None}, {}, r"layers\['bad'\] must be an array, got None"),
-        (
-            BAD | {"bad": np.full((2, 3), np.nan)},
-            {},
-            r"layers\['bad'\] must be finite in every entry, got nan",
-        ),
-        (
-            BAD | {"bad": np.full((2, 3), np.inf)},
-            {"sigma": 0.0},
-            r"layers\['bad'\] must be finite in every entry",
-        ),
-        (BAD | {"bad": np.ones((0, 3))}, {}, r"layers\['bad'\] must be a non-empty array"),
-        (BAD | {"bad": np.ones((2, 3), int)}, {}, r"layers\['bad'\] must be of a real floating-point dtype"),
-        (BAD, {"sigma": -1.0}, "sigma must be a finite number >= 0, got -1.0"),
-        (BAD, {"sigma": {"good": 1.0}}, "sigma must be given for every matrix, also for 'bad', got .*good"),
-        (
-            BAD,
-            {"sigma": {"good": 1.0, "bad": -2.0}},
-            r"sigma\['bad'\] must be a finite number >= 0, got -2.0",
-        ),
-        (BAD, {"kappa": 0.5}, "kappa must be a finite number >= 1, got 0.5"),
-        (BAD, {"kappa": lambda shape: 0.5}, r"kappa\(\(2, 3\)\) must be a finite number >= 1, got 0.5"),
-        (BAD, {"loss": "l1"}, "loss must be one of"),
-        (BAD, {"backend": "qr"}, "backend must be one of"),
-    ],
-)
-def test_bad_input_names_argument_value_and_range(layers, changes, message):
-    with pytest.raises(ParameterError, match=message):
-        denoise_layers(layers, **({"sigma": 1.0} | changes))
-
-
 def test_a_denoiser_of_many_steps_is_denoise_layers_at_each():
     """Whatever of a gradient changes between two calls: its numbers, noise, shapes, dtypes, order, what holds it."""
     rng, denoiser = np.random.default_rng(0), LayerDenoiser(1.05, method="paper", backend="svd")

@@ -1,4 +1,7 @@
-"""The Marchenko–Pastur law: against quadrature in 40 digits, as a distribution, against simulated spectra."""
+"""The Marchenko–Pastur law: against quadrature in 40 digits, as a distribution, against simulated spectra.
+
+``oracles/marchenko_pastur.py`` in commit 411bdc64 made the stored values.
+"""
 
 from __future__ import annotations
 
@@ -130,18 +133,6 @@ def test_bad_arguments_are_refused(method, value):
     """With an error that names argument, value and allowed range."""
     with pytest.raises(ParameterError, match=r"^[xq] must be"):
         getattr(MarchenkoPastur((16, 768), 1.0), method)(value)
-
-
-def test_bad_parameters_are_refused():
-    """Probabilities outside [0, 1], shapes that are none, and σ <= 0, for which there is no density."""
-    for q in (-0.1, 1.1, [0.5, 2.0]):
-        with pytest.raises(ParameterError, match=r"^q must be finite in every entry and >= 0 and <= 1"):
-            MarchenkoPastur((16, 768), 1.0).ppf(q)
-    for sigma in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ParameterError, match=r"^sigma must be a finite number > 0"):
-            MarchenkoPastur((16, 768), sigma)
-    with pytest.raises(ParameterError, match=r"^shape must be a pair"):
-        MarchenkoPastur((16, 0), 1.0)
 
 
 @pytest.mark.parametrize("shape", [(768, 3072), (512, 512), (1, 10), (200, 201)])

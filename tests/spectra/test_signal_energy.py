@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dprmt import ParameterError
 from dprmt.spectra import (
     bulk_edge,
     detection_threshold,
     kappa_for,
-    layer_products,
     shrink,
     signal_energy,
     signal_energy_over_steps,
@@ -99,7 +97,6 @@ def test_layers_are_the_arrays_one_by_one_and_add_up():
         assert (found.value[place], found.low[place], found.high[place]) == (alone.value, alone.low, alone.high)
     whole = signal_energy(np.concatenate([value.ravel() for value in layers.values()]), 1.0)
     assert found.value.sum() == pytest.approx(whole.value)
-    assert layer_products({k: torch.tensor(v) for k, v in layers.items()}) == pytest.approx(layer_products(layers))
 
 
 def feedback_runs(runs, steps, d, rng):
@@ -135,26 +132,6 @@ def test_over_steps_is_never_narrower_than_the_exact_interval(excess, d, steps, 
     low, high = _exact_interval(np.array([S]), np.array([float(d * steps)]), failure)
     assert found.low <= low[0] * (1 + 1e-6) + 1e-6
     assert found.high >= high[0] * (1 - 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: signal_energy(np.ones(3), 0.0), "sigma"),
-        (lambda: signal_energy(np.ones(3), 1.0, failure=0.7), "failure"),
-        (lambda: signal_energy({}, 1.0), "noisy"),
-        (lambda: signal_energy(np.ones((0, 3)), 1.0), "noisy"),
-        (lambda: signal_energy(np.array([np.nan]), 1.0), "first"),
-        (lambda: signal_energy_over_steps(-1.0, 3, 2), "squared_norms"),
-        (lambda: signal_energy_over_steps(1.0, 0, 2), "dimension"),
-        (lambda: signal_energy_over_steps(1.0, 3, 0), "steps"),
-        (lambda: layer_products(np.ones(2), np.ones(3)), "second"),
-        (lambda: layer_products({"a": np.ones(2)}, {"b": np.ones(2)}), "second"),
-    ],
-)
-def test_bad_input(call, name):
-    with pytest.raises(ParameterError, match=name):
-        call()
 
 
 def test_of_what_emerges_a_share_needs_one_dimension_and_of_its_limit_all():

@@ -1,4 +1,7 @@
-"""The Tracy–Widom law against known values, and κ against simulated false-alarm rates."""
+"""The Tracy–Widom law against known values, and κ against simulated false-alarm rates.
+
+``oracles/tracy_widom.py`` in commit 411bdc64 made the stored values.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.spectra import (
     TopSingularValue,
     TracyWidom,
@@ -186,36 +188,3 @@ def test_large_matrices_use_the_limit(monkeypatch):
         assert kappa != exact[rate]
         assert false_alarm_rate((64, 256), kappa) == pytest.approx(rate, rel=0.03)
     assert 1.0 < kappa_for((3000, 5000), 0.01) < 1.003
-
-
-def test_bad_arguments_are_refused():
-    """With an error that names argument, value and allowed range."""
-    for rate in (0.0, 1.0, -0.1, math.nan, "1"):
-        with pytest.raises(ParameterError, match=r"^false_alarm must be a finite number in"):
-            kappa_for((16, 768), rate)
-        with pytest.raises(ParameterError, match=r"^false_alarm must be a finite number in"):
-            tracy_widom_edge((16, 768), 1.0, rate)
-    for call in (
-        lambda shape: kappa_for(shape, 0.01),
-        lambda shape: false_alarm_rate(shape, 1.02),
-        lambda shape: tracy_widom_edge(shape, 1.0, 0.01),
-    ):
-        for shape in ((16,), (0, 2), 3):
-            with pytest.raises(ParameterError, match=r"^shape must be a pair"):
-                call(shape)
-    with pytest.raises(ParameterError, match=r"^shape must be a pair whose longer side is >= 2"):
-        tracy_widom_edge((1, 1), 1.0, 0.01)
-    with pytest.raises(ParameterError, match=r"^centring must be one of 'johnstone', 'ma'"):
-        tracy_widom_edge((3, 4), 1.0, 0.01, "mine")
-    for kappa in (0.0, -1.0, math.nan):
-        with pytest.raises(ParameterError, match=r"^kappa must be a finite number > 0"):
-            false_alarm_rate((16, 768), kappa)
-    with pytest.raises(ParameterError, match=r"^sigma must be"):
-        tracy_widom_edge((3, 4), -1.0, 0.01)
-    for value in (0.0, 1.0, math.nan):
-        for method, name in (("ppf", "q"), ("isf", "p")):
-            with pytest.raises(ParameterError, match=rf"^{name} must be a finite number in"):
-                getattr(TracyWidom(), method)(value)
-    for method in ("cdf", "sf"):
-        with pytest.raises(ParameterError, match=r"^s must be a finite number"):
-            getattr(TracyWidom(), method)(math.inf)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dprmt.training.clipping import ClippedStep, plan_private
-from dprmt.training.clipping._trainable_modules import trainable_modules
+from dprmt.training.clipping._modules import trainable_modules
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.subspaces import Subspaces

@@ -18,8 +18,6 @@ torch = pytest.importorskip("torch")
 
 from dprmt.training.optimizers import DPAdamBC  # noqa: E402
 
-loop_and_foreach = pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
-
 BETAS = st.floats(0.0, 0.9999)
 RATES = st.floats(1e-6, 10.0)
 SHAPES = st.lists(st.lists(st.integers(1, 5), min_size=0, max_size=3).map(tuple), min_size=1, max_size=3)
@@ -77,33 +75,29 @@ def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
 # --- the algorithm
 
 
-@loop_and_foreach
 @given(seed=SEEDS, η=RATES, β1=BETAS, β2=BETAS, Φ=st.floats(0.0, 4.0), γ=st.floats(0.01, 1.0))
-def test_is_algorithm_2(foreach: bool, seed: int, η: float, β1: float, β2: float, Φ: float, γ: float) -> None:
+def test_is_algorithm_2(seed: int, η: float, β1: float, β2: float, Φ: float, γ: float) -> None:
     """θ_T is that of the printed algorithm, floor active in some entries and not in others."""
     (start,) = draw([(2, 3)], seed)
     gradients = [draw([(2, 3)], seed + t, scale=1.5) for t in range(1, 13)]
     (p,) = params = parameters([start])
-    take_steps(DPAdamBC(params, η, (β1, β2), noise_variance=Φ, floor=γ, foreach=foreach), params, gradients)
+    take_steps(DPAdamBC(params, η, (β1, β2), noise_variance=Φ, floor=γ), params, gradients)
     expected = algorithm_2(start.numpy(), [g.numpy() for (g,) in gradients], η, β1, β2, [Φ] * 12, γ)
     np.testing.assert_allclose(p.detach().numpy(), expected, rtol=0, atol=1e-9 * η + 1e-13)
 
 
-@loop_and_foreach
 @given(
     seed=SEEDS,
     β2=BETAS,
     variances=st.lists(st.floats(0.0, 4.0), min_size=8, max_size=8),
     announced=st.lists(st.booleans(), min_size=8, max_size=8),
 )
-def test_follows_a_changing_noise_variance(
-    foreach: bool, seed: int, β2: float, variances: list[float], announced: list[bool]
-) -> None:
+def test_follows_a_changing_noise_variance(seed: int, β2: float, variances: list[float], announced: list[bool]) -> None:
     """Φ̂_t is the average of Φ_1 … Φ_t with the weights of v̂_t, whether set by group or announced for the step."""
     (start,) = draw([(5,)], seed)
     gradients = [draw([(5,)], seed + t, scale=1.5) for t in range(1, 9)]
     (p,) = params = parameters([start])
-    optimizer = DPAdamBC(params, 0.1, (0.5, β2), noise_variance=7.0, floor=0.05, foreach=foreach)
+    optimizer = DPAdamBC(params, 0.1, (0.5, β2), noise_variance=7.0, floor=0.05)
     for gradient, Φ, by_parameter in zip(gradients, variances, announced, strict=True):
         optimizer.param_groups[0]["noise_variance"] = 7.0 if by_parameter else Φ
         if by_parameter:
@@ -113,16 +107,15 @@ def test_follows_a_changing_noise_variance(
     np.testing.assert_allclose(p.detach().numpy(), expected, rtol=0, atol=1e-10)
 
 
-@loop_and_foreach
 @given(seed=SEEDS, η=RATES, β1=BETAS, β2=BETAS, λ=st.floats(0.0, 0.05), shapes=SHAPES)
 def test_without_noise_is_adamw(
-    foreach: bool, seed: int, η: float, β1: float, β2: float, λ: float, shapes: list[tuple[int, ...]]
+    seed: int, η: float, β1: float, β2: float, λ: float, shapes: list[tuple[int, ...]]
 ) -> None:
     """With Φ = 0 and no floor active the parameters are those of torch's AdamW with ε = 0, and of Adam if λ = 0."""
     start = draw(shapes, seed)
     gradients = [draw(shapes, seed + t) for t in range(1, 41)]
     ours, theirs = parameters(start), parameters(start)
-    bc = DPAdamBC(ours, η, (β1, β2), noise_variance=0.0, floor=1e-300, weight_decay=λ, foreach=foreach)
+    bc = DPAdamBC(ours, η, (β1, β2), noise_variance=0.0, floor=1e-300, weight_decay=λ)
     adam = (
         torch.optim.AdamW(theirs, η, (β1, β2), eps=0.0, weight_decay=λ)
         if λ
@@ -140,7 +133,7 @@ def test_without_noise_is_adamw(
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def two_groups(dtypes: Sequence[Any], foreach: bool | None = None, seed: int = 0) -> tuple[Any, list[Any]]:
+def two_groups(dtypes: Sequence[Any], seed: int = 0) -> tuple[Any, list[Any]]:
     """An optimizer with two groups of different options, and its parameters."""
     shapes = [(3, 4), (5,), (), (2, 2), (0,), (33, 7)]
     params = [parameters(draw([s], seed + i, d))[0] for d in dtypes for i, s in enumerate(shapes)]
@@ -148,7 +141,7 @@ def two_groups(dtypes: Sequence[Any], foreach: bool | None = None, seed: int = 0
         {"params": params[::2]},
         {"params": params[1::2], "noise_variance": 0.5, "lr": 0.02, "betas": (0.5, 0.9), "weight_decay": 0.1},
     ]
-    return DPAdamBC(groups, 0.1, noise_variance=0.1, floor=1e-2, foreach=foreach), params
+    return DPAdamBC(groups, 0.1, noise_variance=0.1, floor=1e-2), params
 
 
 def gradients_for(params: Sequence[Any], steps: int, seed: int = 100) -> list[list[Any]]:
@@ -163,27 +156,15 @@ def gradients_for(params: Sequence[Any], steps: int, seed: int = 100) -> list[li
     ]
 
 
-def test_foreach_is_the_loop() -> None:
-    """To the last bit, over groups, dtypes, shapes and parameters that are at different steps."""
-    ends = []
-    for foreach in (False, True):
-        optimizer, params = two_groups(list(DTYPES.values()), foreach)
-        take_steps(optimizer, params, gradients_for(params, 12))
-        ends.append((params, [optimizer.state[p]["exp_avg_sq"] for p in params]))
-    for loop, together in zip(*ends, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(loop, together, strict=True))
-
-
-@pytest.mark.parametrize("foreach", [False, True, None])
-def test_resume_is_exact(foreach: bool | None) -> None:
+def test_resume_is_exact() -> None:
     """Saved after 5 steps, loaded and continued, in all dtypes: the parameters of an uninterrupted run to the bit."""
-    optimizer, params = two_groups(list(DTYPES.values()), foreach)
+    optimizer, params = two_groups(list(DTYPES.values()))
     first, second = gradients_for(params, 5), gradients_for(params, 6, seed=900)
     take_steps(optimizer, params, first)
     optimizer.param_groups[0]["noise_variance"] = 0.3
     optimizer.set_noise_variance({params[0]: 0.7})
     state = saved_and_loaded(optimizer.state_dict())
-    other, copies = two_groups(list(DTYPES.values()), foreach, seed=31)
+    other, copies = two_groups(list(DTYPES.values()), seed=31)
     for p, q in zip(params, copies, strict=True):
         q.data.copy_(p.data)
     other.load_state_dict(state)
@@ -206,7 +187,6 @@ def test_groups_have_their_own_options() -> None:
         "noise_variance": 0.4,
         "floor": 0.2,
         "weight_decay": 0.1,
-        "foreach": True,
     }
     start, gradients = draw([(6,)], 1), [draw([(6,)], t) for t in range(2, 9)]
     (alone,), (grouped,) = parameters(start), parameters(start)
@@ -228,7 +208,6 @@ BAD = {
     "noise_variance": [-1e-9, math.nan, math.inf, "1"],
     "floor": [0.0, -1.0, math.nan, math.inf, None],
     "weight_decay": [-0.1, math.nan, math.inf],
-    "foreach": [1, "yes"],
 }
 bad_options = pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]

@@ -21,7 +21,7 @@ from dprmt.accounting import DPSGD, CyclicPoisson, Hutchinson, Poisson
 from dprmt.training.denoising import Denoising
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.private_run import AdaptiveClipping, BandedNoise, PrivateRun
-from dprmt.training.private_run._banded_noise import CorrelatedNoise, prefix_error
+from dprmt.training.private_run._step_options import CorrelatedNoise, prefix_error
 from tests.training.test_private_run import ROWS, N, losses, network, new, weights
 
 ENTRIES = 20_000

@@ -22,8 +22,8 @@ from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.clipping import ClippedStep, plan_private
-from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.clipping._formed_layers import NormPolicy
+from dprmt.training.clipping._matrix_layers import plan_layers
 from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping import plan_private
 from dprmt.training.norms import HutchPlusPlusEstimator, LayerRecord, NormEstimator, NormRecord
-from tests.training.norms_by_word import by_word
 
 COMMON = {"clipping_norm": 1.0, "expected_batch_size": 2.0}
 
@@ -49,9 +48,7 @@ def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
     net, estimator = nn.Linear(6, 5).double(), SignProbes()
     plain, x = copy.deepcopy(net), torch.randn(4, 3, 6, dtype=torch.float64)
     assert isinstance(estimator, NormEstimator)
-    private = make_private(
-        net, torch.optim.SGD(net.parameters(), lr=1.0), norms=estimator, noise_multiplier=0.0, tokens=3, **COMMON
-    )
+    private = private_sgd(net, norms=estimator, tokens=3, **COMMON)
     private.accumulate(private.model(x).square().sum((1, 2)), samples=range(4), step=2)
     private.step()
     expected, signs = torch.zeros_like(net.weight), estimator.signs(5, "model", 2) / 3**0.5
@@ -65,9 +62,7 @@ def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
 def test_a_layer_in_float64_leaves_the_others_their_rounding_margin() -> None:
     def margin(first: torch.dtype, second: torch.dtype) -> float:
         net = nn.Sequential(nn.Linear(6, 5).to(first), nn.Linear(5, 4).to(second))
-        step = make_private(
-            net, torch.optim.SGD(net.parameters(), lr=1.0), norms="exact", noise_multiplier=0.0, tokens=3, **COMMON
-        )
+        step = private_sgd(net, norms="exact", tokens=3, **COMMON)
         return float(step.rounding)
 
     single, double = torch.float32, torch.float64
@@ -82,31 +77,6 @@ def test_the_accountant_refuses_a_law_that_it_does_not_know() -> None:
     assert claimed.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, Hutchinson(3, secret=False))
     exact = plan_private(nn.Linear(3, 5), norms=SignProbes(), **COMMON)  # nothing is worth an estimate
     assert exact.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01)
-
-
-@pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson", "hutch++"])
-def test_plan_then_privatize_is_make_private(clipping: str) -> None:
-    """The same steps, and σ is asked for between plan and private model: nothing is set and replaced."""
-    results = []
-    for planned in (True, False):
-        torch.manual_seed(0)
-        net, x = nn.Sequential(nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 7)), torch.ones(2, 9)
-        sgd = torch.optim.SGD(net.parameters(), lr=1.0)
-        options = {"norms": by_word(clipping, 3, seed=1), **COMMON}
-        noise = torch.Generator().manual_seed(1)
-        if planned:
-            plan = plan_private(net, **options)
-            sigma = 0.8 if plan.record.estimated else 0.5
-            assert plan.noise_variance(sigma) == (sigma / 2) ** 2
-            assert not hasattr(net, "autograd_grad_sample_hooks")
-            private = plan.privatize(sgd, noise_multiplier=sigma, noise_generator=noise)
-            assert private.record == plan.record
-        else:
-            private = make_private(net, sgd, noise_multiplier=sigma, noise_generator=noise, **options)
-        private.accumulate(private.model(x).sum(1), samples=[3, 4], step=0)
-        private.step()
-        results.append([value.detach().clone() for value in net.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 def test_a_plan_is_for_the_model_as_it_was() -> None:

@@ -11,7 +11,7 @@ from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
 
-from audits.steps import make_private
+from audits.steps import Parts, make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
 from tests.training.norms_by_word import by_word
@@ -29,27 +29,16 @@ def network(*more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), *more)
 
 
-class OwnParameter(nn.Module):
+def own_parameter() -> nn.Module:
     """Holds a parameter itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(8))
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(self.scale * x)
+    return Parts(
+        lambda model, x: model.layer(model.scale * x), scale=nn.Parameter(torch.ones(8)), layer=nn.Linear(8, 8)
+    )
 
 
-class SamplesSecond(nn.Module):
+def samples_second() -> nn.Module:
     """Gives its layer the tokens as first axis."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x.transpose(0, 1)).transpose(0, 1)
+    return Parts(lambda model, x: model.layer(x.transpose(0, 1)).transpose(0, 1), layer=nn.Linear(8, 8))
 
 
 def tied() -> nn.Module:
@@ -96,9 +85,9 @@ def test_a_frozen_tied_or_own_parameter_is_fine() -> None:
     model = tied()
     model["first"].weight.requires_grad_(False)
     assert [layer.layer for layer in private(model).record.layers] == ["first", "second"]  # their biases
-    with_own = OwnParameter()
+    with_own = own_parameter()
     assert [layer.layer for layer in private(with_own).record.layers] == ["model"]  # as a whole
-    with_own = OwnParameter()
+    with_own = own_parameter()
     with_own.scale.requires_grad_(False)
     assert [layer.layer for layer in private(with_own).record.layers] == ["layer"]
 
@@ -131,7 +120,7 @@ def test_a_second_forward_pass_is_refused(clipping: str) -> None:
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_the_first_axis_is_the_sample(clipping: str) -> None:
-    step = private(SamplesSecond(), clipping)
+    step = private(samples_second(), clipping)
     with pytest.raises(TrainingStateError, match="the first axis of a trainable layer is that of the 2 samples"):
         step.accumulate(step.model(torch.ones(2, 5, 8)).sum((1, 2)), samples=[0, 1], step=0)
     assert all(value.grad is None and value.summed_grad is None for value in step.model.parameters())

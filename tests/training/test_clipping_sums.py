@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from audits.steps import make_private
+from audits.steps import Parts, make_private, private_sgd
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from tests.training.norms_by_word import by_word
@@ -49,16 +49,13 @@ VARIANTS = [(clipping, "sample") for clipping in CLIPPINGS] + [("hutchinson", "b
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
 
 
-class Tokens(nn.Module):
+def tokens() -> nn.Module:
     """Embedding with padding, then a linear layer without bias."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(VOCAB, 12, padding_idx=0)
-        self.head = nn.Linear(12, 7, bias=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.table(tokens)))
+    return Parts(
+        lambda model, tokens: model.head(torch.tanh(model.table(tokens))),
+        table=nn.Embedding(VOCAB, 12, padding_idx=0),
+        head=nn.Linear(12, 7, bias=False),
+    )
 
 
 def mlp() -> nn.Module:
@@ -81,7 +78,7 @@ def with_lora(model: nn.Module, task: str, rank: int, targets: list[str]) -> nn.
 ATTENTION = ["q_proj", "v_proj"]
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": mlp,
-    "embedding": Tokens,
+    "embedding": tokens,
     "gpt2": gpt2,
     "bert": lambda: BertForSequenceClassification(BertConfig(**ENCODER)),
     "roberta lora": lambda: with_lora(
@@ -234,74 +231,6 @@ def test_a_layer_used_twice_has_one_gradient(clipping: str, sharing: str) -> Non
         torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(("clipping", "sharing"), VARIANTS)
-@pytest.mark.parametrize("name", MODELS)
-def test_the_noiseless_sum_is_the_literal_one(name: str, clipping: str, sharing: str) -> None:
-    """Σ_i min(1, C/√n̂_i) g_i / L with g_i from B = 1, in two micro-batches."""
-    x = inputs(name)
-    model = make_model(name)
-    one_by_one = gradients_one_by_one(model, x)
-    norms = [
-        math.sqrt(literal_squared_norm(model, g, clipping, sharing, sample, step=4))
-        for g, sample in zip(one_by_one, IDS, strict=True)
-    ]
-    bound = (min(norms) + max(norms)) / 2
-    assert min(norms) < 0.95 * bound
-    expected = {
-        key: sum(min(1.0, bound / norm) * g[key] for g, norm in zip(one_by_one, norms, strict=True)) / 2.5
-        for key in one_by_one[0]
-    }
-    step = private(model, clipping, clipping_norm=bound, expected_batch_size=2.5, sharing=sharing)
-    before = trained(model)
-    for part in (slice(0, 3), slice(3, 5)):
-        step.accumulate(losses(step.model, x[part]), samples=IDS[part], step=4)
-    step.step()
-    largest = max(float(value.abs().max()) for value in expected.values())
-    tolerance = 2e-5 if name in ("llama", "llama lora", "qwen3") else 1e-7  # their RMSNorm computes in float32
-    for key, value in moved(model, before).items():
-        torch.testing.assert_close(value, expected[key].expand_as(value), rtol=0, atol=tolerance * largest)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_trainable_parameter_is_in_the_record_once(name: str) -> None:
-    for clipping in CLIPPINGS:
-        model = make_model(name)
-        record = private(model, clipping).record
-        holders = {key.rpartition(".")[0] for key in trained(model)}
-        assert sorted(layer.layer for layer in record.layers) == sorted(holders)
-        large = {
-            key.removesuffix(".weight")
-            for key, value in trained(model).items()
-            if value.ndim == 2
-            and min(value.shape) > drawn(clipping)
-            and "embed" not in key
-            and "wte" not in key
-            and "wpe" not in key
-        } - {"table"}
-        estimated = {layer.layer for layer in record.layers if not layer.is_exact}
-        assert estimated == (large if clipping.startswith("hutch") else set())
-
-
-@pytest.mark.parametrize("sharing", ["sample", "batch"])
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-def test_splitting_a_logical_batch_differently_changes_nothing(
-    dtype: torch.dtype, tolerance: float, clipping: str, sharing: str
-) -> None:
-    x = inputs("mlp", dtype)
-    results = []
-    for parts in ([[0, 1, 2, 3, 4]], [[4, 2], [0], [3, 1]], [[1], [], [4, 3, 2, 0]]):
-        model = make_model("mlp", dtype)
-        step = private(model, clipping, sharing=sharing, clipping_norm=2.0)
-        before = trained(model)
-        for part in parts:
-            step.accumulate(losses(step.model, x[part]), samples=[IDS[i] for i in part], step=0)
-        step.step()
-        results.append(torch.cat([value.flatten() for value in moved(model, before).values()]))
-    for other in results[1:]:
-        assert float((other - results[0]).norm() / results[0].norm()) < tolerance
-
-
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_a_sample_that_is_not_finite_is_left_out(clipping: str) -> None:
     """NaN and infinity in the input, and an infinite loss: the sum is that of the other samples."""
@@ -383,14 +312,8 @@ def test_noise_in_pieces_is_what_torch_draws_at_once(size: int, dtype: torch.dty
     one, other = torch.Generator().manual_seed(size), torch.Generator().manual_seed(size)
     model, x = nn.Linear(size, 1, bias=False, dtype=dtype), torch.randint(-1, 2, (1, 1, size)).to(dtype)
     nn.init.zeros_(model.weight)
-    step = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms="exact",
-        clipping_norm=1024.0,  # longer than any such gradient
-        noise_multiplier=0.25,
-        expected_batch_size=1,
-        noise_generator=other,
+    step = private_sgd(
+        model, norms="exact", clipping_norm=1024.0, noise_multiplier=0.25, expected_batch_size=1, noise_generator=other
     )
     step.accumulate(step.model(x).sum((1, 2)), samples=[0], step=0)
     step.step()

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from audits.steps import Parts
 from dprmt.training.clipping import plan_private
-from dprmt.training.clipping._formed_layers import PerSampleGradients
-from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._matrix_layers import Factors
-from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.norms import exact_squared_norms, sum_of_squares
+from dprmt.training.clipping._formed_layers import NormPolicy, PerSampleGradients
+from dprmt.training.clipping._matrix_layers import Factors, plan_layers
+from dprmt.training.norms import exact_squared_norms
+from dprmt.training.norms._clipping import sum_of_squares
 
 PEAK = """
 import resource, torch
@@ -95,15 +95,13 @@ def test_what_is_kept_is_the_smaller(tokens: int, by_exact: type, by_ghost: type
     torch.testing.assert_close(norms[1], norms[0], rtol=1e-4, atol=0.0)
 
 
-class Net(nn.Module):
+def net() -> nn.Module:
     """A convolution whose gradients are larger than its inputs, used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(12, 12, 3, padding=1), nn.Linear(12, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.conv(torch.tanh(self.conv(x))).mean((2, 3)))
+    return Parts(
+        lambda model, x: model.head(model.conv(torch.tanh(model.conv(x))).mean((2, 3))),
+        conv=nn.Conv2d(12, 12, 3, padding=1),
+        head=nn.Linear(12, 3),
+    )
 
 
 def test_convolutions_of_a_few_samples_at_a_time_release_the_same_bits() -> None:
@@ -111,7 +109,7 @@ def test_convolutions_of_a_few_samples_at_a_time_release_the_same_bits() -> None
     released = []
     for budget in (1, 12_000, 1 << 26):
         torch.manual_seed(0)
-        model, x = Net(), torch.randn(5, 12, 4, 4)
+        model, x = net(), torch.randn(5, 12, 4, 4)
         x[3, 0, 0, 0] = torch.inf
         plan = plan_private(model, norms="exact", clipping_norm=0.1, expected_batch_size=1.0, memory_budget=budget)
         step = plan.privatize(torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=0.0)

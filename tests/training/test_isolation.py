@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from audits.steps import make_private
+from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, Units, UnitStep
 
@@ -25,9 +25,7 @@ SIZE, WIDTH = 16, 5
 
 
 def private(model: nn.Module, **options: Any) -> Any:
-    trained = [value for value in model.parameters() if value.requires_grad]
-    settings: dict[str, Any] = {"norms": "ghost", "clipping_norm": 1.0, "noise_multiplier": 0.0} | options
-    return make_private(model.train(), torch.optim.SGD(trained, lr=0.0), expected_batch_size=4.0, **settings)
+    return private_sgd(model.train(), 0.0, expected_batch_size=4.0, **options)
 
 
 def network() -> nn.Module:
@@ -39,35 +37,33 @@ def accumulate(step: Any, losses: Callable[[torch.Tensor], torch.Tensor], x: tor
     step.accumulate(losses, batch=x, samples=range(len(x)), step=number, **units)
 
 
-class RunningMean(nn.Module):
+def running_mean() -> nn.Module:
     """Earlier samples are in a plain attribute, which is no buffer."""
+    mean = [torch.zeros(WIDTH)]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.mean = nn.Linear(WIDTH, 1), torch.zeros(WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.head(x - self.mean)
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        out = model.head(x - mean[0])
+        mean[0] = 0.9 * mean[0] + 0.1 * x.detach().mean(0)
         return out.flatten()
 
+    return Parts(call, head=nn.Linear(WIDTH, 1))
 
-class Negatives(nn.Module):
+
+def negatives() -> nn.Module:
     """A queue of earlier samples is in the loss."""
+    queue = [torch.ones(3)]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.queue = nn.Linear(WIDTH, 3), [torch.ones(3)]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.head(x)
-        against = (found @ torch.stack(self.queue[-4:]).T).logsumexp(1)
-        self.queue.append(found[0].detach())
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        found = model.head(x)
+        against = (found @ torch.stack(queue[-4:]).T).logsumexp(1)
+        queue.append(found[0].detach())
         return against
+
+    return Parts(call, head=nn.Linear(WIDTH, 3))
 
 
 @pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
-@pytest.mark.parametrize("build", [RunningMean, Negatives])
+@pytest.mark.parametrize("build", [running_mean, negatives])
 def test_a_state_shows_in_micro_batches_of_one_row_and_in_units_that_run_alone(
     build: Callable[[], nn.Module], units: Units | None
 ) -> None:
@@ -253,23 +249,17 @@ def test_what_depends_faintly_on_a_flag_of_other_rows_is_refused() -> None:
         step.accumulate(losses, batch=batch, samples=range(SIZE), step=0)
 
 
-class Quantized(nn.Module):
+def quantized(model: Any, x: torch.Tensor) -> torch.Tensor:
     """Activations in int8, by the largest of the batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(WIDTH, 32), nn.Linear(32, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = torch.tanh(self.first(x))
-        scale = hidden.detach().abs().max() / 127
-        return self.last(hidden + ((hidden / scale).round() * scale - hidden).detach()).flatten()
+    hidden = torch.tanh(model.first(x))
+    scale = hidden.detach().abs().max() / 127
+    return model.last(hidden + ((hidden / scale).round() * scale - hidden).detach()).flatten()
 
 
 def test_fake_quantization_under_autocast_is_refused() -> None:
     """Within the tolerance of 16 bits, but not in batches of the same size: 1.9 C."""
     torch.manual_seed(0)
-    step = private(Quantized())
+    step = private(Parts(quantized, first=nn.Linear(WIDTH, 32), last=nn.Linear(32, 1)))
 
     def losses(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -279,21 +269,11 @@ def test_fake_quantization_under_autocast_is_refused() -> None:
         accumulate(step, losses, torch.randn(SIZE, WIDTH))
 
 
-class LastWord(nn.Module):
-    """Reads a text to its last column, padding or not."""
-
-    def __init__(self, padding: int | None) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(11, WIDTH, padding_idx=padding), nn.Linear(WIDTH, 1)
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.head(self.words(words).mean(1)).flatten()
-
-
 @pytest.mark.parametrize("widths", [(7, 9), (7, 7)])
 def test_padding_that_nothing_says_is_met_when_the_width_changes(widths: tuple[int, int]) -> None:
     """Of a fixed width it is no other sample's; of the longest text of a batch it is: 2.2 C."""
-    step = private(LastWord(None))
+    parts = {"words": nn.Embedding(11, WIDTH), "head": nn.Linear(WIDTH, 1)}
+    step = private(Parts(lambda model, words: model.head(model.words(words).mean(1)).flatten(), **parts))
     for number, width in enumerate(widths):
         torch.manual_seed(number)
         words = torch.randint(1, 11, (4, width))
@@ -350,22 +330,16 @@ class _Broken(torch.autograd.Function):
         return torch.where(rows[:, None], torch.nan, gradient), None
 
 
-class BrokenBeside(nn.Module):
-    """Rows with a positive first number lose their gradient if another row has a negative one; losses stay."""
-
-    def __init__(self, breaks: bool) -> None:
-        super().__init__()
-        self.head, self.breaks = nn.Linear(WIDTH, 1), breaks
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        broken = (x[:, 0] > 0) & (x[:, 0] < 0).any() & self.breaks
-        return _Broken.apply(self.head(x), broken).flatten()
-
-
 @pytest.mark.parametrize("breaks", [True, False])
 def test_a_gradient_that_is_finite_beside_some_rows_only_is_refused(breaks: bool) -> None:
     """In the batch as it comes every gradient is finite: other rows take a row out of the sum."""
-    model = BrokenBeside(breaks)
+
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        """Rows with a positive first number lose their gradient if another row has a negative one; losses stay."""
+        broken = (x[:, 0] > 0) & (x[:, 0] < 0).any() & breaks
+        return _Broken.apply(model.head(x), broken).flatten()
+
+    model = Parts(call, head=nn.Linear(WIDTH, 1))
     step, x = private(model), torch.rand(SIZE, WIDTH) + 0.1
     if not breaks:
         accumulate(step, model, x)
@@ -374,65 +348,21 @@ def test_a_gradient_that_is_finite_beside_some_rows_only_is_refused(breaks: bool
         accumulate(step, model, x)
 
 
-class Checkpointed(nn.Module):
-    """Dropout in what is run again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(self.block, x, use_reentrant=False)
-
-
 def test_checkpointing_with_dropout() -> None:
-    go_on(Checkpointed(), torch.randn(SIZE, WIDTH))
-
-
-@pytest.mark.parametrize("kind", ["BertForSequenceClassification", "GPT2LMHeadModel"])
-def test_checkpointing_of_published_models_with_their_dropout(kind: str) -> None:
-    import transformers
-
-    torch.manual_seed(0)
-    options: dict[str, Any] = {
-        "BertForSequenceClassification": {
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        },
-        "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 1, "n_head": 2, "tie_word_embeddings": False},
-    }[kind]
-    named = getattr(transformers, kind)
-    model = named(named.config_class(vocab_size=20, **options))
-    model._set_gradient_checkpointing(True, partial(checkpoint, use_reentrant=False))
-    words = torch.randint(1, 20, (4, 6))
+    block = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 4))
     go_on(
-        model,
-        words,
-        lambda x: (
-            model(input_ids=x, use_cache=False).logits.flatten(1).square().mean(1)
-            if "GPT2" in kind
-            else model(input_ids=x).logits.square().mean(1)
-        ),
+        Parts(lambda model, x: checkpoint(model.block, x, use_reentrant=False), block=block), torch.randn(SIZE, WIDTH)
     )
 
 
-class SequenceFirst(nn.Module):
-    """Torch's encoder layer as it is by default, with a mask over positions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(WIDTH, 8)
-        self.encoder = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        return self.encoder(self.first(x).transpose(0, 1), src_mask=mask).transpose(0, 1)
-
-
 def test_an_encoder_with_the_sequence_first_that_is_as_long_as_the_batch() -> None:
-    go_on(SequenceFirst(), torch.randn(6, 6, WIDTH))
+
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return model.encoder(model.first(x).transpose(0, 1), src_mask=mask).transpose(0, 1)
+
+    parts = {"first": nn.Linear(WIDTH, 8), "encoder": nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1)}
+    go_on(Parts(call, **parts), torch.randn(6, 6, WIDTH))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,8 +17,12 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from audits.steps import Parts
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import Units, UnitStep
+from dprmt.training.clipping import Units, UnitStep, _isolation
+from dprmt.training.data import per_sample_losses
+from dprmt.training.models import whole_modules
+from tests.training.test_heads import DECODER, EVERY, LEFT, a_batch, made
 from tests.training.test_isolation import WIDTH, literal, private, refuses_mixing
 
 Losses = Callable[[nn.Module, Any], torch.Tensor]
@@ -94,34 +99,21 @@ def test_prompts_and_prefixes(kind: str) -> None:
         check_sum(model, next_words, batch)
 
 
-class Packed(nn.Module):
+def packed(model: Any, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Texts of several lengths, packed for a recurrent layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.LSTM(WIDTH, 4, batch_first=True)
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(self.layer(packed)[0], batch_first=True, total_length=x.shape[1])[0].sum(1)
-
-
-class Recurrent(nn.Module):
-    """With a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.packed, self.head = Packed(), nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        return self.head(self.packed(x, lengths)).flatten()
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    return pad_packed_sequence(model.layer(packed)[0], batch_first=True, total_length=x.shape[1])[0].sum(1)
 
 
 @pytest.mark.parametrize("how", ["trained", "whole", "frozen"])
 def test_packed_sequences(how: str) -> None:
     """A recurrent layer that is trained takes them inside a module that is run whole; a frozen one as it is."""
     torch.manual_seed(0)
-    model = Recurrent().double()
+    inner = Parts(packed, layer=nn.LSTM(WIDTH, 4, batch_first=True))
+    model = Parts(
+        lambda model, x, lengths: model.head(model.packed(x, lengths)).flatten(), packed=inner, head=nn.Linear(4, 1)
+    )
+    model = model.double()
     model.packed.requires_grad_(how != "frozen")
     batch = {"x": torch.randn(4, 6, WIDTH).double(), "lengths": torch.tensor([3, 6, 1, 4])}
 
@@ -142,25 +134,23 @@ def test_texts_that_are_packed_into_one_row_are_refused_by_name() -> None:
         step.accumulate(lambda b: step.model(b["input_ids"]).sum((1, 2)), batch=batch, samples=range(2), step=0)
 
 
-class ExpertChoice(nn.Module):
+def expert_choice(of: str, trained: bool) -> nn.Module:
     """An expert takes the half of a batch's rows, or tokens, that score highest with it; or all, and half count."""
 
-    def __init__(self, of: str, trained: bool) -> None:
-        super().__init__()
-        self.of, self.gate, self.head = of, nn.Linear(WIDTH, 2, bias=False), nn.Linear(WIDTH, 1)
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)).requires_grad_(trained)
-        self.gate.requires_grad_(False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.flatten(0, 1) if self.of == "tokens" else x
-        weights, out = self.gate(flat).softmax(-1), torch.zeros_like(flat)
-        for number, expert in enumerate(self.experts):
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(0, 1) if of == "tokens" else x
+        weights, out = model.gate(flat).softmax(-1), torch.zeros_like(flat)
+        for number, expert in enumerate(model.experts):
             scores, chosen = weights[:, number].topk(len(flat) // 2)
-            if self.of == "masked rows":
+            if of == "masked rows":
                 out = out + expert(flat) * (weights[:, number] * (weights[:, number] >= scores[-1]))[:, None]
             else:
                 out = out.index_add(0, chosen, expert(flat[chosen]) * scores[:, None])
-        return self.head(out.view_as(x)).flatten(1).mean(1)
+        return model.head(out.view_as(x)).flatten(1).mean(1)
+
+    experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)).requires_grad_(trained)
+    gate = nn.Linear(WIDTH, 2, bias=False).requires_grad_(False)
+    return Parts(call, gate=gate, head=nn.Linear(WIDTH, 1), experts=experts)
 
 
 @pytest.mark.parametrize("trained", [True, False])
@@ -168,7 +158,41 @@ class ExpertChoice(nn.Module):
 def test_experts_that_choose_are_refused(of: str, trained: bool) -> None:
     """Whom they choose depends on all rows: 1.2 C."""
     torch.manual_seed(0)
-    model, x = ExpertChoice(of, trained), torch.randn(16, 3, WIDTH) if of == "tokens" else torch.randn(16, WIDTH)
+    model, x = expert_choice(of, trained), torch.randn(16, 3, WIDTH) if of == "tokens" else torch.randn(16, WIDTH)
     step = private(model)
     with pytest.raises(TrainingStateError, match=r"depends? on other samples|by index|samples and tokens in one axis"):
         step.accumulate(lambda x: (model(x) - 1.0).square(), batch=x, samples=range(16), step=0)
+
+
+MORE = {
+    "mistral": ("MistralForCausalLM", "Mistral", DECODER | {"sliding_window": 4}),
+    "gpt-neox": ("GPTNeoXForCausalLM", "GPTNeoX", DECODER | {"tie_word_embeddings": False}),
+    "phi": ("PhiForCausalLM", "Phi", DECODER),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2", DECODER),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", EVERY | MORE)
+def test_right_code_on_published_architectures_is_far_from_the_tolerance(name: str, dtype: torch.dtype) -> None:
+    """Every micro-batch is checked; rounding takes a tenth of the tolerance in float32, half of it in bfloat16."""
+    kind, family, sizes = (EVERY | MORE)[name]
+    model = made(kind, family, {key: value for key, value in sizes.items() if "drop" not in key}).to(dtype)
+    step, shares = private(model, noise_multiplier=0.1, replay=1.0, whole=whole_modules(model)), [0.0]
+    within = _isolation.within
+
+    def note(difference: float, allowed: float) -> bool:
+        shares.append(difference / max(allowed, 1e-300))
+        return within(difference, allowed)
+
+    for number in range(4):
+        batch = a_batch(model, left=name in LEFT and number % 2 == 1)
+        batch = {key: value.to(dtype) if value.is_floating_point() else value for key, value in batch.items()}
+        losses = partial(per_sample_losses, step.model)
+        with mock.patch.object(_isolation, "within", note):
+            step.accumulate(losses, samples=range(len(next(iter(batch.values())))), step=number, batch=batch)
+        step.step()
+    assert step.replays == 4
+    assert max(shares) < (0.1 if dtype == torch.float32 else 0.5)

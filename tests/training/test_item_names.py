@@ -15,8 +15,7 @@ import torch
 import dprmt
 from dprmt.accounting import Hutchinson
 from dprmt.training.private_run import PrivateBatch
-from dprmt.training.private_run._batches import Draws, Source, content_of
-from dprmt.training.private_run._owners import Part
+from dprmt.training.private_run._batches import Draws, Part, Source, content_of
 from dprmt.training.private_run._randomness import Randomness
 
 C = 0.1

@@ -11,11 +11,10 @@ pytest.importorskip("torch")
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from audits.steps import make_private
-from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._policy import NormPolicy
+from audits.steps import private_sgd
+from dprmt.training.clipping._formed_layers import NormPolicy
+from dprmt.training.clipping._matrix_layers import plan_layers
 from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,
@@ -160,69 +159,6 @@ def test_nothing_depends_on_how_tensors_lie_in_memory(kind: str, layout: str) ->
                 torch.testing.assert_close(value, right, rtol=1e-5, atol=1e-5 * float(right.abs().max()))
 
 
-class Block(nn.Module):
-    """As in ConvNeXT: a depthwise convolution, then the channels last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.spread = nn.Conv2d(3, 8, 2, stride=2), nn.Conv2d(8, 8, 3, padding=1, groups=8)
-        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
-        self.last, self.head = nn.Conv2d(8, 6, 3), nn.Linear(6, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.stem(x)
-        inner = self.norm(self.spread(hidden).permute(0, 2, 3, 1))
-        hidden = hidden + self.down(functional.gelu(self.up(inner))).permute(0, 3, 1, 2)
-        return self.head(torch.tanh(self.last(hidden)).mean((2, 3)))
-
-
-@pytest.mark.parametrize("layout", ["row-major", "channels last", "samples last"])
-@pytest.mark.parametrize("norms", ["exact", "ghost", "hutchinson", "hutch++"])
-def test_a_step_of_a_convolutional_network_is_the_literal_sum(norms: str, layout: str) -> None:
-    """With C below all norms; estimates are compared by direction: each sample alone is a multiple of its gradient."""
-    torch.manual_seed(0)
-    model = Block().double()
-    x = torch.randn(B, 3, 8, 8, dtype=torch.float64)
-    x = x if layout == "row-major" else LAYOUTS[layout](x)
-    if layout == "channels last":
-        model = model.to(memory_format=torch.channels_last)
-    plain, alone = copy.deepcopy(model), []
-    for i in range(B):
-        plain.zero_grad()
-        plain(x[i : i + 1].contiguous()).square().sum().backward()
-        alone.append(torch.cat([value.grad.flatten() for value in plain.parameters()]))
-    lengths = [float(value.norm()) for value in alone]
-    bound = 0.5 * min(lengths)
-    estimators = {
-        "hutchinson": HutchinsonEstimator(2, generator=ProbeGenerator(3)),
-        "hutch++": HutchPlusPlusEstimator(2, 1, generator=ProbeGenerator(3)),
-    }
-    step = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.0),
-        norms=estimators.get(norms, norms),
-        clipping_norm=bound,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-    )
-
-    def moved(rows: slice, number: int) -> torch.Tensor:
-        step.accumulate(step.model(x[rows]).square().sum(1), samples=list(IDS[rows]), step=number)
-        total = torch.cat([value.summed_grad.flatten() for value in model.parameters()])
-        step.step()
-        return total
-
-    together, one_by_one = moved(slice(0, B), 0), [moved(slice(i, i + 1), i + 1) for i in range(B)]
-    for value, right, length in zip(one_by_one, alone, lengths, strict=True):
-        share = float(value @ right) / length**2
-        torch.testing.assert_close(value, share * right, rtol=1e-6, atol=1e-9 * length)
-        if norms in ("exact", "ghost"):
-            assert share * length == pytest.approx(bound, rel=2e-4)
-            assert share * length <= bound
-    if norms in ("exact", "ghost"):
-        torch.testing.assert_close(together, sum(one_by_one), rtol=1e-6, atol=1e-9)
-
-
 ESTIMATORS = {
     "exact": lambda: "exact",
     "ghost": lambda: "ghost",
@@ -234,14 +170,7 @@ ESTIMATORS = {
 def weighted_sum(norms: str, layer: nn.Module, x: torch.Tensor, weights: torch.Tensor, clip: float) -> torch.Tensor:
     """Of all parameters, in float64, where output gradients are the weights: one micro-batch in the order given."""
     model = copy.deepcopy(layer)
-    step = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms=ESTIMATORS[norms](),
-        clipping_norm=clip,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-    )
+    step = private_sgd(model, norms=ESTIMATORS[norms](), clipping_norm=clip)
     step.accumulate((step.model(x) * weights).flatten(1).sum(1), samples=range(len(x)), step=0)
     return torch.cat([value.summed_grad.flatten().double() for value in model.parameters()])
 

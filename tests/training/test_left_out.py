@@ -13,7 +13,7 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
-from audits.steps import make_private
+from audits.steps import Parts, private_sgd
 from dprmt.training.clipping import ClippedStep
 from tests.training.projected import projected_step
 
@@ -23,15 +23,9 @@ FLOATS = torch.rand(5, 1, 4, generator=torch.Generator().manual_seed(1)) + 0.5
 WORDS = torch.tensor([[3, 1, 3], [2, 2, 2], [0, 1, 4], [4, 3, 1], [1, 1, 0]])
 
 
-class Ramp(nn.Module):
+def ramp() -> nn.Module:
     """Nobody's layer: its samples run one by one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slope = nn.Parameter(torch.rand(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.slope
+    return Parts(lambda model, x: x * model.slope, slope=nn.Parameter(torch.rand(4)))
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
@@ -39,7 +33,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "embedding": (lambda: nn.Embedding(5, 3), WORDS),
     "normalization": (lambda: nn.LayerNorm(4), FLOATS),
     "convolution": (lambda: nn.Conv1d(1, 2, 1), FLOATS),
-    "whole": (Ramp, FLOATS),
+    "whole": (ramp, FLOATS),
 }
 
 
@@ -49,7 +43,7 @@ def private(kind: str, clipping: str) -> ClippedStep:
     options: dict[str, Any] = {"clipping_norm": 0.5, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
     if clipping == "projected":
         return projected_step(model, rank=2, lr=0.1, seed=0, **options)
-    return make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), norms=clipping, **options)
+    return private_sgd(model, 0.1, norms=clipping, **options)
 
 
 def sums(step: ClippedStep, kind: str, positions: list[int], weights: list[float]) -> list[torch.Tensor]:

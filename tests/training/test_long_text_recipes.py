@@ -111,7 +111,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "empty": ("rows.jsonl", lambda rows: "", "a file with rows, got"),
     "blank": ("rows.json", lambda rows: " \n\n", "a file with rows, got"),
     "empty table": ("rows.csv", lambda rows: "", "a file with rows, got"),
-    "header alone": ("rows.csv", lambda rows: ",".join(rows[0]) + "\r\n", "a file with rows below its header"),
+    "header alone": ("rows.csv", lambda rows: ",".join(rows[0]) + "\r\n", "a file with rows"),
     "no target": (
         "rows.jsonl",
         lambda rows: without(rows, 1, everywhere=True),
@@ -128,7 +128,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "UTF-16": ("rows.jsonl", lambda rows: lines(rows).encode("utf-16"), "a readable jsonl file"),
     "cut off": ("rows.jsonl", lambda rows: lines(rows)[:-9], "a readable jsonl file"),
     "open quote": ("rows.csv", lambda rows: bare(rows, "").replace("some", '"some', 1), "a readable csv file"),
-    "a field more": ("rows.csv", lambda rows: bare(rows, ", with a comma"), "rows of 2 fields, as the header has"),
+    "a field more": ("rows.csv", lambda rows: bare(rows, ", with a comma"), "has not as many fields as the header"),
     "no such name": ("rows.txt", lines, "named *.csv"),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,17 +14,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from audits.mixing import TopTwo
-from audits.steps import make_private
+from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
 
 SIZE, WIDTH = 4, 8
-
-
-def private(model: nn.Module, **options: Any) -> ClippedStep:
-    trained = [value for value in model.parameters() if value.requires_grad]
-    settings: dict[str, Any] = {"norms": "ghost", "clipping_norm": 1.0, "noise_multiplier": 0.0} | options
-    return make_private(model, torch.optim.SGD(trained, lr=1.0), expected_batch_size=1.0, **settings)
 
 
 def accumulate(step: ClippedStep, x: torch.Tensor, *, as_function: bool = False) -> None:
@@ -66,49 +59,37 @@ def test_sharded_parameters(group: None, kind: str, words: str) -> None:
     else:
         model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     with pytest.raises(ParameterError, match=words):
-        private(model)
+        private_sgd(model)
 
 
-class Checkpointed(nn.Module):
+def checkpointed(reentrant: bool) -> nn.Module:
     """A layer whose forward pass is run again in the backward pass."""
-
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.first, self.last, self.reentrant = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1), reentrant
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(self.last, self.first(x), use_reentrant=self.reentrant)
+    parts = {"first": nn.Linear(WIDTH, WIDTH), "last": nn.Linear(WIDTH, 1)}
+    return Parts(lambda model, x: checkpoint(model.last, model.first(x), use_reentrant=reentrant), **parts)
 
 
 @pytest.mark.parametrize("as_function", [True, False])
 def test_checkpointing_is_of_the_kind_that_is_not_reentrant(as_function: bool) -> None:
     x = torch.randn(SIZE, WIDTH)
-    accumulate(private(Checkpointed(False)), x, as_function=as_function)
+    accumulate(private_sgd(checkpointed(False)), x, as_function=as_function)
     with pytest.raises(TrainingStateError, match="reentrant kind: use_reentrant=False"):
-        accumulate(private(Checkpointed(True)), x, as_function=as_function)
+        accumulate(private_sgd(checkpointed(True)), x, as_function=as_function)
 
 
 @pytest.mark.parametrize("as_function", [True, False])
 def test_rows_that_are_sent_to_experts(as_function: bool) -> None:
     torch.manual_seed(0)
-    step = private(TopTwo(4).train())
+    step = private_sgd(TopTwo(4).train())
     with pytest.raises(TrainingStateError, match=r"^inputs .* of experts\.\d: .*sent to experts by index"):
         accumulate(step, torch.randn(SIZE, WIDTH), as_function=as_function)
 
 
 def test_a_layer_of_what_all_samples_share() -> None:
     """Such as a table of relative positions."""
-
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(x + self.table(torch.ones(1, WIDTH)))
-
+    parts = {"table": nn.Linear(WIDTH, WIDTH), "head": nn.Linear(WIDTH, 1)}
+    shared = Parts(lambda model, x: model.head(x + model.table(torch.ones(1, WIDTH))), **parts)
     with pytest.raises(TrainingStateError, match=r"^inputs \(1, 8\) .* of table: .*not what all samples share"):
-        accumulate(private(Shared()), torch.randn(SIZE, WIDTH))
+        accumulate(private_sgd(shared), torch.randn(SIZE, WIDTH))
 
 
 def test_tokens_that_are_sent_to_experts_inside_a_module_taken_whole() -> None:
@@ -116,14 +97,14 @@ def test_tokens_that_are_sent_to_experts_inside_a_module_taken_whole() -> None:
 
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = MixtralForCausalLM(MixtralConfig(vocab_size=20, num_hidden_layers=1, num_local_experts=4, **sizes)).train()
-    step = private(model)
+    step = private_sgd(model)
     with pytest.raises(TrainingStateError, match=r"mlp\.gate returns tuple, not a tensor"):
         step.model(input_ids=torch.randint(20, (SIZE, 5)))
 
 
 @pytest.mark.parametrize("to", ["the private optimizer", "the one inside"])
 def test_a_parameter_that_the_optimizer_gets_later(to: str) -> None:
-    step = private(nn.Linear(WIDTH, 1))
+    step = private_sgd(nn.Linear(WIDTH, 1))
     optimizer = step.optimizer if to == "the private optimizer" else step.optimizer.original_optimizer
     accumulate(step, torch.randn(SIZE, WIDTH))
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
@@ -134,12 +115,12 @@ def test_a_parameter_that_the_optimizer_gets_later(to: str) -> None:
 
 def test_a_parameter_that_was_replaced_or_added() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 1))
-    step = private(model)
+    step = private_sgd(model)
     model[0].weight = nn.Parameter(torch.zeros(1, WIDTH))
     with pytest.raises(TrainingStateError, match=r"0\.weight was replaced since the model was made private"):
         accumulate(step, torch.randn(SIZE, WIDTH))
     model = nn.Sequential(nn.Linear(WIDTH, 1))
-    step = private(model)
+    step = private_sgd(model)
     model.append(nn.Linear(1, 1))
     with pytest.raises(TrainingStateError, match=r"1\.weight was added since the model was made private"):
         accumulate(step, torch.randn(SIZE, WIDTH))
@@ -148,7 +129,7 @@ def test_a_parameter_that_was_replaced_or_added() -> None:
 def test_values_of_a_parameter_may_be_set() -> None:
     """What is released is the clipped gradient at the new values, of (w·x + b)² with all w = 1, b = 0."""
     model = nn.Linear(WIDTH, 1)
-    step = private(model)
+    step = private_sgd(model)
     model.weight.data, model.bias.data = torch.ones(1, WIDTH), torch.zeros(1)
     x = torch.arange(1.0, WIDTH + 1)[None]
     accumulate(step, x)
@@ -172,14 +153,14 @@ def test_complex_parameters() -> None:
     with pytest.raises(
         ParameterError, match=r"without trainable complex parameters.*'inner\.weight: torch\.complex64'"
     ):
-        private(model)
+        private_sgd(model)
     model.inner.requires_grad_(False)
-    accumulate(private(model), torch.randn(SIZE, WIDTH), as_function=True)
+    accumulate(private_sgd(model), torch.randn(SIZE, WIDTH), as_function=True)
 
 
 def test_tables_that_a_function_looks_rows_up_in_are_no_routes() -> None:
     """A data set in memory, as long as a multiple of the batch: nothing is run at every micro-batch for that."""
-    step, table = private(nn.Linear(WIDTH, 1), replay=0.0), torch.randn(8 * SIZE, WIDTH)
+    step, table = private_sgd(nn.Linear(WIDTH, 1), replay=0.0), torch.randn(8 * SIZE, WIDTH)
     for number in range(3):
         drawn = torch.arange(SIZE) + SIZE * number
         step.accumulate(lambda rows: step.model(table[rows]).flatten(), samples=drawn, step=number, batch=drawn)

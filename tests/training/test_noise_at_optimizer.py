@@ -24,6 +24,7 @@ from dprmt.training.harness import ItemTask, Observer, Run
 from dprmt.training.harness._prepare import prepare
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, Settings
+from dprmt.training.recipes._recipe import _WITH_MOMENTUM
 from paper_figures.studies import plan_sums
 from tests.training.projected import projected_step
 
@@ -48,9 +49,9 @@ class Way(NamedTuple):
 def ways() -> list[Way]:
     """Every optimizer, projector and denoiser that a recipe has a word for; two of them with noise from a cipher."""
     found = []
-    for (name, word), method in itertools.product(OPTIMIZERS.items(), DENOISERS):
-        targets = ("gradient", "momentum") if word.keeps_momentum and method != "none" else ("gradient",)
-        projectors = ("gaussian", "stiefel", "svd") if word.in_subspaces else (None,)
+    for name, method in itertools.product(OPTIMIZERS, DENOISERS):
+        targets = ("gradient", "momentum") if name in _WITH_MOMENTUM and method != "none" else ("gradient",)
+        projectors = ("gaussian", "stiefel", "svd") if name == "grape" else (None,)
         found += [Way(name, projector, method, on) for projector in projectors for on in targets]
     return [*found, Way("adam", None, "none", secure=True), Way("grape", "svd", "paper", secure=True)]
 

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from audits.steps import make_private
+from audits.steps import Parts, make_private
 from dprmt import TrainingStateError
 from dprmt.training.clipping import Units
 from dprmt.training.randomness import draws_from
@@ -97,15 +97,11 @@ def test_the_optimizer_moves_in_the_private_step_alone(units: Units | None) -> N
     given.step()  # the optimizer is as it was given
 
 
-class Dropped(nn.Module):
+def dropped() -> nn.Module:
     """A row of dropout is seen in the gradient of the head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.dropout = nn.Linear(64, 1, bias=False), nn.Dropout(0.5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.dropout(x))
+    return Parts(
+        lambda model, x: model.head(model.dropout(x)), head=nn.Linear(64, 1, bias=False), dropout=nn.Dropout(0.5)
+    )
 
 
 @pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
@@ -114,7 +110,7 @@ def test_dropout_does_not_follow_the_seed_that_is_known(units: Units | None) -> 
     released = []
     for _ in range(2):
         torch.manual_seed(42)
-        model = Dropped()
+        model = dropped()
         step, x = private(model, units=units), torch.ones(SIZE, 64)
         named = {} if units is None else {"units": list(range(SIZE))}
         torch.manual_seed(42)
@@ -127,7 +123,7 @@ def test_dropout_does_not_follow_the_seed_that_is_known(units: Units | None) -> 
 
 
 def test_each_micro_batch_has_draws_of_its_own() -> None:
-    model = Dropped()
+    model = dropped()
     step, seen = private(model), []
     for number in range(2):
         before = model.head.weight.detach().clone()

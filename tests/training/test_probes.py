@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dprmt import ParameterError
-from dprmt.training.norms import ProbeGenerator, sample_names
+from dprmt.training.norms import ProbeGenerator
+from dprmt.training.norms._probes import sample_names
 
 REQUEST = {"step": 3, "layer": "head", "rows": 50, "probes": 16}
 

@@ -16,13 +16,13 @@ from torch import nn
 
 from dprmt.cli import main
 from dprmt.training.clipping import StepCosts, TensorMemory, WayCost, plan_private
+from dprmt.training.clipping._formed_layers import NormPolicy
 from dprmt.training.clipping._matrix_layers import LinearLayer
-from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.harness import _preview as harness_costs
 from dprmt.training.harness import dry_run, recipe_costs, train
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._recipe_task import load
-from dprmt.training.norms import gram_entries
+from dprmt.training.norms._exact import gram_entries
 from dprmt.training.recipes import Recipe
 from tests.training.tiny_recipe import recipe_in, write_data
 

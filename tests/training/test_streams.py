@@ -17,7 +17,7 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
-from audits.steps import make_private
+from audits.steps import Parts, private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import plan_private
@@ -59,7 +59,7 @@ def linear() -> nn.Linear:
 def private(**options: Any) -> Any:
     model = linear()
     given = {"norms": "exact", "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 2.0} | options
-    return make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), **given).optimizer.generator
+    return private_sgd(model, 0.1, **given).optimizer.generator
 
 
 def projected() -> Any:
@@ -320,20 +320,25 @@ class Drawn(ProbeGenerator):
         return drawn
 
 
-class Twice(nn.Module):
+def twice() -> nn.Module:
     """Two of every kind whose norms are estimated, of the same sizes, so that equal keys give equal probes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.types = nn.Embedding(9, 8), nn.Embedding(9, 8)
-        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
-        self.left, self.right = nn.Conv1d(8, 8, 1), nn.Conv1d(8, 8, 1)
+    def call(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = model.words(tokens) + model.types(tokens.flip(1))
+        hidden = model.second(model.down(torch.tanh(model.up(model.first(hidden)))))
+        return model.right(torch.tanh(model.left(hidden.transpose(1, 2))))
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = self.words(tokens) + self.types(tokens.flip(1))
-        hidden = self.second(self.down(torch.tanh(self.up(self.first(hidden)))))
-        return self.right(torch.tanh(self.left(hidden.transpose(1, 2))))
+    return Parts(
+        call,
+        words=nn.Embedding(9, 8),
+        types=nn.Embedding(9, 8),
+        up=nn.Linear(8, 8),
+        down=nn.Linear(8, 8),
+        first=nn.LayerNorm(8),
+        second=nn.LayerNorm(8),
+        left=nn.Conv1d(8, 8, 1),
+        right=nn.Conv1d(8, 8, 1),
+    )
 
 
 @pytest.mark.parametrize("sharing", ["sample", "batch"])
@@ -341,15 +346,14 @@ class Twice(nn.Module):
 def test_every_layer_step_and_sample_has_probes_of_its_own(clipping: str, sharing: str) -> None:
     """As many different matrices as there are layers, steps and samples; the same for all micro-batches of a step."""
     torch.manual_seed(0)
-    model, generator = Twice(), Drawn(BASE)
+    model, generator = twice(), Drawn(BASE)
     options: dict[str, Any] = {"secret": sharing == "sample", "generator": generator}
-    step = make_private(
+    step = private_sgd(
         model,
-        torch.optim.SGD(model.parameters(), lr=0.0),
+        0.0,
         norms=HutchPlusPlusEstimator(2, 2, **options)
         if clipping == "hutch++"
         else HutchinsonEstimator(2, everything=True, **options),
-        clipping_norm=1.0,
         noise_multiplier=1.0,
         expected_batch_size=4.0,
     )

@@ -15,8 +15,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from dprmt.training.clipping import _matrix_layers
-from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.clipping._formed_layers import NormPolicy
+from dprmt.training.clipping._matrix_layers import plan_layers
 from dprmt.training.subspaces import Subspaces
 
 RANDOM = ("gaussian", "stiefel")

@@ -18,8 +18,6 @@ from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memo
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
-from dprmt.training.telemetry._history import ROWS
-from dprmt.training.telemetry._optimizers import last_update
 
 S = 0.3
 OPTIMIZERS = {
@@ -33,43 +31,13 @@ OPTIMIZERS = {
 }
 
 
-def gradients(count, d, seed=0, scale=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(count, d, generator=generator, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_updates_and_responses_are_those_of_the_optimizer(name):
-    """U is x_{t+1} - x_t, and D its derivative by the gradient, from a central difference of the step itself."""
-    x = torch.nn.Parameter(torch.linspace(-1, 1, 12, dtype=torch.float64))
-    optimizer = OPTIMIZERS[name]([x])
-    given = gradients(6, 12)
-    for g in given[:5]:
-        x.grad = g.clone()
-        optimizer.step()
-    state, start, h = copy.deepcopy(optimizer.state_dict()), x.detach().clone(), 1e-6
-    ends = {}
-    for shift in (-h, h, 0.0):
-        optimizer.load_state_dict(copy.deepcopy(state))
-        with torch.no_grad():
-            x.copy_(start)
-        x.grad = given[5] + shift
-        optimizer.step()
-        ends[shift] = x.detach().clone()
-    with torch.no_grad():
-        update, response = last_update(optimizer, x, optimizer.param_groups[0], x.grad)
-    assert torch.allclose(torch.as_tensor(update), ends[0.0] - start, rtol=1e-9, atol=1e-12)
-    expected = -(ends[h] - ends[-h]) / (2 * h)
-    assert torch.allclose(torch.as_tensor(response, dtype=torch.float64).expand(12), expected, rtol=1e-4, atol=1e-8)
-
-
 def noisy_descent(name, seed, steps=30, d=400, every=30, **options):
-    """A quadratic under an optimizer: telemetry, the true slopes, the change of f since the third step."""
+    """A quadratic under an optimizer: telemetry, the places, the Hessian, the readings of z."""
     generator = torch.Generator().manual_seed(seed)
     H = torch.linspace(0.1, 1.0, d)
     x = torch.nn.Parameter(torch.ones(d))
     optimizer = OPTIMIZERS[name]([x])
-    telemetry = Telemetry(optimizer, {"x": x}, S, every=every, window=10, horizon=steps, **options)
+    telemetry = Telemetry(optimizer, {"x": x}, S, every=every, window=10, **options)
     places, zs = [], []
     for _ in range(steps):
         places.append(x.detach().clone())
@@ -79,48 +47,30 @@ def noisy_descent(name, seed, steps=30, d=400, every=30, **options):
     return telemetry, places, H, zs
 
 
-def quadratic(H, x):
-    return 0.5 * float((H * x * x).sum())
-
-
 @pytest.mark.parametrize("name", ["gd", "momentum", "adam", "adambc"])
 def test_readings_hold_the_truth(name):
-    """Of 40 runs: all intervals hold it in at least 36, as 95 % ones nearly always do; the curve's errors have no bias
-    and it is not wide: it sees the objective fall.
+    """Of 40 runs: the interval of the signal holds it in at least 36, as a 95 % one nearly always does; each z is the
+    true slope along the update plus a standard normal.
     """
-    errors, hits, seen = [], {"signal": 0, "rate_factor": 0, "change": 0}, 0
+    hits, errors = 0, []
     for seed in range(40):
-        telemetry, places, H, _ = noisy_descent(name, seed)
-        found = telemetry.last
+        telemetry, places, H, zs = noisy_descent(name, seed)
         window = [(H * x).square().sum() / S**2 for x in places[-10:]]
-        share = float(sum(window) / (sum(window) + 10 * 400))
-        change = quadratic(H, places[-1]) - quadratic(H, places[3])
-        starts = [(H * x) @ (y - x) for x, y in zip(places[-11:-1], places[-10:], strict=True)]
-        bends = [(y - x) @ (H * (y - x)) for x, y in zip(places[-11:-1], places[-10:], strict=True)]
-        truth = {"signal": share, "change": change, "rate_factor": max(float(-sum(starts) / sum(bends)), 0.0)}
-        for key, value in truth.items():
-            reading = found[key]["*"] if key == "signal" else found[key]
-            hits[key] += reading["low"] <= value <= reading["high"]
-        errors.append(found["change"]["value"] - change)
-        seen += found["change"]["high"] < 0
-    assert min(hits.values()) >= 36, hits
-    assert abs(np.mean(errors)) < 3.5 * np.std(errors) / 40**0.5
-    assert seen == 40 or name == "adambc"
-
-
-def test_variances_are_those_of_the_noise_along_the_updates():
-    """⟨g̃, U⟩ has variance s²‖U‖², whatever U is: before the update in plain descent, and after it for any optimizer."""
-    telemetry, places, _, _ = noisy_descent("gd", 0, steps=6, every=6)
-    updates = [float((y - x).square().sum()) for x, y in itertools.pairwise(places)]
-    records = list(telemetry._history.records)
-    for key in ("variance_before", "variance_after"):
-        found = [float(rows[ROWS.index(key)].sum()) for rows in records]
-        assert found == pytest.approx([S**2 * square for square in updates][-len(found) :], rel=1e-5)
+        share, found = float(sum(window) / (sum(window) + 10 * 400)), telemetry.last["signal"]
+        assert found["x"] == found["*"]
+        hits += found["*"]["low"] <= share <= found["*"]["high"]
+        updates = [(x, y - x) for x, y in itertools.pairwise(places)]
+        slopes = [-float((H * (x + u)) @ u / (S * u.norm())) for x, u in updates]
+        errors += [z - slope for z, slope in zip(zs[1:], slopes, strict=True)]
+        assert telemetry.last["z_window"] == pytest.approx(sum(zs[-10:]) / 10**0.5)
+    assert hits >= 36
+    assert abs(np.mean(errors)) < 3.5 / len(errors) ** 0.5
+    assert 0.93 < np.std(errors) < 1.07
 
 
 def test_pure_noise_is_seen_to_be_pure_noise():
-    """The z are standard normal, no share of signal is claimed, nothing is learnt, no rate would help."""
-    zs, claims, spikes = [], 0, 0
+    """The z are standard normal, and no share of signal is claimed."""
+    zs, claims = [], 0
     for seed in range(30):
         generator = torch.Generator().manual_seed(seed)
         W = torch.nn.Parameter(torch.zeros(20, 30))
@@ -131,14 +81,11 @@ def test_pure_noise_is_seen_to_be_pure_noise():
             optimizer.step()
             zs.append(telemetry.last.get("z", np.nan))
         claims += telemetry.last["signal"]["*"]["low"] > 0
-        spikes += telemetry.last["displacement"]["W"]["spikes"] > 0
-        assert telemetry.last["rate_factor"]["low"] == 0.0
     zs = np.array(zs)[~np.isnan(zs)]
     assert len(zs) == 30 * 19
     assert abs(zs.mean()) < 3.5 / len(zs) ** 0.5
     assert 0.85 < zs.std() < 1.15
     assert claims <= 2
-    assert spikes <= 3
 
 
 class Clean(torch.Tensor):
@@ -169,7 +116,7 @@ def test_readings_follow_from_what_was_released_alone(name):
         noise_multiplier=2.0,
         expected_batch_size=10.0,
     )
-    options = {"every": 5, "window": 5, "horizon": 25}
+    options = {"every": 5, "window": 5}
     telemetry = Telemetry.attach(step.optimizer, model.named_parameters(), **options)
     released, read = [], []
     step.optimizer.original_optimizer.register_step_pre_hook(
@@ -187,15 +134,15 @@ def test_readings_follow_from_what_was_released_alone(name):
             p.grad = gradients_[key]
         optimizer.step()
         assert outside.last == expected
-    assert {"advice", "change", "signal", "displacement"} <= read[-1].keys()
+    assert {"z", "z_window", "signal"} == read[-1].keys()
 
 
 def test_before_a_denoiser_it_reads_what_was_released():
-    """Energies are those of the noisy gradient; what needs the optimizer's response is not claimed."""
+    """Energies are those of the noisy gradient."""
     W = torch.nn.Parameter(torch.zeros(40, 60))
     inner = torch.optim.SGD([W], lr=0.1)
     private = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
-    telemetry = Telemetry.attach(private, {"W": W}, every=1, window=2, untouched=False)
+    telemetry = Telemetry.attach(private, {"W": W}, every=1, window=2)
     denoiser = DenoisingStep.attach(private, {"W": W}, Denoising())
     noisy = []
     denoiser.observe("test", lambda before, after, sigma: noisy.append((before["W"].clone(), after["W"].clone())))
@@ -208,10 +155,9 @@ def test_before_a_denoiser_it_reads_what_was_released():
     share = 1 - 2 * 2400 / energy
     assert telemetry.last["signal"]["W"]["value"] == pytest.approx(share, rel=1e-4)
     assert telemetry.last["z"] > 3
-    assert not {"rate_factor", "change", "curvature"} & telemetry.last.keys()
 
 
-def test_an_optimizer_that_is_not_known_still_has_slopes():
+def test_whatever_moves_the_parameters_counts():
     _, places, H, _ = noisy_descent("gd", 0)
     x = torch.nn.Parameter(torch.ones(400))
     optimizer = torch.optim.RMSprop([x], lr=0.1)
@@ -225,17 +171,15 @@ def test_an_optimizer_that_is_not_known_still_has_slopes():
             x.copy_(places[1])  # whatever moves parameters between two steps counts
     update = places[1] - places[0]
     assert other.last["z"] == pytest.approx(float(-(H * places[1]) @ update / (S * update.norm())), rel=1e-4)
-    assert "change" not in other.last
 
 
-@pytest.mark.parametrize("name", ["gd", "momentum", "adamw", "adambc"])
-@pytest.mark.parametrize("known", [True, False])
-def test_a_run_in_pieces_reads_like_the_run_in_one(name, known):
-    whole, _, H, zs = noisy_descent(name, 7, steps=26, every=13, untouched=known)
+@pytest.mark.parametrize("name", ["momentum", "adambc"])
+def test_a_run_in_pieces_reads_like_the_run_in_one(name):
+    whole, _, H, zs = noisy_descent(name, 7, steps=26, every=13)
     generator = torch.Generator().manual_seed(7)
     x = torch.nn.Parameter(torch.ones(400))
     optimizer = OPTIMIZERS[name]([x])
-    make = partial(Telemetry, sigma=S, every=13, window=10, horizon=26, untouched=known)
+    make = partial(Telemetry, sigma=S, every=13, window=10)
     telemetry, read = make(optimizer, {"x": x}), []
     for step in range(26):
         if step in (1, 5, 14):
@@ -302,15 +246,15 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
         entries.append([entry["telemetry"] for entry in read_metrics(tmp_path / folder) if "telemetry" in entry])
     assert entries[0] == entries[1]
     assert len(entries[0]) == 11
-    assert {"signal", "z", "change", "rate_factor", "displacement"} <= entries[0][-1].keys()
+    assert {"signal", "z", "z_window"} <= entries[0][-1].keys()
 
 
 @pytest.mark.parametrize(
     ("changes", "keys"),
     [
-        ({}, {"z", "signal", "change"}),
+        ({}, {"z", "signal", "z_window"}),
         ({"optimizer": {"name": "grape"}}, {"signal"}),
-        ({"denoising": {"method": "paper"}}, {"z", "signal"}),
+        ({"denoising": {"method": "paper"}}, {"z", "signal", "z_window"}),
         ({"optimizer": {"name": "grape"}, "denoising": {"method": "paper"}}, None),
         ({"telemetry": {"on": False}}, None),
         ({"privacy": {"clip_only": True, "delta": 1e-5}}, None),
@@ -324,13 +268,12 @@ def test_what_a_run_says_of_itself(changes, keys):
         last = [record.entry() for record in run.steps()][-1]
     assert ("telemetry" in last) == (keys is not None)
     if keys is not None:
-        assert keys <= last["telemetry"].keys()
-        assert ("change" in keys) == ("change" in last["telemetry"])
+        assert keys == last["telemetry"].keys()
 
 
 @pytest.mark.parametrize("projector", ["gaussian", "svd"])
 def test_signal_of_projected_weights_is_that_of_the_entries_released(projector):
-    """In pure noise intervals cover 0 and estimates are near it; what a subspace confines has no spectrum."""
+    """In pure noise intervals cover 0 and estimates are near it."""
     values = settings(telemetry={"every": 1, "window": 8}).to_dict()
     values["optimizer"] |= {"name": "grape", "rank": 2, "projector": projector, "refresh_every": 4}
     values["privacy"] |= {"noise_multiplier": 1e6}
@@ -339,7 +282,6 @@ def test_signal_of_projected_weights_is_that_of_the_entries_released(projector):
         with run_in_memory(torch.nn.Linear(8, 4), task(), Settings(**values), noise_seed=seed) as run:
             read = [record.telemetry for record in run.steps()]
         shares += [reading["signal"]["weight"] for reading in read if "signal" in reading]
-        assert all("weight" not in reading.get("displacement", {}) for reading in read)
     assert len(shares) > 16
     assert all(share["low"] == 0 < share["high"] for share in shares)
     assert abs(np.mean([share["value"] for share in shares])) < 0.3
@@ -350,7 +292,6 @@ def test_signal_of_projected_weights_is_that_of_the_entries_released(projector):
     [
         ({"every": 0}, "every"),
         ({"window": 1}, "window"),
-        ({"horizon": 0}, "horizon"),
         ({"sigma": -1.0}, "sigma"),
         ({"named_parameters": {}}, "named_parameters"),
     ],
@@ -368,27 +309,3 @@ def test_a_state_of_other_parameters_is_refused():
     other = Telemetry(torch.optim.SGD([y], lr=0.1), {"y": y}, S)
     with pytest.raises(ParameterError, match="state"):
         other.load_state_dict(telemetry.state_dict())
-
-
-def test_the_largest_response_is_one_in_size() -> None:
-    """A gradient that grows makes Adam's response negative; of one entry the largest is its absolute value."""
-    x = torch.nn.Parameter(torch.zeros(1))
-    telemetry = Telemetry(torch.optim.Adam([x], lr=0.1), {"x": x}, sigma=1.0)
-    for value in (1.0, 10.0):
-        x.grad = torch.tensor([value])
-        telemetry._optimizer.step()
-    pending = telemetry._pending
-    assert pending is not None
-    response = float(pending[ROWS.index("noise_before"), 0])
-    assert response < 0
-    assert float(pending[ROWS.index("largest_response"), 0]) == -response
-    assert pending[ROWS.index("link"), 0] != 0
-
-
-def test_the_first_update_shares_nothing_with_one_before_it() -> None:
-    x = torch.nn.Parameter(torch.zeros(2))
-    telemetry = Telemetry(torch.optim.Adam([x], lr=0.1), {"x": x}, sigma=1.0)
-    x.grad = torch.ones(2)
-    telemetry._optimizer.step()
-    assert telemetry._pending is not None
-    assert (telemetry._pending[ROWS.index("link")] == 0).all()

@@ -36,7 +36,7 @@ def all_ways(rank: int, size: int) -> list[tuple[Any, ...]]:
                     p.mul_(2.0)
         options = {"seed": 9 + rank, "units": Units(2, regime=regime), "distributed": True}
         step = make_step(way, model, literal.bound, **options)
-        found = released_of(step, model, UNITS, PARTS[rank], function=False)
+        found = released_of(step, model, UNITS, PARTS[rank])
         wanted = literal.released(step.rounding)
         distance = max(float((found[name] - value).norm() / literal.bound) for name, value in wanted.items())
         answers.append((trained, clipping, regime, found.keys() == wanted.keys(), distance))
@@ -66,7 +66,8 @@ def one_step(rank: int, units: tuple[Any, Any], samples: tuple[int, int], regime
     step = make_private(model, optimizer, **options, units=Units(2, regime=regime), distributed=True)
     if units[rank] is not None:
         x = torch.full((1, 3), 7.0)
-        step.accumulate(step.model(x).flatten(), samples=[samples[rank]], units=[units[rank]], step=0)
+        named = {"samples": [samples[rank]], "units": [units[rank]]}
+        step.accumulate(lambda rows: step.model(rows).flatten(), batch=x, step=0, **named)
     before = model.weight.detach().clone()
     try:
         step.step()

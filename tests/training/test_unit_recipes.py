@@ -11,7 +11,7 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.training.data import load_data
 from dprmt.training.harness import dry_run, train
 from dprmt.training.models import byte_tokenizer
-from dprmt.training.private_run._owners import Owners, owners_of
+from dprmt.training.private_run._batches import Owners, owners_of
 from dprmt.training.recipes import DataRecipe, Recipe, builtin_recipes, load_recipe
 from tests.training.tiny_recipe import recipe_in
 
@@ -81,7 +81,6 @@ def test_owners_are_integers_or_strings(tmp_path: Path) -> None:
         ({"rows_per_unit": 0}, "data.rows_per_unit must be"),
         ({"unit_gradient": "median"}, "data.unit_gradient must be one of 'sum', 'mean'"),
         ({"unit": None, "rows_per_unit": 2}, "data.rows_per_unit must be left out without data.unit"),
-        ({"unit_regime": "together"}, "data.rows_per_unit must be given"),
         ({"source": "docstrings", "unit": "author"}, "data.unit must be 'module'"),
     ],
 )

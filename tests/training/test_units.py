@@ -6,13 +6,14 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from audits.steps import make_private
+from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, UnitStep, plan_private
@@ -43,7 +44,7 @@ WAYS = [
 
 
 def released_of(
-    step: object, model: nn.Module, units: Sequence[object], parts: Sequence[Sequence[int]], *, function: bool = True
+    step: object, model: nn.Module, units: Sequence[object], parts: Sequence[Sequence[int]]
 ) -> dict[str, torch.Tensor]:
     """What a step gives the inner optimizer after micro-batches of the rows in ``parts``."""
     found: dict[str, torch.Tensor] = {}
@@ -58,10 +59,7 @@ def released_of(
     for part in parts:
         rows = list(part)
         batch, given = data()[rows], {"samples": [ROWS[i] for i in rows], "units": [units[i] for i in rows]}
-        if function:
-            step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=STEP, **given)
-        else:
-            step.accumulate(losses(step.model, batch), step=STEP, **given)
+        step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=STEP, **given)
     step.step()
     handle.remove()
     return found
@@ -121,70 +119,51 @@ def test_one_at_a_time_is_the_literal_loop_over_units(trained: str) -> None:
     """Whatever norms were asked for they are exact, and a unit may be cut by the borders of micro-batches."""
     way = Way(trained, "exact", "sample", "sgd")
     options = {"units": Units(3, regime="alone")}
-    for units, parts, function in (
-        (UNITS, [[0, 1, 2, 3]], True),
-        (["anna", 7, 7, 7], [[0], [1], [2, 3]], True),  # held over
-        (["anna", 7, 7, 7], [[0], [1], [2, 3]], False),  # losses as tensors
-        (["anna", "anna", 7, 8], [[0], [1, 2], [3]], True),  # the first goes on in a micro-batch with another
+    for units, parts in (
+        (UNITS, [[0, 1, 2, 3]]),
+        (["anna", 7, 7, 7], [[0], [1], [2, 3]]),  # held over
+        (["anna", "anna", 7, 8], [[0], [1, 2], [3]]),  # the first goes on in a micro-batch with another
     ):
         model = make_model(way)
         literal = Literal(way, model, units)
         step = make_step(way._replace(clipping="hutchinson"), model, literal.bound, **options)
         expected = literal.released(step.rounding)
-        found = released_of(step, model, units, parts, function=function)
+        found = released_of(step, model, units, parts)
         assert found.keys() == expected.keys()
         for name, value in found.items():
             torch.testing.assert_close(value, expected[name], rtol=1e-7, atol=1e-9)
         assert isinstance(step, UnitStep)
         assert step.record.norms == ExactNorms()
-        assert step.replayable is function
         assert step.close() is model
 
 
-class Attention(nn.Module):
+def attention() -> nn.Module:
     """Torch's attention, a per-sample vmap module, and a token of the class."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Parameter(torch.randn(1, 1, 6))
-        self.inside = nn.MultiheadAttention(6, 2, batch_first=True)
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([model.first.expand(len(x), -1, -1), x], 1)
+        return model.inside(x, x, x, need_weights=False)[0]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1)
-        return self.inside(x, x, x, need_weights=False)[0]
+    return Parts(call, first=nn.Parameter(torch.randn(1, 1, 6)), inside=nn.MultiheadAttention(6, 2, batch_first=True))
 
 
-class Words(nn.Module):
+def words() -> nn.Module:
     """Embeddings, of which one word has no gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.layer = nn.Embedding(9, 6, padding_idx=0), nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(torch.tanh(self.table((x.abs() * 7).long() % 9).mean(2)))
+    return Parts(
+        lambda model, x: model.layer(torch.tanh(model.table((x.abs() * 7).long() % 9).mean(2))),
+        table=nn.Embedding(9, 6, padding_idx=0),
+        layer=nn.Linear(6, 3),
+    )
 
 
-class Recurrent(nn.Module):
+def recurrent() -> nn.Module:
     """Torch's attention, a per-sample vmap module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.GRU(6, 4, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inside(x)[0]
+    return Parts(lambda model, x: model.inside(x)[0], inside=nn.GRU(6, 4, batch_first=True))
 
 
-class Twice(nn.Module):
+def twice() -> nn.Module:
     """One layer in two places."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(torch.tanh(self.layer(x)))
+    return Parts(lambda model, x: model.layer(torch.tanh(model.layer(x))), layer=nn.Linear(6, 6))
 
 
 def lone_bias() -> nn.Module:
@@ -199,10 +178,10 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv2d(1, 3, 2), nn.GroupNorm(3, 3)),
     "normalizations": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 4), nn.RMSNorm(4)),
     "lone bias": lone_bias,
-    "attention": Attention,
-    "embedding": Words,
-    "recurrent": Recurrent,
-    "layer in two places": Twice,
+    "attention": attention,
+    "embedding": words,
+    "recurrent": recurrent,
+    "layer in two places": twice,
 }
 
 
@@ -228,13 +207,10 @@ def test_kinds_of_layers(kind: str, how: str) -> None:
     exact = {u: math.sqrt(sum(float(v.square().sum()) for v in g.values())) for u, g in units.items()}
     bound = sorted(exact.values())[1]
     estimator = HutchinsonEstimator(400, everything=True, generator=ProbeGenerator(SEED)) if everything else how
-    step = make_private(
+    step = private_sgd(
         model,
-        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0),
         norms="hutchinson" if how == "alone" else estimator,
         clipping_norm=bound,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
         units=Units(3, regime="alone" if how == "alone" else "together"),
     )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -332,7 +308,7 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
     assert reason(units=Units(4, micro_batch_size=8))[0] == "together"
     assert reason(units=Units(5, micro_batch_size=8)) == (
         "alone",
-        "units are run one at a time: one of 5 rows fills a micro-batch",
+        "units are clipped one at a time: two of 5 rows exceed a micro-batch of 8",
     )
     assert "exceed a micro-batch of 8" in reason(units=Units(9, micro_batch_size=8))[1]
     # A unit of 256 tokens or more (docs/how_to/people_with_several_rows.md).
@@ -341,15 +317,7 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
 
 
 def _private(model: nn.Module, *, most: float = 1.0, **options: object) -> object:
-    return make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms="exact",
-        clipping_norm=most,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-        **options,
-    )
+    return private_sgd(model, norms="exact", clipping_norm=most, **options)
 
 
 @pytest.mark.parametrize("regime", ["together", "alone"])
@@ -363,8 +331,8 @@ def test_bad_units_are_refused_by_name_and_the_sum_stays(regime: str) -> None:
 
     for units, message in (
         (None, "units must be given"),
-        (["a", "b"], "units must be the units of all 3 rows"),
-        ("abc", "units must be the units of all 3 rows"),
+        (["a", "b"], "units must be one integer or string for each of the 3 rows"),
+        ("abc", "units must be one integer or string for each of the 3 rows"),
         (["a", "b", 1.5], "integers or strings, got 1.5"),
         (["a", "b", True], "integers or strings, got True"),
         (["a", "a", "a"], "rows of a unit must be at most rows_per_unit = 2 in a logical step, got 3"),
@@ -458,16 +426,14 @@ class KeepsOnce(nn.Module):
         return self.layer(x).flatten()
 
 
-@pytest.mark.parametrize("function", [True, False])
-def test_a_state_is_seen_behind_a_second_forward_pass(function: bool) -> None:
+def test_a_state_is_seen_behind_a_second_forward_pass() -> None:
     step, x = _private(KeepsOnce(), units=Units()), torch.ones(1, 3)
 
     def values(batch: torch.Tensor) -> torch.Tensor:
         return step.model(batch) + step.model(batch)
 
-    given = {"losses": values, "batch": x} if function else {"losses": values(x)}
     with pytest.raises(TrainingStateError, match="a forward pass changes buffer seen"):
-        step.accumulate(**given, samples=[0], units=["a"], step=0)
+        step.accumulate(values, batch=x, samples=[0], units=["a"], step=0)
 
 
 def test_the_norm_of_a_sparse_gradient_is_that_of_its_sum() -> None:
@@ -482,10 +448,10 @@ def test_the_norm_of_a_sparse_gradient_is_that_of_its_sum() -> None:
     torch.testing.assert_close((before - model.weight).flatten(), expected)
 
 
-def test_losses_as_a_tensor_are_of_one_unit() -> None:
+def test_losses_as_a_tensor_are_refused() -> None:
     step = _private(nn.Linear(3, 1), units=Units())
-    with pytest.raises(ParameterError, match="units must be one at a time where losses are given as a tensor"):
-        step.accumulate(step.model(torch.ones(2, 3)).flatten(), samples=[0, 1], units=["a", "b"], step=0)
+    with pytest.raises(ParameterError, match="losses must be a function of the batch where units run alone"):
+        step.accumulate(step.model(torch.ones(1, 3)).flatten(), samples=[0], units=["a"], step=0)
 
 
 def test_what_fails_within_a_unit_is_dropped_whole() -> None:
@@ -498,7 +464,7 @@ def test_what_fails_within_a_unit_is_dropped_whole() -> None:
         step.accumulate(function, samples=[sample], units=["a"], step=0, batch=row)
 
     add(lambda b: step.model(b).flatten(), 0)
-    with pytest.raises(ParameterError, match="losses must be of shape"):
+    with pytest.raises(ParameterError, match="losses must be a tensor of shape"):
         add(lambda b: step.model(b).sum(), 1)
     before = model.weight.detach().clone()
     add(lambda b: 0.1 * step.model(b).flatten(), 0)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
-from audits.steps import make_private
+from audits.steps import Parts, make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
@@ -64,15 +64,13 @@ class Scaled(nn.Module):
         return self.linear(torch.tanh(self.linear(inputs * self.scale + self.shift)))
 
 
-class ClassToken(nn.Module):
+def class_token() -> nn.Module:
     """A token in front of every text, and positions, as vision transformers have them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.token, self.positions = nn.Parameter(torch.ones(1, 1, D)), nn.Parameter(torch.randn(1, 4, D))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.token.expand(len(inputs), -1, -1), inputs], 1) + self.positions
+    return Parts(
+        lambda model, inputs: torch.cat([model.token.expand(len(inputs), -1, -1), inputs], 1) + model.positions,
+        token=nn.Parameter(torch.ones(1, 1, D)),
+        positions=nn.Parameter(torch.randn(1, 4, D)),
+    )
 
 
 class Positions(nn.Module):
@@ -86,21 +84,23 @@ class Positions(nn.Module):
         return self.scale * self.table[:, start : start + length]
 
 
-class Experts(nn.Module):
+def experts() -> nn.Module:
     """Which expert sees a token depends on the token: torch cannot map it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.bias = nn.Linear(D, 2), nn.Parameter(torch.ones(D))
-        self.experts = nn.ModuleList([nn.Linear(D, D), nn.Linear(D, D)])
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def call(model: Any, inputs: torch.Tensor) -> torch.Tensor:
         flat = inputs.flatten(0, 1)
-        scores, outputs = self.gate(flat).softmax(-1), torch.zeros_like(flat)
-        for number, expert in enumerate(self.experts):
+        scores, outputs = model.gate(flat).softmax(-1), torch.zeros_like(flat)
+        for number, expert in enumerate(model.experts):
             (rows,) = torch.where(scores.argmax(-1) == number)
-            outputs = outputs.index_add(0, rows, scores[rows, number, None] * expert(flat[rows]) + self.bias)
+            outputs = outputs.index_add(0, rows, scores[rows, number, None] * expert(flat[rows]) + model.bias)
         return outputs.view(inputs.shape)
+
+    return Parts(
+        call,
+        gate=nn.Linear(D, 2),
+        bias=nn.Parameter(torch.ones(D)),
+        experts=nn.ModuleList([nn.Linear(D, D), nn.Linear(D, D)]),
+    )
 
 
 def sequence_first(layer: nn.Module, **options: Any) -> Through:
@@ -144,9 +144,9 @@ def started(inner: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 KINDS: dict[str, Callable[[], nn.Module]] = {
     "parameter beside layers": lambda: Net(Scaled()),
-    "class token": lambda: Net(ClassToken()),
+    "class token": lambda: Net(class_token()),
     "positions": lambda: Net(Through(Positions(), lambda inner, x: x + inner(0, x.shape[1]))),
-    "experts": lambda: Net(Experts()),
+    "experts": lambda: Net(experts()),
     "bilinear": lambda: Net(Through(nn.Bilinear(D, D, D), lambda inner, x: inner(x, x.flip(1)))),
     "prelu": lambda: Net(nn.PReLU()),
     "weight norm": lambda: Net(nn.utils.parametrizations.weight_norm(nn.Linear(D, D))),
@@ -170,15 +170,9 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-class Flattened(nn.Module):
+def flattened() -> nn.Module:
     """Samples and tokens in one axis."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(D, D)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.linear(inputs.flatten(0, 1)).view(inputs.shape)
+    return Parts(lambda model, inputs: model.linear(inputs.flatten(0, 1)).view(inputs.shape), linear=nn.Linear(D, D))
 
 
 class Tied(nn.Module):
@@ -195,7 +189,7 @@ class Tied(nn.Module):
 
 
 NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "samples and tokens in one axis": (lambda: Net(Flattened()), "middle"),
+    "samples and tokens in one axis": (lambda: Net(flattened()), "middle"),
     "tied": (Tied, ""),
 }
 WAYS = [

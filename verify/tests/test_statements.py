@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
 import sys
-import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +203,12 @@ def test_a_card_is_read_by_its_claim() -> None:
     card = {"epsilon": {"upper": 4.0}, "unit": "a person", "claim": KNOWN | {"epsilon": {"upper": 4.0}}}
     (claim,) = read_statement(json.dumps(card)).claims
     assert claim.value == 4.0
-    for change in ({"epsilon": {"upper": 3.99}}, {"delta": 1e-6}, {"epsilon": {"upper": "4"}}, {"claim": {}}):
+    for change in (
+        *({"epsilon": {"upper": value}} for value in (3.99, 4.01)),
+        {"delta": 1e-6},
+        {"epsilon": {"upper": "4"}},
+        {"claim": {}},
+    ):
         with pytest.raises(NotCoveredError, match=r"a card|not a statement"):
             read_statement(json.dumps(card | change))
 
@@ -236,77 +238,6 @@ def test_it_imports_python_flint_and_the_standard_library_alone() -> None:
     assert roots - set(sys.stdlib_module_names) == {"flint", "dprmt_verify"}
 
 
-def code_lines(path: Path) -> int:
-    """Lines that are neither blank, nor comments, nor docstrings."""
-    text = path.read_text()
-    kept: set[int] = set()
-    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type not in (*skipped, tokenize.ENCODING):
-                kept |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
-            kept -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(kept)
-
-
-BINS = ["_norm_ratio", "_phases", "_public"]
-SKETCHED = {"probes": 8, "sketch": 4}
-FURTHER = {
-    "exact norms": (mechanism(), []),
-    "public probes": (mechanism(norms=PROBES), BINS),
-    "a card": ({"claim": KNOWN | {"epsilon": {"upper": 9.0}}}, ["_card"]),
-    "secret probes": (mechanism(norms=PROBES | {"secret": True}), [*BINS, "_secret"]),
-    "flat spectrum": (mechanism(norms=SKETCHED | {"kind": "flat spectrum"}), BINS),
-    "Hutch++": (mechanism(norms=SKETCHED | {"kind": "hutch++"}), [*BINS, "_sketch"]),
-    "random allocation": (mechanism(sampling=ALLOCATED), ["_allocation", "_phases"]),
-    "batches of a size": (
-        mechanism(sampling={"kind": "fixed-size", "batch_size": 1, "samples": 9}),
-        ["_fixed_size", "_phases"],
-    ),
-}
-LOADED = """
-import sys
-from dprmt_verify import read_statement, verify
-verify(read_statement(sys.stdin.read()), 0.0, 3)
-print(*sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith("dprmt_verify.further.")))
-"""
-
-
-@pytest.mark.parametrize("kind", FURTHER)
-def test_what_a_statement_needs_is_what_is_loaded_and_what_the_page_counts(kind: str) -> None:
-    """The core for all; each further file only where it is named."""
-    said, needed = FURTHER[kind]
-    document = KNOWN | {"epsilon": {"upper": 4.0}, "steps": 40} | said
-    found = subprocess.run(
-        [sys.executable, "-c", LOADED],
-        input=json.dumps(document if "claim" not in said else said),
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout.split() == needed
-    lines = sum(code_lines(PACKAGE / "further" / f"{name}.py") for name in needed)
-    page = PACKAGE.parents[1] / "docs" / "theory" / "verifier.md"
-    if page.exists():  # faults are planted in a copy without it
-        row = next(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {kind} |"))
-        assert int(row.split("|")[3]) == core_lines() + lines
-
-
-def core_lines() -> int:
-    return sum(map(code_lines, PACKAGE.glob("*.py")))
-
-
-def test_it_is_small_enough_to_be_read_in_an_evening() -> None:
-    """The core (reader, verdicts, exact norms, phases, groups, replaced samples), with public probes, and all of it."""
-    probes = sum(code_lines(PACKAGE / "further" / f"{name}.py") for name in ("_norm_ratio", "_public"))
-    assert core_lines() <= 530
-    assert core_lines() + probes <= 625
-    assert sum(map(code_lines, PACKAGE.rglob("*.py"))) <= 985
-
-
 def test_a_peer_is_asked_about_the_run_and_its_answer_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,8 +260,3 @@ def test_a_peer_is_asked_about_the_run_and_its_answer_judged(
     assert "proved: ε <= 3.9" in capsys.readouterr().out
     file.write_text(json.dumps(KNOWN | {"neighbours": "replace-one", "epsilon": {"upper": 1.0}}))
     assert main([str(file), "--peer", "peer"]) == 2
-
-
-def test_peers_are_short_files() -> None:
-    for path in (PACKAGE.parent / "dprmt_peers").glob("*.py"):
-        assert len(path.read_text().splitlines()) <= 40

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import fft
 
-from dprmt.accounting.basics import Array, Side
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._loss_grid import Laws
 from dprmt.accounting.pairs import LOG_NOTHING, LossPMF
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.fft import next_fast_len
 
-from dprmt.accounting.basics import Direction, PrivacyBounds, Side, graded_indices, resolvable
+from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side
+from dprmt.accounting.basics._numbers import graded_indices, resolvable
 from dprmt.accounting.composition._compose import (
     EPS,
     ComposedLoss,
@@ -328,12 +329,13 @@ def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
     """Combine bounds with an estimate between them, and record whether they are as narrow as requested."""
+    at_delta = question.delta if question.epsilon is None else None
     if not math.isfinite(upper):
-        return PrivacyBounds(lower, upper, upper, direction, is_narrow=False)
+        return PrivacyBounds(lower, upper, upper, direction, False, at_delta, question.epsilon)
     is_narrow = question.is_within(lower, upper, tolerance)
     # The lower side errs about twice as much; where the interval stays wide, it is most often what falls short.
     estimate = lower + (0.67 if is_narrow else 0.95) * (upper - lower)
-    return PrivacyBounds(lower, estimate, upper, direction, is_narrow)
+    return PrivacyBounds(lower, estimate, upper, direction, is_narrow, at_delta, question.epsilon)
 
 
 def intersection(

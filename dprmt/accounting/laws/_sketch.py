@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betainc, gammainc, gammaincc, gammaln, ndtr
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws._gamma_mixture import GammaMixture
 
 SHIFTS = np.array([0.0, 1.0, 2.5, 6.0, 9.0])

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Side
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws import NormLaw
 from dprmt.accounting.pairs._pairs import LARGE_LOSS, LossCells, StepPair
 from dprmt.accounting.pairs._ratio_sum import (

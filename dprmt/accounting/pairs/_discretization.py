@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regression
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import Array, UnsoundLawError, isotonic_regression
 from dprmt.accounting.pairs._pairs import LARGE_LOSS, LossCells
 
 _EPS = float(np.finfo(np.float64).eps)

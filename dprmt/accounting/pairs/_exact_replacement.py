@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._pairs import BEYOND, LossCells, cells_with_misses, interval_masses, inverse, row_blocks
 
 

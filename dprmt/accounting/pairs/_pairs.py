@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from dprmt.accounting.basics import Array, Direction
+from dprmt.accounting.basics._bounds import Direction
+from dprmt.accounting.basics._numbers import Array
 
 LARGE_LOSS = 300.0
 """Beyond it losses are rounded to first order: squares of e^{-loss} near underflow."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, ndtr, ndtri
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._discretization import connect_the_dots
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, interval_masses, row_blocks
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws import GammaMixture, NormRatioBins
 from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
 from dprmt.accounting.pairs._pairs import LARGE_LOSS, LEAST, AtomicPair, interval_masses

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.special import bdtrc, comb
 
-from dprmt.accounting.basics import Array, isotonic_regression
+from dprmt.accounting.basics._numbers import Array, isotonic_regression
 from dprmt.accounting.pairs._discretization import drops
 from dprmt.accounting.pairs._pairs import LEAST, StepPair
 

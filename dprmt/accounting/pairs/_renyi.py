@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
 from dprmt.accounting.pairs._public_pair import symmetric_pair

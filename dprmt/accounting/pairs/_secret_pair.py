@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dprmt.accounting.basics import LARGEST_LOSS, Array, isotonic_regression
+from dprmt.accounting.basics._numbers import LARGEST_LOSS, Array, isotonic_regression
 from dprmt.accounting.laws import NormRatioBins
 from dprmt.accounting.pairs._pairs import (
     BEYOND,

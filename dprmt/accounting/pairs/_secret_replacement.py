@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._pairs import (
     BEYOND,
     LARGE_LOSS,

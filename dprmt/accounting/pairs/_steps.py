@@ -11,7 +11,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.accounting.basics import LARGEST_LOSS, Value, value_from_dict
+from dprmt.accounting.basics._numbers import LARGEST_LOSS
+from dprmt.accounting.basics._value import Value, value_from_dict
 from dprmt.accounting.laws import ExactLaw, NormLaw, NormRatioBins, RankOneLaw
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep

@@ -7,12 +7,10 @@ results are private if the data are: for data that are public anyway, such as th
 
 from dprmt.report.measurements._alignment import (
     KAPPAS,
-    AdamBoundStep,
     AlignmentStep,
     KappaPoint,
     LayerAlignment,
     kappa_sweep,
-    measure_adam_bound,
     measure_alignment,
 )
 from dprmt.report.measurements._norm_ratio import NormRatios, measure_norm_ratios
@@ -23,14 +21,13 @@ from dprmt.report.measurements._run import (
     losses_without_noise,
     private_gradients,
     recipe_experiment,
+    telemetry_readings,
 )
-from dprmt.report.measurements._spectra import LayerSpectra, layers_along_depth, measure_spectra
+from dprmt.report.measurements._spectra import LayerSpectra, measure_spectra
 from dprmt.report.measurements._spikes import Agreement, Spike, agreement, measure_spikes
-from dprmt.report.measurements._telemetry import TelemetryTruth, telemetry_readings
 
 __all__ = [
     "KAPPAS",
-    "AdamBoundStep",
     "Agreement",
     "AlignmentStep",
     "Experiment",
@@ -41,12 +38,9 @@ __all__ = [
     "NormRatios",
     "RecipeExperiment",
     "Spike",
-    "TelemetryTruth",
     "agreement",
     "kappa_sweep",
-    "layers_along_depth",
     "losses_without_noise",
-    "measure_adam_bound",
     "measure_alignment",
     "measure_norm_ratios",
     "measure_spectra",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from dprmt.training.data import load_data, per_sample_losses
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
 from dprmt.training.harness import ItemTask, Observer, StepRecord, run_in_memory
 from dprmt.training.models import load_model, load_tokenizer
-from dprmt.training.optimizers import preconditioner
 from dprmt.training.recipes import Recipe, Settings
 
 
@@ -56,8 +56,6 @@ class GradientStep:
         Mean of the clipped gradients. **Private.**
     noisy : mapping of str to Tensor
         Released gradient.
-    preconditioner : mapping of str to Tensor
-        Factors by which the optimizer multiplied its momentum, entry by entry; empty unless it is a kind of Adam.
     """
 
     number: int
@@ -66,7 +64,6 @@ class GradientStep:
     loss: float
     clean: Mapping[str, torch.Tensor]
     noisy: Mapping[str, torch.Tensor]
-    preconditioner: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 def private_gradients(
@@ -119,10 +116,7 @@ def private_gradients(
     look = CleanGradients()
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=[look]) as run:
         for record in itertools.islice(run.steps(), steps):
-            found = {name: preconditioner(run.noised, p) for name, p in run.prepared.parameters.items()}
-            scales = {name: scale for name, scale in found.items() if scale is not None}
-            seen = look.sigma, record.batch_size, _loss(record), look.clean, look.noisy, scales
-            yield GradientStep(record.step - 1, *seen)
+            yield GradientStep(record.step - 1, look.sigma, record.batch_size, _loss(record), look.clean, look.noisy)
 
 
 class CleanGradients(Observer):
@@ -308,6 +302,82 @@ def losses_without_noise(
         with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed) as run:
             losses[name] = [_loss(record) for record in itertools.islice(run.steps(), setting.steps)]
     return losses
+
+
+class _SignalShares(CleanGradients):
+    """Reads the shares of signal over telemetry's window from clean gradients."""
+
+    def start(self, run: Any) -> None:
+        super().start(run)
+        self._energies: deque[dict[str, float]] = deque(maxlen=run.prepared.settings.telemetry.window)
+
+    def _take(self, noisy: Mapping[str, torch.Tensor], denoised: object, sigma: float) -> None:
+        super()._take(noisy, denoised, sigma)
+        self._energies.append({name: float(g.double().square().sum()) / sigma**2 for name, g in self.clean.items()})
+
+    def shares(self) -> dict[str, float]:
+        """Return ``‖g‖²/(‖g‖² + ds²)`` over the window, by layer."""
+        totals = {name: math.fsum(step[name] for step in self._energies) for name in self.clean}
+        return {name: E / (E + len(self._energies) * self.clean[name].numel()) for name, E in totals.items()}
+
+
+def telemetry_readings(
+    setting: RecipeExperiment,
+    start: Mapping[str, torch.Tensor],
+    *,
+    steps: int,
+    seed: int = 0,
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Read the telemetry of a recipe's first steps, without a denoiser, and the last true values.
+
+    The model is trained in place, from ``start``. DP-GRAPE's gradients are not whole, so they have no true values.
+
+    Parameters
+    ----------
+    setting : RecipeExperiment
+        Recipe to train.
+    start : mapping of str to Tensor
+        Initial values of the trained parameters.
+    steps : int
+        Number of steps, at most the recipe's.
+    seed : int
+        Seed of noise and batches.
+
+    Returns
+    -------
+    lines : list of dict
+        ``step`` and ``telemetry`` of every step.
+    truth : dict of str to float
+        Shares of signal by layer at the last step, from clean gradients. **Private.**
+
+    Raises
+    ------
+    ParameterError
+        If the settings do not fit.
+
+    Formal guarantees
+    -----------------
+    None: it reads clean gradients, and its noise comes from a known seed.
+
+    Examples
+    --------
+    >>> from dprmt.report.measurements import recipe_experiment
+    >>> from dprmt.training.recipes import load_recipe
+    >>> changes = {"data.limit": 40, "training.batch_size": 8}
+    >>> setting = recipe_experiment(load_recipe("roberta-tiny-docstrings").with_changes(changes), steps=2)
+    >>> start = {name: p.detach().clone() for name, p in setting.experiment.model.named_parameters()}
+    >>> lines, truth = telemetry_readings(setting, start, steps=2)
+    >>> len(lines), 0 < max(truth.values()) < 1
+    (2, True)
+    """
+    telemetry = {"on": True, "every": 1, "window": max(2, steps)}
+    settings = setting.settings.with_changes({"denoising": {"method": "none"}, "telemetry": telemetry})
+    experiment = setting.experiment
+    experiment.model.load_state_dict(dict(start), strict=False)
+    looks = [] if settings.optimizer.name == "grape" else [_SignalShares()]
+    with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=looks) as run:
+        lines = [{"step": r.step, "telemetry": r.telemetry} for r in itertools.islice(run.steps(), steps)]
+        return lines, looks[0].shares() if looks else {}
 
 
 def _loss(record: StepRecord) -> float:

@@ -23,14 +23,13 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._formed_layers import WholeModule
-from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
-from dprmt.training.clipping._refusals import is_frozen_batch_norm
-from dprmt.training.clipping._sample_wise import SampleWiseForward, output_axis
-from dprmt.training.clipping._tied_weights import add_inner_products, tied_tables
-from dprmt.training.clipping._trainable_modules import is_torch_layer
+from dprmt.training.clipping._formed_layers import Contribution, Layer, NormPolicy, Samples, Use, WholeModule, joined
+from dprmt.training.clipping._matrix_layers import add_inner_products
+from dprmt.training.clipping._modules import is_frozen_batch_norm, is_torch_layer, tied_tables
+from dprmt.training.clipping._sample_wise import SampleWiseForward, buffer_versions, output_axis
 from dprmt.training.clipping._units import UnitRows
-from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, rounding_margin
+from dprmt.training.norms import NormRecord, rounding_margin
+from dprmt.training.norms._clipping import UNIT_ROUNDOFF
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
 _OUTSIDE = "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward()"
@@ -236,7 +235,12 @@ class Capture:
     def _follow(self, layer: Layer) -> None:
         module = layer.module
         if isinstance(layer, WholeModule):
-            forward = self._sample_wise(layer)
+
+            def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
+                if self._must_be_zero is None or self._looked is not None:
+                    self._add(layer, [parameter], gradients, gradients)
+
+            forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
             self._apart.append(forward)
             before, after = torch.compiler.disable(forward.before), torch.compiler.disable(forward.after)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
@@ -300,13 +304,6 @@ class Capture:
                     value.register_hook(partial(self._asks, layer.name, output_axis(module, place)))
 
         return torch.compiler.disable(watch)
-
-    def _sample_wise(self, layer: WholeModule) -> SampleWiseForward:
-        def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
-            if self._must_be_zero is None or self._looked is not None:
-                self._add(layer, [parameter], gradients, gradients)
-
-        return SampleWiseForward(layer.name, layer.module, lambda: self.batch_size, take, self._anchor)
 
     # The backward pass.
 
@@ -408,15 +405,20 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
         return (None, None, gradient, None, *(None,) * ctx.count)
 
 
-def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return values that change when a buffer is written to or replaced."""
-    return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
-
-
 def check_buffers(model: nn.Module, before: Mapping[str, tuple[int, int]], others: str) -> None:
     """Raise if a buffer has changed, which would hold ``others``."""
     if changed := buffer_versions(model).items() ^ before.items():
         raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other {others}")
+
+
+def check_losses(losses: Any, size: int | None = None, *, needs_graph: bool = True) -> None:
+    """Raise unless there is one loss for each row, with its graph."""
+    if not isinstance(losses, torch.Tensor) or losses.ndim != 1 or size not in (None, len(losses)):
+        shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+        rows = "B" if size is None else size
+        raise ParameterError("losses", shape, f"a tensor of shape ({rows},): one loss for each sample, not their mean")
+    if needs_graph and not losses.requires_grad:
+        raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
 
 
 def _has_rows(value: Any) -> bool:

@@ -25,23 +25,30 @@ One check sees the following, with τ for `Tolerance.beside`:
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import random
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows, padding_number, two_rows
-from dprmt.training.clipping._capture import Capture
-from dprmt.training.clipping._comparable_passes import Draws, Outputs, RandomNumbers
-from dprmt.training.clipping._policy import Layer, Use, row_gradient
-from dprmt.training.clipping._refusals import changed_buffer
+from dprmt.training.clipping._capture import Capture, check_losses
+from dprmt.training.clipping._formed_layers import Layer, Use, row_gradient
+from dprmt.training.clipping._modules import changed_buffer
+from dprmt.training.norms._clipping import sum_of_squares
+from dprmt.training.randomness import draws_from
 
 Losses = Callable[[Any], torch.Tensor]
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)  # of code that does not take what it is given
@@ -132,7 +139,7 @@ class Isolation:
 
     ``rate``: probability of a later micro-batch. The operating system's generator makes the choice, not the streams of
     noise, Poisson sampling or probes, and global generators are restored. ``count``: micro-batches that were checked.
-    ``possible``: whether all losses so far could be run again. ``apart``: whether finite gradients of rows of one
+    ``apart``: whether finite gradients of rows of one
     micro-batch were zero where those of others were not. ``generators``: the generators that the model has.
     """
 
@@ -145,10 +152,10 @@ class Isolation:
         self._dtypes = {value.dtype for value in self._model.parameters()}  # of adapters see what 16 bits rounded
         self._devices = sorted({value.device for value in self._model.parameters()}, key=str)
         self._only_widths: object = None
-        self._other: Any = None  # a row of an earlier micro-batch
+        self._other: Any = None  # the row of an earlier micro-batch of one
         self._width: int | None = None
         self._may_be_padded = True  # whether there are texts, and nothing names their padding
-        self.count, self.possible, self.apart = 0, True, False
+        self.count, self.apart = 0, False
         self.generators: dict[torch.Generator, None] = {}  # in the order in which they were met
 
     def check(self, losses: Losses, batch: Any, size: int) -> None:
@@ -163,7 +170,7 @@ class Isolation:
         self._width = width or self._width
         if due or unknown is not None:
             if size == 1:
-                pair = None if self._other is None else two_rows(batch, self._other)  # one of an earlier micro-batch
+                pair = None if self._other is None else two_rows(batch, self._other)
                 rows = BatchRows(two_rows(batch, batch) if pair is None else pair, 2, self._padding)
             elif unknown is not None:
                 rows = BatchRows(batch, size, {unknown})
@@ -178,8 +185,8 @@ class Isolation:
                 self._restored(buffers)
             self.count += 1
             self.apart = self.apart or (finite and size > 1)
-        if size == 1 or self._other is None:
-            self._other = rows.picked([self._chance.randrange(size)])
+        if size == 1:
+            self._other = rows.picked([0])
 
     def _check(self, losses: Losses, rows: BatchRows, buffers: Mapping[str, torch.Tensor]) -> bool:
         """Check, and return whether all gradients that were compared first are finite."""
@@ -215,24 +222,27 @@ class Isolation:
             limits, has_draws = self._tolerance(together), together.states != random_numbers.first
             opposite = rows.opposite(few.order, few.own)
             self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
+            finite = all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
+            is_calm = not has_draws and len(chosen) == len(few.own)
+            calm, together = together if is_calm else None, replace(together, uses={})  # which may be large
             beside = run(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
             copies = run(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
             self._compare_beside(beside, copies, limits)
-            calm = together
-            if has_draws or len(chosen) > len(few.own):
+            if calm is None:
                 places, draws = [*range(len(chosen))], Draws(random_numbers, calm=True) if has_draws else None
                 calm = self._run(losses, rows.picked(chosen), len(chosen), places, random_numbers, draws=draws)
             for place, row in enumerate(chosen):
-                alone = self._alone(losses, rows, row, random_numbers, calm=has_draws)
-                self._compare(alone, 0, calm, place, (limits.loss, limits.gradient, _NEGLIGIBLE))
+                apart = (limits.loss, limits.gradient, _NEGLIGIBLE)
+                self._compare(self._alone(losses, rows, row, random_numbers, calm=has_draws), 0, calm, place, apart)
+            del calm
             again = run(given, few, few.factors(math.nan), as_first=True) or run(
                 given, few, few.factors(1.0), as_first=True
             )
             if again is None or again.states != together.states:
                 raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
-            self._compare_beside(replace(together, uses={}), again, limits)
+            self._compare_beside(together, again, limits)
         self.generators = dict.fromkeys(random_numbers.own)
-        return all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
+        return finite
 
     def _chosen(self, rows: BatchRows) -> list[int]:
         """Choose two: at first of the row with most padding and the ends; later that row, or any, and another."""
@@ -269,9 +279,7 @@ class Isolation:
                 found = losses(batch)
             # A checkpoint draws again in the backward pass, from generators that are known by then.
             with draws if draws is not None and draws.calm else nullcontext():
-                if not isinstance(found, torch.Tensor) or found.shape != (size,):
-                    shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-                    raise ParameterError("losses", shape, f"of shape ({size},): one for each sample")
+                check_losses(found, size, needs_graph=False)
                 if not cut:
                     uses = self._capture.uses_of(found, own, apart=apart)
             scores = {} if outputs is None else outputs.gradients(found, own)
@@ -339,9 +347,10 @@ class Isolation:
             floor = gradient * _SMALL_SCORE
         for layer in () if _is_same(one, row, other, same) else one.uses | other.uses:
             first, second = (row_gradient(layer, a.uses.get(layer), at) for a, at in ((one, row), (other, same)))
-            squared = _square({key: first.get(key, 0.0) - second.get(key, 0.0) for key in first | second})
-            apart, worst = apart + squared, max(worst, (squared, layer.name))
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
+            for key, value in second.items():  # in place: it may be as large as the model
+                first[key] = first[key].sub_(value) if key in first else value
+            apart, worst = apart + _square(first), max(worst, (_square(first), layer.name))
         finite, allowed = [*map(math.isfinite, lengths)], max(gradient * max(lengths) ** 0.5, floor)
         if any(finite) and not (all(finite) and within(apart**0.5, allowed)):  # else left out of the sum, both
             _refuse(one, row, other, same, loss, f"gradients at {worst[1]} depend on other samples: {_OWN}")
@@ -392,10 +401,174 @@ def _refuse(one: _Pass, row: int, other: _Pass, same: int, limit: float, said: s
     raise TrainingStateError(said)
 
 
-def _square(gradient: Mapping[nn.Parameter, Any]) -> float:
-    return sum(float(value.square().sum()) for value in gradient.values())
+def _square(gradient: Mapping[nn.Parameter, torch.Tensor]) -> float:
+    return sum(float(sum_of_squares(value[None])) for value in gradient.values())
 
 
 def _ends(length: int, width: int) -> list[tuple[slice, slice]]:
     """Return the first and the last columns of this number, each with those that are left."""
     return [(slice(length), slice(length, width)), (slice(width - length, width), slice(width - length))]
+
+
+# What makes passes comparable: outputs by factors, generators that begin again, and draws that are constants.
+
+
+class Outputs:
+    """What the model returns: its gradients are noted, or rows are multiplied by factors and a graph may begin there.
+
+    Rows are multiplied, but of those in [0, 1] in the first pass: they may be probabilities.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._scales = model, list[bool]()
+        self._leaves: dict[int, torch.Tensor] = {}
+        self._gradients: dict[int, torch.Tensor] = {}
+
+    def gradients(self, losses: torch.Tensor, own: list[int]) -> dict[int, torch.Tensor]:
+        """Return those of own rows, by outputs' places: of the backward pass before, or from where graphs begin."""
+        found, leaves, places = self._gradients, list(self._leaves.values()), [*self._leaves]
+        if leaves and losses.requires_grad:
+            grown = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
+            found = dict(zip(places, grown, strict=True))
+        return {place: value[own] for place, value in found.items()}
+
+    def noted(self, size: int) -> AbstractContextManager[None]:
+        """Leave outputs of so many rows as they are inside, and note their gradients."""
+
+        def note(value: torch.Tensor, place: int) -> torch.Tensor:
+            def add(gradient: torch.Tensor) -> None:
+                self._gradients[place] = self._gradients.get(place, 0.0) + gradient
+
+            inside = bool(((value >= 0) & (value <= 1)).all())
+            self._scales.append(value.is_floating_point() and _has_rows(value, size) and not inside)
+            if value.requires_grad and _has_rows(value, size):
+                value = value.clone()  # of the losses alone, not of what else the model computes from it
+                value.register_hook(add)
+            return value
+
+        return self._changed(note, graph=True)
+
+    def scaled(self, factors: Sequence[float], *, cut: bool, graph: bool) -> AbstractContextManager[None]:
+        """Multiply rows inside; ``cut``: the graph begins there. ``graph``: whether the model itself has one.
+
+        Without, torch may choose another kernel, which draws otherwise.
+        """
+
+        def scale(value: torch.Tensor, place: int) -> torch.Tensor:
+            has_rows = _has_rows(value, len(factors))
+            if cut and value.is_floating_point() and torch.is_grad_enabled():
+                value = value.detach().requires_grad_()
+                if has_rows:
+                    self._leaves[place] = value
+                value = value.clone()  # which may be changed in place
+            if not has_rows or place >= len(self._scales) or not self._scales[place]:
+                return value
+            return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
+
+        return self._changed(scale, graph=graph)
+
+    @contextmanager
+    def _changed(self, change: Callable[[torch.Tensor, int], torch.Tensor], *, graph: bool) -> Iterator[None]:
+        places, modes = itertools.count(), list[bool]()
+        self._leaves, self._gradients = {}, {}
+
+        def begin(*_: Any) -> None:
+            modes.append(torch.is_grad_enabled())
+            torch.set_grad_enabled(modes[-1] and graph)
+
+        def end(_: nn.Module, args: Any, output: Any) -> Any:
+            torch.set_grad_enabled(modes.pop())
+            return tree_map_only(torch.Tensor, lambda value: change(value, next(places)), output)
+
+        # First, so that hooks of layers see no graph where there is none.
+        handles = [
+            self._model.register_forward_pre_hook(torch.compiler.disable(begin), prepend=True),
+            self._model.register_forward_hook(torch.compiler.disable(end)),
+        ]
+        try:
+            with torch.enable_grad():  # and as before, if the model fails
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _has_rows(value: torch.Tensor, size: int) -> bool:
+    return value.ndim > 0 and len(value) == size
+
+
+class RandomNumbers:
+    """Generators of a model, which begin every pass in one state and have their own states again afterwards.
+
+    ``own``: those of no library, with their states before the first draw. ``first``: see :meth:`states`.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], own: Iterable[torch.Generator]) -> None:
+        self._devices, self._cuda = devices, [device for device in devices if device.type == "cuda"]
+        self.own = {generator: generator.get_state() for generator in own}
+
+    @contextmanager
+    def from_one_seed(self) -> Iterator[None]:
+        """Rewind to a new seed inside."""
+        with draws_from(secrets.token_bytes(32), self._devices):
+            self._torch, self._others = torch.get_rng_state(), (random.getstate(), np.random.get_state())  # noqa: NPY002
+            self._gpu = [torch.cuda.get_rng_state(device) for device in self._cuda]
+            self.first = self.states()
+            try:
+                yield
+            finally:
+                self.rewind()
+
+    def rewind(self) -> None:
+        """Begin again."""
+        torch.set_rng_state(self._torch)
+        random.setstate(self._others[0])
+        np.random.set_state(self._others[1])  # noqa: NPY002
+        for device, state in zip(self._cuda, self._gpu, strict=True):
+            torch.cuda.set_rng_state(state, device)
+        for generator, state in self.own.items():
+            generator.set_state(state)
+
+    def states(self) -> list[Any]:
+        """Return states of all generators that are known, to be compared."""
+        gpu = [torch.cuda.get_rng_state(device) for device in self._cuda]
+        own = [generator.get_state() for generator in self.own]
+        torches = [value.numpy().tobytes() for value in (torch.get_rng_state(), *gpu, *own)]
+        numpy: Any = np.random.get_state()  # noqa: NPY002  (a model may draw from it)
+        return [*torches, random.getstate(), numpy[1].tobytes(), numpy[2:]]
+
+
+@functools.cache
+def _draws(operation: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in operation.tags
+
+
+class Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
+    """Notes generators with their states; ``calm``: dropout passes everything on, other draws are constants."""
+
+    def __init__(self, random_numbers: RandomNumbers, *, calm: bool) -> None:
+        super().__init__()
+        self._own, self.calm = random_numbers.own, calm
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every operation costs two calls more
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _draws(func):
+            return func(*args, **kwargs)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Generator) and value not in self._own:
+                self._own[value] = value.get_state()
+        if not self.calm:
+            return func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        if name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        # Fused attention and recurrent kernels have dropout as an option.
+        options = [option.name in ("dropout_p", "dropout") for option in func._schema.arguments]
+        found = func(*(0.0 if off else value for off, value in zip(options, args, strict=False)), **kwargs)
+        if isinstance(found, torch.Tensor) and name != "randperm":
+            found.fill_(0.5 if found.is_floating_point() else 0)
+        return found

@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
-from dprmt.training.clipping._formed_layers import FormedLayer, PerSampleGradients, bias_alone
+from dprmt._validation import ParameterError, check_choice
+from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus, Norms
+from dprmt.training.clipping._formed_layers import (
+    Contribution,
+    FormedLayer,
+    Layer,
+    Measured,
+    NormPolicy,
+    PerSampleGradients,
+    Rows,
+    Samples,
+    Use,
+    WholeModule,
+    bias_alone,
+    formed_layer,
+)
+from dprmt.training.clipping._modules import embedding_scale, is_matrix, is_whole, tied_tables
 from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
-from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
 from dprmt.training.norms import (
+    HutchinsonEstimator,
+    HutchPlusPlusEstimator,
     LayerRecord,
+    NormEstimator,
+    NormRecord,
+    ProbeGenerator,
     cancellation_allowance,
     exact_squared_norms,
-    full_precision,
     ghost_squared_norms,
-    gram_entries,
-    is_conv1d,
-    layer_record,
-    token_factors,
 )
+from dprmt.training.norms._clipping import full_precision, is_conv1d, sum_of_squares, token_factors
+from dprmt.training.norms._estimators import layer_record
+from dprmt.training.norms._exact import embedding_rows, gram_entries
+from dprmt.training.recipes import NORMS, NormsRecipe
+from dprmt.training.recipes._choices import EXACT_NORMS
 from dprmt.training.subspaces import Subspaces
 
-_SKETCHED = 16
 UNKNOWN_TERMS = 65_000  # additions per entry assumed by margins if the number of tokens is unknown
 
 
@@ -50,16 +71,6 @@ class Factors:
             values = {self.weight: left.transpose(1, 2) @ right}
         return PerSampleGradients(values if self.bias is None else values | {self.bias: g.sum(1)})
 
-    def sketched(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Sum the samples' products with `sketch_columns`, in few operations."""
-        a, g = token_factors(activations=self.activations, gradients=self.gradients)
-        left, right = (value.flatten(0, 1) for value in ((a, g) if self.inputs_first else (g, a)))
-        with full_precision(g.device):
-            yield self.weight, left.T @ (right @ sketch_columns(right.shape[1], right.dtype).to(right.device))
-            if self.bias is not None:
-                columns = sketch_columns(g.shape[-1], g.dtype).to(g.device)
-                yield self.bias, g.flatten(0, 1).sum(0, keepdim=True) @ columns
-
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See `Contribution`."""
         both = token_factors(activations=self.activations[kept], gradients=self.gradients[kept])
@@ -70,14 +81,6 @@ class Factors:
             add_product(self.weight, left.flatten(0, 1).T, right.flatten(0, 1))
             if self.bias is not None:
                 sum_of(self.bias).add_(g.sum((0, 1)))
-
-
-def sketch_columns(width: int, dtype: torch.dtype) -> torch.Tensor:
-    """Draw N(0, 1/16) columns of the gradients' width, the same in every call."""
-    if width <= _SKETCHED:
-        return torch.eye(width, dtype=dtype)
-    generator = torch.Generator().manual_seed(width)
-    return torch.randn(width, _SKETCHED, generator=generator, dtype=dtype).div_(_SKETCHED**0.5)
 
 
 class FactoredLayer:
@@ -210,3 +213,220 @@ class ProjectedLayer(FactoredLayer):
 def _trained_bias(module: nn.Module) -> nn.Parameter | None:
     bias = module.bias
     return bias if bias is not None and bias.requires_grad else None
+
+
+# Embedding tables: the rows that were looked up are formed, in the memory of the output gradients.
+
+
+@dataclass(frozen=True)
+class EmbeddingRows:
+    """The rows of a table that a batch's samples have gradients in, each sample's own."""
+
+    weight: torch.nn.Parameter
+    owners: torch.Tensor
+    tokens: torch.Tensor
+    rows: torch.Tensor
+
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """See `Contribution`."""
+        total = sum_of(self.weight)
+        owners, tokens, rows = self.owners, self.tokens, self.rows
+        if isinstance(kept, torch.Tensor):
+            used = kept.to(owners.device)[owners]
+            owners, tokens, rows = (kept.cumsum(0) - 1).to(owners)[owners[used]], tokens[used], rows[used]
+        total.index_add_(0, tokens, rows.to(total.dtype) * factors.to(total)[owners, None])
+
+
+class EmbeddingLayer:
+    """If everything is estimated, Hutchinson's probes multiply the output gradients, and rows are added by token."""
+
+    per_token = True
+
+    def __init__(self, name: str, module: nn.Embedding, policy: NormPolicy) -> None:
+        self.name, self.module, self._tokens = name, module, policy.tokens
+        self._scale = embedding_scale(module)
+        self._estimator = policy.everything
+
+    def records(self) -> list[LayerRecord]:
+        """See `Layer`."""
+        if self._estimator is None:
+            return [LayerRecord(self.name)]
+        rows, columns = self.module.num_embeddings, self.module.embedding_dim
+        return [layer_record(self._estimator, self.name, rows, columns, tokens=self._tokens)]
+
+    def terms(self, tokens: int) -> int:
+        """See `Layer`."""
+        return 1 if self._estimator is None else self._estimator.terms(tokens, 1, self.module.embedding_dim)
+
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+        """See `Layer`."""
+        (tokens, *_), gradients = uses[0]
+        if self._scale != 1.0:
+            gradients = gradients * self._scale
+        padding = self.module.padding_idx
+        owners, words, rows = embedding_rows(tokens, gradients, padding_idx=padding)
+        contribution = EmbeddingRows(self.module.weight, owners, words, rows)
+        if self._estimator is None:
+            squares = torch.zeros(len(tokens), dtype=torch.float64, device=rows.device)
+            return squares.index_add_(0, owners, sum_of_squares(rows)), [contribution]
+        norms = self._estimator.embedding_squared_norms(
+            tokens, gradients, layer=self.name, step=step, samples=samples, padding_idx=padding
+        )
+        return norms, [contribution]
+
+
+# One table that several layers use: input embeddings and the head of a language model, or encoder and decoder.
+#
+# Each layer measures its own part of the table's gradient. A sample's gradient is the sum of these parts. So its
+# squared norm is the sum of their squared norms and of twice their inner products. These are formed from what the
+# layers keep for the sum: rows by token for an embedding, inputs and output gradients for a head. With R a row for
+# token v, and A and G of the head, ⟨R, GᵀA⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as a table is formed.
+
+_PARTS = (EmbeddingRows, Factors, PerSampleGradients)
+
+
+def add_inner_products(
+    squared: torch.Tensor, contributions: Sequence[Contribution], tied: Collection[nn.Parameter], *, rounding: float
+) -> torch.Tensor:
+    """Compute squared norms over all layers from the single layers' norms.
+
+    ``rounding``: ρ of the norms. If parts cancel, ρ applies to the parts, so 2ρ of the sum of squares is added.
+    """
+    found = torch.zeros_like(squared, dtype=torch.float64)
+    for weight in tied:
+        parts = [part for part in contributions if isinstance(part, _PARTS) and weight in set(_weights(part))]
+        for one, other in itertools.combinations(parts, 2):
+            found += _inner_products(one, other, weight, len(squared)).to(found)
+    return (squared * (1.0 + 2.0 * rounding) + 2.0 * found).clamp(min=0.0)
+
+
+def _weights(part: EmbeddingRows | Factors | PerSampleGradients) -> Collection[nn.Parameter]:
+    return part.values if isinstance(part, PerSampleGradients) else (part.weight,)
+
+
+def _inner_products(one: object, other: object, weight: nn.Parameter, size: int) -> torch.Tensor:
+    if not isinstance(one, EmbeddingRows):
+        one, other = other, one
+    assert isinstance(one, EmbeddingRows)  # there is one layer of another kind at most
+    rows = one.rows.double()
+    if isinstance(other, EmbeddingRows):
+        mine, others = _matching(one, other)
+        products = rows.new_zeros(len(rows)).index_copy_(0, mine, (rows[mine] * other.rows[others].double()).sum(1))
+    elif isinstance(other, Factors):
+        products = _with_factors(one, rows, other)
+    else:
+        assert isinstance(other, PerSampleGradients)
+        products = (rows * other.values[weight][one.owners, one.tokens].double()).sum(1)
+    return torch.zeros(size, dtype=torch.float64, device=rows.device).index_add_(0, one.owners, products)
+
+
+def _matching(one: EmbeddingRows, other: EmbeddingRows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the places, in both, of rows of the same sample and token."""
+    width = len(one.weight)
+    keys = torch.cat([part.owners * width + part.tokens for part in (one, other)])
+    ordered, order = keys.sort(stable=True)
+    twice = (ordered[1:] == ordered[:-1]).nonzero().flatten()  # in each of them a key comes once
+    return order[twice], order[twice + 1] - len(one.owners)
+
+
+def _with_factors(one: EmbeddingRows, rows: torch.Tensor, head: Factors) -> torch.Tensor:
+    """Compute Σ_t G_tv ⟨R, A_t⟩ of each row, sample by sample."""
+    a, g = token_factors(activations=head.activations, gradients=head.gradients)
+    products = rows.new_zeros(len(rows))
+    for sample in one.owners.unique().tolist():
+        own = one.owners == sample
+        products[own] = ((rows[own] @ a[sample].double().T) * g[sample][:, one.tokens[own]].double().T).sum(1)
+    return products
+
+
+# Which kind of layer a module is, and the estimator that is wanted: decided by types and by what is asked for.
+
+NormsWanted: TypeAlias = str | Norms | NormsRecipe | NormEstimator
+"""Names are "exact", "ghost", "hutchinson" and "hutch++", with secret probes, and registered ones."""
+
+
+def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> NormEstimator | None:
+    """Return the estimator, with a new secret unless probes come from a ``generator``; None for exact norms."""
+    if isinstance(norms, NormEstimator):
+        return norms
+    if isinstance(norms, ExactNorms):
+        return None
+    generator = ProbeGenerator() if generator is None else generator
+    if isinstance(norms, Hutchinson):
+        if norms.analysis != "tight":
+            allowed = "of the tight analysis, in training: the accountant takes the smaller answer of both"
+            raise ParameterError("norms", norms, allowed)
+        everything = norms.rank is not None
+        return HutchinsonEstimator(norms.probes, secret=norms.secret, everything=everything, generator=generator)
+    if isinstance(norms, HutchPlusPlus):
+        own = {"power_iteration": norms.power_iteration, "secret": norms.secret}
+        return HutchPlusPlusEstimator(norms.probes, norms.sketch, generator=generator, **own)
+    if isinstance(norms, str):
+        norms = NormsRecipe(kind=check_choice("norms", norms, tuple(NORMS)))
+    if not isinstance(norms, NormsRecipe):
+        words = ", ".join(map(repr, NORMS))
+        raise ParameterError(
+            "norms", norms, f"one of {words}, a value such as Hutchinson(32, secret=False), or a NormEstimator"
+        )
+    if norms.kind in EXACT_NORMS:
+        return None
+    options = {"sketch": norms.sketch, "power_iteration": norms.power_iteration} if norms.kind == "hutch++" else {}
+    make = NORMS.load(norms.kind)
+    estimator: NormEstimator = make(probes=norms.probes, secret=norms.secret, generator=generator, **options)
+    return estimator
+
+
+def forms_gradients(norms: NormsWanted) -> bool:
+    """Return whether per-sample gradients are formed even where Gram matrices are smaller."""
+    return norms == "exact" or (isinstance(norms, NormsRecipe) and norms.kind == "exact")
+
+
+def check_rank(norms: NormsWanted, record: NormRecord) -> None:
+    """Raise unless a rank that was given is one that holds."""
+    if isinstance(norms, Hutchinson) and norms.rank is not None:
+        least = getattr(record.norms, "rank", None)
+        if least is None or least > norms.rank:
+            what = "None" if least is None else f"at least {least}, that of all layers' shapes together"
+            raise ParameterError("norms.rank", norms.rank, what)
+
+
+def plan_layers(
+    modules: Mapping[str, nn.Module], policy: NormPolicy, subspaces: Subspaces | None = None
+) -> list[Layer]:
+    """Choose how each trainable module's norms are computed."""
+    tied = tied_tables(modules.values())
+    layers = []
+    for name, module in modules.items():
+        if getattr(module, "weight", None) not in tied:
+            layers.append(_layer(name, module, policy, subspaces))
+            continue
+        # An estimate of one part and another of the other have no law together.
+        if policy.everything is not None:
+            allowed = f"without a rank: the norm of {name}.weight, which several layers share, is exact"
+            raise ParameterError("norms", policy.everything.norms, allowed)
+        if subspaces is not None and module.weight in subspaces:
+            raise ParameterError("subspaces", f"{name}.weight", "of weights that no other layer shares")
+        layers.append(_layer(name, module, replace(policy, estimator=None), None))
+    return layers
+
+
+def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
+    if is_whole(name, module, policy.whole):
+        return _whole(name, module, policy, subspaces)
+    if embedding_scale(module) is not None:
+        return EmbeddingLayer(name, module, policy)
+    if not is_matrix(module):
+        return formed_layer(name, module, policy)
+    if not module.weight.requires_grad:
+        return FormedLayer(name, module, {f"{name}.bias": module.bias}, policy, bias_alone)
+    if subspaces is not None and module.weight in subspaces:
+        return ProjectedLayer(name, module, policy, subspaces)
+    return LinearLayer(name, module, policy)
+
+
+def _whole(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> WholeModule:
+    for inside, parameter in module.named_parameters():
+        if subspaces is not None and parameter in subspaces:
+            allowed = f"left out inside {type(module).__name__}, which hooks cannot follow, or train without DP-GRAPE"
+            raise ParameterError("rank", f"{name}.{inside}", allowed)
+    return WholeModule(name, module, policy)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizerFastGradientClipping
-from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
+from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 
 from dprmt._validation import TrainingStateError
 from dprmt.training.optimizers import DPGrape
@@ -193,12 +193,9 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         parameter.grad = noisy.to(parameter.dtype)
 
     def _correlated(self, total: torch.Tensor, place: int) -> torch.Tensor:
-        std, of, generator = self.noise_multiplier * self.max_grad_norm, total.shape, self.generator
-        if isinstance(generator, SecureRandom):
-            drawn = generator.normal(of, std=std, device=total.device)
-        else:
-            drawn = torch.normal(0.0, std, of, device=total.device, generator=generator, dtype=total.dtype)
-        return (self.correlation.following(place, drawn) + total).to(total.dtype)  # what it returned is kept
+        return (self.correlation.following(place, self._drawn(total)) + total).to(
+            total.dtype
+        )  # what it returned is kept
 
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
         if not self.is_shared:
@@ -208,19 +205,18 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         return shared
 
     def _noised(self, total: torch.Tensor) -> torch.Tensor:
-        std = self.noise_multiplier * self.max_grad_norm
-        generator, secure = self.generator, self.secure_mode
-        if isinstance(generator, SecureRandom):  # rounded once, after the noise
-            if not self.keeps_sums and total.device.type == "cpu" and total.is_contiguous():
-                return generator.add_normal(total, std=std)
-            return generator.normal(total.shape, std=std, device=total.device).add_(total).to(total.dtype)
-        if secure or std == 0:
-            return total + _generate_noise(std=std, reference=total, generator=generator, secure_mode=secure)
         if not self.keeps_sums and total.device.type == "cpu" and total.is_contiguous():
+            std, generator = self.noise_multiplier * self.max_grad_norm, self.generator
+            if isinstance(generator, SecureRandom):
+                return generator.add_normal(total, std=std)
             return add_normal(total, std, generator)
-        # Opacus' own call, except for the zeros that it makes before.
-        noise = torch.normal(0.0, std, total.shape, device=total.device, generator=generator, dtype=total.dtype)
-        return noise.add_(total) if self.keeps_sums else total.add_(noise)
+        return self._drawn(total).add_(total).to(total.dtype)  # rounded once, after the noise
+
+    def _drawn(self, total: torch.Tensor) -> torch.Tensor:
+        std, generator = self.noise_multiplier * self.max_grad_norm, self.generator
+        if isinstance(generator, SecureRandom):
+            return generator.normal(total.shape, std=std, device=total.device)
+        return torch.normal(0.0, std, total.shape, device=total.device, generator=generator, dtype=total.dtype)
 
 
 class ProjectedSumOptimizer(NoisySumOptimizer):

@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting import Poisson, RandomAllocation
+from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
 from dprmt.training.clipping._capture import Capture
-from dprmt.training.clipping._costs import (
-    ESTIMATED,
-    EXACT,
-    StepCosts,
-    StillOptimizer,
-    WayCost,
-    checked_losses,
-    measured,
-    undisturbed,
+from dprmt.training.clipping._formed_layers import Layer, NormPolicy
+from dprmt.training.clipping._matrix_layers import (
+    NormsWanted,
+    check_rank,
+    forms_gradients,
+    plan_layers,
+    wanted_estimator,
 )
-from dprmt.training.clipping._layer_kinds import NormsWanted, check_rank, forms_gradients, plan_layers, wanted_estimator
+from dprmt.training.clipping._modules import (
+    check_any_model,
+    check_model,
+    check_optimizer,
+    is_sharded,
+    trainable_modules,
+)
 from dprmt.training.clipping._optimizer import NoisySumOptimizer, ProjectedSumOptimizer
-from dprmt.training.clipping._policy import Layer, NormPolicy
-from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
-from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer, ShardedStep
-from dprmt.training.clipping._shards import is_sharded
+from dprmt.training.clipping._shards import ShardedNoisySumOptimizer, ShardedStep
 from dprmt.training.clipping._step import REPLAY, ClippedStep
-from dprmt.training.clipping._trainable_modules import trainable_modules
 from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.clipping._units import Regime, Units, check_units, choose_regime
-from dprmt.training.norms import (
-    DEFAULT_ROUNDING,
-    MEMORY_BUDGET,
-    EmbeddingNormEstimator,
-    LayerRecord,
-    NormRecord,
-    ProbeGenerator,
-)
+from dprmt.training.norms import DEFAULT_ROUNDING, LayerRecord, NormRecord, ProbeGenerator
+from dprmt.training.norms._estimators import HutchinsonEstimator
+from dprmt.training.norms._exact import MEMORY_BUDGET
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.subspaces import Subspaces
@@ -185,35 +186,35 @@ class ClippingPlan:
         missing = [name for name, value in given.items() if value is None]
         if 0 < len(missing) < len(given):
             raise ParameterError(missing[0], None, "given with the others", f"pass all or none of {', '.join(given)}")
-        plans = {way: self._with_norms(way) for way in (*EXACT, *ESTIMATED)}
-        epsilons = {way: None if missing else _epsilon(plan.record, **given) for way, plan in plans.items()}
-        device, still = next(self.model.parameters()).device, StillOptimizer(self.model)
+        still = torch.optim.SGD([value for value in self.model.parameters() if value.requires_grad], lr=0.0)
+        device = next(self.model.parameters()).device
 
         def plain() -> None:
             still.zero_grad()
-            checked_losses(losses).sum().backward()
+            losses().sum().backward()
 
-        found: dict[str, tuple[float, int]] = {}
+        ways: list[WayCost] = []
         with undisturbed(self.model):
             seconds, peak = measured(plain, device)
-            for way, plan in plans.items():
+            for way in (*EXACT, *ESTIMATED):
+                policy = replace(self.policy, estimator=wanted_estimator(way, None), form=forms_gradients(way))
+                plan = replace(self, policy=policy, record=_record(self.model, _layers(self.model, policy, None)))
                 if way in ESTIMATED and not plan.record.estimated:
-                    found[way] = found["ghost"]  # an exact norm costs less in every layer: the same steps
+                    own, most = ways[1].seconds, ways[1].peak  # an exact norm costs less in every layer: the same steps
                 else:
-                    found[way] = plan._measured(losses, device)
-        ways = [WayCost(way, own, own / seconds, most, epsilons[way]) for way, (own, most) in found.items()]
+                    own, most = plan._measured(losses, still, device)
+                epsilon = None if missing else _epsilon(plan.record, **given)
+                ways.append(WayCost(way, own, own / seconds, most, epsilon))
         return StepCosts(ways, seconds, peak)
 
-    def _with_norms(self, way: str) -> ClippingPlan:
-        policy = replace(self.policy, estimator=wanted_estimator(way, None), form=forms_gradients(way))
-        return replace(self, policy=policy, record=_record(self.model, _layers(self.model, policy, None)))
-
-    def _measured(self, losses: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, int]:
-        still, noise = StillOptimizer(self.model), torch.Generator(device)
+    def _measured(
+        self, losses: Callable[[], torch.Tensor], still: torch.optim.Optimizer, device: torch.device
+    ) -> tuple[float, int]:
+        noise = torch.Generator(device)
         private, numbers = self.privatize(still, noise_multiplier=1.0, noise_generator=noise), count()
 
         def step() -> None:
-            found = checked_losses(losses)
+            found = losses()
             private.accumulate(found, samples=range(len(found)), step=next(numbers))
             private.step()
 
@@ -256,7 +257,9 @@ class ClippingPlan:
         if not alone:
             check_model(self.model, whole=self.policy.whole)
         check_optimizer(self.model, optimizer)
-        self._check_subspaces(optimizer)
+        if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
+            allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
+            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
         if is_sharded(self.model) and isinstance(optimizer, DPGrape):
             raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
         layers = [] if alone else _layers(self.model, self.policy, self.subspaces)
@@ -276,11 +279,6 @@ class ClippingPlan:
             return ShardedStep(noisy, capture)
         most = self.rows_per_unit if self.regime == "together" else None
         return ClippedStep(noisy, capture, replay=self.replay, most_rows=most)
-
-    def _check_subspaces(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
-            allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
-            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
 
     def _noisy(self, optimizer: torch.optim.Optimizer, **options: Any) -> NoisySumOptimizer:
         options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}
@@ -387,7 +385,7 @@ def plan_private(
             if value is not None:
                 fix = f"remove {argument}, or do not shard the model"
                 raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded", fix)
-        if isinstance(estimator, EmbeddingNormEstimator) and estimator.everything:
+        if isinstance(estimator, HutchinsonEstimator) and estimator.everything:
             raise ParameterError("norms", norms, "without a rank where parameters are sharded")
     if units is not None:
         regime = (*choose_regime(units, largest), rows)
@@ -452,3 +450,208 @@ def _noise_generator(optimizer: torch.optim.Optimizer) -> torch.Generator:
     if len(devices) > 1:
         raise ParameterError("model", sorted(map(str, devices)), "on one device")
     return secret_generator(devices.pop())
+
+
+# Measured cost of private steps by each norm method: time, memory and ε, on synthetic rows.
+
+
+class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
+    """Count of the bytes of all tensor storages that operations allocate within the context, backward passes included.
+
+    Storages count from the operation that returns them until nothing refers to them; views add nothing. Memory that
+    kernels allocate and free inside one operation is not counted, and neither is earlier memory unless it is in
+    ``known``.
+
+    Parameters
+    ----------
+    known : iterable of Tensor
+        Tensors to count from the start, such as the parameters.
+
+    Attributes
+    ----------
+    live, peak : int
+        Bytes now, and the most so far.
+    largest : int
+        Bytes of the largest storage allocated in the context.
+
+    Examples
+    --------
+    >>> with TensorMemory() as memory:
+    ...     x = torch.zeros(1000)
+    ...     y = (x + 1)[:10]
+    ...     del x
+    >>> memory.peak, memory.live
+    (8000, 4000)
+    """
+
+    def __init__(self, known: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()
+        self.live = self.peak = self.largest = 0
+        self._sizes: dict[int, int] = {}
+        for tensor in known:
+            self._count(tensor)
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and count what it returns."""
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor) and id(leaf.untyped_storage()) not in inputs:
+                self._count(leaf)
+        return out
+
+    def reset_peak(self) -> None:
+        """Start the peak again from what is live."""
+        self.peak, self.largest = self.live, 0
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._sizes:
+            return
+        size = storage.nbytes()
+        self._sizes[key] = size
+        self.live += size
+        self.peak, self.largest = max(self.peak, self.live), max(self.largest, size)
+        weakref.finalize(storage, self._forget, key).atexit = False
+
+    def _forget(self, key: int) -> None:
+        self.live -= self._sizes.pop(key, 0)
+
+
+EXACT, ESTIMATED = ("exact", "ghost"), ("hutchinson", "hutch++")
+_SECONDS = 0.1  # time for which steps of one method are repeated, at least two steps
+_SLOWER, _MORE_EPSILON = 0.10, 0.05  # least saving of time by an estimate, and its largest cost in ε
+
+
+@dataclass(frozen=True)
+class WayCost:
+    """Cost of a step by one norm method.
+
+    Attributes
+    ----------
+    way : str
+        The norm method, an argument of `plan_private`.
+    seconds : float
+        The fastest step on one micro-batch.
+    time : float
+        ``seconds`` divided by the seconds of a step without privacy.
+    peak : int
+        Peak memory in bytes, beyond the memory before the step.
+    epsilon : float or None
+        An upper bound on the run's ε; None if no noise was given.
+    """
+
+    way: str
+    seconds: float
+    time: float
+    peak: int
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Cost of a step by every norm method, and a recommendation; from :meth:`ClippingPlan.costs`.
+
+    Attributes
+    ----------
+    ways : sequence of WayCost
+        Exact methods first.
+    plain_seconds : float
+        Seconds of a step without privacy.
+    plain_peak : int
+        Peak memory in bytes of this step.
+    neighbours : str
+        Neighbouring relation of every ε.
+    """
+
+    ways: Sequence[WayCost]
+    plain_seconds: float
+    plain_peak: int
+    neighbours: str = ZeroOut.kind
+
+    @property
+    def recommended(self) -> WayCost:
+        """The fastest exact one, unless an estimate that costs at most 5 % more ε takes 10 % less time of a step."""
+        exact, estimated = self._exact(), self._estimated()
+        slower = exact.time > (1 + _SLOWER) * estimated.time
+        return estimated if slower and _costs_little(estimated, exact) else exact
+
+    @property
+    def sentence(self) -> str:
+        """Recommended method, and how the best one of the other kind compares."""
+        taken = self.recommended
+        other = self._estimated() if taken is self._exact() else self._exact()
+        share = round(100 * (taken.time / other.time - 1))
+        pace = f"{abs(share)} % {'slower' if share > 0 else 'faster'} than" if share else "as fast as"
+        pace = f"{pace} {other.way}"
+        if taken.epsilon is None or other.epsilon is None:
+            return f"{taken.way}: {pace}"
+        return f"{taken.way}: {pace}, ε {round_up(taken.epsilon, 3)} against {round_up(other.epsilon, 3)}"
+
+    def _exact(self) -> WayCost:
+        return min((one for one in self.ways if one.way in EXACT), key=lambda one: one.time)
+
+    def _estimated(self) -> WayCost:
+        found = [one for one in self.ways if one.way in ESTIMATED]
+        cheap = [one for one in found if _costs_little(one, self._exact())]
+        return min(cheap or found, key=lambda one: one.time)
+
+    def rows(self) -> list[list[str]]:
+        """Return rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
+        return [
+            [
+                one.way,
+                f"{one.time:.2f}",
+                f"{one.seconds:.3g}",
+                f"{one.peak / 2**20:.3g}",
+                "–" if one.epsilon is None else round_up(one.epsilon, 3),
+            ]
+            for one in self.ways
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.sentence.replace('ε', 'epsilon')} ({self.neighbours})"
+
+
+def _costs_little(one: WayCost, exact: WayCost) -> bool:
+    return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= (1 + _MORE_EPSILON) * exact.epsilon
+
+
+@contextmanager
+def undisturbed(model: torch.nn.Module) -> Iterator[None]:
+    """Give the gradients of the model and the states of torch's generators back at the end."""
+    kept = [(value, value.grad) for value in model.parameters()]
+    devices = sorted({value.device.index for value, _ in kept if value.is_cuda})
+    try:
+        with torch.random.fork_rng(devices):
+            for value, _ in kept:
+                value.grad = None
+            yield
+    finally:
+        for value, gradient in kept:
+            value.grad = gradient
+
+
+def measured(step: Callable[[], None], device: torch.device) -> tuple[float, int]:
+    """Measure seconds of the fastest step, and peak bytes; the first step, with its checks, does not count."""
+    gpu = device.type == "cuda"
+    step()
+    if gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    with nullcontext() if gpu else TensorMemory() as memory:
+        step()
+    peak = memory.peak if memory is not None else int(torch.cuda.max_memory_allocated(device) - before)
+    seconds: list[float] = []
+    until = time.perf_counter() + _SECONDS
+    while len(seconds) < 2 or time.perf_counter() < until:
+        if gpu:
+            torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        step()
+        if gpu:
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds), peak

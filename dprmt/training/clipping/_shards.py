@@ -1,4 +1,4 @@
-"""Models sharded by torch's ``fully_shard`` (FSDP2): which are supported, and where clipped sums are stored.
+"""Private steps of models sharded by torch's ``fully_shard`` (FSDP2), and where their clipped sums are stored.
 
 A layer's parameters are whole while it computes, so a process computes norms from its activations and output
 gradients. Between uses each process keeps a shard of rows of the parameter, and of its sum over samples.
@@ -6,7 +6,8 @@ gradients. Between uses each process keeps a shard of rows of the parameter, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,83 +16,173 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial, Shard
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._optimizer import CleanSum
-from dprmt.training.clipping._trainable_modules import is_followed, trainable_modules
-
-_ONE_GROUP = (
-    "sharded along rows by torch's fully_shard over all processes, and by nothing else: tensor, pipeline and hybrid "
-    "parallelism are not covered"
-)
-_AROUND = "sharded as part of a block: call fully_shard on a module around it, or on the model"
-_FOLLOWED = "of layers that hooks can follow, where parameters are sharded: this one has no gradients of samples"
+from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._optimizer import CleanSum, NoisySumOptimizer
+from dprmt.training.clipping._step import ClippedStep, Identities, Losses
+from dprmt.training.randomness import SecureRandom
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Return whether some parameter is a shard."""
-    return any(isinstance(value, DTensor) for value in model.parameters())
+class ShardedNoisySumOptimizer(NoisySumOptimizer):
+    """``NoisySumOptimizer`` for sharded parameters: every process adds noise to the rows that only it has.
 
+    Parameters
+    ----------
+    *arguments, **options
+        As for ``DPOptimizerFastGradientClipping``.
 
-def check_shards(model: nn.Module) -> None:
-    """Raise unless every shard is of rows, in a group of all processes, and every trainable layer is in a block."""
-    processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    for name, value in model.named_parameters():
-        if not isinstance(value, DTensor):
-            if value.requires_grad:
-                raise ParameterError(
-                    "model", f"{name}: {type(value).__name__}", f"{_ONE_GROUP}; freeze it, or shard it"
-                )
-        elif value.placements != (Shard(0),) or value.device_mesh.size() != processes:
-            raise ParameterError("model", f"{name}: {value.placements}", _ONE_GROUP)
-    if not any(isinstance(module, FSDPModule) for module in model.modules()):
-        raise ParameterError("model", type(model).__name__, _ONE_GROUP)
-    for name, module in trainable_modules(model).items():
-        if isinstance(module, FSDPModule) and not list(module.children()):
-            raise ParameterError("model", f"{name}: {type(module).__name__}", _AROUND)
-        if not is_followed(module):
-            raise ParameterError("model", f"{name}: {type(module).__name__}", _FOLLOWED)
+    Raises
+    ------
+    TrainingStateError
+        In all processes, if two of them have a generator in the same state: rows would get the same noise.
 
+    Formal guarantees
+    -----------------
+    As for ``NoisySumOptimizer``, for the sum over all processes. Every entry is in one process' shard, and gets N(0,
+    σ²C²) there once, from a stream that no other process has.
 
-class Shards:
-    """Moves sums over a process' own samples from parameters that were whole to the shards of all processes.
+    Examples
+    --------
+    Made by :meth:`ClippingPlan.privatize` for a model that is sharded.
 
-    ``modules``: the trainable layers, while they are sharded.
+    >>> issubclass(ShardedNoisySumOptimizer, NoisySumOptimizer)
+    True
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.is_shared = True
+        self._check_streams()
+
+    def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
+        return self._noised(total)
+
+    def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
+        """Return the shape of the rows of this process."""
+        return tuple(parameter.to_local().shape)
+
+    def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
+        """Put the noisy sum where the optimizer reads it: as a gradient with the parameter's sharding."""
+        options = {"run_check": False, "shape": parameter.shape, "stride": parameter.stride()}
+        own = noisy.to(parameter.dtype)
+        parameter.grad = DTensor.from_local(own, parameter.device_mesh, parameter.placements, **options)
+
+    def _check_streams(self) -> None:
+        # 124 random bits each; equal ones mean the same stream at the same place.
+        generator = self.generator
+        if isinstance(generator, SecureRandom):
+            tag = generator.integers(2, 2**62).tolist()
+        else:
+            assert generator is not None  # a plan makes one
+            tag = torch.randint(2**62, (2,), generator=generator, device=generator.device).tolist()
+        tags: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(tags, tag)
+        if len({tuple(one) for one in tags}) < len(tags):
+            raise TrainingStateError(
+                "two processes have the same noise generator.\nFix: give each process a separate generator"
+            )
+
+
+class ShardedStep(ClippedStep):
+    """A private step whose model's parameters are shards; made by :meth:`ClippingPlan.privatize`.
+
+    All processes must call :meth:`accumulate` equally often in a logical step, because the forward and backward passes
+    are collective. A process without a sample left calls it inside :meth:`standing_in`, with any row. If one process
+    raises an error, the others wait until their launcher ends them, as usual with ``fully_shard``.
+
+    Parameters
+    ----------
+    optimizer : ShardedNoisySumOptimizer
+        It noises the sums.
+    capture : Capture
+        The hooks on the model.
+
+    Formal guarantees
+    -----------------
+    As for ``ClippedStep`` with ``distributed=True``, except that no sample runs alone: losses given as a function of
+    the batch are called once. Both gradient checks of the first micro-batch run in all processes.
+
+    Examples
+    --------
+    See *Several GPUs* in the documentation: it takes a process group.
+
+    >>> issubclass(ShardedStep, ClippedStep)
+    True
+    """
+
+    is_spread = True
+
+    def __init__(self, optimizer: ShardedNoisySumOptimizer, capture: Capture) -> None:
+        super().__init__(optimizer, capture, replay=0.0)
+        modules = [layer.module for layer in capture.layers]
         self._planned = {module: dict(module.named_parameters(recurse=False)) for module in modules}
-        self._whole: dict[DTensor, nn.Parameter] = {}
+        self._whole: dict[DTensor, nn.Parameter] = {}  # of shards, while their layers computed
         self._handles = [module.register_forward_hook(self._note) for module in modules]
+        self._stands_in, self._calls = False, 0
 
-    def move(self) -> None:
-        """Add sums of whole parameters to the shards' sums, in all processes in the same order."""
-        for shard, whole in self._whole.items():
-            total = getattr(whole, "summed_grad", None)
-            if total is not None:
-                whole.summed_grad = None
-                # Of a shard in float64 whose layer computes in float32, margins would be those of float64.
-                if shard.dtype == torch.float64 and total.dtype != torch.float64:
-                    raise TrainingStateError("float64 parameters compute in another dtype: leave mp_policy out")
-                partial = DTensor.from_local(
-                    total.as_subclass(torch.Tensor), shard.device_mesh, [Partial()], run_check=False
-                )
-                own = partial.redistribute(placements=[Shard(0)]).to_local()
-                before = getattr(shard, "summed_grad", None)
-                shard.summed_grad = own.as_subclass(CleanSum) if before is None else before.add_(own)
+    @contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Take part in collective operations inside, and add nothing, whatever the samples are.
 
-    def forget(self) -> None:
-        """Free sums that were not moved."""
+        Yields
+        ------
+        None
+            To call :meth:`accumulate`.
+        """
+        self._stands_in = True
+        try:
+            yield
+        finally:
+            self._stands_in = False
+
+    def _add(
+        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+    ) -> torch.Tensor:
+        if units is not None:
+            raise ParameterError("units", type(units).__name__, "None where parameters are sharded")
+        if len(samples) == 0:
+            allowed = "at least one in every process: inside `with standing_in()` any row takes part and counts nothing"
+            raise ParameterError("samples", 0, allowed)
+        self._calls += 1
+        if self._stands_in:
+            who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
+            samples = [f"{who}, row {row}" for row in range(len(samples))]
+        return super()._add(losses, samples, number, batch, None)
+
+    def step(self) -> None:
+        """See ``ClippedStep``.
+
+        Raises
+        ------
+        ParameterError
+            As there.
+        """
+        self._gather_again()  # else the next forward pass would be with what an evaluation gathered before
+        super().step()
+
+    def discard(self) -> None:
+        """See ``ClippedStep``; free sums that were not moved."""
         for whole in self._whole.values():
             whole.summed_grad = None
+        super().discard()
 
-    def used(self) -> int:
-        """Count the parameters that were whole so far."""
-        return len(self._whole)
+    def close(self) -> torch.nn.Module:
+        """See ``ClippedStep``.
 
-    def remove(self) -> None:
-        """Take the hooks away."""
-        self.forget()
+        Returns
+        -------
+        torch.nn.Module
+            The model as it was given, with its trained weights, sharded.
+        """
         while self._handles:
             self._handles.pop().remove()
+        self._gather_again()
+        return super().close()
+
+    def _gather_again(self) -> None:
+        """Let every block gather its parameters anew before it computes next: shards have changed, or will."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def _note(self, module: nn.Module, args: Any, output: Any) -> None:
         for name, shard in self._planned[module].items():
@@ -99,29 +190,45 @@ class Shards:
             if shard.requires_grad and whole is not shard:
                 self._whole[shard] = whole
 
+    def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
+        return losses(batch)
 
-def like_shard(parameter: DTensor, local: torch.Tensor) -> DTensor:
-    """Return a process' rows as a tensor that is sharded as the parameter is."""
-    shape, stride = parameter.shape, parameter.stride()
-    return DTensor.from_local(
-        local, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride
-    )
+    def _measured(self) -> tuple[torch.Tensor | None, list[Any]]:
+        if self._capture.waiting:
+            layer = next(iter(self._capture.waiting)).name
+            raise TrainingStateError(f"the losses do not depend on all uses of {layer}, whose parameters are sharded")
+        squared, contributions = self._capture.measured()
+        if squared is None:
+            return squared, contributions
+        seen: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(seen, (len(contributions), len(self._whole), self._log.current))
+        if len(set(seen)) > 1:
+            raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")
+        return squared, contributions
 
+    def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
+        return torch.zeros_like(finite) if self._stands_in else super()._kept(finite)
 
-def gathered_again(model: nn.Module) -> None:
-    """Let every block gather its parameters anew before it computes next: shards have changed, or will."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    def _count(self, squared: torch.Tensor) -> None:
+        if not self._stands_in:
+            super()._count(squared)
 
+    def _in_all(self, value: bool) -> bool:
+        said = torch.tensor(float(value))
+        torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MIN)
+        return bool(said)
 
-def in_all(value: bool) -> bool:
-    """Return whether it holds in every process."""
-    said = torch.tensor(float(value))
-    torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MIN)
-    return bool(said)
-
-
-def in_any(value: bool) -> bool:
-    """Return whether it holds in some process."""
-    return not in_all(not value)
+    def _summed(self) -> None:
+        """Add sums of whole parameters to the shards' sums, in all processes in the same order."""
+        for shard, whole in self._whole.items():
+            total = getattr(whole, "summed_grad", None)
+            if total is None:
+                continue
+            whole.summed_grad = None
+            # Of a shard in float64 whose layer computes in float32, margins would be those of float64.
+            if shard.dtype == torch.float64 and total.dtype != torch.float64:
+                raise TrainingStateError("float64 parameters compute in another dtype: leave mp_policy out")
+            plain, mesh = total.as_subclass(torch.Tensor), shard.device_mesh
+            own = DTensor.from_local(plain, mesh, [Partial()], run_check=False).redistribute(placements=[Shard(0)])
+            own, before = own.to_local(), getattr(shard, "summed_grad", None)
+            shard.summed_grad = own.as_subclass(CleanSum) if before is None else before.add_(own)

@@ -12,16 +12,15 @@ from typing import Any, SupportsIndex, TypeAlias
 import torch
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
-from dprmt.training.clipping._capture import Capture
+from dprmt.training.clipping._capture import Capture, check_losses
+from dprmt.training.clipping._formed_layers import Contribution, Layer, Samples
 from dprmt.training.clipping._isolation import Isolation
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
-from dprmt.training.clipping._policy import Contribution, Layer, Samples
-from dprmt.training.clipping._refusals import parameters_added
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._units import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, clip_factors, sample_names
+from dprmt.training.norms import NormRecord, SampleId, clip_factors
+from dprmt.training.norms._probes import sample_names
 from dprmt.training.randomness import draws_from, secret_generator
-from dprmt.training.subspaces import Subspaces
 
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
 Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
@@ -140,9 +139,8 @@ def _only_when(private: NoisySumOptimizer, *_: Any) -> None:
 class LogicalStep:
     """Base of private steps: micro-batches that a log knows are noised once, for the optimizer that was given."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: NoisySumOptimizer, log: StepLog) -> None:
-        self.model, self._log = model, log
-        self.optimizer: NoisySumOptimizer = optimizer
+    def __init__(self, model: torch.nn.Module, optimizer: NoisySumOptimizer) -> None:
+        self.model, self.optimizer, self._log = model, optimizer, StepLog()
         self._moved = frozenset(optimizer.params)
         optimizer.may_step = False
         self._draw_key, self._draw_count = secrets.token_bytes(32), 0
@@ -150,11 +148,6 @@ class LogicalStep:
         self.centred_count = 0.0
         """1/2 for each sample of the step whose norm is at most the clipping norm, -1/2 for others. **Private.**"""
         self._guard = optimizer.original_optimizer.register_step_pre_hook(partial(_only_when, optimizer))
-
-    @property
-    def subspaces(self) -> Subspaces | None:
-        """The projectors of DP-GRAPE; None where nothing is trained in a subspace."""
-        return getattr(self.optimizer.original_optimizer, "subspaces", None)
 
     def accumulate(
         self,
@@ -296,9 +289,10 @@ class LogicalStep:
         return draws_from(self._draw_key + self._draw_count.to_bytes(8, "little"), self._devices)
 
     def _check_optimizer(self) -> None:
-        later = [value for value in self.optimizer.params if value not in self._moved]
+        later = [tuple(value.shape) for value in self.optimizer.params if value not in self._moved]
         if later:
-            raise TrainingStateError(parameters_added(later))
+            found = f"the optimizer got parameters of shapes {later} since it was made private"
+            raise TrainingStateError(f"{found}: they have no clipped gradients")
 
 
 class ClippedStep(LogicalStep):
@@ -368,7 +362,7 @@ class ClippedStep(LogicalStep):
         replay: float = REPLAY,
         most_rows: int | None = None,
     ) -> None:
-        super().__init__(capture.model, optimizer, StepLog())
+        super().__init__(capture.model, optimizer)
         self._most_rows = most_rows
         self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
         self._isolation = Isolation(capture, replay, float(optimizer.max_grad_norm))
@@ -391,11 +385,6 @@ class ClippedStep(LogicalStep):
         """Micro-batches of which samples were run alone; 0 where every loss was given as a tensor."""
         return self._isolation.count
 
-    @property
-    def replayable(self) -> bool:
-        """True if all losses so far came as a function of the batch, which can be run again."""
-        return self._isolation.possible
-
     def _add(
         self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
@@ -406,6 +395,8 @@ class ClippedStep(LogicalStep):
             self._draw_count -= 1  # the same dropout
             with _products_by_row(), self._draws():
                 return self._accumulate(losses, samples, number, batch, units, again=True)
+        finally:
+            self.discard()
 
     def _accumulate(
         self,
@@ -416,45 +407,33 @@ class ClippedStep(LogicalStep):
         units: Identities | None,
         again: bool = False,
     ) -> torch.Tensor:
-        may_spread = False
-        if not isinstance(losses, torch.Tensor) and callable(losses):
-            may_spread = not again and self._devices[0].type == "cpu"
-            losses = self._computed(losses, batch, len(samples), check=not again)
-        elif batch is not None:
-            fix = "pass a function of the batch as losses, or remove batch"
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
-        else:
-            self._isolation.possible = False
-        if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
-            shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
-        if not losses.requires_grad:
-            raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
-        if _is_scaled(losses):
-            todo = "losses are in float32 and clipped, so that nothing underflows: leave the GradScaler out"
-            raise TrainingStateError(f"the losses were multiplied by a GradScaler's scale: {todo}")
-        if len(samples) != len(losses):
-            raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
-        if len(losses) == 0:
-            self.discard()
-            return losses.detach()
-        whose = self._units_of(units, len(losses)) if self._has_units or units is not None else None
-        try:
+        may_spread = not isinstance(losses, torch.Tensor) and not again and self._devices[0].type == "cpu"
+        with checkpointing_by_name():
+            if not isinstance(losses, torch.Tensor) and callable(losses):
+                losses = self._computed(losses, batch, len(samples), check=not again)
+            elif batch is not None:
+                fix = "pass a function of the batch as losses, or remove batch"
+                raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
+            check_losses(losses)
+            if _is_scaled(losses):
+                todo = "losses are in float32 and clipped, so that nothing underflows: leave the GradScaler out"
+                raise TrainingStateError(f"the losses were multiplied by a GradScaler's scale: {todo}")
+            if len(samples) != len(losses):
+                raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
+            if len(losses) == 0:
+                return losses.detach()
+            whose = self._units_of(units, len(losses)) if self._has_units or units is not None else None
+            names = samples if whose is None else list(whose.names)
             self._capture.check()
-            self._log.enter(number, samples if whose is None else list(whose.names), None if whose is None else samples)
-        except BaseException:
-            self.discard()
-            raise
-        try:
-            with checkpointing_by_name():
-                self._backward(losses, number, samples if whose is None else list(whose.names), whose, may_spread)
-            self._has_units = whose is not None
-        except BaseException:
-            if not self._capture.summing:
-                self._log.undo()
-            raise
-        finally:
-            self.discard()
+            self._log.enter(number, names, None if whose is None else samples)
+            try:
+                self._backward(losses, number, names, whose, may_spread)
+                self._has_units = whose is not None
+            except BaseException:
+                if not self._capture.summing:
+                    self._log.undo()
+                self.discard()
+                raise
         return losses.detach()
 
     def _backward(
@@ -491,37 +470,28 @@ class ClippedStep(LogicalStep):
         return {layer: clip_factors(of, share, rounding=capture.rounding).to(squared.device) for layer, of in each}
 
     def _units_of(self, units: Identities | None, rows: int) -> UnitRows:
-        try:
-            if units is None or self._has_units is False:
-                found = None if units is None else type(units).__name__
-                raise ParameterError("units", found, "given for all rows of a run, or for none")
-            whose, most = unit_rows(units, rows), self._most_rows
-            if most is not None and whose.most > most:
-                raise ParameterError("rows of a unit", whose.most, f"at most rows_per_unit = {most} in a logical step")
-        except BaseException:
-            self.discard()
-            raise
+        if units is None or self._has_units is False:
+            found = None if units is None else type(units).__name__
+            raise ParameterError("units", found, "given for all rows of a run, or for none")
+        whose, most = unit_rows(units, rows), self._most_rows
+        if most is not None and whose.most > most:
+            raise ParameterError("rows of a unit", whose.most, f"at most rows_per_unit = {most} in a logical step")
         return whose
 
     def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int, *, check: bool) -> torch.Tensor:
         try:
-            with checkpointing_by_name():
-                if check:
-                    self._isolation.check(losses, batch, size)
-                for generator in self._isolation.generators:  # of the model's own: their seed may be known
-                    generator.set_state(secret_generator(generator.device).get_state())
-                return losses(batch)
+            if check:
+                self._isolation.check(losses, batch, size)
+            for generator in self._isolation.generators:  # of the model's own: their seed may be known
+                generator.set_state(secret_generator(generator.device).get_state())
+            return losses(batch)
         except RuntimeError as error:
             shared = self._capture.shared_modules()
-            self.discard()
             if isinstance(error, TrainingStateError) or not shared:
                 raise
             todo = "where the code around it does not take that, name a module around both in whole=[...]"
             found = f"{shared[0]} is the same for all samples, and is given once for each of them"
             raise TrainingStateError(f"the losses fail ({str(error)[:100]}); {found}: {todo}") from error
-        except BaseException:
-            self.discard()
-            raise
 
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on, for instance after an error."""
@@ -569,7 +539,7 @@ class ClippedStep(LogicalStep):
         return value
 
     def _in_any(self, value: bool) -> bool:
-        return value
+        return not self._in_all(not value)
 
     def _summed(self) -> None:
         """Return the sum after all contributions."""

@@ -6,19 +6,21 @@ No hooks, no per-sample machinery, the memory of one gradient: any module works.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows
-from dprmt.training.clipping._capture import buffer_versions, check_buffers
+from dprmt.training.clipping._capture import check_buffers, check_losses
 from dprmt.training.clipping._isolation import tolerance_of
 from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
-from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses, StepLog
-from dprmt.training.clipping._units import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, full_precision, rounding_margin, sum_of_squares
+from dprmt.training.clipping._sample_wise import buffer_versions
+from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses
+from dprmt.training.clipping._units import unit_rows
+from dprmt.training.norms import NormRecord, SampleId, rounding_margin
+from dprmt.training.norms._clipping import full_precision, sum_of_squares
 from dprmt.training.randomness import draws_from
 from dprmt.training.subspaces import Subspaces
 
@@ -51,13 +53,11 @@ class UnitStep(LogicalStep):
         The model to call.
     optimizer : Optimizer
         The Opacus optimizer; its ``original_optimizer`` is your optimizer.
-    replayable : bool
-        Whether all losses so far came as a function of the batch, so that every unit ran alone.
+    replays : int
+        How often a unit was run again after another one, to see whether the model keeps a state.
 
     Formal guarantees
     -----------------
-    Holds if: each forward pass holds rows of one unit. If losses are a function of the batch this is enforced, and a
-    forward pass that changes a buffer raises an error. Losses as a tensor are assumed to use rows of their unit alone.
     Covers: :meth:`step` gives the optimizer (Σ_u c_u g_u + σC·N(0, I))/L with c_u = min(1, (1-ρ)C/‖g_u‖), where g_u is
     the sum of unit u's gradients as accumulated in the parameters' dtype. A unit without a finite ‖g_u‖ is dropped. So
     one unit, with all its rows, changes the sum by at most C. A unit counts once in a logical step, and each step
@@ -104,22 +104,13 @@ class UnitStep(LogicalStep):
         projected: Subspaces | None = None,
         replay: float = REPLAY,
     ) -> None:
-        super().__init__(model, optimizer, StepLog())
+        super().__init__(model, optimizer)
         self._rate, self._chance, self._other = replay, secrets.SystemRandom(), None
-        self.record, self._projected = record, projected
-        self.replayable, self._most_rows = True, most_rows
+        self.record, self._projected, self._most_rows, self.replays = record, projected, most_rows, 0
         self._trained = [value for value in model.parameters() if value.requires_grad]
         self._unit: SampleId | None = None
         self._rows = 0  # of the unit that is held
         self._held: dict[torch.nn.Parameter, torch.Tensor] = {}
-        self._buffers, self._is_before = buffer_versions(model), True  # forward passes, since the last backward one
-
-        def noted(called: torch.nn.Module, *_: Any) -> None:  # a closure: copies of the model share it, and skip it
-            if called is model:
-                self._note_buffers()
-
-        self._handles = [model.register_forward_pre_hook(noted, prepend=True)]
-        self.count = 0
 
     @property
     def rounding(self) -> float:
@@ -127,31 +118,28 @@ class UnitStep(LogicalStep):
         double = all(value.dtype == torch.float64 for value in self._trained)
         return rounding_margin(1, dtype=torch.float64 if double else torch.float32)
 
-    @property
-    def replays(self) -> int:
-        """How often a unit was run again after another one, to see whether the model keeps a state."""
-        return self.count
-
     def _add(
         self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
+        if isinstance(losses, torch.Tensor):
+            raise ParameterError("losses", "Tensor", "a function of the batch where units run alone")
         if units is None:
             raise ParameterError("units", None, "given: this step was planned for units of several rows")
-        names = _plain(samples)
+        names: list[SampleId] = samples.tolist() if isinstance(samples, torch.Tensor) else list(samples)
         rows = unit_rows(units, len(names))
-        runs = self._runs(losses, batch, rows)
-        found: list[tuple[list[int], torch.Tensor]] = []
-        for unit, own, run in zip(rows.names, rows.rows, runs, strict=True):
+        if not names:
+            return torch.zeros(0)
+        apart, found = BatchRows(batch, len(names)), dict[int, torch.Tensor]()
+        self._look(losses, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
+        for unit, own in zip(rows.names, rows.rows, strict=True):
             try:
                 self._begin(unit, [names[row] for row in own], number)
                 with self._draws():
-                    found.append((own, self._backward(run(), len(own))))
+                    found |= zip(own, self._backward(losses, apart.picked(own), len(own)), strict=True)
             except BaseException:
                 self._drop()
                 raise
-        result = torch.cat([values for _, values in found]) if found else torch.zeros(0)
-        order = [row for own, _ in found for row in own]
-        return result[torch.tensor(order, device=result.device).argsort()] if order else result
+        return torch.stack([found[row] for row in range(len(names))])
 
     def step(self) -> None:
         """Step as every private step does; the unit that is held is added before the noise.
@@ -186,31 +174,13 @@ class UnitStep(LogicalStep):
         """
         self.discard()
         self._give_back()
-        while self._handles:
-            self._handles.pop().remove()
         return self.model
-
-    def _runs(self, losses: Losses, batch: Any, rows: UnitRows) -> list[Callable[[], torch.Tensor]]:
-        if not isinstance(losses, torch.Tensor) and callable(losses):
-            if not rows.owners:
-                return []
-            apart, function = BatchRows(batch, len(rows.owners)), losses
-            self._look(function, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
-            return [lambda own=own: self._run(function, apart.picked(own)) for own in rows.rows]  # type: ignore[misc]
-        if batch is not None:
-            fix = "pass a function of the batch as losses, or remove batch"
-            raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
-        if len(rows.names) > 1:
-            allowed = "one at a time where losses are given as a tensor; or give a function of the batch"
-            raise ParameterError("units", len(rows.names), allowed)
-        self.replayable = False
-        return [lambda: losses] * len(rows.names)
 
     def _look(self, function: Callable[[Any], torch.Tensor], batches: list[Any]) -> None:
         """Raise unless a unit gives the same twice, with another one in between: the first, and random later ones."""
         own, other = batches[0], self._other if self._other is not None else batches[1]
         self._other = batches[1]
-        if self.count and self._chance.random() >= self._rate:
+        if self.replays and self._chance.random() >= self._rate:
             return
         seed, buffers = secrets.token_bytes(32), buffer_versions(self.model)
         first = self._seen(function, own, seed)
@@ -221,7 +191,7 @@ class UnitStep(LogicalStep):
             tolerance = tolerance_of({one.dtype}, one.device).beside
             if one.shape != two.shape or float((one - two).norm()) > tolerance * max(0.1, float(one.norm())):
                 raise TrainingStateError("a loss or its gradient depends on other units: a state is kept")
-        self.count += 1
+        self.replays += 1
 
     def _seen(self, function: Callable[[Any], torch.Tensor], batch: Any, seed: bytes) -> list[torch.Tensor]:
         with draws_from(seed, self._devices):
@@ -230,11 +200,6 @@ class UnitStep(LogicalStep):
                 return []  # refused when it is added
             found = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
         return [losses.detach(), *(value.to_dense() for value in found if value is not None)]
-
-    def _run(self, function: Callable[[Any], torch.Tensor], batch: Any) -> torch.Tensor:
-        self._is_before = True
-        self._note_buffers()
-        return function(batch)
 
     def _begin(self, unit: SampleId, samples: list[SampleId], number: int) -> None:
         if unit != self._unit:
@@ -248,13 +213,11 @@ class UnitStep(LogicalStep):
             allowed = f"at most rows_per_unit = {self._most_rows} in a logical step"
             raise ParameterError("rows of a unit", self._rows, allowed)
 
-    def _backward(self, losses: torch.Tensor, rows: int) -> torch.Tensor:
-        if not isinstance(losses, torch.Tensor) or losses.shape != (rows,):
-            shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise ParameterError("losses", shape, f"of shape ({rows},): one for each row of the unit, not their mean")
-        if not losses.requires_grad:
-            raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
-        check_buffers(self.model, self._buffers, "units")
+    def _backward(self, losses_of: Callable[[Any], torch.Tensor], batch: Any, rows: int) -> torch.Tensor:
+        buffers = buffer_versions(self.model)
+        losses = losses_of(batch)
+        check_losses(losses, rows)
+        check_buffers(self.model, buffers, "units")
         for parameter in self._trained:  # a leftover gradient would be added to
             parameter.grad = self._held.get(parameter)
         losses.sum().backward()
@@ -262,7 +225,6 @@ class UnitStep(LogicalStep):
             if parameter.grad is not None:
                 self._held[parameter] = parameter.grad
             parameter.grad = None
-        self._is_before = True
         return losses.detach()
 
     def _finish_unit(self) -> None:
@@ -293,7 +255,6 @@ class UnitStep(LogicalStep):
 
     def _drop(self) -> None:
         # Nothing of the unit is in the sum: its rows may come again.
-        self._is_before = True
         for parameter in self._trained:
             parameter.grad = None
         if self._unit is not None:
@@ -302,11 +263,3 @@ class UnitStep(LogicalStep):
 
     def _forget_unit(self) -> None:
         self._held, self._unit, self._rows = {}, None, 0
-
-    def _note_buffers(self) -> None:
-        if self._is_before:
-            self._buffers, self._is_before = buffer_versions(self.model), False
-
-
-def _plain(samples: Sequence[SampleId] | torch.Tensor) -> list[SampleId]:
-    return samples.tolist() if isinstance(samples, torch.Tensor) else list(samples)

@@ -11,7 +11,6 @@ samples with more tokens takes norms of units.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from typing import Any, Literal
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.clipping._policy import Use
+from dprmt.training.clipping._formed_layers import Use
 from dprmt.training.norms import SampleId
+from dprmt.training.norms._probes import checked_ids
 
 Regime = Literal["rows", "together", "alone"]
 REGIMES = ("auto", "together", "alone")
@@ -87,20 +87,23 @@ def check_units(units: object) -> Units:
 
 def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
     """Return the regime and why, from public sizes alone; ``tokens``: T of a row."""
-    wanted, rows, size = units.regime, units.rows_per_unit, units.micro_batch_size
-    if wanted == "alone":
-        return "alone", "units are run one at a time, as asked for"
-    if wanted == "together":
-        return "together", "units are clipped side by side, as asked for"
-    if rows is None:
-        return "alone", "units are run one at a time: how many rows they have is not known"
-    if size is not None and rows > size:
-        return "alone", f"units are run one at a time: {rows} rows exceed a micro-batch of {size}"
-    if size is not None and 2 * rows > size:
-        return "alone", f"units are run one at a time: one of {rows} rows fills a micro-batch"
-    if tokens is not None and rows * tokens >= TOKENS_ALONE:
-        return "alone", f"units are run one at a time: one of {rows * tokens} tokens is more expensive side by side"
-    return "together", "units are clipped side by side: several small ones fill a micro-batch"
+    wanted: Any = units.regime
+    rows, size = units.rows_per_unit, units.micro_batch_size
+    if wanted != "auto":
+        return wanted, f"units are clipped {_HOW[wanted]}, as asked for"
+    reasons = {
+        "how many rows they have is not known": rows is None,
+        f"two of {rows} rows exceed a micro-batch of {size}": rows is not None and size is not None and 2 * rows > size,
+        f"{TOKENS_ALONE} tokens of a unit or more are more expensive side by side": (rows or 0) * (tokens or 0)
+        >= TOKENS_ALONE,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            return "alone", f"units are clipped {_HOW['alone']}: {reason}"
+    return "together", f"units are clipped {_HOW['together']}: several small ones fill a micro-batch"
+
+
+_HOW = {"alone": "one at a time", "together": "side by side"}
 
 
 @dataclass(frozen=True)
@@ -156,19 +159,6 @@ def unit_rows(units: Sequence[SampleId] | torch.Tensor, rows: int) -> UnitRows:
 
     Raises: ParameterError, unless there is an integer or a string for each.
     """
-    values: Any = units.tolist() if isinstance(units, torch.Tensor) else units
-    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or len(values) != rows:
-        found = len(values) if isinstance(values, Sequence) else type(values).__name__
-        raise ParameterError("units", found, f"the units of all {rows} rows of the micro-batch")
     places: dict[SampleId, int] = {}
-    owners = tuple(places.setdefault(_name(value), len(places)) for value in values)
+    owners = tuple(places.setdefault(name, len(places)) for name in checked_ids("units", units, rows))
     return UnitRows(tuple(places), owners)
-
-
-def _name(unit: Any) -> SampleId:
-    if not isinstance(unit, bool):
-        try:
-            return unit if isinstance(unit, str) else operator.index(unit)
-        except TypeError:
-            pass
-    raise ParameterError("units", unit, "integers or strings")

@@ -1,4 +1,4 @@
-"""A text classification set that every Python carries: which package of the standard library a docstring is from."""
+"""Two sets that every Python carries: from which package a docstring is, and functions with their summary lines."""
 
 from __future__ import annotations
 
@@ -11,29 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-# Of these, the ones with enough docstrings are the classes. Their sources are a package or the modules named.
-PACKAGES: dict[str, tuple[str, ...]] = {
-    "asyncio": ("asyncio",),
-    "decimal": ("_pydecimal.py", "decimal.py"),
-    "email": ("email",),
-    "http": ("http",),
-    "idlelib": ("idlelib",),
-    "importlib": ("importlib",),
-    "logging": ("logging",),
-    "mailbox": ("mailbox.py",),
-    "multiprocessing": ("multiprocessing",),
-    "tarfile": ("tarfile.py",),
-    "tkinter": ("tkinter",),
-    "turtle": ("turtle.py",),
-    "unittest": ("unittest",),
-    "urllib": ("urllib",),
-    "xml": ("xml",),
-}
+# Of these, the ones with enough docstrings are the classes.
+PACKAGES = (
+    *("asyncio", "decimal", "email", "http", "idlelib", "importlib", "logging", "mailbox", "multiprocessing"),
+    *("tarfile", "tkinter", "turtle", "unittest", "urllib", "xml"),
+)
 MASK = "module"
 LEAST_SAMPLES = 40  # least number of samples per class
 _NAMES = "|".join((*PACKAGES, "idle"))  # IDLE is how idlelib calls itself
 _NAMED = re.compile(rf"\w*(?:{_NAMES})\w*", re.IGNORECASE)
 _TESTS = frozenset(("test", "tests", "idle_test"))
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Docstring(NamedTuple):
@@ -72,14 +60,42 @@ def docstrings() -> tuple[Docstring, ...]:
     """
     owners: dict[str, set[str]] = {}
     modules: dict[str, str] = {}
-    for package, sources in PACKAGES.items():
-        for module, text in ((module, text) for source in sources for module, text in _texts(source)):
+    for package, module, node in _documented():
+        text = masked(ast.get_docstring(node) or "")
+        if sum(map(str.isalpha, text)) > 19 and text.isprintable():  # a lone surrogate is no text
             owners.setdefault(text, set()).add(package)
             modules[text] = min(module, modules.get(text, module))
     single = sorted((min(packages), text) for text, packages in owners.items() if len(packages) == 1)
     kept = [Docstring(text, package, split_of(text), modules[text]) for package, text in single]
     counts = {package: sum(sample.package == package for sample in kept) for package in PACKAGES}
     return tuple(sample for sample in kept if counts[sample.package] >= LEAST_SAMPLES)
+
+
+@cache
+def summaries() -> tuple[tuple[str, str, str], ...]:
+    """Collect functions of these packages as (source, summary line, module), without duplicates.
+
+    Every function is included whose docstring's first paragraph is one line. The source has no docstring, comments or
+    decorators, and is cut after 600 characters. Duplicates are kept once.
+
+    Examples
+    --------
+    >>> samples = summaries()
+    >>> len(samples) > 1000, all(source.startswith(("def ", "async def ")) for source, _, _ in samples)
+    (True, True)
+    >>> any(summary in source for source, summary, _ in samples[:100])
+    False
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for _, module, node in _documented():
+        paragraph = (ast.get_docstring(node) or "").partition("\n\n")[0]
+        if not isinstance(node, _FUNCTIONS) or sum(map(str.isalpha, paragraph)) <= 9:
+            continue
+        node.body, node.decorator_list = node.body[1:] or [ast.Pass()], []
+        text = ast.unparse(node)[:600]
+        if all(line.isprintable() for line in (paragraph, *text.split("\n"))):
+            found.setdefault(text, (paragraph, module))
+    return tuple((text, *found[text]) for text in sorted(found))
 
 
 def masked(text: str) -> str:
@@ -99,29 +115,14 @@ def split_of(text: str) -> str:
     return {8: "validation", 9: "test"}.get(tenth, "train")
 
 
-def library_files(source: str) -> Iterator[Path]:
-    """List the files of a package or module of the standard library, without tests."""
-    path = Path(sysconfig.get_paths()["stdlib"]) / source
-    for file in sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []:
-        if _TESTS.isdisjoint(file.relative_to(path.parent).parts):
-            yield file
-
-
-def module_of(file: Path) -> str:
-    """Return a file's name in the library, such as ``asyncio/events``."""
-    return file.relative_to(sysconfig.get_paths()["stdlib"]).with_suffix("").as_posix()
-
-
-def _texts(source: str) -> Iterator[tuple[str, str]]:
-    for file in library_files(source):
-        for text in _docstrings_of(file):
-            yield module_of(file), text
-
-
-def _docstrings_of(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            text = masked(ast.get_docstring(node) or "")
-            # A lone surrogate, possible in a string literal, is no text.
-            if sum(map(str.isalpha, text)) > 19 and text.isprintable():
-                yield text
+def _documented() -> Iterator[tuple[str, str, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Parse the sources, without tests: package, module such as ``asyncio/events``, and what may have a docstring."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for package in PACKAGES:
+        alone = [library / name for name in (f"_py{package}.py", f"{package}.py") if (library / name).is_file()]
+        for file in [*sorted((library / package).rglob("*.py")), *alone]:
+            place = file.relative_to(library)
+            if _TESTS.isdisjoint(place.parts):
+                for node in ast.walk(ast.parse(file.read_bytes())):
+                    if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTIONS)):
+                        yield package, place.with_suffix("").as_posix(), node

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -14,7 +12,7 @@ from xml.etree import ElementTree
 import datasets
 
 from dprmt._validation import ParameterError
-from dprmt.training.data._docstrings import PACKAGES, Docstring, docstrings, library_files, module_of, split_of
+from dprmt.training.data._docstrings import docstrings, split_of, summaries
 from dprmt.training.recipes import DataRecipe
 
 SPLITS = ("train", "validation", "test")
@@ -86,17 +84,18 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
 
 
 def _built_in_rows(task: str, has_units: bool) -> Rows:
-    names = None
-
-    def unit(sample: Docstring | Summary) -> str | None:
-        return sample.module if has_units and sample.split == "train" else None
-
+    names: tuple[str, ...] | None = None
     if task == "classification":
-        names = tuple(sorted({sample.package for sample in docstrings()}))
-        rows = [Row((one.text,), names.index(one.package), one.split, unit(one)) for one in docstrings()]
+        names = tuple(sorted({one.package for one in docstrings()}))
+        found: list[tuple[str, Any, str, str]] = [
+            (one.text, names.index(one.package), one.split, one.module) for one in docstrings()
+        ]
     else:
-        rows = [Row((one.source,), one.summary, one.split, unit(one)) for one in summaries()]
-    return Rows({split: [row for row in rows if row.part == split] for split in SPLITS}, names)
+        found = [(source, summary, split_of(source), module) for source, summary, module in summaries()]
+    splits: dict[str, list[Row]] = {split: [] for split in SPLITS}
+    for text, target, split, module in found:
+        splits[split].append(Row((text,), target, split, module if has_units and split == "train" else None))
+    return Rows(splits, names)
 
 
 def _rows_of(table: Any, data: DataRecipe, task: str, part: str, unit: str | None) -> list[Row]:
@@ -152,43 +151,36 @@ def _read_file(path: Path) -> list[dict[str, Any]]:
     if kind not in ("csv", "tsv", "json", "jsonl"):
         raise ParameterError("data file", str(path), "named *.csv, *.tsv, *.json, *.jsonl or *.xml")
     try:
-        rows, header = _json_rows(path) if kind in ("json", "jsonl") else _table_rows(path, kind)
+        rows = _json_rows(path) if kind in ("json", "jsonl") else _table_rows(path, kind)
     except (OSError, ValueError, csv.Error) as error:
         raise ParameterError("data file", str(path), f"a readable {kind} file in UTF-8 ({error})") from error
     if not rows:
-        raise ParameterError("data file", str(path), f"a file with rows{' below its header' if header else ''}")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header or row):
-            found = f"row {number} has {len(row)}; quote text with commas"
-            raise ParameterError("data file", str(path), f"rows of {len(header)} fields, as the header has ({found})")
-    if not header:
-        return rows
-    columns = [_integers(column) for column in zip(*rows, strict=True)]
-    return [dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)]
+        raise ParameterError("data file", str(path), "a file with rows")
+    return rows
 
 
-def _json_rows(path: Path) -> tuple[list[Any], list[str]]:
+def _json_rows(path: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8-sig")
-    rows = (
-        json.loads(text)
-        if text.lstrip().startswith("[")
-        else [json.loads(row) for row in text.split("\n") if row.strip()]
-    )
+    lines = [row for row in text.split("\n") if row.strip()]
+    rows: list[Any] = json.loads(text) if text.lstrip().startswith("[") else list(map(json.loads, lines))
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("a row is no object")
-    return rows, []
+    return rows
 
 
-def _table_rows(path: Path, kind: str) -> tuple[list[Any], list[str]]:
+def _table_rows(path: Path, kind: str) -> list[dict[str, Any]]:
     # Tab-separated text is not quoted: a lone quotation mark must not swallow the lines after it.
-    tabs: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [row for row in csv.reader(file, strict=True, **(tabs if kind == "tsv" else {})) if row]
-    finally:
-        csv.field_size_limit(limit)
-    return rows[1:], rows[0] if rows else []
+    tabs: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == "tsv" else {}
+    csv.field_size_limit(2**31 - 1)  # of documents
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file, strict=True, **tabs))
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise ValueError(f"row {number} has not as many fields as the header; quote text with commas")
+    for name in rows[0] if rows else ():
+        for row, value in zip(rows, _integers([row[name] for row in rows]), strict=True):
+            row[name] = value
+    return rows
 
 
 def _integers(column: Sequence[str]) -> Sequence[str] | list[int]:
@@ -198,54 +190,6 @@ def _integers(column: Sequence[str]) -> Sequence[str] | list[int]:
     except ValueError:
         return column
     return numbers if all(str(number) == value for number, value in zip(numbers, column, strict=True)) else column
-
-
-class Summary(NamedTuple):
-    """A function with its summary line, and the first module that has it."""
-
-    source: str
-    summary: str
-    split: str
-    module: str
-
-
-@cache
-def summaries() -> tuple[Summary, ...]:
-    """Collect functions of the standard library with their summary lines, without duplicates.
-
-    The packages are those used for classification of docstrings. Every function is included whose docstring's first
-    paragraph is one line. The source has no docstring, comments or decorators, and is cut after 600 characters.
-    Duplicates are kept once; a hash of the source determines the split.
-
-    Examples
-    --------
-    >>> samples = summaries()
-    >>> len(samples) > 1000, all(sample.source.startswith(("def ", "async def ")) for sample in samples)
-    (True, True)
-    >>> any(sample.summary in sample.source for sample in samples[:100])
-    False
-    """
-    found: dict[str, str] = {}
-    modules: dict[str, str] = {}
-    for sources in PACKAGES.values():
-        for source in sources:
-            for file in library_files(source):
-                for text, summary in _functions_of(file):
-                    found.setdefault(text, summary)
-                    modules.setdefault(text, module_of(file))
-    return tuple(Summary(text, found[text], split_of(text), modules[text]) for text in sorted(found))
-
-
-def _functions_of(file: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            paragraph = (ast.get_docstring(node) or "").partition("\n\n")[0]
-            node.body, node.decorator_list = node.body[1:] or [ast.Pass()], []
-            text = ast.unparse(node)[:600]
-            # A lone surrogate, possible in a string literal, is no text.
-            printable = all(line.isprintable() for line in (paragraph, *text.split("\n")))
-            if sum(map(str.isalpha, paragraph)) > 9 and printable:
-                yield text, paragraph
 
 
 def as_text(value: Any) -> str:

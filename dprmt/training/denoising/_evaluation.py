@@ -101,7 +101,7 @@ class DenoisingEvaluation:
     def __init__(self, step: DenoisingStep) -> None:
         if step.dp_optimizer is None:
             raise TrainingStateError("the step is not attached to an Opacus optimizer")
-        if getattr(step.dp_optimizer, "is_shared", hasattr(step.dp_optimizer, "world_size")):
+        if getattr(step.dp_optimizer, "is_shared", False):
             raise ParameterError("step", type(step.dp_optimizer).__name__, "attached to an optimizer of one process")
         if step.options.on == "momentum":
             raise ParameterError("step.options.on", step.options.on, "'gradient', with which the clean one compares")

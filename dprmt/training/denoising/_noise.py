@@ -9,12 +9,13 @@ from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPO
 
 from dprmt._validation import ParameterError, check_real
 
-_REFUSED = {
-    AdaClipDPOptimizer: "its clipping norm already belongs to the next step",
-    FSDPOptimizerFastGradientClipping: "its parameters are shards, without separate singular values",
-    DistributedPerLayerOptimizer: "it adds noise within the backward pass",
-}
-_AVERAGING = DistributedDPOptimizer.reduce_gradients, DistributedDPOptimizerFastGradientClipping.reduce_gradients
+_OF_OTHER_NOISE = (
+    AdaClipDPOptimizer,  # its clipping norm already belongs to the next step
+    DistributedDPOptimizer,  # of Opacus' own loop in several processes
+    DistributedDPOptimizerFastGradientClipping,
+    DistributedPerLayerOptimizer,
+    FSDPOptimizerFastGradientClipping,
+)
 
 
 def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
@@ -26,21 +27,19 @@ def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
     Parameters
     ----------
     dp_optimizer : opacus.optimizers.DPOptimizer
-        Its variants for ghost clipping and for several processes work too.
+        Its variant for ghost clipping works too.
 
     Returns
     -------
     float
         Noise multiplier times clipping norm, divided by the *expected* batch size times the accumulated iterations for
-        ``loss_reduction="mean"``, or by 1 for ``"sum"``. Opacus' distributed optimizers also divide by the number of
-        processes; the optimizers of `dprmt.training.clipping` do not.
+        ``loss_reduction="mean"``, or by 1 for ``"sum"``.
 
     Raises
     ------
     ParameterError
-        If it is another optimizer, or the noise at the gradient is unknown: adaptive clipping (whose noise in Opacus
-        depends on the realised batch size), sharded parameters, per-layer clipping over several processes, or an
-        unknown gradient reduction.
+        If it is another optimizer, such as Opacus' own ones for adaptive clipping (whose noise depends on the realised
+        batch size) and for several processes.
 
     Formal guarantees
     -----------------
@@ -57,13 +56,10 @@ def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
     >>> gradient_noise_std(DPOptimizer(inner, noise_multiplier=0.5, max_grad_norm=2.0, expected_batch_size=10))
     0.1
     """
-    if not isinstance(dp_optimizer, DPOptimizer):
-        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "an Opacus DPOptimizer")
-    for kind, reason in _REFUSED.items():
-        if isinstance(dp_optimizer, kind):
-            raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, f"another DPOptimizer: {reason}")
-    if hasattr(dp_optimizer, "_adjusted_noise_multiplier"):
-        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "one without adaptive clipping")
+    adapts = hasattr(dp_optimizer, "_adjusted_noise_multiplier") or isinstance(dp_optimizer, _OF_OTHER_NOISE)
+    if not isinstance(dp_optimizer, DPOptimizer) or adapts:
+        allowed = "an Opacus optimizer of one process without adaptive clipping, or one that make_private has made"
+        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, allowed)
     std = check_real("noise_multiplier", dp_optimizer.noise_multiplier, low=0.0)
     std *= check_real("max_grad_norm", dp_optimizer.max_grad_norm, low=0.0)
     return std / released_sum_divisor(dp_optimizer)
@@ -77,9 +73,4 @@ def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
     sample = next((getattr(p, "grad_sample", None) for p in dp_optimizer.params), None)
     if isinstance(sample, list):  # as many batches; outside a step there are no per-sample gradients to count
         divisor *= dp_optimizer.accumulated_iterations
-    reduce = getattr(type(dp_optimizer), "reduce_gradients", None)
-    if reduce is None:
-        return divisor
-    if reduce not in _AVERAGING:
-        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "one that reduces gradients as Opacus does")
-    return divisor * float(dp_optimizer.world_size)
+    return divisor

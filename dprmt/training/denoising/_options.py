@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import torch
 
 from dprmt.spectra import LayerDenoiser, LayerReport, kappa_for
 from dprmt.training.recipes import DENOISERS, DenoisingRecipe
-from dprmt.training.recipes._fields import checked, one_of, texts
+from dprmt.training.recipes._fields import Texts, one_of
 
 Method: TypeAlias = Callable[
     [Mapping[str, torch.Tensor], float | Mapping[str, float]], tuple[dict[str, torch.Tensor], dict[str, Any]]
@@ -61,8 +61,8 @@ class Denoising(DenoisingRecipe):
     """
 
     section = ""
-    method: str = checked(one_of(DENOISERS), "shrink")
-    exclude: tuple[str, ...] = checked(texts, ())
+    method: Annotated[str, one_of(DENOISERS)] = "shrink"
+    exclude: Texts = ()
 
     def apply(
         self, gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]
@@ -93,7 +93,7 @@ class Denoising(DenoisingRecipe):
         As `dprmt.spectra.denoise_layers`: a function of the noisy gradient and the options alone.
         """
         layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
-        denoised, report = DENOISERS[self.method].meaning()(self)(layers, sigma)
+        denoised, report = DENOISERS.load(self.method)(self)(layers, sigma)
         return {**gradients, **denoised}, report
 
 

@@ -83,7 +83,7 @@ class DenoisingStep:
     ) -> None:
         self.parameters = checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
-        self._method = DENOISERS[self.options.method].meaning()(self.options)
+        self._method = DENOISERS.load(self.options.method)(self.options)
         self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
@@ -101,9 +101,9 @@ class DenoisingStep:
         """Attach a step that runs whenever an Opacus optimizer passes a noised gradient to its inner optimizer.
 
         σ is `gradient_noise_std` at that moment. Works with ``DPOptimizer``, ``DPOptimizerFastGradientClipping``
-        (ghost clipping) and their distributed versions, where every process denoises the same reduced gradient.
-        Micro-batches that Opacus skips are not denoised. For a `dprmt.training.optimizers.DPGrape`, projected weights
-        are denoised in the subspace in which their gradient was released.
+        (ghost clipping), and with the optimizer of a private run in several processes, where each denoises the same
+        gradient. Micro-batches that Opacus skips are not denoised. For a `dprmt.training.optimizers.DPGrape`, projected
+        weights are denoised in the subspace in which their gradient was released.
 
         Parameters
         ----------

@@ -19,9 +19,7 @@ from dprmt.training.harness._run_folder import read_metrics as read_metrics
 from dprmt.training.harness._run_folder import read_summary as read_summary
 from dprmt.training.harness._task import ItemTask as ItemTask
 from dprmt.training.harness._task import Task as Task
-from dprmt.training.harness._train import SweepRun as SweepRun
 from dprmt.training.harness._train import TrainingResult as TrainingResult
-from dprmt.training.harness._train import sweep as sweep
 from dprmt.training.harness._train import train as train
 from dprmt.training.harness._train import train_task as train_task
 

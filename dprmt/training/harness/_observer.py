@@ -17,7 +17,7 @@ from dprmt._files import append_line, replacing
 from dprmt._validation import ParameterError
 from dprmt.statements import round_up
 from dprmt.training.harness._run_folder import METRICS, SPECTRA
-from dprmt.training.private_run._clip_only import named_relation, said_of_every_step
+from dprmt.training.private_run._ledger import named_relation, said_of_every_step
 
 if TYPE_CHECKING:
     from dprmt.training.harness._loop import Run
@@ -166,7 +166,6 @@ class ProgressBar(Observer):
 
     def start(self, run: Run) -> None:
         self._bar = tqdm(total=run.total, initial=run.done, desc="training", disable=not sys.stderr.isatty())
-        self._advised = ""
         self.note(run, "Loss and times on this terminal are private: ε does not cover them.")
 
     def after_step(self, run: Run, record: StepRecord) -> None:
@@ -178,10 +177,6 @@ class ProgressBar(Observer):
         self._bar.update()
         if self._bar.disable and (record.step == run.total or record.step % max(1, run.total // 10) == 0):
             self.note(run, f"step {record.step}/{run.total}  {values}")
-        advice = record.telemetry.get("advice")
-        if advice is not None and advice["rate"] != self._advised:
-            self._advised = advice["rate"]
-            self.note(run, f"step {record.step}: {advice['says']}")
 
     def note(self, run: Run, text: str) -> None:
         self._bar.write(text, file=sys.stderr)

@@ -27,10 +27,10 @@ from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
 from dprmt.statements._sentences import norms_label
 from dprmt.training.harness._run_folder import CONFIG, read_run
 from dprmt.training.norms import NormRecord
-from dprmt.training.private_run._clip_only import ClippingOnly
-from dprmt.training.private_run._ledger import FILE, Mechanism, charged_steps, spent_epsilon, whole_epochs
+from dprmt.training.private_run._ledger import FILE, ClippingOnly, Mechanism, charged_steps, spent_epsilon, whole_epochs
 from dprmt.training.randomness import SecureRandom
-from dprmt.training.recipes import NORMS, Settings
+from dprmt.training.recipes import Settings
+from dprmt.training.recipes._choices import EXACT_NORMS
 
 CARD = "privacy_card.json"
 FOR_READERS, SCORE = "privacy_card.md", "score.json"
@@ -78,7 +78,7 @@ def norms_sentence(asked: str, record: NormRecord, units: str | None = None) -> 
     estimated, many = record.estimated, len(record.layers)
     if not estimated:
         every = f"exact in all {many} layers" if many > 1 else "exact in the only layer"
-        if NORMS.get(asked) is None:
+        if asked in EXACT_NORMS:
             return every
         return (
             f"{every}, though {asked} was asked for: an exact norm costs less in layers this small, and so does its ε"
@@ -202,8 +202,7 @@ def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
     Parameters
     ----------
     folder : path
-        The ``out`` folder of :func:`dprmt.training.harness.sweep`. All runs in it with a recorded step count,
-        including stopped runs and runs of earlier calls with other values.
+        A folder of run folders. All runs in it with a recorded step count, including stopped ones.
 
     Returns
     -------

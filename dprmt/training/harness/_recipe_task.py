@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from dprmt.training.clipping import Units
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._prepare import Prepared, check_gradients_arrive, prepare
+from dprmt.training.harness._run_folder import save_trained
 from dprmt.training.harness._task import Task
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
-from dprmt.training.private_run._owners import owners_of
+from dprmt.training.private_run._batches import owners_of
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import EvaluationRecipe, Recipe
 
@@ -65,6 +67,10 @@ class RecipeTask(Task):
             digest.update(json.dumps(item | whose, sort_keys=True).encode() + b"\n")
         return digest.hexdigest()
 
+    def save(self, folder: Path, weights: dict[str, torch.Tensor] | None) -> None:
+        """See `Task`."""
+        save_trained(self.loaded, folder, weights)
+
     def score(self) -> dict[str, Any]:
         """Score the validation set. For generation, ``"skipped"`` has the reason for each metric that could not be
         computed.
@@ -89,7 +95,7 @@ def recipe_task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: tor
         names = [row.unit for row in data.train.rows if row.unit is not None]
         options = {"averages": wanted.unit_gradient == "mean", "seed": recipe.training.seed}
         task.owners_of_rows = owners_of(names, most=wanted.rows_per_unit, **options)
-        task.units = Units(wanted.rows_per_unit, recipe.training.micro_batch_size, wanted.unit_regime)
+        task.units = Units(wanted.rows_per_unit, recipe.training.micro_batch_size)
         task.size = len(task.owners_of_rows.names)
     return task
 

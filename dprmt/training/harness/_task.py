@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,7 @@ from dprmt._validation import ParameterError
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
 from dprmt.training.norms import SampleId
 from dprmt.training.private_run import MicroBatch, PrivateRun
-from dprmt.training.private_run._batches import Source
-from dprmt.training.private_run._owners import Owners, check_owners, owners_of
+from dprmt.training.private_run._batches import Owners, Source, check_owners, owners_of
 
 
 class Task(ABC):
@@ -151,6 +151,17 @@ class Task(ABC):
             **Private.** None, the default, if it is not known.
         """
         return None
+
+    def save(self, folder: Path, weights: dict[str, torch.Tensor] | None) -> None:  # noqa: B027
+        """Save the trained model of a finished run; by default it is left to the caller.
+
+        Parameters
+        ----------
+        folder : Path
+            Folder for it.
+        weights : dict of Tensor or None
+            All weights of a sharded model.
+        """
 
     def score(self) -> dict[str, Any]:
         """Score the present model on data that is not trained on.

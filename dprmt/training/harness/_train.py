@@ -1,65 +1,50 @@
-"""Runs in a folder: open it, prepare, go through the loop, and write down what came out; and sweeps of such runs."""
+"""Runs in a folder: open it, prepare, go through the loop, and write down what came out."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from dprmt import __version__, _html
 from dprmt._files import strict_json, write_whole
-from dprmt._validation import ParameterError, TrainingStateError, needing
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.statements import round_up
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar, SpectraFile
 from dprmt.training.harness._prepare import Prepared, check_parameters_moved, prepare, snapshot
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._privacy_cost import (
-    CARD,
-    FOR_READERS,
     epsilon_of_exact_norms,
     norms_sentence,
     read_card,
-    read_sweep_card,
     wanted_releases,
     write_card,
 )
-from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
+from dprmt.training.harness._recipe_task import load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import (
-    CONFIG,
     MODEL,
     RUN,
     SUMMARY,
     RunFolder,
-    is_config_of,
     other_packages,
     read_run,
-    read_summary,
-    save_trained,
     steps_seen,
 )
 from dprmt.training.harness._shards import check_spread, whole_weights
 from dprmt.training.harness._task import Task
-from dprmt.training.private_run._clip_only import named_relation, no_privacy
-from dprmt.training.private_run._ledger import charged_steps, describe_mechanism
-from dprmt.training.private_run._processes import from_first, in_first, process_group
-from dprmt.training.private_run._randomness import Randomness, fresh_randomness
+from dprmt.training.private_run._ledger import charged_steps, describe_mechanism, named_relation, no_privacy
+from dprmt.training.private_run._randomness import Randomness, fresh_randomness, from_first, in_first, process_group
 from dprmt.training.recipes import Recipe, Settings
-
-Weights: TypeAlias = dict[str, torch.Tensor] | None
-"""All weights of a sharded model, in the first process."""
 
 
 @dataclass(frozen=True)
@@ -200,20 +185,8 @@ def train(
         chosen = with_norms(recipe, loaded, data, place, processes=options["processes"], former=former)
         return prepare_recipe(chosen, loaded, data, place, randomness, **options)
 
-    def finish(weights: Weights, task: Task) -> None:
-        assert isinstance(task, RecipeTask)
-        save_trained(task.loaded, Path(out) / MODEL, weights)
-
-    return _in_folder(
-        recipe,
-        out,
-        make,
-        finish,
-        resume=resume,
-        noise_seed=noise_seed,
-        show_progress=show_progress,
-        observers=[Events(Path(out))] if tensorboard else [],
-    )
+    observers = [Events(Path(out))] if tensorboard else []
+    return _in_folder(recipe, out, make, resume, noise_seed, show_progress, observers)
 
 
 def train_task(
@@ -279,24 +252,14 @@ def train_task(
     >>> result.finished, round(result.epsilon, 1)
     (True, 3.9)
     """
-    return _in_folder(
-        settings,
-        out,
-        partial(prepare, model, task, settings, tokens=tokens),
-        lambda weights, task: None,
-        resume=resume,
-        noise_seed=noise_seed,
-        show_progress=show_progress,
-        observers=observers,
-    )
+    make = partial(prepare, model, task, settings, tokens=tokens)
+    return _in_folder(settings, out, make, resume, noise_seed, show_progress, observers)
 
 
 def _in_folder(
     config: Settings,
     out: str | os.PathLike[str],
     make: Callable[..., Prepared],
-    finish: Callable[[Weights, Task], None],
-    *,
     resume: bool,
     noise_seed: int | None,
     show_progress: bool,
@@ -307,7 +270,7 @@ def _in_folder(
         try:
             check_spread(config, processes, goes_on=resume)
             start = _FolderRun(Path(out), folder, fresh_randomness(noise_seed, 1, config.privacy.secure))
-            return start.to_the_end(make, finish, [*observers, *([ProgressBar()] if show_progress else [])], processes)
+            return start.to_the_end(make, [*observers, *([ProgressBar()] if show_progress else [])], processes)
         finally:
             if folder is not None:
                 folder.close()
@@ -323,11 +286,7 @@ class _FolderRun:
         self._attempt = int(self._former.get("starts", 0)) + 1
 
     def to_the_end(
-        self,
-        make: Callable[..., Prepared],
-        finish: Callable[[Weights, Task], None],
-        observers: Sequence[Observer],
-        processes: int,
+        self, make: Callable[..., Prepared], observers: Sequence[Observer], processes: int
     ) -> TrainingResult:
         sigma = self._former.get("noise_multiplier")
         prepared = make(self._randomness, processes=processes, noise_multiplier=sigma)
@@ -350,7 +309,7 @@ class _FolderRun:
                 check_parameters_moved(prepared.model, before)
             result = self._result(run, run.release())
             if self._folder is not None:
-                finish(weights, prepared.task)
+                prepared.task.save(self._path / MODEL, weights)
                 self._finished(run, result, document)
             return result
         finally:
@@ -463,122 +422,3 @@ class Interrupts:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
-
-
-@dataclass(frozen=True)
-class SweepRun:
-    """One run of a sweep.
-
-    Attributes
-    ----------
-    changes : dict
-        Changed values of the recipe, by dotted name.
-    folder : Path
-        Run folder.
-    summary : dict
-        Its ``summary.json``: ε, steps, scores.
-    """
-
-    changes: dict[str, Any]
-    folder: Path
-    summary: dict[str, Any]
-
-
-def sweep(
-    recipe: Recipe,
-    grid: Mapping[str, Sequence[Any]],
-    out: str | os.PathLike[str],
-    *,
-    jobs: int | None = None,
-    noise_seed: int | None = None,
-) -> list[SweepRun]:
-    """Train a recipe once for every combination of values.
-
-    Finished runs are not repeated, and interrupted ones are resumed: call it again after any stop, also with more
-    values.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        Recipe to start from.
-    grid : mapping of str to sequence
-        Values by dotted name, such as ``{"denoising.kappa": [1.01, 1.05], "training.seed": range(5)}``.
-    out : path
-        Folder with one run folder per combination, and at the end the privacy report of all runs in it.
-    jobs : int, optional
-        Number of parallel jobs, as joblib's ``n_jobs``. Under ``joblib.parallel_config(backend="dask")``, or Ray's,
-        the runs use that cluster. All its machines must then share ``out``, and workers have one thread each, because
-        initial values come from torch's global generator.
-    noise_seed : int, optional
-        As for :func:`dprmt.training.harness.train`, the same for all runs.
-
-    Returns
-    -------
-    list of SweepRun
-        Runs in the order of the grid, the last name varying fastest.
-
-    Raises
-    ------
-    ParameterError
-        If a combination is no valid recipe, or ``out`` holds runs of another recipe; then nothing is run. If a run
-        cannot be started, as :func:`dprmt.training.harness.train`.
-    KeyboardInterrupt
-        If a signal stopped a run. Call it again to continue.
-
-    Formal guarantees
-    -----------------
-    Every run has a separate ε. All runs together, and a choice among them by their releases, have the larger ε of the
-    report in ``out``, see :func:`read_sweep_card`. With ``noise_seed`` runs share their noise, which an attacker who
-    sees two of them can subtract, so they have no ε together and no report.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from dprmt.training.recipes import load_recipe
-    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
-    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes(few)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     runs = sweep(recipe, {"privacy.target_epsilon": [1.0, 3.0]}, folder)
-    >>> [(run.changes["privacy.target_epsilon"], round(run.summary["epsilon"], 1)) for run in runs]
-    [(1.0, 1.0), (3.0, 3.0)]
-    """
-    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    if not combinations:
-        raise ParameterError("grid", dict(grid), "at least one value for every name")
-    recipes = [recipe.with_changes(changes) for changes in combinations]
-    folders = [Path(out) / _name(changes) for changes in combinations]
-    for folder, changed in zip(folders, recipes, strict=True):
-        if (folder / CONFIG).exists() and not is_config_of((folder / CONFIG).read_bytes(), changed.to_toml()):
-            raise ParameterError("out", str(out), f"the folder of a sweep of the same recipe (see {folder / CONFIG})")
-    Path(out).mkdir(parents=True, exist_ok=True)
-    runs = zip(recipes, folders, combinations, strict=True)
-    with needing("sweep"):
-        from joblib import Parallel, delayed
-    summaries = Parallel(n_jobs=jobs)(delayed(_one_run)(*run, noise_seed) for run in runs)
-    try:
-        write_card(Path(out), read_sweep_card(out))
-    except ParameterError:  # no ε can be given, nor may an earlier one stay
-        for name in (CARD, FOR_READERS):
-            (Path(out) / name).unlink(missing_ok=True)
-    return [SweepRun(*run) for run in zip(combinations, folders, summaries, strict=True)]
-
-
-def _name(changes: Mapping[str, Any]) -> str:
-    # Readable, and different for different changes.
-    text = json.dumps(changes, sort_keys=True, default=str)
-    words = "_".join(f"{name.rsplit('.', 1)[-1]}={value}" for name, value in changes.items())
-    safe = "".join(letter if letter.isalnum() or letter in "=._-+" else "-" for letter in words)[:80]
-    return f"{safe}_{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
-
-
-def _one_run(recipe: Recipe, folder: Path, changes: dict[str, Any], noise_seed: int | None) -> dict[str, Any]:
-    if not (folder / SUMMARY).exists():
-        try:
-            result = train(recipe, folder, resume=(folder / CONFIG).exists(), noise_seed=noise_seed)
-        except ParameterError as error:
-            raise ParameterError(error.name, str(error.value), error.allowed, error.fix) from None
-        if not result.finished:
-            raise KeyboardInterrupt
-    if not (folder / "changes.json").exists():
-        write_whole(folder / "changes.json", json.dumps(changes, default=str) + "\n")
-    return read_summary(folder)

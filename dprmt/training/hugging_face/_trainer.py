@@ -506,8 +506,6 @@ class _Moved(torch.optim.Optimizer):  # type: ignore[misc]
 
 def _numbers(reading: Mapping[str, Any]) -> dict[str, float]:
     """Select the values of a reading that a logger can store: no layers, sentences or infinite values."""
-    found = {"signal": reading.get("signal", {}).get("*"), "rate_factor": reading.get("advice", {}).get("factor")}
-    found["change"] = reading.get("change")
-    ends = {f"telemetry_{name}_{end}": value for name, e in found.items() if e is not None for end, value in e.items()}
-    ends |= {f"telemetry_{name}": reading[name] for name in ("z_window", "z_displacement") if name in reading}
+    ends = {f"telemetry_signal_{end}": value for end, value in reading.get("signal", {}).get("*", {}).items()}
+    ends |= {"telemetry_z_window": reading["z_window"]} if "z_window" in reading else {}
     return {name: float(value) for name, value in ends.items() if math.isfinite(value)}

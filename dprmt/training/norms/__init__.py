@@ -16,40 +16,26 @@ memory per sample:
 """
 
 import dprmt.training._needs_train  # noqa: F401
-from dprmt.training.norms._clipping import DEFAULT_ROUNDING as DEFAULT_ROUNDING
-from dprmt.training.norms._clipping import UNIT_ROUNDOFF as UNIT_ROUNDOFF
-from dprmt.training.norms._clipping import cancellation_allowance as cancellation_allowance
-from dprmt.training.norms._clipping import clip_factors as clip_factors
-from dprmt.training.norms._clipping import rounding_margin as rounding_margin
-from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
-from dprmt.training.norms._estimator import NormEstimator as NormEstimator
-from dprmt.training.norms._estimator import layer_record as layer_record
-from dprmt.training.norms._exact import MEMORY_BUDGET as MEMORY_BUDGET
-from dprmt.training.norms._exact import embedding_rows as embedding_rows
-from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
-from dprmt.training.norms._ghost import ghost_squared_norms as ghost_squared_norms
-from dprmt.training.norms._ghost import gram_entries as gram_entries
-from dprmt.training.norms._hutchinson import HutchinsonEstimator as HutchinsonEstimator
-from dprmt.training.norms._hutchinson import hutchinson_squared_norms as hutchinson_squared_norms
-from dprmt.training.norms._hutchpp import HutchPlusPlusEstimator as HutchPlusPlusEstimator
-from dprmt.training.norms._hutchpp import hutchpp_squared_norms as hutchpp_squared_norms
-from dprmt.training.norms._layer_gradient import cheaper_side as cheaper_side
-from dprmt.training.norms._layer_gradient import full_precision as full_precision
-from dprmt.training.norms._layer_gradient import is_conv1d as is_conv1d
-from dprmt.training.norms._layer_gradient import layer_gradient as layer_gradient
-from dprmt.training.norms._layer_gradient import sum_of_squares as sum_of_squares
-from dprmt.training.norms._layer_gradient import token_factors as token_factors
-from dprmt.training.norms._probes import ProbeGenerator as ProbeGenerator
-from dprmt.training.norms._probes import SampleId as SampleId
-from dprmt.training.norms._probes import sample_names as sample_names
-from dprmt.training.norms._record import LayerRecord as LayerRecord
-from dprmt.training.norms._record import NormRecord as NormRecord
+from dprmt.training.norms._clipping import (
+    DEFAULT_ROUNDING,
+    cancellation_allowance,
+    cheaper_side,
+    clip_factors,
+    rounding_margin,
+)
+from dprmt.training.norms._estimators import (
+    HutchinsonEstimator,
+    HutchPlusPlusEstimator,
+    NormEstimator,
+    hutchinson_squared_norms,
+    hutchpp_squared_norms,
+)
+from dprmt.training.norms._exact import exact_squared_norms, ghost_squared_norms
+from dprmt.training.norms._probes import ProbeGenerator, SampleId
+from dprmt.training.norms._record import LayerRecord, NormRecord
 
 __all__ = [
     "DEFAULT_ROUNDING",
-    "MEMORY_BUDGET",
-    "UNIT_ROUNDOFF",
-    "EmbeddingNormEstimator",
     "HutchPlusPlusEstimator",
     "HutchinsonEstimator",
     "LayerRecord",
@@ -60,18 +46,9 @@ __all__ = [
     "cancellation_allowance",
     "cheaper_side",
     "clip_factors",
-    "embedding_rows",
     "exact_squared_norms",
-    "full_precision",
     "ghost_squared_norms",
-    "gram_entries",
     "hutchinson_squared_norms",
     "hutchpp_squared_norms",
-    "is_conv1d",
-    "layer_gradient",
-    "layer_record",
     "rounding_margin",
-    "sample_names",
-    "sum_of_squares",
-    "token_factors",
 ]

@@ -234,23 +234,31 @@ def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
     >>> len({*sample_names([7, "7"])})
     2
     """
-    if isinstance(samples, torch.Tensor):
-        samples = samples.tolist()
-    if isinstance(samples, (str, bytes)) or not isinstance(samples, Sequence):
-        raise ParameterError("samples", samples, "a sequence of integers or strings, one for each sample")
-    names = []
-    for sample in samples:
-        try:
-            kind, text = ("str", sample) if isinstance(sample, str) else ("int", str(operator.index(sample)))
-        except TypeError:
-            raise ParameterError("samples", sample, "integers or strings") from None
-        if isinstance(sample, bool):
-            raise ParameterError("samples", sample, "integers or strings")
-        names.append(_message(kind, text))
+    known = checked_ids("samples", samples)
+    names = [_message(type(sample).__name__, str(sample)) for sample in known]
     if len(set(names)) < len(names):
-        twice = next(sample for sample, name in zip(samples, names, strict=True) if names.count(name) > 1)
+        twice = next(sample for sample, name in zip(known, names, strict=True) if names.count(name) > 1)
         raise ParameterError("samples", twice, "identities that are all different")
     return names
+
+
+def checked_ids(name: str, values: Any, rows: int | None = None) -> list[SampleId]:
+    """Return integers and strings, of a number of rows if it is given, as such; raises for anything else."""
+    values = values.tolist() if isinstance(values, torch.Tensor) else values
+    is_list = hasattr(values, "__len__") and not isinstance(values, (str, bytes))
+    if not is_list or rows not in (None, len(values)):
+        count = len(values) if hasattr(values, "__len__") else type(values).__name__
+        each = "sample" if rows is None else f"of the {rows} rows"
+        raise ParameterError(name, count, f"one integer or string for each {each}")
+    found: list[SampleId] = []
+    for value in values:
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            found.append(str(value) if isinstance(value, str) else operator.index(value))
+        except TypeError:
+            raise ParameterError(name, value, "integers or strings") from None
+    return found
 
 
 def _message(*parts: str) -> bytes:

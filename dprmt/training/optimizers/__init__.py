@@ -5,6 +5,5 @@ from dprmt.training.optimizers._adambc import DPAdamBC as DPAdamBC
 from dprmt.training.optimizers._grape import DPGrape as DPGrape
 from dprmt.training.optimizers._grape import released_gradient as released_gradient
 from dprmt.training.optimizers._make import make_optimizer as make_optimizer
-from dprmt.training.optimizers._make import preconditioner as preconditioner
 
-__all__ = ["DPAdamBC", "DPGrape", "make_optimizer", "preconditioner", "released_gradient"]
+__all__ = ["DPAdamBC", "DPGrape", "make_optimizer", "released_gradient"]

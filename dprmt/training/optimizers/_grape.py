@@ -34,7 +34,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from dprmt._validation import ParameterError, check_choice
-from dprmt.training.norms import full_precision
+from dprmt.training.norms._clipping import full_precision
 from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked
 from dprmt.training.subspaces import Subspaces
 
@@ -216,7 +216,6 @@ class DPGrape(NoiseAwareOptimizer):
         self._check_moments(rest)
         self.subspaces.load_state_dict(state_dict["subspaces"])
         super().load_state_dict(rest)
-        self._take_moments_as_saved(rest)
 
     def _check_moments(self, state_dict: dict[str, Any]) -> None:
         sizes = [len(group["params"]) for group in self.param_groups]

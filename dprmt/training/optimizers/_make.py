@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 from typing import Any
 
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.training.optimizers._adambc import DPAdamBC
-from dprmt.training.optimizers._grape import DPGrape
 from dprmt.training.optimizers._noise_aware import checked_betas
 from dprmt.training.recipes import OPTIMIZERS
 from dprmt.training.subspaces import Subspaces
@@ -43,7 +42,7 @@ def make_optimizer(
     ----------
     name : {"gd", "gdm", "adam", "adamw", "adambc", "grape"}
         Name of the optimizer. Names registered in `dprmt.training.recipes.OPTIMIZERS` work too; their function
-        receives all these options by keyword.
+        receives those of these options that it names.
     params : iterable
         Tensors or parameter groups, as for any torch optimizer.
     lr : float
@@ -90,94 +89,21 @@ def make_optimizer(
     >>> type(make_optimizer("adambc", [weights], lr=0.1, noise_variance=1e-4, floor=1e-6)).__name__
     'DPAdamBC'
     """
+    make = OPTIMIZERS.load(check_choice("name", name, tuple(OPTIMIZERS)))
     options = {
         "lr": check_real("lr", lr, low=0.0),
         "weight_decay": check_real("weight_decay", weight_decay, low=0.0),
-        "momentum": check_real("momentum", momentum, low=0.0, high=1.0, high_open=True),
+        "momentum": 0.0 if name == "gd" else check_real("momentum", momentum, low=0.0, high=1.0, high_open=True),
         "betas": checked_betas(betas),
         "eps": check_real("eps", eps, low=0.0),
+        "noise_variance": noise_variance,
+        "floor": floor,
+        "subspaces": subspaces,
     }
-    word = OPTIMIZERS[check_choice("name", name, OPTIMIZERS)]
-    noise = {"noise_variance": noise_variance, "floor": floor, "subspaces": subspaces}
-    optimizer: torch.optim.Optimizer = word.meaning()(params, **options, **noise)
+    for wants, option in (("adambc", "floor"), ("grape", "subspaces")):
+        if name == wants and options[option] is None:
+            raise ParameterError(option, None, f"given for {name!r}")
+    known = signature(make).parameters
+    taken = {option: value for option, value in options.items() if option in known and value is not None}
+    optimizer: torch.optim.Optimizer = make(params, **taken)
     return optimizer
-
-
-def gd(params: Iterable[Any], *, lr: float, weight_decay: float, **_: Any) -> torch.optim.Optimizer:
-    """Make DP-GD."""
-    return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay)
-
-
-def gdm(params: Iterable[Any], *, lr: float, momentum: float, weight_decay: float, **_: Any) -> torch.optim.Optimizer:
-    """Make DP-GDM: momentum without dampening."""
-    return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-
-
-def adam(params: Iterable[Any], **options: Any) -> torch.optim.Optimizer:
-    """Make DP-Adam."""
-    return torch.optim.Adam(params, **{name: options[name] for name in ("lr", "betas", "eps", "weight_decay")})
-
-
-def adamw(params: Iterable[Any], **options: Any) -> torch.optim.Optimizer:
-    """Make DP-Adam with decoupled weight decay."""
-    return torch.optim.AdamW(params, **{name: options[name] for name in ("lr", "betas", "eps", "weight_decay")})
-
-
-def adambc(params: Iterable[Any], **options: Any) -> DPAdamBC:
-    """Make DP-AdamBC."""
-    names = ("lr", "betas", "weight_decay", "noise_variance", "floor")
-    return DPAdamBC(params, **{name: options[name] for name in names})
-
-
-def grape(params: Iterable[Any], *, subspaces: Subspaces | None, **options: Any) -> DPGrape:
-    """Make DP-GRAPE's Adam."""
-    if subspaces is None:
-        raise ParameterError("subspaces", None, "given for 'grape'")
-    chosen = {name: options[name] for name in ("lr", "betas", "eps", "weight_decay")}
-    return DPGrape(params, subspaces=subspaces, noise_variance=options["noise_variance"] or 0.0, **chosen)
-
-
-def preconditioner(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Compute P of the last step ``-ηPm̂`` of a parameter: ``1/(√v̂ + ε)``, or ``1/√max(v̂ - Φ̂, γ')`` for DP-AdamBC.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        An optimizer of `make_optimizer`, or Opacus' wrapper of it.
-    parameter : Tensor
-        A parameter in one of its groups.
-
-    Returns
-    -------
-    Tensor or None
-        A new positive tensor with the shape of the gradient; for a weight that DP-GRAPE projects, of the gradient in
-        the subspace. None if the parameter has no second moment, as in gradient descent.
-
-    Formal guarantees
-    -----------------
-    A function of the optimizer's state, and so of released gradients.
-
-    References
-    ----------
-    Proposition I.1 of arXiv:2510.01137v3.
-
-    Examples
-    --------
-    >>> weights = torch.nn.Parameter(torch.zeros(2))
-    >>> optimizer = torch.optim.Adam([weights], lr=0.1)
-    >>> weights.grad = torch.tensor([0.5, -4.0])
-    >>> optimizer.step()
-    >>> preconditioner(optimizer, weights).tolist()
-    [2.0, 0.25]
-    """
-    inner = getattr(optimizer, "original_optimizer", optimizer)
-    state = inner.state.get(parameter, {})
-    if "exp_avg_sq" not in state:
-        return None
-    group = next(group for group in inner.param_groups if any(q is parameter for q in group["params"]))
-    debias = 1 - group["betas"][1] ** float(state["step"])
-    square = state["exp_avg_sq"].detach() / debias
-    if isinstance(inner, DPAdamBC) or (isinstance(inner, DPGrape) and inner.rule == "adambc"):
-        floor = max(float(group["floor"]), torch.finfo(square.dtype).tiny)
-        return (square - float(state["noise_average"]) / debias).clamp_min(floor).rsqrt()
-    return square.sqrt().add(float(group["eps"])).reciprocal()

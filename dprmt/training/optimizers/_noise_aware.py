@@ -87,6 +87,28 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
         announced = self.state[p].pop(_ANNOUNCED, None) if p in self.state else None
         return float(group["noise_variance"] if announced is None else announced)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a result of `state_dict`, to continue the saved optimizer.
+
+        Parameters
+        ----------
+        state_dict : dict
+            State of an optimizer of this class with as many parameters in each group.
+
+        Raises
+        ------
+        ParameterError
+            If it belongs to another optimizer, or holds options outside their range.
+        """
+        self._check_saved(state_dict)
+        super().load_state_dict(state_dict)
+        # torch has cast the moments to the dtype of the parameters; take them as they were saved.
+        for key, p in self._saved_keys(state_dict):
+            state, dtype = state_dict["state"].get(key, {}), torch.promote_types(p.dtype, torch.float32)
+            for name in MOMENTS:
+                if name in state:
+                    self.state[p][name] = state[name].to(device=p.device, dtype=dtype, copy=True)
+
     def _check_saved(self, state_dict: Mapping[str, Any]) -> None:
         for group in state_dict["param_groups"]:
             missing = [name for name in _CHECKS if name in self.defaults and name not in group]
@@ -98,14 +120,6 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
     def _saved_keys(self, state_dict: Mapping[str, Any]) -> Iterable[tuple[Any, Any]]:
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         return zip(keys, [p for group in self.param_groups for p in group["params"]], strict=True)
-
-    def _take_moments_as_saved(self, state_dict: Mapping[str, Any]) -> None:
-        # torch has cast the moments to the dtype of the parameters; take them as they were saved.
-        for key, p in self._saved_keys(state_dict):
-            state, dtype = state_dict["state"].get(key, {}), torch.promote_types(p.dtype, torch.float32)
-            for name in MOMENTS:
-                if name in state:
-                    self.state[p][name] = state[name].to(device=p.device, dtype=dtype, copy=True)
 
 
 def checked(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,12 +136,6 @@ def checked_betas(betas: Any) -> tuple[float, float]:
     return β1, β2
 
 
-def _checked_foreach(foreach: Any) -> bool | None:
-    if foreach is not None and not isinstance(foreach, bool):
-        raise ParameterError("foreach", foreach, "True, False or None")
-    return foreach
-
-
 def _checked_variance(variance: Any) -> float | None:
     return None if variance is None else check_real("noise_variance", variance, low=0.0)
 
@@ -137,5 +145,4 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "noise_variance": _checked_variance,
     "betas": checked_betas,
     "floor": partial(check_real, "floor", low=0.0, low_open=True),
-    "foreach": _checked_foreach,
 }

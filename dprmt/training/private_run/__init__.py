@@ -19,14 +19,14 @@ cost. ``state_dict()`` and ``load_state_dict()`` continue a run exactly. After a
 """
 
 import dprmt.training._needs_train  # noqa: F401
-from dprmt.training.private_run._banded_noise import BandedNoise as BandedNoise
 from dprmt.training.private_run._batches import MicroBatch as MicroBatch
 from dprmt.training.private_run._batches import PrivateBatch as PrivateBatch
-from dprmt.training.private_run._clipping_norm import AdaptiveClipping as AdaptiveClipping
-from dprmt.training.private_run._clipping_norm import PerLayerClipping as PerLayerClipping
 from dprmt.training.private_run._make import make_private as make_private
 from dprmt.training.private_run._run import Epoch as Epoch
 from dprmt.training.private_run._run import PrivateRun as PrivateRun
+from dprmt.training.private_run._step_options import AdaptiveClipping as AdaptiveClipping
+from dprmt.training.private_run._step_options import BandedNoise as BandedNoise
+from dprmt.training.private_run._step_options import PerLayerClipping as PerLayerClipping
 
 __all__ = [
     "AdaptiveClipping",

@@ -8,8 +8,11 @@ from __future__ import annotations
 import hashlib
 import math
 import pickle
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -18,9 +21,8 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import CyclicPoisson, Poisson, RandomAllocation, Sampling
 from dprmt.training.norms import SampleId
-from dprmt.training.private_run._owners import Owners, Part
-from dprmt.training.private_run._processes import rank
-from dprmt.training.private_run._randomness import Randomness
+from dprmt.training.norms._probes import checked_ids
+from dprmt.training.private_run._randomness import Randomness, rank
 from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
 RESOLUTION = 2.0**24  # values of one float32 of torch.rand, which a sample is drawn by
@@ -97,6 +99,7 @@ class Draws:
         return self._epoch[1][step]
 
 
+@dataclass(eq=False, repr=False)
 class MicroBatch:
     """Rows that are clipped together; from :meth:`PrivateRun.micro_batches`, for :meth:`PrivateRun.accumulate`.
 
@@ -106,18 +109,13 @@ class MicroBatch:
         What ``collate_fn`` made of them.
     """
 
-    def __init__(
-        self,
-        number: int,
-        rows: Any,
-        names: Sequence[SampleId],
-        owners: list[SampleId] | None = None,
-        weights: list[float] | None = None,
-        stands_in: bool = False,
-    ) -> None:
-        self.rows, self._number, self._names, self._owners = rows, number, names, owners
-        self._weights, self._stands_in = weights, stands_in
-        self._is_added = False
+    rows: Any
+    _number: int
+    _names: Sequence[SampleId]
+    _owners: list[SampleId] | None = None
+    _weights: list[float] | None = None
+    _stands_in: bool = False
+    _is_added: bool = False
 
     def _weighted(self, losses_of: Callable[[Any], torch.Tensor]) -> tuple[Any, Callable[[Any], torch.Tensor]]:
         """Return rows for the private step, and their losses, each times its row's weight where rows have some."""
@@ -137,6 +135,7 @@ class MicroBatch:
         )
 
 
+@dataclass(eq=False, repr=False)
 class PrivateBatch:
     """A logical batch with the identities of its samples; it may be empty.
 
@@ -151,21 +150,19 @@ class PrivateBatch:
         Samples in it, over all processes. **Private.**
     """
 
-    def __init__(
-        self,
-        step: int,
-        size: int,
-        parts: Sequence[Part],
-        load: Callable[[], Any],
-        stand_ins: int,
-        row: Callable[[], Any],
-        seen: Counter[str] | None,
-    ) -> None:
-        self.step, self.size, self._parts, self._load = step, size, list(parts), load
-        self._stand_ins, self._row = stand_ins, row
-        self._seen = seen  # contents named so far, where rows are named by content
-        self._current: MicroBatch | None = None
-        self._count, self._is_finished = 0, False
+    step: int
+    size: int
+    _parts: list[Part]
+    _load: Callable[[], Any]
+    _stand_ins: int
+    _row: Callable[[], Any]
+    _seen: Counter[str] | None  # contents named so far, where rows are named by content
+    _current: MicroBatch | None = None
+    _count: int = 0
+    _is_finished: bool = False
+
+    def __post_init__(self) -> None:
+        self._parts = list(self._parts)  # which the loader reads, too
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TrainingStateError(
@@ -192,7 +189,7 @@ class PrivateBatch:
         self._count += 1
         if not self._parts:  # other processes have more micro-batches, and a sharded model needs all processes
             self._stand_ins -= 1
-            return MicroBatch(self._count, self._row(), [0], stands_in=True)
+            return MicroBatch(self._row(), self._count, [0], _stands_in=True)
         part = self._parts.pop(0)
         positions, rows, contents = self._load()
         if positions != part.positions:
@@ -200,7 +197,7 @@ class PrivateBatch:
                 "the data loader gave other rows than were drawn.\nFix: a DataLoader that keeps the order of batches."
             )
         names = positions if self._seen is None else [self._named(content) for content in contents]
-        return MicroBatch(self._count, rows, names, part.owners, part.weights)
+        return MicroBatch(rows, self._count, names, part.owners, part.weights)
 
     def _named(self, content: str) -> str:
         # By content: unlike its position a row's name stays, and with it secret probes, when another row is removed.
@@ -259,7 +256,7 @@ class Source:
         """Load positions, collated rows and their contents of all parts, in order."""
         positions = (part.positions for parts in plans for part in parts)
         options = {name: getattr(self._loader, name) for name in _KEPT if getattr(self._loader, name, None) is not None}
-        collate = _Collated(self._loader.collate_fn, by_content)
+        collate = partial(_collated, self._loader.collate_fn, by_content)
         return iter(DataLoader(_Numbered(self.dataset), batch_sampler=positions, collate_fn=collate, **options))
 
     def seen_before(self, parts: list[Part], processes: int) -> Counter[str]:
@@ -298,11 +295,11 @@ _SAMPLERS = (
 )
 
 
+@dataclass
 class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
     """Rows with their positions."""
 
-    def __init__(self, data: Any) -> None:
-        self._data = data
+    _data: Any
 
     def __len__(self) -> int:
         return len(self._data)
@@ -316,13 +313,110 @@ class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
         return list(zip(positions, rows, strict=True))
 
 
-class _Collated:
-    """A collate function that keeps the positions, and digests of contents where those are asked for."""
+def _collated(
+    collate: Callable[[list[Any]], Any], by_content: bool, numbered: list[tuple[int, Any]]
+) -> tuple[list[int], Any, list[str]]:
+    """Collate rows, and keep their positions, and digests of their contents where those are asked for."""
+    rows = [row for _, row in numbered]
+    read = rows if by_content else ()
+    return [position for position, _ in numbered], collate(rows), list(map(_digest, read))
 
-    def __init__(self, collate: Callable[[list[Any]], Any], by_content: bool) -> None:
-        self._collate, self._by_content = collate, by_content
 
-    def __call__(self, numbered: list[tuple[int, Any]]) -> tuple[list[int], Any, list[str]]:
-        rows = [row for _, row in numbered]
-        read = rows if self._by_content else ()
-        return [position for position, _ in numbered], self._collate(rows), list(map(_digest, read))
+# Owners of rows: where people with several rows are the samples, whose each row is.
+
+
+@dataclass(frozen=True)
+class Part:
+    """Positions of a micro-batch's rows, whose they are, and by what their losses are multiplied."""
+
+    positions: list[int]
+    owners: list[SampleId] | None = None
+    weights: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The rows of every owner, and which of them a step uses.
+
+    ``names``: names of the owners. ``items``: positions of each owner's rows. ``alone``: whether each owner runs
+    alone. ``most``: rows of an owner that a step uses, drawn for it; None for all. ``averages``: whether an owner's
+    gradient is the mean over the used rows instead of the sum. ``seed``: seed of the draws, which may be public: an
+    owner's gradient is clipped whichever rows are used.
+    """
+
+    names: tuple[SampleId, ...]
+    items: tuple[tuple[int, ...], ...]
+    alone: bool = False
+    most: int | None = None
+    averages: bool = False
+    seed: int = 0
+
+    def count(self, owner: int) -> int:
+        """Count the rows of an owner that a step uses."""
+        return len(self.items[owner]) if self.most is None else min(self.most, len(self.items[owner]))
+
+    def used(self, owner: int, step: int) -> list[int]:
+        """Return the positions of the rows of an owner that a step uses, by owner and step alone."""
+        items, many = self.items[owner], self.count(owner)
+        if many == len(items):
+            return list(items)
+        text = f"{self.seed} {step} {self.names[owner]!r}"
+        return sorted(random.Random(hashlib.blake2b(text.encode()).digest()).sample(items, many))
+
+    def parts(
+        self, drawn: Sequence[int], largest: int | None, step: int, length: Callable[[int], int] | None
+    ) -> Iterator[Part]:
+        """Group owners into micro-batches: as many as fit when padded to the longest, or one, cut if it is long."""
+        held: list[int] = []
+        for owner in drawn if self.alone else sorted(drawn, key=self.count):
+            if held and (self.alone or (largest is not None and (len(held) + 1) * self.count(owner) > largest)):
+                yield from self._cut(held, largest, step, length)
+                held = []
+            held.append(owner)
+        if held:
+            yield from self._cut(held, largest, step, length)
+
+    def _cut(
+        self, owners: list[int], largest: int | None, step: int, length: Callable[[int], int] | None
+    ) -> Iterator[Part]:
+        rows = [(item, owner) for owner in owners for item in self.used(owner, step)]
+        if length is not None:
+            rows.sort(key=lambda row: length(row[0]))
+        size = largest if self.alone and largest is not None else len(rows)
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            weights = [1.0 / self.count(owner) for _, owner in part] if self.averages else None
+            yield Part([item for item, _ in part], [self.names[owner] for _, owner in part], weights)
+
+
+def owners_of(names: Sequence[SampleId], **options: Any) -> Owners:
+    """Group rows into owners by the name at every row."""
+    places: dict[SampleId, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    return Owners(tuple(places), tuple(map(tuple, places.values())), **options)
+
+
+def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
+    """Read them from a column's name, or from one name for each row; ``most``: rows that an owner may have."""
+    values = owners
+    if isinstance(owners, str):
+        columns = list(getattr(data, "column_names", None) or [])
+        if owners not in columns:
+            raise ParameterError("owners", owners, "one of the columns " + (", ".join(columns) or "(there are none)"))
+        values = data[owners]
+    found = owners_of(check_owners("owners", values, len(data)))
+    longest = max(map(len, found.items), default=0)
+    if most is not None and longest > most:
+        raise ParameterError("items of an owner", longest, f"at most units.rows_per_unit = {most}")
+    return found
+
+
+def check_owners(name: str, owners: Sequence[Any] | torch.Tensor, rows: int) -> list[SampleId]:
+    """Check the owner of every row, because a row without an owner could not be protected."""
+    if not isinstance(owners, str | torch.Tensor):
+        holes = sum(value is None or (isinstance(value, str) and not value) or value != value for value in owners)
+        if holes:
+            allowed = f"0: one integer or string for each of the {rows} rows"
+            raise ParameterError(f"missing values of {name}", holes, allowed)
+    return checked_ids(name, owners, rows)

@@ -6,20 +6,58 @@ import hashlib
 import json
 import math
 import time
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from dprmt._files import append_line, parse_json, read_lines
 from dprmt._validation import TrainingStateError
-from dprmt.accounting import DPSGD, GaussianRelease, calibrate, compose
-from dprmt.training.private_run._clip_only import SENTENCE, ClippingOnly
+from dprmt.accounting import DPSGD, GaussianRelease, Poisson, RandomAllocation, calibrate, compose
+from dprmt.statements import relation_label
 
-Mechanism: TypeAlias = DPSGD | ClippingOnly
+SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
 _BLOCK, _FEWEST_STEPS = 64, 32  # numbers of steps per curve, and the shortest run for which curves pay
 _DIGITS = 3  # binary ones that numbers of steps are rounded up to then
+
+
+@dataclass(frozen=True)
+class ClippingOnly:
+    """One step without noise, in the place of a mechanism; ``sampling`` is the scheme of its batches."""
+
+    sampling: Poisson | RandomAllocation
+    noise_multiplier: float = 0.0
+
+    @property
+    def sample_rate(self) -> float:
+        """Expected share of the samples in a batch."""
+        return self.sampling.rate
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Steps in which every sample takes part once; None with Poisson sampling."""
+        return None if isinstance(self.sampling, Poisson) else self.sampling.steps_per_epoch
+
+
+def named_relation(mechanism: Any) -> str | None:
+    """Name the neighbouring relation of every ε of a run; empty without ε."""
+    return None if isinstance(mechanism, ClippingOnly) else relation_label(mechanism.neighbours)
+
+
+def no_privacy(mechanism: object) -> dict[str, Any]:
+    """Return the statement that a run has no privacy, for its records; empty for other runs."""
+    return {"privacy": SENTENCE} if isinstance(mechanism, ClippingOnly) else {}
+
+
+def said_of_every_step(mechanism: Any) -> dict[str, Any]:
+    """Return the text for the ε of each line: its neighbours, or that there is no ε."""
+    relation = named_relation(mechanism)
+    return no_privacy(mechanism) if relation is None else {"neighbours": relation}
+
+
+Mechanism: TypeAlias = DPSGD | ClippingOnly
 
 
 class PrivacyLedger:
@@ -107,8 +145,6 @@ class SpentEpsilon:
         """Return the bound; infinite where no noise is added."""
         if isinstance(self._mechanism, ClippingOnly):
             return math.inf
-        if steps == 0 and not self._releases:
-            return 0.0
         steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
         if not exactly and self._in_blocks(steps):
             return self._of_block(steps)
@@ -119,16 +155,15 @@ class SpentEpsilon:
             steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
         if steps not in self._known:
             started = time.process_time()
-            if self._releases:
-                trained = [(self._mechanism, steps)] if steps else []
-                self._known[steps] = compose([*trained, *self._releases]).epsilon(self._delta).upper
-            else:
-                self._known[steps] = self._mechanism.epsilon(steps=steps, delta=self._delta).upper
+            phases: list[Any] = [*([(self._mechanism, steps)] if steps else []), *self._releases]
+            self._known[steps] = compose(phases).epsilon(self._delta).upper if phases else 0.0
             self._slow = self._slow or time.process_time() - started > _EXACT_FOR
         return self._known[steps]
 
     def _in_blocks(self, steps: int) -> bool:
-        if self._releases or self._mechanism.steps_per_epoch is not None or not steps < self._planned >= _FEWEST_STEPS:
+        if self._releases or self._mechanism.steps_per_epoch is not None:
+            return False
+        if not 0 < steps < self._planned >= _FEWEST_STEPS:
             return False
         self.after(self._planned, exactly=True)  # asked for at the end anyway; how long it takes decides
         return not self._slow

@@ -7,10 +7,6 @@ from dprmt._lazy import public_names as _public_names
 from dprmt.training.recipes._choices import DENOISERS as DENOISERS
 from dprmt.training.recipes._choices import NORMS as NORMS
 from dprmt.training.recipes._choices import OPTIMIZERS as OPTIMIZERS
-from dprmt.training.recipes._choices import Choice as Choice
-from dprmt.training.recipes._choices import DenoiserChoice as DenoiserChoice
-from dprmt.training.recipes._choices import EstimatorChoice as EstimatorChoice
-from dprmt.training.recipes._choices import OptimizerChoice as OptimizerChoice
 from dprmt.training.recipes._recipe import Recipe as Recipe
 from dprmt.training.recipes._recipe import Settings as Settings
 from dprmt.training.recipes._recipe import builtin_recipes as builtin_recipes

@@ -1,19 +1,17 @@
 """A whole recipe: read, changed, written."""
-# ruff: noqa: RUF009  (the calls in the defaults make immutable fields)
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
 from dprmt._files import parse_toml
 from dprmt._validation import ParameterError, check_choice, needing
-from dprmt.training.recipes._choices import OPTIMIZERS
-from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
+from dprmt.training.recipes._fields import FolderName, Section, read_section
 from dprmt.training.recipes._sections import (
     DataRecipe,
     DenoisingRecipe,
@@ -29,6 +27,7 @@ from dprmt.training.recipes._sections import (
 _SPLITS = ("train", "validation", "test")
 _LIBRARY = "library"
 _FIRST = ("name", "model", "data")  # in what is written
+_WITH_MOMENTUM = ("gdm", "adam", "adamw", "adambc")
 
 
 @dataclass(frozen=True)
@@ -59,28 +58,26 @@ class Settings(Section):
     True
     """
 
-    privacy: PrivacyRecipe = checked(subsection(PrivacyRecipe))
-    optimizer: OptimizerRecipe = checked(subsection(OptimizerRecipe))
-    training: TrainingRecipe = checked(subsection(TrainingRecipe))
-    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
-    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
-    telemetry: TelemetryRecipe = checked(subsection(TelemetryRecipe), default_factory=TelemetryRecipe)
-    distributed: DistributedRecipe = checked(subsection(DistributedRecipe), default_factory=DistributedRecipe)
+    privacy: PrivacyRecipe
+    optimizer: OptimizerRecipe
+    training: TrainingRecipe
+    denoising: DenoisingRecipe = field(default_factory=DenoisingRecipe)
+    evaluation: EvaluationRecipe = field(default_factory=EvaluationRecipe)
+    telemetry: TelemetryRecipe = field(default_factory=TelemetryRecipe)
+    distributed: DistributedRecipe = field(default_factory=DistributedRecipe)
 
     def check_together(self) -> None:
         """Refuse a denoiser of momenta that are not kept, or of noise that is not there."""
         denoising, noise = self.denoising, self.evaluation.private_noise
         if noise is not None and self.privacy.clip_only:
             fix = "remove evaluation.private_noise"
-            raise ParameterError("evaluation.private_noise", noise, "left out with privacy.clip_only", fix)
+            self.evaluation.refuse("private_noise", "left out with privacy.clip_only", fix)
         if denoising.method == "none":
             return
-        if denoising.on == "momentum" and not OPTIMIZERS[self.optimizer.name].keeps_momentum:
-            kept = tuple(name for name, choice in OPTIMIZERS.items() if choice.keeps_momentum)
-            raise ParameterError("denoising.on", denoising.on, f"'gradient' unless optimizer.name is one of {kept}")
+        if denoising.on == "momentum" and self.optimizer.name not in _WITH_MOMENTUM:
+            denoising.refuse("on", f"'gradient' unless optimizer.name is one of {_WITH_MOMENTUM}")
         if self.privacy.clip_only:
-            allowed = "'none' with privacy.clip_only: there is no noise"
-            raise ParameterError("denoising.method", denoising.method, allowed)
+            denoising.refuse("method", "'none' with privacy.clip_only: there is no noise")
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with some keys changed, for sweeps and command-line overrides.
@@ -176,32 +173,27 @@ class Recipe(Settings):
     dprmt._validation.ParameterError: privacy.delta must be a finite number in (0, 1), got 2
     """
 
-    name: str = checked(folder_name)
-    model: ModelRecipe = checked(subsection(ModelRecipe))
-    data: DataRecipe = checked(subsection(DataRecipe))
+    name: FolderName
+    model: ModelRecipe
+    data: DataRecipe
 
     def check_together(self) -> None:
         """Check what concerns several sections."""
         columns = 0 if self.data.source == "docstrings" else 1
-        if self.model.task == "generation" and len(self.data.inputs) != columns:
-            raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
-        self._check_private_score()
+        generates, has_units = self.model.task == "generation", self.data.unit is not None
+        if generates and len(self.data.inputs) != columns:
+            self.data.refuse("inputs", "one column if model.task is 'generation'")
+        if self.evaluation.private_noise is not None and (generates or has_units):
+            where = "for generation" if generates else "with data.unit"
+            allowed = f"left out {where}: no bound on the effect of one of its texts or units is known"
+            self.evaluation.refuse("private_noise", allowed, "remove evaluation.private_noise")
         if self.distributed.is_sharded and self.model.finetune == "lora":
             allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters are small, and hold little memory"
-            raise ParameterError("model.finetune", "lora", allowed)
-        if self.distributed.is_sharded and self.data.unit is not None:
+            self.model.refuse("finetune", allowed)
+        if self.distributed.is_sharded and has_units:
             fix = "remove data.unit, or distributed.strategy"
-            raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'", fix)
+            self.data.refuse("unit", "left out with distributed.strategy = 'fsdp'", fix)
         super().check_together()
-
-    def _check_private_score(self) -> None:
-        noise = self.evaluation.private_noise
-        if noise is not None and self.model.task == "generation":
-            allowed = "left out for generation: no bound on the effect of one text is known"
-            raise ParameterError("evaluation.private_noise", noise, allowed, "remove evaluation.private_noise")
-        if noise is not None and self.data.unit is not None:
-            allowed = "left out with data.unit: the number of a unit's validation rows is not known"
-            raise ParameterError("evaluation.private_noise", noise, allowed, "remove evaluation.private_noise")
 
     @property
     def settings(self) -> Settings:

@@ -1,29 +1,24 @@
 """The sections of a recipe: model, data, privacy, optimizer, denoising, training."""
-# ruff: noqa: RUF009  (the calls in the defaults make immutable fields)
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated, Any, Literal
 
-from dprmt._validation import ParameterError
-from dprmt.training.recipes._choices import DENOISERS, NORMS, OPTIMIZERS, EstimatorChoice
+from dprmt.training.recipes._choices import DENOISERS, EXACT_NORMS, NORMS, OPTIMIZERS
 from dprmt.training.recipes._fields import (
+    Betas,
+    Count,
+    NotNegative,
+    Positive,
     Section,
-    checked,
-    choice,
-    count,
-    flag,
+    Table,
+    Text,
+    Texts,
+    at_least,
     one_of,
-    optional,
-    real,
-    reals,
-    subsection,
-    table,
-    text,
-    texts,
+    within,
 )
 
 
@@ -59,41 +54,29 @@ class NormsRecipe(Section):
     (True, None)
     """
 
-    section = "privacy.norms"
-    kind: str = checked(one_of(NORMS), "exact")
-    probes: int | None = checked(optional(count(2)), None)
-    sketch: int | None = checked(optional(count()), None)
-    power_iteration: bool | None = checked(optional(flag), None)
-    secret: bool | None = checked(optional(flag), None)
+    section, short = "privacy.norms", "kind"
+    kind: Annotated[str, one_of(NORMS)] = "exact"
+    probes: Annotated[int, at_least(2)] | None = None
+    sketch: Count | None = None
+    power_iteration: bool | None = None
+    secret: bool | None = None
 
     def check_together(self) -> None:
         """Refuse options of probes or sketches that there are not; write out defaults where there are."""
-        self._take(_estimates, probes=32, secret=True)
-        self._take(_sketches, sketch=None, power_iteration=True)
-
-    def _take(self, asks: Callable[[EstimatorChoice | None], bool], **defaults: Any) -> None:
-        is_asked = asks(NORMS[self.kind])
-        for key, default in defaults.items():
-            value = getattr(self, key)
-            if is_asked and value is None:
-                object.__setattr__(self, key, default)
-            elif not is_asked and value is not None:
-                kinds = " or ".join(repr(name) for name, choice in NORMS.items() if asks(choice))
-                allowed = f"left out unless privacy.norms.kind is {kinds}"
-                raise ParameterError(f"privacy.norms.{key}", value, allowed, f"remove privacy.norms.{key}")
-
-
-def _estimates(choice: EstimatorChoice | None) -> bool:
-    return choice is not None
-
-
-def _sketches(choice: EstimatorChoice | None) -> bool:
-    return choice is not None and choice.sketches
+        estimated = [kind for kind in NORMS if kind not in EXACT_NORMS]
+        defaults: dict[str, tuple[Any, list[str]]] = {"probes": (32, estimated), "secret": (True, estimated)}
+        defaults |= {"sketch": (None, ["hutch++"]), "power_iteration": (True, ["hutch++"])}
+        for key, (default, kinds) in defaults.items():
+            if getattr(self, key) is None:
+                if self.kind in kinds:
+                    object.__setattr__(self, key, default)
+            elif self.kind not in kinds:
+                allowed = f"left out unless privacy.norms.kind is {' or '.join(map(repr, kinds))}"
+                self.refuse(key, allowed, f"remove privacy.norms.{key}")
 
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
 """Names of the parameters of output layers, as patterns."""
-_POSITIVE = real(0.0, math.inf, low_open=True)
 
 
 @dataclass(frozen=True)
@@ -120,16 +103,16 @@ class LoraRecipe(Section):
     """
 
     section = "model.lora"
-    rank: int = checked(count())
-    alpha: float = checked(_POSITIVE)
-    targets: tuple[str, ...] = checked(texts)
-    dropout: float = checked(real(0.0, 1.0, high_open=True), 0.0)
-    also_train: tuple[str, ...] = checked(texts, ())
+    rank: Count
+    alpha: Positive
+    targets: Texts
+    dropout: Annotated[float, within(0.0, 1.0, high_open=True)] = 0.0
+    also_train: Texts = ()
 
     def check_together(self) -> None:
         """Refuse adapters without a target."""
         if not self.targets:
-            raise ParameterError("model.lora.targets", self.targets, "at least one module name")
+            self.refuse("targets", "at least one module name")
 
 
 @dataclass(frozen=True)
@@ -171,34 +154,33 @@ class ModelRecipe(Section):
     """
 
     section = "model"
-    task: str = checked(choice("classification", "generation"))
-    source: str | None = checked(optional(text), None)
-    architecture: str | None = checked(optional(choice("bert", "roberta", "qwen3", "llama", "gpt2")), None)
-    config: dict[str, bool | int | float | str] = checked(table, default_factory=dict, hash=False)
-    tokenizer: str | None = checked(optional(text), None)
-    revision: str | None = checked(optional(text), None)
-    pooling: str = checked(choice("native", "mean"), "native")
-    finetune: str = checked(choice("lora", "full", "head"), "lora")
-    lora: LoraRecipe | None = checked(optional(subsection(LoraRecipe)), None)
-    untie: bool = checked(flag, False)
-    dtype: str = checked(choice("float32", "bfloat16"), "float32")
+    task: Literal["classification", "generation"]
+    source: Text | None = None
+    architecture: Literal["bert", "roberta", "qwen3", "llama", "gpt2"] | None = None
+    config: Table = field(default_factory=dict, hash=False)
+    tokenizer: Text | None = None
+    revision: Text | None = None
+    pooling: Literal["native", "mean"] = "native"
+    finetune: Literal["lora", "full", "head"] = "lora"
+    lora: LoraRecipe | None = None
+    untie: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
     def check_together(self) -> None:
         """Refuse all but one origin of the weights, and adapters unless asked for."""
         if (self.source is None) == (self.architecture is None):
-            given = (self.source, self.architecture)
             fix = "pass exactly one of model.source and model.architecture"
-            raise ParameterError("model.source", given, "given, or model.architecture", fix)
+            self.refuse("source", "given, or model.architecture", fix)
         if self.config and self.architecture is None:
             fix = "remove model.config, or pass model.architecture"
-            raise ParameterError("model.config", self.config, "left out unless model.architecture is given", fix)
+            self.refuse("config", "left out unless model.architecture is given", fix)
         if (self.lora is not None) != (self.finetune == "lora"):
             fix = "pass both model.lora and model.finetune = 'lora', or neither"
-            raise ParameterError("model.lora", self.lora, "given for model.finetune = 'lora' only", fix)
+            self.refuse("lora", "given for model.finetune = 'lora' only", fix)
         if self.finetune == "head" and self.task == "generation":
-            raise ParameterError("model.finetune", self.finetune, "'lora' or 'full' for generation")
+            self.refuse("finetune", "'lora' or 'full' for generation")
         if self.pooling == "mean" and (self.task == "generation" or self.architecture in ("qwen3", "llama", "gpt2")):
-            raise ParameterError("model.pooling", self.pooling, "'native' unless an encoder classifies")
+            self.refuse("pooling", "'native' unless an encoder classifies")
 
 
 @dataclass(frozen=True)
@@ -233,8 +215,6 @@ class DataRecipe(Section):
         Largest number of rows of a unit that a step uses, drawn anew for each step; by default all.
     unit_gradient : {"sum", "mean"}
         Sum or mean over the drawn rows of a unit.
-    unit_regime : {"auto", "together", "alone"}
-        See `dprmt.make_private`.
 
     Raises
     ------
@@ -249,52 +229,41 @@ class DataRecipe(Section):
     """
 
     section = "data"
-    source: str = checked(text)
-    subset: str | None = checked(optional(text), None)
-    revision: str | None = checked(optional(text), None)
-    train: tuple[str, ...] = checked(texts, ())
-    validation: tuple[str, ...] = checked(texts, ())
-    test: tuple[str, ...] = checked(texts, ())
-    inputs: tuple[str, ...] = checked(texts, ())
-    target: str | None = checked(optional(text), None)
-    max_tokens: int = checked(count(4), 128)
-    fraction: float | None = checked(optional(real(0.0, 1.0, low_open=True)), None)
-    limit: int | None = checked(optional(count()), None)
-    unit: str | None = checked(optional(text), None)
-    rows_per_unit: int | None = checked(optional(count()), None)
-    unit_gradient: str = checked(choice("sum", "mean"), "sum")
-    unit_regime: str = checked(choice("auto", "together", "alone"), "auto")
+    source: Text
+    subset: Text | None = None
+    revision: Text | None = None
+    train: Texts = ()
+    validation: Texts = ()
+    test: Texts = ()
+    inputs: Texts = ()
+    target: Text | None = None
+    max_tokens: Annotated[int, at_least(4)] = 128
+    fraction: Annotated[float, within(0.0, 1.0, low_open=True)] | None = None
+    limit: Count | None = None
+    unit: Text | None = None
+    rows_per_unit: Count | None = None
+    unit_gradient: Literal["sum", "mean"] = "sum"
 
     def check_together(self) -> None:
         """Refuse a source without splits and columns, except for the docstrings."""
-        self._check_units()
-        if self.source == "docstrings":
-            for key in ("subset", "revision", "train", "validation", "test", "inputs", "target"):
-                if getattr(self, key):
-                    allowed, fix = "left out with data.source = 'docstrings'", f"remove data.{key}"
-                    raise ParameterError(f"data.{key}", getattr(self, key), allowed, fix)
-            return
-        for key in ("train", "validation", "inputs", "target"):
+        built_in = self.source == "docstrings"
+        for key in ("subset", "revision", "train", "validation", "test", "inputs", "target") if built_in else ():
+            if getattr(self, key):
+                self.refuse(key, "left out with data.source = 'docstrings'", f"remove data.{key}")
+        for key in () if built_in else ("train", "validation", "inputs", "target"):
             if not getattr(self, key):
-                raise ParameterError(f"data.{key}", getattr(self, key), f"given with data.source = {self.source!r}")
+                self.refuse(key, f"given with data.source = {self.source!r}")
         if len(self.inputs) > 2:
-            raise ParameterError("data.inputs", self.inputs, "one or two columns")
-
-    def _check_units(self) -> None:
+            self.refuse("inputs", "one or two columns")
         if self.unit is None:
-            for key, default in (("rows_per_unit", None), ("unit_gradient", "sum"), ("unit_regime", "auto")):
+            for key, default in (("rows_per_unit", None), ("unit_gradient", "sum")):
                 if getattr(self, key) != default:
-                    allowed, fix = "left out without data.unit", f"remove data.{key}, or pass data.unit"
-                    raise ParameterError(f"data.{key}", getattr(self, key), allowed, fix)
-            return
-        if self.limit is not None:
+                    self.refuse(key, "left out without data.unit", f"remove data.{key}, or pass data.unit")
+        elif self.limit is not None:
             allowed = "left out with data.unit, because rows of other units would replace a removed unit"
-            raise ParameterError("data.limit", self.limit, allowed, "use data.fraction")
-        if self.source == "docstrings" and self.unit != "module":
-            raise ParameterError("data.unit", self.unit, "'module' with data.source = 'docstrings'")
-        if self.unit_regime == "together" and self.rows_per_unit is None:
-            allowed = "given with data.unit_regime = 'together'"
-            raise ParameterError("data.rows_per_unit", None, allowed, "pass data.rows_per_unit")
+            self.refuse("limit", allowed, "use data.fraction")
+        elif built_in and self.unit != "module":
+            self.refuse("unit", "'module' with data.source = 'docstrings'")
 
 
 @dataclass(frozen=True)
@@ -329,28 +298,28 @@ class PrivacyRecipe(Section):
     """
 
     section = "privacy"
-    delta: float = checked(real(0.0, 1.0, low_open=True, high_open=True))
-    target_epsilon: float | None = checked(optional(_POSITIVE), None)
-    noise_multiplier: float | None = checked(optional(_POSITIVE), None)
-    clip_only: bool = checked(flag, False)
-    norms: NormsRecipe = checked(subsection(NormsRecipe, short="kind"), NormsRecipe())
-    clipping_norm: float = checked(_POSITIVE, 1.0)
-    sampling: str = checked(choice("poisson", "allocation"), "poisson")
-    secure: bool = checked(flag, False)
-    replay: float = checked(real(0.0, 1.0), 0.02)
+    delta: Annotated[float, within(0.0, 1.0, low_open=True, high_open=True)]
+    target_epsilon: Positive | None = None
+    noise_multiplier: Positive | None = None
+    clip_only: bool = False
+    norms: NormsRecipe = NormsRecipe()
+    clipping_norm: Positive = 1.0
+    sampling: Literal["poisson", "allocation"] = "poisson"
+    secure: bool = False
+    replay: Annotated[float, within(0.0, 1.0)] = 0.02
 
     def check_together(self) -> None:
         """Refuse all but exactly one of ε and σ."""
-        given = (self.target_epsilon, self.noise_multiplier)
+        given = [noise for noise in (self.target_epsilon, self.noise_multiplier) if noise is not None]
         if self.clip_only:
-            if given != (None, None):
+            if given:
                 fix = "remove privacy.clip_only, or the target ε and the noise multiplier"
-                raise ParameterError("privacy.clip_only", True, "false if an ε or a noise multiplier is given", fix)
+                self.refuse("clip_only", "false if an ε or a noise multiplier is given", fix)
             if self.secure or self.sampling != "poisson":
-                raise ParameterError("privacy.clip_only", True, "false with privacy.secure or random allocation")
-        elif (self.target_epsilon is None) == (self.noise_multiplier is None):
+                self.refuse("clip_only", "false with privacy.secure or random allocation")
+        elif len(given) != 1:
             fix = "pass exactly one of privacy.target_epsilon and privacy.noise_multiplier"
-            raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier", fix)
+            self.refuse("target_epsilon", "given, or privacy.noise_multiplier", fix)
 
 
 @dataclass(frozen=True)
@@ -386,17 +355,17 @@ class OptimizerRecipe(Section):
     """
 
     section = "optimizer"
-    name: str = checked(one_of(OPTIMIZERS))
-    learning_rate: float = checked(_POSITIVE)
-    momentum: float = checked(real(0.0, 1.0, high_open=True), 0.9)
-    betas: tuple[float, float] = checked(reals(2, 0.0, 1.0), (0.9, 0.999))
-    eps: float = checked(_POSITIVE, 1e-8)
-    weight_decay: float = checked(real(0.0, math.inf), 0.0)
-    floor: float = checked(_POSITIVE, 1e-8)
-    schedule: str = checked(choice("constant", "linear"), "constant")
-    rank: int = checked(count(), 64)
-    refresh_every: int = checked(count(), 100)
-    projector: str = checked(choice("gaussian", "stiefel", "svd"), "gaussian")
+    name: Annotated[str, one_of(OPTIMIZERS)]
+    learning_rate: Positive
+    momentum: Annotated[float, within(0.0, 1.0, high_open=True)] = 0.9
+    betas: Betas = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    floor: Positive = 1e-8
+    schedule: Literal["constant", "linear"] = "constant"
+    rank: Count = 64
+    refresh_every: Count = 100
+    projector: Literal["gaussian", "stiefel", "svd"] = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -432,23 +401,23 @@ class DenoisingRecipe(Section):
     """
 
     section = "denoising"
-    method: str = checked(one_of(DENOISERS), "none")
-    on: str = checked(choice("gradient", "momentum"), "gradient")
-    kappa: float = checked(real(1.0, math.inf), 1.02)
-    false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)
-    norm_correction: bool | None = checked(optional(flag), None)
-    loss: str = checked(choice("frobenius", "operator", "nuclear"), "frobenius")
-    backend: str = checked(choice("auto", "gram", "lanczos", "svd"), "auto")
-    exclude: Sequence[str] = checked(texts, HEADS)
+    method: Annotated[str, one_of(DENOISERS)] = "none"
+    on: Literal["gradient", "momentum"] = "gradient"
+    kappa: Annotated[float, within(1.0, inf)] = 1.02
+    false_alarm: Annotated[float, within(1e-30, 1 - 1e-6)] | None = None
+    norm_correction: bool | None = None
+    loss: Literal["frobenius", "operator", "nuclear"] = "frobenius"
+    backend: Literal["auto", "gram", "lanczos", "svd"] = "auto"
+    exclude: Texts = HEADS
 
     @property
     def keeps_norm(self) -> bool | None:
         """True if denoised layers get the noisy norm: ``norm_correction``, or else the method's default; None for
         "none".
         """
-        if self.method == "none" or self.norm_correction is not None:
-            return self.norm_correction if self.method != "none" else None
-        return DENOISERS[self.method].keeps_norm
+        if self.method == "none":
+            return None
+        return self.method == "paper" if self.norm_correction is None else self.norm_correction
 
 
 @dataclass(frozen=True)
@@ -480,13 +449,13 @@ class TrainingRecipe(Section):
     """
 
     section = "training"
-    batch_size: int = checked(count())
-    steps: int = checked(count())
-    micro_batch_size: int = checked(count(), 16)
-    seed: int = checked(count(0, 2**32 - 1), 0)
-    checkpoint_every: int = checked(count(), 1)
-    spectra_every: int | None = checked(optional(count()), None)
-    spectra_layers: tuple[str, ...] = checked(texts, ("*",))
+    batch_size: Count
+    steps: Count
+    micro_batch_size: Count = 16
+    seed: Annotated[int, at_least(0)] = 0
+    checkpoint_every: Count = 1
+    spectra_every: Count | None = None
+    spectra_layers: Texts = ("*",)
 
 
 @dataclass(frozen=True)
@@ -505,7 +474,7 @@ class DistributedRecipe(Section):
     """
 
     section = "distributed"
-    strategy: str = checked(choice("replicated", "fsdp"), "replicated")
+    strategy: Literal["replicated", "fsdp"] = "replicated"
 
     @property
     def is_sharded(self) -> bool:
@@ -545,29 +514,29 @@ class EvaluationRecipe(Section):
     """
 
     section = "evaluation"
-    every: int | None = checked(optional(count()), None)
-    batch_size: int = checked(count(), 64)
-    limit: int | None = checked(optional(count()), None)
-    metrics: tuple[str, ...] = checked(texts, ())
-    private_noise: float | None = checked(optional(real(1e-3, 1e6)), None)
-    beams: int = checked(count(), 10)
-    max_new_tokens: int = checked(count(), 100)
-    length_penalty: float = checked(real(-math.inf, math.inf), 0.9)
-    no_repeat_ngram: int = checked(count(0), 4)
+    every: Count | None = None
+    batch_size: Count = 64
+    limit: Count | None = None
+    metrics: Texts = ()
+    private_noise: Annotated[float, within(1e-3, 1e6)] | None = None
+    beams: Count = 10
+    max_new_tokens: Count = 100
+    length_penalty: Annotated[float, within(-inf, inf)] = 0.9
+    no_repeat_ngram: Annotated[int, at_least(0)] = 4
 
     def check_together(self) -> None:
         """Refuse metrics that do not exist."""
-        for metric in self.metrics:
-            if metric not in METRICS:
-                raise ParameterError("evaluation.metrics", metric, "one of " + ", ".join(METRICS))
+        if not set(self.metrics) <= set(METRICS):
+            self.refuse("metrics", "out of " + ", ".join(METRICS))
         if self.private_noise is not None and self.metrics and "accuracy" not in self.metrics:
-            allowed, fix = "left out unless metrics has 'accuracy'", "add 'accuracy' to evaluation.metrics"
-            raise ParameterError("evaluation.private_noise", self.private_noise, allowed, fix)
+            self.refuse(
+                "private_noise", "left out unless metrics has 'accuracy'", "add 'accuracy' to evaluation.metrics"
+            )
 
 
 @dataclass(frozen=True)
 class TelemetryRecipe(Section):
-    """Readings from noisy gradients and weights while a run trains: `dprmt.training.telemetry.Telemetry`.
+    """Readings from noisy gradients while a run trains: `dprmt.training.telemetry.Telemetry`.
 
     Attributes
     ----------
@@ -577,8 +546,6 @@ class TelemetryRecipe(Section):
         Steps between full readings; a fiftieth of the run by default.
     window : int
         Steps covered by a full reading, >= 2.
-    displacement : bool
-        Whether to read the displacement from the start, with its spectra; it keeps the start in a temporary file.
 
     Raises
     ------
@@ -591,7 +558,6 @@ class TelemetryRecipe(Section):
     """
 
     section = "telemetry"
-    on: bool = checked(flag, True)
-    every: int | None = checked(optional(count()), None)
-    window: int = checked(count(2), 20)
-    displacement: bool = checked(flag, True)
+    on: bool = True
+    every: Count | None = None
+    window: Annotated[int, at_least(2)] = 20

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.norms import ProbeGenerator, is_conv1d
+from dprmt.training.norms import ProbeGenerator
+from dprmt.training.norms._clipping import is_conv1d
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,333 @@
+"""What is captured as one: layers that hooks can follow, and modules that must run sample by sample."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import torch
+from opacus.grad_sample.gsm_base import AbstractGradSampleModule
+from opacus.layers.dp_rnn import RNNLinear
+from opacus.layers.param_rename import RenameParamsMixin
+from opacus.optimizers import DPOptimizer
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+
+from dprmt._validation import ParameterError
+from dprmt.training.norms._clipping import is_conv1d
+
+_MATRICES = (nn.Linear, RNNLinear)  # and the Conv1D of Transformers
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_NORMALIZATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS)  # normalizations over single samples
+_FOLLOWED = (*_MATRICES, nn.Embedding, *_CONVOLUTIONS, *_NORMALIZATIONS)
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+_SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, nn.Module]:
+    """Map names to the modules in which the trainable parameters' gradients are formed, none inside another.
+
+    A layer that hooks can follow is such a module. For any other module with direct parameters, the smallest enclosing
+    module is used that is called and that contains all their uses. Modules in ``whole`` are such modules too.
+
+    Modules are in the model's order; the model itself is named "model".
+    """
+    modules = dict(model.named_modules())
+    taken = {_caller(modules, name) for name, module in modules.items() if _is_opaque(module)}.union(whole)
+    for name in taken:
+        if name not in modules or not any(value.requires_grad for value in modules[name].parameters()):
+            raise ParameterError("whole", name, "names of the model's trainable modules, '' being the model itself")
+    return {
+        name or "model": module
+        for name, module in modules.items()
+        if not taken.intersection(_ancestors(name)) and (name in taken or has_parameters(module))
+    }
+
+
+def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | None:
+    """Return the trainable module that covers the parameters of the module at a place."""
+    around = (name or "model" for name in (place, *_ancestors(place)))
+    return next((modules[name] for name in around if name in modules), None)
+
+
+def tied_tables(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
+    """Return tables whose parts can be added: the weight of embeddings, and of at most one linear layer."""
+    users = defaultdict(list)
+    for module in modules:
+        if embedding_scale(module) is not None or type(module) is nn.Linear:
+            users[module.weight].append(type(module))
+    return {weight for weight, kinds in users.items() if len(kinds) > 1 and kinds.count(nn.Linear) < 2}
+
+
+def is_followed(module: nn.Module) -> bool:
+    """Return whether inputs and output gradients of the module, which has no parts, determine its per-sample
+    gradients.
+    """
+    if type(module) is not nn.Embedding and embedding_scale(module) is not None:
+        return "forward" not in vars(module)
+    known = type(module) in _FOLLOWED or is_conv1d(module)
+    return (is_torch_layer(module) if known else _is_replayable(module)) and not list(module.buffers())
+
+
+def is_torch_layer(module: nn.Module) -> bool:
+    """Return whether the forward pass is torch's (or Transformers' Conv1D's) and has not been replaced."""
+    if "forward" in vars(module) or not (type(module) in _FOLLOWED or is_conv1d(module)):
+        return False
+    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+    return bool(vars(owner)["forward"].__module__ == owner.__module__)
+
+
+def embedding_scale(module: nn.Module) -> float | None:
+    """Find the factor by which an embedding multiplies its rows; None if it does anything else."""
+    if type(module) is nn.Embedding:
+        return 1.0
+    scale = getattr(module, "embed_scale", None)
+    if not isinstance(module, nn.Embedding) or scale is None or hasattr(module.weight, "device_mesh"):
+        return None
+    with torch.no_grad():
+        tokens = torch.arange(min(len(module.weight), 2), device=module.weight.device)
+        found, rows = module.forward(tokens), module.weight[tokens]
+    return float(scale) if found.shape == rows.shape and torch.allclose(found, rows * float(scale)) else None
+
+
+def is_matrix(module: nn.Module) -> bool:
+    """Return whether the module's output is its input times its weight, and a bias."""
+    return type(module) in _MATRICES or is_conv1d(module)
+
+
+def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
+    """Return whether one of the trainable modules runs sample by sample: it must be, or it or the model is named."""
+    return not is_followed(module) or name in whole or "" in whole
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Return whether there are trainable parameters that no layer inside has too."""
+    if is_renaming(module):
+        return False
+    own = {parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad}
+    parts = (part for part in module.modules() if own and part is not module and is_followed(part))
+    return bool(own.difference(*(part.parameters(recurse=False) for part in parts)))
+
+
+def is_renaming(module: nn.Module) -> bool:
+    """Return whether the module holds its parts' parameters by other names, as Opacus' recurrent layers do."""
+    return isinstance(module, RenameParamsMixin)
+
+
+def is_container(module: nn.Module) -> bool:
+    """Return whether the module is never called."""
+    return isinstance(module, _CONTAINERS)
+
+
+def is_sequence_first(module: nn.Module) -> bool:
+    """Return whether torch's layer of several parts has the sample as second axis, so that its parts do."""
+    return isinstance(module, _SEQUENCE_LAYERS) and not module.self_attn.batch_first
+
+
+def _is_replayable(module: nn.Module) -> bool:
+    """Return whether functorch can replay the module on one sample: a custom layer with one input and no parts.
+
+    Torch's other layers keep a state, have several inputs or another first axis.
+    """
+    if type(module).__module__.startswith("torch.nn") or list(module.children()) or list(module.buffers()):
+        return False
+    taken = list(inspect.signature(module.forward).parameters.values())
+    return len(taken) == 1 and taken[0].kind in (taken[0].POSITIONAL_ONLY, taken[0].POSITIONAL_OR_KEYWORD)
+
+
+def _is_opaque(module: nn.Module) -> bool:
+    if is_sequence_first(module):
+        return any(parameter.requires_grad for parameter in module.parameters())
+    return has_parameters(module) and not is_followed(module)
+
+
+def _caller(modules: dict[str, nn.Module], name: str) -> str:
+    """Find the innermost of the module and those around it that is called, or that uses its parts' parameters
+    directly.
+    """
+    around = [name, *_ancestors(name)]
+    users = [other for other in around if _uses_its_parts(modules[other])]
+    return next(iter(users), None) or next((other for other in around if not is_container(modules[other])), name)
+
+
+def _uses_its_parts(module: nn.Module) -> bool:
+    adapter = any(kind.__name__ == "BaseTunerLayer" for kind in type(module).__mro__)  # of PEFT, which may be missing
+    return adapter or isinstance(module, nn.MultiheadAttention)
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+# Models and optimizers that would break the guarantee, refused before the first step.
+
+_ONE_GROUP = (
+    "sharded along rows by torch's fully_shard over all processes, and by nothing else: tensor, pipeline and hybrid "
+    "parallelism are not covered"
+)
+_AROUND = "sharded as part of a block: call fully_shard on a module around it, or on the model"
+_NOT_FOLLOWED = "of layers that hooks can follow, where parameters are sharded: this one has no gradients of samples"
+_UNSHARDED = (
+    "without FullyShardedDataParallel, whose flat parameters hide which layer they are of: shard with "
+    "torch.distributed.fsdp.fully_shard, or hold the model in every process"
+)
+_ONE_PLACE = (
+    "without trainable parameters in several places, other than a table of torch.nn.Embedding layers that one "
+    "torch.nn.Linear may share: freeze the parameter (LoRA does), or run the model with regime='alone'"
+)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether some parameter is a shard."""
+    return any(isinstance(value, DTensor) for value in model.parameters())
+
+
+def check_shards(model: nn.Module) -> None:
+    """Raise unless every shard is of rows, in a group of all processes, and every trainable layer is in a block."""
+    processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    for name, value in model.named_parameters():
+        if not isinstance(value, DTensor):
+            if value.requires_grad:
+                raise ParameterError(
+                    "model", f"{name}: {type(value).__name__}", f"{_ONE_GROUP}; freeze it, or shard it"
+                )
+        elif value.placements != (Shard(0),) or value.device_mesh.size() != processes:
+            raise ParameterError("model", f"{name}: {value.placements}", _ONE_GROUP)
+    if not any(isinstance(module, FSDPModule) for module in model.modules()):
+        raise ParameterError("model", type(model).__name__, _ONE_GROUP)
+    for name, module in trainable_modules(model).items():
+        if isinstance(module, FSDPModule) and not list(module.children()):
+            raise ParameterError("model", f"{name}: {type(module).__name__}", _AROUND)
+        if not is_followed(module):
+            raise ParameterError("model", f"{name}: {type(module).__name__}", _NOT_FOLLOWED)
+
+
+def check_any_model(model: nn.Module) -> None:
+    """Raise unless gradients of the model can be taken and clipped whole: what is run one unit at a time needs."""
+    if not isinstance(model, nn.Module):
+        raise ParameterError("model", type(model).__name__, "a torch.nn.Module")
+    if isinstance(model, AbstractGradSampleModule) or hasattr(model, "autograd_grad_sample_hooks"):
+        raise ParameterError("model", type(model).__name__, "a model without Opacus' hooks; remove them first")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
+    _check_parameters(model)
+
+
+def check_model(model: nn.Module, *, whole: Collection[str] = ()) -> None:
+    """Raise unless every sample's gradient is its own and can be computed."""
+    check_any_model(model)
+    modules = trainable_modules(model, whole)
+    _check_shared(model, modules, whole, set() if is_sharded(model) else tied_tables(modules.values()))
+    for name, module in model.named_modules():
+        check_samples_apart(name, module)
+    for name, module in modules.items():
+        _check_layer(name, module)
+
+
+def _check_parameters(model: nn.Module) -> None:
+    """Check that hooks can follow the parameters: whole in every process or while a layer computes, and real."""
+    for name, module in model.named_modules():
+        if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
+            raise ParameterError("model", f"{name or 'model'}: {type(module).__name__}", _UNSHARDED)
+    if is_sharded(model):
+        check_shards(model)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.is_complex():
+            allowed = "without trainable complex parameters: hold real and imaginary parts as real ones"
+            raise ParameterError("model", f"{name}: {parameter.dtype}", allowed)
+
+
+def _check_shared(
+    model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str], tied: Collection[nn.Parameter]
+) -> None:
+    apart = {module for name, module in modules.items() if is_whole(name, module, whole)}
+    names, users = defaultdict(list), defaultdict(set)
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        if not is_renaming(module):  # its parts have the same parameters under other names
+            for name, parameter in module.named_parameters(recurse=False):
+                names[parameter].append(f"{prefix}.{name}" if prefix else name)
+                users[parameter].add(module_with(modules, prefix))
+    for parameter, shared in names.items():
+        inside_one = len(users[parameter]) == 1 and users[parameter] <= apart
+        # A module around the layer may hold the parameter too: BERT's head has the bias of its last layer.
+        layers = users[parameter] - {None}
+        by_layers = not layers & apart and (len(layers) == 1 or parameter in tied)
+        if parameter.requires_grad and len(shared) > 1 and not inside_one and not by_layers:
+            raise ParameterError("model", " = ".join(shared), _ONE_PLACE)
+
+
+def is_frozen_batch_norm(module: nn.Module) -> bool:
+    """Return whether nothing of the module is trained, and it has statistics for its evaluation mode."""
+    known = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
+    return known and not any(value.requires_grad for value in module.parameters())
+
+
+def check_samples_apart(name: str, module: nn.Module) -> None:
+    """Raise if what a layer does to one sample depends on the others, trained or not."""
+    kind = f"{name}: {type(module).__name__}"
+    if is_frozen_batch_norm(module) and not module.training:
+        return  # a fixed map: `Capture` sees to it that it stays one
+    kinds = (
+        "peft.tuners.prompt_tuning.model",
+        "peft.tuners.p_tuning.model",
+        "peft.tuners.multitask_prompt_tuning.model",
+    )
+    if type(module).__module__ in kinds and any(value.requires_grad for value in module.parameters()):
+        allowed = (
+            "without prompts of which one row is repeated for all samples, so that a sample's gradient is nowhere: "
+            "peft.PrefixTuningConfig, or units=Units(1, regime='alone'), which runs each row alone"
+        )
+        raise ParameterError("model", kind, allowed)
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        allowed = (
+            "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it; or "
+            "freeze it and call its eval()"
+        )
+        raise ParameterError("model", kind, allowed)
+    if getattr(module, "track_running_stats", False):
+        allowed = "without running statistics, which are not private: set track_running_stats=False"
+        raise ParameterError("model", kind, allowed)
+    if isinstance(module, nn.Embedding):
+        for option in ("max_norm", "scale_grad_by_freq", "sparse") if module.weight.requires_grad else ("max_norm",):
+            if getattr(module, option):
+                raise ParameterError("model", kind, f"without {option}, which depends on the batch")
+
+
+def _check_layer(name: str, module: nn.Module) -> None:
+    kind = f"{name}: {type(module).__name__}"
+    if any(isinstance(part, nn.EmbeddingBag) for part in module.modules()):
+        raise ParameterError("model", kind, "without EmbeddingBag, whose bags have no sample axis: freeze it")
+    if is_container(module):
+        raise ParameterError("model", kind, "a module with a forward pass around its parameters")
+
+
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless the optimizer moves the model's trainable parameters and no others."""
+    if isinstance(optimizer, DPOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
+        raise ParameterError("optimizer", type(optimizer).__name__, "a torch optimizer, not yet a private one")
+    moved = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    trained = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for parameter, name in trained.items():
+        if not any(parameter is other for other in moved):
+            allowed = f"given all trainable parameters, {name} too: add or freeze it"
+            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
+    for parameter in moved:
+        if parameter not in trained:
+            allowed = f"given parameters of this model only, not one of shape {tuple(parameter.shape)}"
+            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
+
+
+def changed_buffer(name: str) -> str:
+    """Explain the error if a forward pass changes a buffer, and its fix."""
+    todo = "a sample run alone must give what it gives in the batch: freeze it"
+    if name.endswith(("_u", "_v")) and ".parametrizations." in f".{name}":
+        todo = (
+            "spectral norm iterates once in each forward pass, and how many there are is private; call "
+            "layer.parametrizations.weight[0].eval() after model.train()"
+        )
+    return f"a forward pass changes buffer {name}, a state of many samples: {todo}"
