@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.composition import DeltaCurve
 from dprmt.accounting.composition._compose import Split, Window, composed, window
+from dprmt.accounting.composition._curve import DeltaCurve
 from dprmt.accounting.pairs import LossPMF
 
 MESH = 0.01

@@ -12,8 +12,9 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Level
 from dprmt.accounting.composition import _solve as _level
+from dprmt.accounting.composition._curve import DeltaAtEpsilon, EpsilonAtDelta
+from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.pairs import AtomicPair
 
 EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])

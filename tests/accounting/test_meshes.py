@@ -7,8 +7,9 @@ import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics._numbers import UnsoundLawError
-from dprmt.accounting.composition import EpsilonAtDelta, Level
 from dprmt.accounting.composition import _solve as _level
+from dprmt.accounting.composition._curve import EpsilonAtDelta
+from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.pairs import LossCells, from_above
 
 
