@@ -19,7 +19,7 @@ from dprmt.accounting.composition._compose import (
     window,
 )
 from dprmt.accounting.composition._curve import DeltaCurve
-from dprmt.accounting.pairs import LossPMF
+from dprmt.accounting.pairs._discretization import LossPMF
 
 MESH = 0.125
 
