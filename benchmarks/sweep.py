@@ -117,8 +117,9 @@ def chi2_nodes(probes: int) -> tuple[np.ndarray, np.ndarray]:
 
 def unsplit(question: Question) -> PrivacyBounds:
     """The coarsest bounds of the engine, all on one mesh."""
-    from dprmt.accounting.composition import EpsilonAtDelta, solve
     from dprmt.accounting.composition import _solve as _level
+    from dprmt.accounting.composition._curve import EpsilonAtDelta
+    from dprmt.accounting.composition._solve import solve
 
     keep = _level.best_split
     _level.best_split = lambda *arguments: None  # type: ignore[assignment]

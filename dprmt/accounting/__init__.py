@@ -45,12 +45,12 @@ from dprmt.accounting.mechanisms._sampling import Poisson as Poisson
 from dprmt.accounting.mechanisms._sampling import RandomAllocation as RandomAllocation
 from dprmt.accounting.mechanisms._sampling import Sampling as Sampling
 from dprmt.accounting.mechanisms._sampling import sampling_from_dict as sampling_from_dict
-from dprmt.accounting.pairs import AddRemove as AddRemove
-from dprmt.accounting.pairs import Group as Group
-from dprmt.accounting.pairs import Neighbours as Neighbours
-from dprmt.accounting.pairs import ReplaceOne as ReplaceOne
-from dprmt.accounting.pairs import ZeroOut as ZeroOut
-from dprmt.accounting.pairs import neighbours_from_dict as neighbours_from_dict
+from dprmt.accounting.pairs._steps import AddRemove as AddRemove
+from dprmt.accounting.pairs._steps import Group as Group
+from dprmt.accounting.pairs._steps import Neighbours as Neighbours
+from dprmt.accounting.pairs._steps import ReplaceOne as ReplaceOne
+from dprmt.accounting.pairs._steps import ZeroOut as ZeroOut
+from dprmt.accounting.pairs._steps import neighbours_from_dict as neighbours_from_dict
 from dprmt.accounting.questions._curves import PrivacyCurve as PrivacyCurve
 from dprmt.accounting.questions._trade_off import TradeOff as TradeOff
 

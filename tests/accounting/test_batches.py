@@ -26,7 +26,7 @@ from dprmt.accounting import (
     compose,
     sampling_from_dict,
 )
-from dprmt.accounting.pairs import StepPair
+from dprmt.accounting.pairs._pairs import StepPair
 from dprmt.statements import mechanism_from_dict
 
 GRID = np.linspace(-11.0, 13.0, 24_001)

@@ -19,19 +19,16 @@ from scipy.special import ndtr
 
 from dprmt.accounting import DPSGD, Poisson, gdp_epsilon, gdp_trade_off
 from dprmt.accounting.basics._bounds import Side
-from dprmt.accounting.composition import (
-    ComposedLoss,
-    Curve,
-    DeltaCurve,
-    loss_drift,
-)
 from dprmt.accounting.composition import _compose as _composition
-from dprmt.accounting.composition import (
-    _solve as _level,
-)
-from dprmt.accounting.composition._compose import best_tilt, composed, window
-from dprmt.accounting.composition._curve import OneStepCurve
-from dprmt.accounting.pairs import AllocationEpoch, LossCells, LossPMF, PublicPair, _discretization
+from dprmt.accounting.composition import _solve as _level
+from dprmt.accounting.composition._compose import ComposedLoss, best_tilt, composed, window
+from dprmt.accounting.composition._curve import Curve, DeltaCurve, OneStepCurve
+from dprmt.accounting.composition._solve import loss_drift
+from dprmt.accounting.pairs import _discretization
+from dprmt.accounting.pairs._allocation import AllocationEpoch
+from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs._pairs import LossCells
+from dprmt.accounting.pairs._public_pair import PublicPair
 
 EPS = float(np.finfo(np.float64).eps)
 SIGNS = pytest.mark.parametrize("sign", [-1.0, 1.0])

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting.composition import DeltaCurve, log_kappa
 from dprmt.accounting.composition._compose import (
     best_tilt,
     composed,
+    log_kappa,
     log_mgf,
     loss_deviation,
     window,
 )
-from dprmt.accounting.pairs import LossPMF
+from dprmt.accounting.composition._curve import DeltaCurve
+from dprmt.accounting.pairs._discretization import LossPMF
 
 MESH = 0.125
 

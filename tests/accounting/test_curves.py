@@ -13,7 +13,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, compose
 from dprmt.accounting.basics._bounds import PrivacyBounds
-from dprmt.accounting.composition import InconsistentBoundsError
+from dprmt.accounting.composition._solve import InconsistentBoundsError
 from dprmt.accounting.questions._step_counts import Brackets
 
 # ----------------------------------------------------------------------------------------- closed forms

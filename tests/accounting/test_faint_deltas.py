@@ -19,9 +19,10 @@ from dprmt.accounting import (
     ReplaceOne,
     compose,
 )
-from dprmt.accounting.composition import DeltaAtEpsilon, Level
+from dprmt.accounting.composition._curve import DeltaAtEpsilon
+from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.laws import RankOneLaw
-from dprmt.accounting.pairs import ClippingStep
+from dprmt.accounting.pairs._steps import ClippingStep
 
 from .oracles.inversion import chernoff, log_delta
 

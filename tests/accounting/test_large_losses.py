@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.composition import DeltaCurve
 from dprmt.accounting.composition._compose import Split, Window, composed, window
-from dprmt.accounting.pairs import LossPMF
+from dprmt.accounting.composition._curve import DeltaCurve
+from dprmt.accounting.pairs._discretization import LossPMF
 
 MESH = 0.01
 

@@ -12,9 +12,10 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Level
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.pairs import AtomicPair
+from dprmt.accounting.composition._curve import DeltaAtEpsilon, EpsilonAtDelta
+from dprmt.accounting.composition._solve import Level
+from dprmt.accounting.pairs._pairs import AtomicPair
 
 EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
 TAIL = 1e-11

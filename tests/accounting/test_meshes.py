@@ -7,9 +7,11 @@ import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics._numbers import UnsoundLawError
-from dprmt.accounting.composition import EpsilonAtDelta, Level
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.pairs import LossCells, from_above
+from dprmt.accounting.composition._curve import EpsilonAtDelta
+from dprmt.accounting.composition._solve import Level
+from dprmt.accounting.pairs._discretization import from_above
+from dprmt.accounting.pairs._pairs import LossCells
 
 
 def test_upper_laws_that_lose_mean_are_errors_of_ours() -> None:

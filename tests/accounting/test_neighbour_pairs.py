@@ -13,9 +13,10 @@ from scipy.stats import binom
 
 from dprmt.accounting import DPSGD, AddRemove, Hutchinson
 from dprmt.accounting.laws._laws import RankOneLaw
-from dprmt.accounting.pairs import ClippingStep, Group, LossCells, Neighbours, ReplaceOne, related
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
+from dprmt.accounting.pairs._pairs import LossCells
 from dprmt.accounting.pairs._secret_replacement import _with_masses_that_agree
+from dprmt.accounting.pairs._steps import ClippingStep, Group, Neighbours, ReplaceOne, related
 from dprmt.accounting.questions._by_curves import Lines, changed_at_once, lines_of
 
 Array = NDArray[np.float64]

@@ -24,7 +24,7 @@ from dprmt.accounting import (
     compose,
     neighbours_from_dict,
 )
-from dprmt.accounting.composition import Level
+from dprmt.accounting.composition._solve import Level
 
 Q = 2000 / 67349
 

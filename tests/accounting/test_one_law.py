@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from dprmt.accounting.composition._compose import composed, log_mgf, window
 from dprmt.accounting.composition._curve import OneStepCurve, discounted_suffix_sums
-from dprmt.accounting.pairs import LossPMF, PublicPair, keep_at_last
-from dprmt.accounting.pairs import from_above as dots_from_above
+from dprmt.accounting.pairs._discretization import LossPMF, keep_at_last
+from dprmt.accounting.pairs._discretization import from_above as dots_from_above
+from dprmt.accounting.pairs._public_pair import PublicPair
 
 MESH, STRIDE, CUT = 0.03, 7, 4
 

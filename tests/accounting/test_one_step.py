@@ -9,7 +9,7 @@ import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.composition._curve import OneStepCurve
-from dprmt.accounting.pairs import LossPMF
+from dprmt.accounting.pairs._discretization import LossPMF
 
 
 @pytest.mark.parametrize("side", ["upper", "lower"])

@@ -16,8 +16,8 @@ from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, FixedOrder, Hutchinson, ReplaceOne
 from dprmt.accounting.laws import RankOneLaw
-from dprmt.accounting.pairs import ClippingStep, related
 from dprmt.accounting.pairs import _public_replacement as opposite
+from dprmt.accounting.pairs._steps import ClippingStep, related
 
 Array = NDArray[np.float64]
 Q = 2000 / 67349

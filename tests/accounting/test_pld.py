@@ -14,7 +14,10 @@ from scipy.stats import norm
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.pairs import LossCells, LossPMF, PublicPair, _pairs, charged_cells
+from dprmt.accounting.pairs import _pairs
+from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs._pairs import LossCells, charged_cells
+from dprmt.accounting.pairs._public_pair import PublicPair
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import comb, ndtr
 
-from dprmt.accounting.pairs import ClippingStep
 from dprmt.accounting.pairs import _ratio_sum as _ratio_sum
 from dprmt.accounting.pairs._allocation import EpochPair
 from dprmt.accounting.pairs._ratio_sum import (
@@ -23,6 +22,7 @@ from dprmt.accounting.pairs._ratio_sum import (
     sum_from_above,
     sum_from_below,
 )
+from dprmt.accounting.pairs._steps import ClippingStep
 
 
 def put(strike, shift):

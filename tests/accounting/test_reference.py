@@ -14,7 +14,8 @@ from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.composition._loss_grid import discretize_step
-from dprmt.accounting.pairs import ClippingStep, facing
+from dprmt.accounting.pairs._pairs import facing
+from dprmt.accounting.pairs._steps import ClippingStep
 
 DIRECTIONS = ("remove", "add")
 Q = 2000 / 67349

@@ -11,9 +11,11 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition import DeltaCurve, EpsilonAtDelta, solve
 from dprmt.accounting.composition._compose import best_tilt, composed, window
-from dprmt.accounting.pairs import LossCells, from_below
+from dprmt.accounting.composition._curve import DeltaCurve, EpsilonAtDelta
+from dprmt.accounting.composition._solve import solve
+from dprmt.accounting.pairs._discretization import from_below
+from dprmt.accounting.pairs._pairs import LossCells
 
 
 def secret_add_delta(sigma: float, rate: float, probes: int, epsilon: float) -> float:

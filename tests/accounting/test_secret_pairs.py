@@ -7,8 +7,9 @@ import pytest
 from scipy.special import gammainc, ndtr
 
 from dprmt.accounting.laws._laws import EnvelopeLaw
-from dprmt.accounting.pairs import ClippingStep, SecretLowerPair, _pairs
-from dprmt.accounting.pairs._secret_pair import SecretUpperPair
+from dprmt.accounting.pairs import _pairs
+from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
+from dprmt.accounting.pairs._steps import ClippingStep
 
 SIGMA, TAIL = 2.0, 1e-9
 THRESHOLDS = np.concatenate([np.linspace(-8.0, 8.0, 33), np.geomspace(9.0, 300.0, 12)])

@@ -18,8 +18,15 @@ from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics._numbers import graded_indices
 from dprmt.accounting.composition._loss_grid import discretize_step
 from dprmt.accounting.laws import NormRatioBins
-from dprmt.accounting.pairs import PublicPair, TightPair, facing, from_above
-from dprmt.accounting.pairs._public_pair import inflection_shift, keep_the_envelope, majorant_excess
+from dprmt.accounting.pairs._discretization import from_above
+from dprmt.accounting.pairs._pairs import facing
+from dprmt.accounting.pairs._public_pair import (
+    PublicPair,
+    TightPair,
+    inflection_shift,
+    keep_the_envelope,
+    majorant_excess,
+)
 
 
 def hockey_stick(epsilon: float, x):

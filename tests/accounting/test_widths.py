@@ -11,9 +11,9 @@ import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics._bounds import PrivacyBounds, worst_of
-from dprmt.accounting.composition import EpsilonAtDelta, Level, interval
-from dprmt.accounting.composition._solve import _solve_at_level
-from dprmt.accounting.pairs import AtomicPair, Schedule
+from dprmt.accounting.composition._curve import EpsilonAtDelta
+from dprmt.accounting.composition._solve import Level, _solve_at_level, interval
+from dprmt.accounting.pairs._pairs import AtomicPair, Schedule
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair, inflection_shift
 
 TOLERANCE = 1e-3

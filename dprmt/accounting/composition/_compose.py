@@ -15,7 +15,8 @@ from scipy import fft
 from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._loss_grid import Laws
-from dprmt.accounting.pairs import LOG_NOTHING, LossPMF
+from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs._ratio_sum import LOG_NOTHING
 
 EPS = float(np.finfo(np.float64).eps)
 OUTSIDE = 1e-10

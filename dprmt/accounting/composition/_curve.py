@@ -11,7 +11,7 @@ import numpy as np
 from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import EPS, ComposedLoss, log_kappa
-from dprmt.accounting.pairs import LossPMF
+from dprmt.accounting.pairs._discretization import LossPMF
 
 LEAST_DELTA = 1e-290
 """Least δ that is resolved."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.basics._numbers import LARGEST_LOSS, graded_indices
-from dprmt.accounting.pairs import LossCells, LossPMF, StepPair, from_above, from_below, keep_at_last
+from dprmt.accounting.pairs._discretization import LossPMF, from_above, from_below, keep_at_last
+from dprmt.accounting.pairs._pairs import LossCells, StepPair
 
 _MOST = 0.1  # P-mass of a cell, from which on its mean is a node from below
 

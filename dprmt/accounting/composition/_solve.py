@@ -35,16 +35,10 @@ from dprmt.accounting.composition._curve import (
     one_step_scale,
 )
 from dprmt.accounting.composition._loss_grid import Laws, discretize_step, laws_of_steps, resolved_range
-from dprmt.accounting.pairs import (
-    LossPMF,
-    Schedule,
-    Step,
-    StepPair,
-    cut_above,
-    ends_stay_apart,
-    facing,
-    gaussians_as_one,
-)
+from dprmt.accounting.pairs._discretization import LossPMF, cut_above
+from dprmt.accounting.pairs._pairs import Schedule, Step, StepPair, facing
+from dprmt.accounting.pairs._renyi import ends_stay_apart
+from dprmt.accounting.pairs._steps import gaussians_as_one
 
 Pairs = Sequence[tuple[StepPair, int]]
 

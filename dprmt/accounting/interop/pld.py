@@ -12,7 +12,10 @@ from scipy.signal import lfilter
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics._numbers import Array, graded_indices
-from dprmt.accounting.pairs import AllocationEpoch, AnyStep, LossPMF, charged_cells, from_above
+from dprmt.accounting.pairs._allocation import AllocationEpoch
+from dprmt.accounting.pairs._discretization import LossPMF, from_above
+from dprmt.accounting.pairs._pairs import charged_cells
+from dprmt.accounting.pairs._steps import AnyStep
 
 _MOST_POINTS = 2**21
 _BULK = 1.0  # beyond this loss the exact curve is taken at wider and wider steps, and interpolated from above

@@ -17,7 +17,9 @@ from dprmt.accounting.basics._numbers import LARGEST_EPSILON, Array
 from dprmt.accounting.composition._curve import LEAST_DELTA, DeltaAtEpsilon, EpsilonAtDelta, Question
 from dprmt.accounting.composition._solve import interval, solve
 from dprmt.accounting.mechanisms._releases import Disclosure, Release, round_down_exact, round_up_exact
-from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut, renyi_as_one
+from dprmt.accounting.pairs._pairs import Schedule, Step
+from dprmt.accounting.pairs._renyi import renyi_as_one
+from dprmt.accounting.pairs._steps import Neighbours, ZeroOut
 from dprmt.accounting.questions._by_curves import bounds_by_curves, deltas_by_curves
 from dprmt.accounting.questions._curves import (
     Counts,

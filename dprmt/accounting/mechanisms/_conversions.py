@@ -18,7 +18,9 @@ from dprmt.accounting.mechanisms._releases import (
     Release,
     ReleaseStep,
 )
-from dprmt.accounting.pairs import NOTHING, PublicPair, RenyiStep, Step
+from dprmt.accounting.pairs._pairs import Step
+from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs._renyi import NOTHING, RenyiStep
 
 
 @dataclass(frozen=True, repr=False)

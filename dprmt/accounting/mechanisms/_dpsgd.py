@@ -19,7 +19,8 @@ from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._composition import BOTH, Composition, Questions
 from dprmt.accounting.mechanisms._releases import GaussianRelease
 from dprmt.accounting.mechanisms._sampling import Sampling, checked_sampling
-from dprmt.accounting.pairs import AllocationEpoch, AnyStep, Neighbours, ZeroOut, checked_neighbours
+from dprmt.accounting.pairs._allocation import AllocationEpoch
+from dprmt.accounting.pairs._steps import AnyStep, Neighbours, ZeroOut, checked_neighbours
 from dprmt.accounting.questions._curves import PrivacyCurve, joined
 from dprmt.accounting.questions._step_counts import Brackets, by_blocks
 

@@ -166,8 +166,9 @@ class TightPair:
 
 
 def largest_excess(pair: PublicPair, highest: float) -> float:
-    """Bound E(ĥ_ε - h_ε)(X) from above for all ε up to ``highest``: at the left end of intervals, and inside (T6)."""
-    epsilon = np.concatenate([np.linspace(0.0, 20.0, 801), np.geomspace(20.0, max(highest, 21.0), 801)[1:]])
+    """Bound E(ĥ_ε - h_ε)(X) from above for all ε up to the one of the loss ``highest``, and up to 10⁴ (T6)."""
+    ratio = float(log_shift_ratio(np.array([highest]), pair.sample_rate)[0])
+    epsilon = np.concatenate([np.linspace(0.0, 20.0, 801), np.geomspace(20.0, max(ratio, 1e4), 801)[1:]])
     at = inflection_shift(epsilon)
     slope = at**3 / 2 * _density(_offset(epsilon, at))
     shift, mass = np.append(pair.shift, np.inf), np.append(pair.mass, pair.infinite)

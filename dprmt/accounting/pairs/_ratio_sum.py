@@ -388,12 +388,11 @@ def _parts(
         if number == 0:
             parts.append(SumLaw(small_sum.ratio, small_sum.mass, outside, outside))
             continue
-        ways = float(comb(copies, number)) * outside
         law = _convolved(_thinned(small_sum, 400, above), several, above, 2000)
         mass, moment = float(several.mass.sum()), float(several.mass @ several.ratio)
-        parts.append(
-            SumLaw(law.ratio, float(comb(copies, number)) * law.mass, ways * (mass + moment / copies), ways * mass)
-        )
+        ways = float(comb(copies, number))
+        lost = ways * outside * (mass + moment / copies)
+        parts.append(SumLaw(law.ratio, ways * law.mass, lost, ways * outside * mass))
     return parts
 
 

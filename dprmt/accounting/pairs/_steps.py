@@ -249,14 +249,14 @@ class ClippingStep:
             return pair
         one, high = pair.rank_one, pair.loss_range(tail)[1]
         slack = slack_of_excess(largest_excess(one, high), self.sample_rate, one.total_variation())
-        return replace(one, slack=slack + tail)  # beyond, δ is at most ``tail`` more than at ``high``
+        return replace(one, slack=min(slack + tail, 1.0))  # beyond ``high`` δ is at most ``tail``, and what is charged
 
     def _spread(self, law: NormRatioBins) -> PublicPair:
         x, mass = law.spread(self.convex_from)
         return PublicPair(self._shift(x), mass, self.sample_rate, law.below)
 
     def dominating(self, pair: PublicPair, tail: float) -> StepPair:
-        """Compute the spread rank-one law: (M2), or (T5) with a crude η where that is negligible."""
+        """Compute the spread rank-one law: (M1), or (T5) with a crude η where that is negligible."""
         eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
         slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
         if slack <= tail:

@@ -16,7 +16,8 @@ from dprmt.accounting.basics._bounds import Direction, PrivacyBounds
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._curve import DeltaAtEpsilon, EpsilonAtDelta, OneStepCurve, Question
 from dprmt.accounting.composition._solve import MOST_WORK, Level, interval, least_resolved, solve
-from dprmt.accounting.pairs import Neighbours, Schedule, Step
+from dprmt.accounting.pairs._pairs import Schedule, Step
+from dprmt.accounting.pairs._steps import Neighbours
 
 _POINTS, _DENSE = 401, 1000.0  # nearly equidistant up to so large an ε, then in a geometric sequence
 _LOSSES, _LEVEL = 8, -0.5  # composed for a curve, and how finely

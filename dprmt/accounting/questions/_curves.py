@@ -16,7 +16,8 @@ from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side, curv
 from dprmt.accounting.basics._numbers import LARGEST_EPSILON, Array
 from dprmt.accounting.composition._curve import LEAST_DELTA, DeltaAtEpsilon, Question
 from dprmt.accounting.composition._solve import Level, intersection, interval, levels, sized
-from dprmt.accounting.pairs import Schedule, ends_stay_apart
+from dprmt.accounting.pairs._pairs import Schedule
+from dprmt.accounting.pairs._renyi import ends_stay_apart
 
 _SIDES: tuple[Side, Side] = ("upper", "lower")
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own

@@ -14,7 +14,9 @@ from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import best_tilt, composed, log_kappa, window
 from dprmt.accounting.composition._curve import DeltaCurve, EpsilonAtDelta
 from dprmt.accounting.composition._solve import InconsistentBoundsError, levels, loss_drift, step_laws
-from dprmt.accounting.pairs import LossPMF, Step, ends_stay_apart
+from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs._pairs import Step
+from dprmt.accounting.pairs._renyi import ends_stay_apart
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
 _MOST_POINTS = 2**20  # points of an inverse transform for single numbers of steps

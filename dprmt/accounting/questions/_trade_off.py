@@ -13,7 +13,8 @@ from dprmt.accounting.basics._bounds import Direction, band_html, band_text
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import ComposedLoss
 from dprmt.accounting.composition._solve import Level
-from dprmt.accounting.pairs import Neighbours, Schedule
+from dprmt.accounting.pairs._pairs import Schedule
+from dprmt.accounting.pairs._steps import Neighbours
 from dprmt.accounting.questions._by_curves import lines_by_curves
 
 _LEVEL = 0.5  # refinement of the discretization
