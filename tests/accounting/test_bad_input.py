@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,13 +12,23 @@ import pytest
 from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
+    AddRemove,
+    CyclicPoisson,
+    FixedSize,
     GaussianRelease,
+    Group,
     Hutchinson,
+    HutchPlusPlus,
+    LaplaceRelease,
+    Poisson,
     RandomAllocation,
     clt_mu,
     compose,
     gdp_epsilon,
     gdp_trade_off,
+    neighbours_from_dict,
+    norms_from_dict,
+    sampling_from_dict,
 )
 
 BAD = {
@@ -53,7 +64,7 @@ def test_epsilon(epsilon: Any) -> None:
 
 @pytest.mark.parametrize("steps", [-1, 10**18, 1.5, 10.0, "10", True, None, math.nan])
 def test_steps(steps: Any) -> None:
-    with pytest.raises(ParameterError, match=r"steps must be an integer in \[1, 1000000000\], got"):
+    with pytest.raises(ParameterError, match=r"steps must be an integer in \[0, 1000000000\], got"):
         DPSGD(1.0, 0.1).epsilon(steps=steps, delta=1e-5)
 
 
@@ -104,3 +115,73 @@ def test_gaussian_approximation() -> None:
         gdp_epsilon(-1.0, 1e-5)
     with pytest.raises(ParameterError, match="steps"):
         clt_mu(1.0, 0.1, 0)
+
+
+CASES: list[tuple[str, Callable[[], object]]] = [
+    (r"^probes must be an integer in \[2, 100000\], got 1", lambda: Hutchinson(1, secret=False)),
+    ("^rank must be an integer >= 1, got 0", lambda: Hutchinson(8, secret=False, rank=0)),
+    ("^secret must be True or False, got 'no'", lambda: Hutchinson(8, secret="no")),
+    (
+        "^analysis must be one of 'tight', 'envelope', got 'loose'",
+        lambda: Hutchinson(8, secret=False, analysis="loose"),
+    ),
+    (r"^sketch must be an integer in \[3, 10000\], got 2", lambda: HutchPlusPlus(8, 2, secret=False)),
+    ("^power_iteration must be True or False, got 1", lambda: HutchPlusPlus(8, 3, power_iteration=1, secret=False)),
+    (r"^rate must be a finite number in \[1e-09, 1\], got 0.0", lambda: Poisson(0.0)),
+    (r"^steps_per_epoch must be an integer in \[1, 10000000\], got 0", lambda: RandomAllocation(0)),
+    (r"^participations must be an integer in \[1, 3\], got 4", lambda: RandomAllocation(3, 4)),
+    (r"^sampling must be Poisson\(rate\) with a rate in \[1e-9, 1\].*, got 1.5", lambda: DPSGD(1.0, 1.5)),
+    (
+        r"^sampling must be Poisson.*, got Hutchinson\(8, secret=False\)",
+        lambda: DPSGD(1.0, Hutchinson(8, secret=False)),
+    ),
+    (r"^norms must be ExactNorms\(\), Hutchinson\(probes, secret=…\) or .*, got 32", lambda: DPSGD(1.0, 0.03, 32)),
+    ("^noise_multiplier must be .*, got 0.0", lambda: DPSGD(0.0, 0.1)),
+    ("^norms.kind must be one of 'exact', 'hutchinson', 'hutch", lambda: norms_from_dict({"kind": "sketchy"})),
+    ("^norms.probes must be left out .*, got 3", lambda: norms_from_dict({"kind": "exact", "probes": 3})),
+    ("^norms.sketch must be given if norms is 'hut", lambda: norms_from_dict({"kind": "hutch++", "probes": 3})),
+    ("^sampling.rate must be given if sampling is 'poisson'", lambda: sampling_from_dict({"kind": "poisson"})),
+    ("steps must be an integer", lambda: DPSGD(1.0, 0.1).epsilon(steps=[], delta=1e-5)),
+    ("steps must be an integer", lambda: DPSGD(1.0, 0.1).epsilon(steps=[1.5], delta=1e-5)),
+    (r"steps must be an integer in \[1, 1000000000\]", lambda: DPSGD(1.0, 0.1).epsilon(steps=[0, 3], delta=1e-5)),
+    ("steps must be an integer", lambda: DPSGD(1.0, 0.1).epsilon(steps=[[1]], delta=1e-5)),
+    ("epochs must be left out", lambda: DPSGD(1.0, 0.1).epsilon(epochs=[1], delta=1e-5)),
+    (
+        "steps must be whole epochs of random allocation.* got 15",
+        lambda: DPSGD(1.0, RandomAllocation(10)).epsilon(steps=[10, 15], delta=1e-5),
+    ),
+    ("epochs must be left out", lambda: DPSGD(1.0, RandomAllocation(10)).epsilon(steps=[10], delta=1e-5, epochs=[1])),
+    ("epsilon must be", lambda: DPSGD(1.0, 0.1).delta(steps=3, epsilon=[-1.0])),
+    ("epsilon must be", lambda: DPSGD(1.0, 0.1).delta(steps=3, epsilon=[])),
+    ("steps must be", lambda: DPSGD(1.0, 0.1).delta(steps=[3], epsilon=1.0)),
+    ("tolerance must be", lambda: DPSGD(1.0, 0.1).epsilon(steps=[3], delta=1e-5, tolerance=2.0)),
+    (r"size .* \[1, 1000\]", lambda: Group(0)),
+    ("size", lambda: Group(2.5)),
+    ("of", lambda: Group(2, Group(2))),
+    ("neighbours", lambda: DPSGD(1.0, 0.1, neighbours="replace")),
+    ("neighbours.kind", lambda: neighbours_from_dict({"kind": "cousin"})),
+    ("beside must be a sequence of GaussianRelease", lambda: DPSGD(1.0, 0.1, beside=[LaplaceRelease(1.0)])),
+    ("norms must be ExactNorms", lambda: DPSGD(1.0, 0.1, Hutchinson(8, secret=True), beside=[GaussianRelease(1.0)])),
+    ("given together", lambda: Poisson(0.1, at_most=3)),
+    (r"at_most must be an integer in \[1, 10\]", lambda: Poisson(0.1, 11, 10)),
+    ("norms must be ExactNorms", lambda: DPSGD(1.0, Poisson(0.1, 3, 10), Hutchinson(8, secret=True))),
+    ("of one sample", lambda: DPSGD(1.0, Poisson(0.1, 3, 10), neighbours=Group(2))),
+    ("of one sample", lambda: DPSGD(1.0, CyclicPoisson(0.1, 3), neighbours=Group(2))),
+    (r"rate must be a finite number in \[1e-09, 0.333333", lambda: CyclicPoisson(0.5, 3)),
+    (r"batch_size must be an integer in \[1, 10\], got 11", lambda: FixedSize(11, 10)),
+    ("norms must be ExactNorms", lambda: DPSGD(1.0, FixedSize(100, 1000), Hutchinson(8, secret=True))),
+    (
+        r"neighbours must be ZeroOut\(\) or ReplaceOne\(\)",
+        lambda: DPSGD(1.0, FixedSize(100, 1000), neighbours=AddRemove()),
+    ),
+    (
+        "epochs must be left out of fixed-size sampling",
+        lambda: DPSGD(1.0, FixedSize(100, 1000)).epsilon(epochs=3, delta=1e-5),
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), CASES)
+def test_what_is_no_value_is_named(message: str, call: Callable[[], object]) -> None:
+    with pytest.raises(ParameterError, match=message):
+        call()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     AddRemove,
@@ -19,7 +17,6 @@ from dprmt.accounting import (
     GaussianRelease,
     Group,
     Hutchinson,
-    LaplaceRelease,
     Neighbours,
     Poisson,
     RandomAllocation,
@@ -214,24 +211,3 @@ def test_values_come_back_from_their_records(mechanism: DPSGD) -> None:
         sufficient = calibrate(mechanism, steps=10, target_epsilon=3.0, delta=1e-5)
         assert sufficient.beside == mechanism.beside
         assert sufficient.epsilon(steps=10, delta=1e-5).upper <= 3.0
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DPSGD(1.0, 0.1, beside=[LaplaceRelease(1.0)]), "beside must be a sequence of GaussianRelease"),  # type: ignore[list-item]
-        (
-            lambda: DPSGD(1.0, 0.1, Hutchinson(8, secret=True), beside=[GaussianRelease(1.0)]),
-            "norms must be ExactNorms",
-        ),
-        (lambda: Poisson(0.1, at_most=3), "given together"),
-        (lambda: Poisson(0.1, 11, 10), r"at_most must be an integer in \[1, 10\]"),
-        (lambda: DPSGD(1.0, Poisson(0.1, 3, 10), Hutchinson(8, secret=True)), "norms must be ExactNorms"),
-        (lambda: DPSGD(1.0, Poisson(0.1, 3, 10), neighbours=Group(2)), "of one sample"),
-        (lambda: DPSGD(1.0, CyclicPoisson(0.1, 3), neighbours=Group(2)), "of one sample"),
-        (lambda: CyclicPoisson(0.5, 3), r"rate must be a finite number in \[1e-09, 0.333333"),
-    ],
-)
-def test_what_has_no_analysis_raises_an_error(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        make()

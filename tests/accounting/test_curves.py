@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, compose
-from dprmt.accounting.basics import PrivacyBounds
+from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.composition import InconsistentBoundsError
 from dprmt.accounting.questions._step_counts import Brackets
 
@@ -132,33 +131,6 @@ def test_what_blocks_leave_is_asked_one_by_one_and_sparsely():
 
 
 # -------------------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[], delta=1e-5), "steps must be an integer"),
-        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[1.5], delta=1e-5), "steps must be an integer"),
-        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[0, 3], delta=1e-5), r"steps must be an integer in \[1, 1000000000\]"),
-        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[[1]], delta=1e-5), "steps must be an integer"),
-        (lambda: DPSGD(1.0, 0.1).epsilon(epochs=[1], delta=1e-5), "epochs must be left out"),
-        (
-            lambda: ALLOCATED.epsilon(steps=[10, 15], delta=1e-5),
-            "steps must be whole epochs of random allocation.* got 15",
-        ),
-        (lambda: ALLOCATED.epsilon(steps=[10], delta=1e-5, epochs=[1]), "epochs must be left out"),
-        (lambda: DPSGD(1.0, 0.1).delta(steps=3, epsilon=[-1.0]), "epsilon must be"),
-        (lambda: DPSGD(1.0, 0.1).delta(steps=3, epsilon=[]), "epsilon must be"),
-        (lambda: DPSGD(1.0, 0.1).delta(steps=[3], epsilon=1.0), "steps must be"),
-        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[3], delta=1e-5, tolerance=2.0), "tolerance must be"),
-    ],
-)
-def test_bad_input_is_one_sentence(call, message):
-    with pytest.raises(ParameterError, match=message):
-        call()
-
-
-ALLOCATED = DPSGD(1.0, RandomAllocation(10))
 
 
 def test_a_curve_is_zero_only_where_all_steps_together_can_be() -> None:

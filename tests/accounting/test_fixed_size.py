@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
-    AddRemove,
     FixedSize,
-    Hutchinson,
     ReplaceOne,
     ZeroOut,
 )
@@ -159,17 +155,3 @@ def test_no_rounding_puts_mass_beyond_the_largest_loss(delta: float) -> None:
     most = -float(member.loss(np.linspace(0.0, 2.0, 100_001)).min())
     added = DPSGD(1.0, BATCHES).run(steps=STEPS).epsilon_by_direction(delta)["add"]
     assert added.lower <= STEPS * most * (1.0 + 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FixedSize(11, 10), r"batch_size must be an integer in \[1, 10\], got 11"),
-        (lambda: DPSGD(1.0, BATCHES, Hutchinson(8, secret=True)), "norms must be ExactNorms"),
-        (lambda: DPSGD(1.0, BATCHES, neighbours=AddRemove()), r"neighbours must be ZeroOut\(\) or ReplaceOne\(\)"),
-        (lambda: DPSGD(1.0, BATCHES).epsilon(epochs=3, delta=1e-5), "epochs must be left out of fixed-size sampling"),
-    ],
-)
-def test_what_has_no_analysis_raises_an_error(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        make()

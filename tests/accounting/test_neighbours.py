@@ -144,18 +144,3 @@ def test_relations_are_values(value: Any) -> None:
     assert neighbours_from_dict(value.as_dict()) == value
     assert hash(value) == hash(replace(value))
     assert "one" in str(value)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Group(0), r"size .* \[1, 1000\]"),
-        (lambda: Group(2.5), "size"),  # type: ignore[arg-type]
-        (lambda: Group(2, Group(2)), "of"),  # type: ignore[arg-type]
-        (lambda: DPSGD(1.0, 0.1, neighbours="replace"), "neighbours"),  # type: ignore[arg-type]
-        (lambda: neighbours_from_dict({"kind": "cousin"}), "neighbours.kind"),
-    ],
-)
-def test_bad_input_is_named(make: Any, message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        make()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -69,32 +66,3 @@ def test_a_calibrated_run_meets_its_target_and_no_smaller_noise_would(name: str)
     assert less.epsilon(steps=STEPS, delta=DELTA).lower > 3.0 * 0.999
     held = calibrate(run, steps=STEPS, target_advantage=0.2)
     assert 0.2 * 0.99 <= held.advantage(steps=STEPS).lower <= held.advantage(steps=STEPS).upper <= 0.2
-
-
-@EACH
-def test_dp_accounting_composes_the_same_pairs(name: str) -> None:
-    """Pessimistic there: never below our lower end, and near our upper one."""
-    pytest.importorskip("dp_accounting")
-    run = MECHANISMS[name]
-    bounds = run.epsilon_by_direction(steps=STEPS, delta=DELTA)
-    worst = max(bounds.values(), key=lambda one: one.upper)
-    composed = run.to_pld(1e-3).self_compose(STEPS).get_epsilon_for_delta(DELTA)
-    assert worst.lower <= composed <= worst.upper * 1.02
-    assert run.to_pld(1e-3).get_delta_for_epsilon(1.0) >= run.delta(steps=1, epsilon=1.0).lower
-
-
-@pytest.mark.filterwarnings("ignore:Assuming that true epsilon <:UserWarning")
-@EACH
-@pytest.mark.parametrize("direction", ["remove", "add"])
-def test_prv_accountant_composes_the_same_pairs(name: str, direction: Any) -> None:
-    prv_accountant = pytest.importorskip("prv_accountant")
-    run = MECHANISMS[name]
-    variable = run.to_prv(direction)
-    accountant = prv_accountant.PRVAccountant(
-        variable, eps_error=0.05, delta_error=DELTA * 1e-4, max_self_compositions=STEPS, eps_max=12.0
-    )
-    low, _, high = accountant.compute_epsilon(DELTA, [STEPS])
-    bounds = run.epsilon_by_direction(steps=STEPS, delta=DELTA)[direction]
-    assert low - 1e-3 <= bounds.upper
-    assert bounds.lower <= high
-    assert math.isfinite(high)

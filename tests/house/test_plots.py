@@ -181,15 +181,12 @@ REFUSED: list[tuple[str, Callable[..., Axes], tuple[object, ...], dict[str, obje
     ("improvement", plots.plot_layer_improvement, ({"a": ([1.0], [3.0])},), {}),
     ("kappa", plots.plot_layer_improvement, ({"a": ([1.0], [0.1])},), {"kappa": -1.0}),
     ("", plots.plot_measured_spikes, ({(8, 64): ([1.0, 2.0], [1.0])},), {}),
-    ("", plots.plot_prediction_errors, ({(8, 64): ([1.0], [np.nan])},), {}),
     ("", plots.plot_measured_overlaps, ({},), {}),
     ("", plots.plot_measured_overlaps, ({(8, 64): ([1.0], [1.2], [0.1])},), {}),
     ("", plots.plot_improvement_over_steps, ([1], {"a": [3.0]}), {}),
     ("", plots.plot_norm_ratios, ([1.0], [1.5]), {"predicted": [1.0], "envelope": [1.0], "band": 0.1}),
     ("", plots.plot_norm_ratios, ([1.0], [0.5]), {"predicted": [1.0], "envelope": [1.0], "band": -0.1}),
-    ("", plots.plot_objective_change, ([1], [np.nan], [0], [0]), {}),
     ("", plots.plot_signal_shares, ({},), {}),
-    ("", plots.plot_rate_advice, ([1], [-1], [0], [1]), {}),
 ]
 
 

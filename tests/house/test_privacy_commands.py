@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from dprmt.accounting import (
     compose,
     largest_steps,
 )
-from dprmt.cli import build_parser, main
+from dprmt.cli import main
 from dprmt.cli._run import composition_of, document_of
 
 BATCHES = "--sample-rate 0.02 --steps 50"
@@ -188,15 +187,6 @@ def test_a_delta_above_one_over_n_is_noted(capsys: pytest.CaptureFixture[str]) -
     json.loads(out)
     assert main([*words, "1e-3"]) == 0
     assert capsys.readouterr().err == ""
-
-
-def test_every_command_that_takes_probes_takes_a_sketch() -> None:
-    """By walking the parser: epsilon, noise, delta and tradeoff, and whatever comes after them."""
-    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
-    flags = {name: set(command._option_string_actions) for name, command in commands.choices.items()}
-    with_probes = {name for name, known in flags.items() if "--probes" in known}
-    assert with_probes >= {"epsilon", "noise", "delta", "tradeoff"}
-    assert all({"--sketch", "--power-iteration"} <= flags[name] for name in with_probes)
 
 
 # --- phases, budgets, targets ---------------------------------------------------------------------------------------

@@ -115,24 +115,6 @@ def test_lanczos_does_not_miss_a_vector_that_its_start_lacks(library):
     assert pairs is None or float(pairs[0][-1]) == pytest.approx(1.7)
 
 
-@pytest.mark.parametrize("shape", [(200, 200), (256, 1024), (400, 500)], ids=str)
-@pytest.mark.parametrize("signal", [0.0, 1.5])
-def test_lanczos_finds_its_proof_on_noise(shape, signal):
-    """On the spectra it is meant for, the run succeeds; no full decomposition is needed."""
-    rng = np.random.default_rng(9)
-    edge = math.sqrt(shape[0]) + math.sqrt(shape[1])
-    y = rng.standard_normal(shape) / edge + signal * np.outer(*(rotation(rng, side, 1) for side in shape))
-    assert lanczos(y @ y.T, 1.0, 1e-11) is not None
-
-
-def test_lanczos_gives_up_on_too_many_spikes_and_the_full_decomposition_takes_over():
-    rng = np.random.default_rng(6)
-    values = np.concatenate([rng.uniform(2, 3, 150), rng.uniform(0, 0.9, 60)])
-    assert lanczos(with_eigenvalues(rng, values**2), 1.0, 1e-11) is None
-    matrix = with_singular_values(rng, values, 220)
-    assert_same_spectrum(matrix, leading_spectrum(matrix[None], np.array([1.0]), "lanczos"), 1.0, 1e-10)
-
-
 @pytest.mark.parametrize("matrix", [np.zeros((200, 200)), np.eye(200), np.diag(np.eye(200)[0])], ids=["0", "I", "e"])
 def test_lanczos_survives_an_exhausted_krylov_space(matrix):
     """With few distinct eigenvalues the space is exhausted after a step or two."""
@@ -314,18 +296,6 @@ def test_stack_with_different_edges_and_ranges_is_padded():
         for top, scale, values in zip(tops, scales, spectrum.values, strict=True):
             np.testing.assert_allclose(values[: len(top)], scale * np.array(top), rtol=3e-3)
             assert (values[len(top) :] <= scale).all()
-
-
-def test_auto_goes_by_the_shorter_side(monkeypatch):
-    used = []
-    for name in ("_from_products", "_from_lanczos"):
-        original = getattr(_backends, name)
-        monkeypatch.setattr(_backends, name, lambda *a, f=original, n=name, **k: used.append(n) or f(*a, **k))
-    monkeypatch.setattr(_backends, "PRODUCT_FREE", 200)
-    monkeypatch.setattr(_backends, "leading_pairs", lambda *_: used.append("leading_pairs"))
-    for rows in (_backends.GRAM_LIMIT, _backends.GRAM_LIMIT + 1, 200):
-        leading_spectrum(np.ones((1, rows, 2 * rows)) / rows, np.array([10.0]))
-    assert used == ["_from_products", "_from_lanczos", "_from_lanczos", "leading_pairs"]
 
 
 @pytest.mark.parametrize("size", [255, 257, 300])

@@ -11,7 +11,6 @@ import re
 import tracemalloc
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -287,22 +286,6 @@ def test_columns_are_what_they_are_called() -> None:
     assert (row["shape"], row["kind"], row["spikes"], row["verdict"]) == ("40 × 60", "matrix", 1, "noise of this σ")
     assert row["estimated_sigma"] == pytest.approx(1.0, rel=0.05)
     assert 0.01 < row["fit_p_value"] <= 1
-
-
-def test_one_picture_of_all_matrices(tmp_path: Path) -> None:
-    mpl.use("Agg")
-    arrays = {"noise": RNG.standard_normal((30, 50)), "signal": RNG.standard_normal((20, 90)) + 2.0}
-    np.savez(tmp_path / "x.npz", **arrays)
-    found = spectra_of(arrays, sigma=1.0)
-    axes = found.plot()
-    drawn = {line.get_label(): line.get_xdata() for line in axes.lines}
-    np.testing.assert_allclose(drawn["values above the gate"], [found["signal"].top_over_edge])
-    np.testing.assert_allclose(drawn["edge by the estimated σ"], [found[name].fit.sigma for name in found])
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["noise", "signal"]
-    mpl.pyplot.close("all")
-    picture = tmp_path / "all.png"
-    assert main(["spectrum", str(tmp_path / "x.npz"), "--sigma", "1", "--plot-all", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def noise_with(signals: list[float], shape: tuple[int, int], dtype: type = np.float32) -> np.ndarray:

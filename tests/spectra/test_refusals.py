@@ -25,11 +25,6 @@ def adam(**changes: Any) -> Any:
     return spectra.adam_improvement_bound(**(given | changes))
 
 
-def products(**changes: Any) -> Any:
-    given = {"noisy": ONES, "update": ONES, "following": ONES, "sigma": 1.0, "response": 0.1}
-    return spectra.update_products(**(given | changes))
-
-
 def layers(of: Any = LAYERS, **options: Any) -> Any:
     return denoise_layers(of, **({"sigma": 1.0} | options))
 
@@ -108,15 +103,6 @@ CASES: list[Case] = [
         ("backend must be one of", (), {"backend": "qr"}),
     ),
     *cases(
-        spectra.displacement_spectrum,
-        ("displacement must be", (np.ones((2, 3, 4)), 1.0), {}),
-        ("sigma must be", (np.ones((2, 3)), -1.0), {}),
-        ("displacement must be", (np.full((2, 3), NAN),), {}),
-    ),
-    ("signal must be", spectra.steps_until_visible, (0.0, (2, 3), 1.0), {}),
-    ("state must be", spectra.DisplacementNoise, ((1.0, 2.0),), {}),
-    ("rate must be", spectra.DisplacementNoise().add, (-1.0, 1.0), {}),
-    *cases(
         MarchenkoPastur,
         *((r"^sigma must be a finite number > 0", (SHAPE, sigma), {}) for sigma in (0.0, -1.0, NAN, INF)),
         ("^shape must be a pair", ((16, 0), 1.0), {}),
@@ -156,8 +142,6 @@ CASES: list[Case] = [
     ("squared_norms", spectra.signal_energy_over_steps, (-1.0, 3, 2), {}),
     ("dimension", spectra.signal_energy_over_steps, (1.0, 0, 2), {}),
     ("steps", spectra.signal_energy_over_steps, (1.0, 3, 0), {}),
-    ("second", spectra.layer_products, (PAIR, ONES), {}),
-    ("second", spectra.layer_products, ({"a": PAIR}, {"b": PAIR}), {}),
     *cases(
         TopSingularValue,
         ("^shape must be a pair whose shorter side is <= 1024", ((1025, 3000),), {}),
@@ -191,15 +175,6 @@ CASES: list[Case] = [
     *(("^p must be a finite number in", TracyWidom().isf, (p,), {}) for p in (0.0, 1.0, NAN)),
     ("^s must be a finite number", TracyWidom().cdf, (INF,), {}),
     ("^s must be a finite number", TracyWidom().sf, (INF,), {}),
-    *cases(
-        products,
-        ("sigma", (), {"sigma": 0.0}),
-        ("response", (), {"response": np.ones(5)}),
-        ("response", (), {"response": {"a": ONES}}),
-        ("response", (), {"response": NAN}),
-        ("second", (), {"update": np.ones(4)}),
-        ("following_sigma", (), {"following_sigma": -1.0}),
-    ),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping import plan_private
@@ -48,9 +48,7 @@ def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
     net, estimator = nn.Linear(6, 5).double(), SignProbes()
     plain, x = copy.deepcopy(net), torch.randn(4, 3, 6, dtype=torch.float64)
     assert isinstance(estimator, NormEstimator)
-    private = make_private(
-        net, torch.optim.SGD(net.parameters(), lr=1.0), norms=estimator, noise_multiplier=0.0, tokens=3, **COMMON
-    )
+    private = private_sgd(net, norms=estimator, tokens=3, **COMMON)
     private.accumulate(private.model(x).square().sum((1, 2)), samples=range(4), step=2)
     private.step()
     expected, signs = torch.zeros_like(net.weight), estimator.signs(5, "model", 2) / 3**0.5
@@ -64,9 +62,7 @@ def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
 def test_a_layer_in_float64_leaves_the_others_their_rounding_margin() -> None:
     def margin(first: torch.dtype, second: torch.dtype) -> float:
         net = nn.Sequential(nn.Linear(6, 5).to(first), nn.Linear(5, 4).to(second))
-        step = make_private(
-            net, torch.optim.SGD(net.parameters(), lr=1.0), norms="exact", noise_multiplier=0.0, tokens=3, **COMMON
-        )
+        step = private_sgd(net, norms="exact", tokens=3, **COMMON)
         return float(step.rounding)
 
     single, double = torch.float32, torch.float64

@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, make_private, private_sgd
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from tests.training.norms_by_word import by_word
@@ -312,14 +312,8 @@ def test_noise_in_pieces_is_what_torch_draws_at_once(size: int, dtype: torch.dty
     one, other = torch.Generator().manual_seed(size), torch.Generator().manual_seed(size)
     model, x = nn.Linear(size, 1, bias=False, dtype=dtype), torch.randint(-1, 2, (1, 1, size)).to(dtype)
     nn.init.zeros_(model.weight)
-    step = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms="exact",
-        clipping_norm=1024.0,  # longer than any such gradient
-        noise_multiplier=0.25,
-        expected_batch_size=1,
-        noise_generator=other,
+    step = private_sgd(
+        model, norms="exact", clipping_norm=1024.0, noise_multiplier=0.25, expected_batch_size=1, noise_generator=other
     )
     step.accumulate(step.model(x).sum((1, 2)), samples=[0], step=0)
     step.step()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.clipping._modules import is_torch_layer
@@ -29,14 +29,7 @@ class Net(nn.Module):
 
 
 def private(model: nn.Module) -> ClippedStep:
-    return make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms="exact",
-        clipping_norm=1.0,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-    )
+    return private_sgd(model, norms="exact")
 
 
 def without_hooks(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,51 +66,29 @@ class Net(nn.Module):
         raise PowerCut
 
 
-def clipped() -> ClippedStep:
+def private(norms: Any, optimizer: Callable[..., torch.optim.Optimizer]) -> ClippedStep:
     torch.manual_seed(0)
     model = Net()
-    return make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        norms=by_word("hutchinson", 2),
-        clipping_norm=0.5,
-        noise_multiplier=1.0,
-        expected_batch_size=4.0,
-        tokens=3,
-        noise_generator=torch.Generator().manual_seed(5),
-    )
+    return make_private(model, optimizer(model.parameters(), lr=0.1), norms=norms, **of_a_run())
+
+
+def of_a_run() -> dict[str, Any]:
+    noise = torch.Generator().manual_seed(5)
+    sizes = {"clipping_norm": 0.5, "noise_multiplier": 1.0, "expected_batch_size": 4.0, "tokens": 3}
+    return sizes | {"noise_generator": noise}
 
 
 def exact() -> ClippedStep:
-    torch.manual_seed(0)
-    model = Net()
-    return make_private(
-        model,
-        torch.optim.Adam(model.parameters(), lr=0.1),
-        norms="exact",
-        clipping_norm=0.5,
-        noise_multiplier=1.0,
-        expected_batch_size=4.0,
-        tokens=3,
-        noise_generator=torch.Generator().manual_seed(5),
-    )
+    return private("exact", torch.optim.Adam)
 
 
 def projected() -> ClippedStep:
     torch.manual_seed(0)
-    return projected_step(
-        Net(),
-        rank=3,
-        clipping_norm=0.5,
-        noise_multiplier=1.0,
-        expected_batch_size=4.0,
-        tokens=3,
-        lr=0.1,
-        projector="svd",
-        refresh_every=2,
-        seed=0,
-        noise_generator=torch.Generator().manual_seed(5),
-    )
+    return projected_step(Net(), rank=3, lr=0.1, projector="svd", refresh_every=2, seed=0, **of_a_run())
+
+
+def clipped() -> ClippedStep:
+    return private(by_word("hutchinson", 2), partial(torch.optim.SGD, momentum=0.9))
 
 
 MAKERS = {"hutchinson": clipped, "exact": exact, "projected": projected}

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, private_sgd
 from dprmt import ParameterError
 from dprmt.training.clipping import TensorMemory
 from tests.training.norms_by_word import by_word
@@ -24,15 +24,7 @@ CLIPPINGS = ("exact", "ghost", "hutchinson")
 
 
 def private(model: nn.Module, clipping: str, **options: Any) -> Any:
-    return make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms=by_word(clipping, 2),
-        clipping_norm=1.0,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-        **options,
-    )
+    return private_sgd(model, norms=by_word(clipping, 2), **options)
 
 
 def sequence_first() -> nn.Module:

@@ -94,8 +94,7 @@ LEFT = ["xlm-roberta", "esm", "llama", "llama, tied", "qwen3", "gemma", "smollm"
 FIXED = ("vit", "whisper", "audio", "video")  # their inputs have one length
 
 
-def made(name: str) -> torch.nn.Module:
-    kind, family, sizes = EVERY[name]
+def made(kind: str, family: str, sizes: dict[str, Any]) -> torch.nn.Module:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -208,7 +207,7 @@ def test_losses_are_the_models_own(name: str, left: bool) -> None:
     """Of batches of one; in a batch the same, where padding changes nothing in the model."""
     if left and name in FIXED:
         pytest.skip("there is no padding")
-    model = made(name).eval()
+    model = made(*EVERY[name]).eval()
     batch = a_batch(model, left=left)
     with torch.no_grad():
         for row in range(len(LENGTHS)):
@@ -225,7 +224,7 @@ def test_losses_are_the_models_own(name: str, left: bool) -> None:
 
 @pytest.mark.parametrize(("name", "left"), [*((name, False) for name in MODELS), *((name, True) for name in LEFT)])
 def test_the_private_sum_is_that_of_a_literal_loop(name: str, left: bool) -> None:
-    model = made(name)
+    model = made(*EVERY[name])
     batch = a_batch(model, left=left)
     found = private_sums(model, batch)
     expected, norms = literal_sums(model, batch)
@@ -241,7 +240,7 @@ def test_the_private_sum_is_that_of_a_literal_loop(name: str, left: bool) -> Non
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
 def test_a_shared_table_has_an_exact_norm_however_others_are_estimated(name: str, norms: str) -> None:
     """With everything else frozen the sums are the literal ones."""
-    model = made(name)
+    model = made(*EVERY[name])
     table = model.get_input_embeddings().weight
     for value in model.parameters():
         value.requires_grad_(value is table)
@@ -255,7 +254,7 @@ def test_a_shared_table_has_an_exact_norm_however_others_are_estimated(name: str
 
 def test_a_shared_table_is_refused_where_everything_is_estimated() -> None:
     with pytest.raises(ParameterError, match=r"norms must be without a rank: the norm of transformer\.wte\.weight"):
-        private_sums(made("gpt2"), {}, norms=Hutchinson(4, secret=True, rank=8))
+        private_sums(made(*EVERY["gpt2"]), {}, norms=Hutchinson(4, secret=True, rank=8))
 
 
 def test_parts_of_a_shared_table_that_cancel_are_not_underestimated() -> None:
@@ -292,7 +291,7 @@ def _dense(part: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["bert", "tokens", "llama", "t5"])
 def test_smoothed_labels_are_the_trainers(name: str) -> None:
-    model = made(name).eval()
+    model = made(*EVERY[name]).eval()
     sample = alone(a_batch(model), 0)
     causal = "Causal" in EVERY[name][0]
     wanted = LabelSmoother(epsilon=0.3)(model(**sample), sample["labels"], shift_labels=causal)
@@ -332,7 +331,7 @@ def test_a_head_without_a_loss_per_sample_is_refused_by_name(name: str) -> None:
 
 
 def test_other_refusals() -> None:
-    model = made("bert")
+    model = made(*EVERY["bert"])
     with pytest.raises(ParameterError, match="batch must be one with labels for a classification head"):
         per_sample_losses(model, {"input_ids": torch.zeros(1, 2, dtype=torch.long)})
     sizes = DECODER | {"num_local_experts": 2, "num_experts_per_tok": 1, "output_router_logits": True}
@@ -342,7 +341,7 @@ def test_other_refusals() -> None:
 
 
 def test_a_sample_without_a_labelled_token_has_loss_0() -> None:
-    model = made("tokens")
+    model = made(*EVERY["tokens"])
     batch = a_batch(model)
     batch["labels"][1] = -100
     assert per_sample_losses(model, batch)[1] == 0.0

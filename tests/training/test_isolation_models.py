@@ -20,6 +20,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from audits.steps import Parts
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units, UnitStep, _isolation
+from dprmt.training.data import per_sample_losses
+from dprmt.training.models import whole_modules
+from tests.training.test_heads import DECODER, EVERY, LEFT, a_batch, made
 from tests.training.test_isolation import WIDTH, literal, private, refuses_mixing
 
 Losses = Callable[[nn.Module, Any], torch.Tensor]
@@ -161,118 +164,35 @@ def test_experts_that_choose_are_refused(of: str, trained: bool) -> None:
         step.accumulate(lambda x: (model(x) - 1.0).square(), batch=x, samples=range(16), step=0)
 
 
-WORDS = 40
-SIZES: dict[str, Any] = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+MORE = {
+    "mistral": ("MistralForCausalLM", "Mistral", DECODER | {"sliding_window": 4}),
+    "gpt-neox": ("GPTNeoXForCausalLM", "GPTNeoX", DECODER | {"tie_word_embeddings": False}),
+    "phi": ("PhiForCausalLM", "Phi", DECODER),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2", DECODER),
 }
-UNTIED = SIZES | {"tie_word_embeddings": False}
-SHARED_KEYS = UNTIED | {"num_key_value_heads": 2}
-PADDED = SIZES | {"pad_token_id": 0}
-SHORT_NAMES = {"vocab_size": WORDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "tie_word_embeddings": False}
-BART = {
-    f"{part}_{name}": number
-    for part in ("encoder", "decoder")
-    for name, number in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))
-} | {"vocab_size": WORDS, "d_model": 32, "pad_token_id": 0, "decoder_start_token_id": 2}
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "LlamaForCausalLM": UNTIED,
-    "Qwen2ForCausalLM": SHARED_KEYS,
-    "Qwen3ForCausalLM": SHARED_KEYS | {"head_dim": 8},
-    "Gemma2ForCausalLM": SHARED_KEYS | {"head_dim": 8},
-    "MistralForCausalLM": SHARED_KEYS | {"sliding_window": 4},
-    "GPT2LMHeadModel": SHORT_NAMES,
-    "GPTNeoXForCausalLM": UNTIED,
-    "BloomForCausalLM": SHORT_NAMES | {"hidden_size": 32},
-    "PhiForCausalLM": UNTIED,
-    "MambaForCausalLM": UNTIED,
-    "BertForSequenceClassification": SIZES,
-    "RobertaForSequenceClassification": PADDED,
-    "DistilBertForSequenceClassification": {
-        "vocab_size": WORDS,
-        "dim": 32,
-        "hidden_dim": 48,
-        "n_layers": 2,
-        "n_heads": 4,
-    },
-    "AlbertForSequenceClassification": SIZES | {"embedding_size": 16},
-    "ElectraForSequenceClassification": SIZES | {"embedding_size": 16},
-    "LlamaForSequenceClassification": PADDED,
-    "ModernBertForSequenceClassification": PADDED
-    | {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
-    "ViTForImageClassification": SIZES | {"image_size": 16, "patch_size": 4},
-    "BartForConditionalGeneration": BART,
-}
-ONE_SIDE = ("Bloom", "Mamba", "Bert", "Roberta", "DistilBert", "Albert", "Electra", "LlamaForS", "ModernBert", "Bart")
-ROWS, LENGTH = 6, 12
-
-
-def masked_texts(width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    lengths = torch.randint(2, width + 1, (ROWS, 1))
-    lengths[1] = width
-    mask = (torch.arange(width) < lengths).long()
-    return torch.randint(3, WORDS, (ROWS, width)) * mask, mask
-
-
-def batch_of(name: str, number: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Images, or texts with what is predicted; every second one padded on the left where that is possible."""
-    classes = {"labels": torch.arange(ROWS) % 2}
-    if name.startswith("ViT"):
-        return {"pixel_values": torch.randn(ROWS, 3, 16, 16, dtype=dtype)} | classes
-    ids, mask = masked_texts(LENGTH)
-    two_sides = not name.startswith(ONE_SIDE)
-    if two_sides and number % 2:
-        ids, mask = ids.flip(1), mask.flip(1)
-    batch = {"input_ids": ids, "attention_mask": mask}
-    if name.endswith("Classification"):
-        return batch | classes
-    if name.startswith("Bart"):
-        words, own = masked_texts(LENGTH - 3 * (number % 2))
-        return batch | {"labels": words.masked_fill(own == 0, -100)}
-    return batch | ({"position_ids": (mask.cumsum(1) - 1).clamp_min(0)} if two_sides else {})
-
-
-def losses_of(name: str, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    if name.endswith("Classification"):
-        inputs = {key: value for key, value in batch.items() if key != "labels"}
-        return functional.cross_entropy(model(**inputs).logits.float(), batch["labels"], reduction="none")
-    if name.startswith("Bart"):
-        logits, targets = model(**batch).logits, batch["labels"]
-    else:
-        mask = batch["attention_mask"]
-        logits = model(**batch).logits[:, :-1]
-        targets = batch["input_ids"][:, 1:].masked_fill(mask[:, 1:] * mask[:, :-1] == 0, -100)
-    found = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
-    return found.view_as(targets).sum(1) / (targets != -100).sum(1)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", EVERY | MORE)
 def test_right_code_on_published_architectures_is_far_from_the_tolerance(name: str, dtype: torch.dtype) -> None:
     """Every micro-batch is checked; rounding takes a tenth of the tolerance in float32, half of it in bfloat16."""
-    import transformers
-
-    torch.manual_seed(0)
-    kind = getattr(transformers, name)
-    model = kind(kind.config_class(**ARCHITECTURES[name]))
-    if name.startswith("Bart"):  # one table in several places
-        model.get_input_embeddings().requires_grad_(False)
-        model.get_output_embeddings().requires_grad_(False)
-    step, shares, within = private(model.to(dtype), noise_multiplier=0.1, replay=1.0), [0.0], _isolation.within
+    kind, family, sizes = (EVERY | MORE)[name]
+    model = made(kind, family, {key: value for key, value in sizes.items() if "drop" not in key}).to(dtype)
+    step, shares = private(model, noise_multiplier=0.1, replay=1.0, whole=whole_modules(model)), [0.0]
+    within = _isolation.within
 
     def note(difference: float, allowed: float) -> bool:
         shares.append(difference / max(allowed, 1e-300))
         return within(difference, allowed)
 
     for number in range(4):
-        batch = batch_of(name, number, dtype)
+        batch = a_batch(model, left=name in LEFT and number % 2 == 1)
+        batch = {key: value.to(dtype) if value.is_floating_point() else value for key, value in batch.items()}
+        losses = partial(per_sample_losses, step.model)
         with mock.patch.object(_isolation, "within", note):
-            step.accumulate(partial(losses_of, name, model), samples=range(ROWS), step=number, batch=batch)
+            step.accumulate(losses, samples=range(len(next(iter(batch.values())))), step=number, batch=batch)
         step.step()
     assert step.replays == 4
     assert max(shares) < (0.1 if dtype == torch.float32 else 0.5)

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt.training.clipping._formed_layers import NormPolicy
 from dprmt.training.clipping._matrix_layers import plan_layers
 from dprmt.training.norms import (
@@ -170,14 +170,7 @@ ESTIMATORS = {
 def weighted_sum(norms: str, layer: nn.Module, x: torch.Tensor, weights: torch.Tensor, clip: float) -> torch.Tensor:
     """Of all parameters, in float64, where output gradients are the weights: one micro-batch in the order given."""
     model = copy.deepcopy(layer)
-    step = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms=ESTIMATORS[norms](),
-        clipping_norm=clip,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-    )
+    step = private_sgd(model, norms=ESTIMATORS[norms](), clipping_norm=clip)
     step.accumulate((step.model(x) * weights).flatten(1).sum(1), samples=range(len(x)), step=0)
     return torch.cat([value.summed_grad.flatten().double() for value in model.parameters()])
 

@@ -13,7 +13,7 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, private_sgd
 from dprmt.training.clipping import ClippedStep
 from tests.training.projected import projected_step
 
@@ -43,7 +43,7 @@ def private(kind: str, clipping: str) -> ClippedStep:
     options: dict[str, Any] = {"clipping_norm": 0.5, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
     if clipping == "projected":
         return projected_step(model, rank=2, lr=0.1, seed=0, **options)
-    return make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), norms=clipping, **options)
+    return private_sgd(model, 0.1, norms=clipping, **options)
 
 
 def sums(step: ClippedStep, kind: str, positions: list[int], weights: list[float]) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import Conv1D
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt.training.clipping import ClippedStep, TensorMemory
 
 
@@ -47,14 +47,7 @@ class Numbers(nn.Module):
 
 
 def private(model: nn.Module, norms: str = "ghost") -> ClippedStep:
-    return make_private(
-        model,
-        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1),
-        norms=norms,
-        clipping_norm=0.1,
-        noise_multiplier=0.0,
-        expected_batch_size=2.0,
-    )
+    return private_sgd(model, 0.1, norms=norms, clipping_norm=0.1, expected_batch_size=2.0)
 
 
 def texts(number: int) -> torch.Tensor:

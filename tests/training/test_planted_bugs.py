@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt.accounting import Hutchinson, Poisson
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
@@ -69,14 +69,7 @@ def test_a_padding_token_counts_in_the_sum_as_it_does_in_the_norm(clipping: str,
     tokens = torch.tensor([[3, 0, 0, 0], [0, 0, 0, 0], [5, 3, 0, 6]])
     alone = copy.deepcopy(model)
     expected = literal_sum(alone, [alone(row[None]).square().sum() * 20 for row in tokens], 1.0)
-    private = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms=clipping,
-        clipping_norm=1.0,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-    )
+    private = private_sgd(model, norms=clipping)
     before = [value.detach().clone() for value in model.parameters()]
     private.accumulate(private.model(tokens).square().sum((1, 2)) * 20, samples=[0, 1, 2], step=0)
     private.step()
@@ -154,14 +147,7 @@ def test_processes_of_one_batch_share_the_probes_of_rank_0(monkeypatch: pytest.M
         options: dict[str, Any] = {"norms": Hutchinson(2, secret=False), "distributed": True}
         if seed is not None:
             options = {"norms": HutchinsonEstimator(2, secret=False, generator=ProbeGenerator(seed))}
-        private = make_private(
-            model,
-            torch.optim.SGD(model.parameters(), lr=1.0),
-            clipping_norm=1.0,
-            noise_multiplier=0.0,
-            expected_batch_size=1.0,
-            **options,
-        )
+        private = private_sgd(model, **options)
         private.accumulate(private.model(torch.ones(1, 3, 40)).sum((1, 2)), samples=[0], step=0)
         private.step()
         return model.weight.detach().clone()
@@ -188,15 +174,7 @@ def test_the_sum_is_rounded_after_the_noise_only() -> None:
     model = torch.nn.Linear(64, 1, bias=False).to(torch.bfloat16)
     torch.nn.init.zeros_(model.weight)
     std = 1e-3
-    private = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms="exact",
-        clipping_norm=1.0,
-        noise_multiplier=std,
-        expected_batch_size=1.0,
-        noise_generator=torch.Generator().manual_seed(3),
-    )
+    private = private_sgd(model, norms="exact", noise_multiplier=std, noise_generator=torch.Generator().manual_seed(3))
     inputs = torch.linspace(0.1, 1.0, 64).to(torch.bfloat16)[None]
     private.accumulate(3.0 * private.model(inputs).float().flatten(), samples=[0], step=0)
     total = model.weight.summed_grad.clone()

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 
 from audits.processes import in_processes
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 
@@ -21,11 +21,10 @@ def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tup
     """A logical step of this process."""
     torch.manual_seed(0)
     model = torch.nn.Linear(40, 30)
-    private = make_private(
+    private = private_sgd(
         model,
-        torch.optim.SGD(model.parameters(), lr=0.1),
+        0.1,
         norms=Hutchinson(4, secret=False),
-        clipping_norm=1.0,
         noise_multiplier=1.0,
         expected_batch_size=4.0,
         distributed=distributed,

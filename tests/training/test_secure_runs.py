@@ -14,7 +14,7 @@ pytest.importorskip("cryptography")
 import torch
 from scipy import stats
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt import ParameterError
 from dprmt._files import read_lines
 from dprmt.cli import main
@@ -32,14 +32,8 @@ KEY = bytes(range(32))
 def moved(**options: object) -> torch.Tensor:
     model = torch.nn.Linear(100, 20, bias=False)
     torch.nn.init.zeros_(model.weight)
-    step = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms="exact",
-        clipping_norm=2.0,
-        noise_multiplier=1.5,
-        expected_batch_size=3.0,
-        **options,  # type: ignore[arg-type]
+    step = private_sgd(
+        model, norms="exact", clipping_norm=2.0, noise_multiplier=1.5, expected_batch_size=3.0, **options
     )
     step.accumulate(0 * step.model(torch.ones(1, 100)).sum(1), samples=[0], step=0)
     step.step()

@@ -17,7 +17,7 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import plan_private
@@ -59,7 +59,7 @@ def linear() -> nn.Linear:
 def private(**options: Any) -> Any:
     model = linear()
     given = {"norms": "exact", "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 2.0} | options
-    return make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), **given).optimizer.generator
+    return private_sgd(model, 0.1, **given).optimizer.generator
 
 
 def projected() -> Any:
@@ -348,13 +348,12 @@ def test_every_layer_step_and_sample_has_probes_of_its_own(clipping: str, sharin
     torch.manual_seed(0)
     model, generator = twice(), Drawn(BASE)
     options: dict[str, Any] = {"secret": sharing == "sample", "generator": generator}
-    step = make_private(
+    step = private_sgd(
         model,
-        torch.optim.SGD(model.parameters(), lr=0.0),
+        0.0,
         norms=HutchPlusPlusEstimator(2, 2, **options)
         if clipping == "hutch++"
         else HutchinsonEstimator(2, everything=True, **options),
-        clipping_norm=1.0,
         noise_multiplier=1.0,
         expected_batch_size=4.0,
     )

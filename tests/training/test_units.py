@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, UnitStep, plan_private
@@ -207,13 +207,10 @@ def test_kinds_of_layers(kind: str, how: str) -> None:
     exact = {u: math.sqrt(sum(float(v.square().sum()) for v in g.values())) for u, g in units.items()}
     bound = sorted(exact.values())[1]
     estimator = HutchinsonEstimator(400, everything=True, generator=ProbeGenerator(SEED)) if everything else how
-    step = make_private(
+    step = private_sgd(
         model,
-        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0),
         norms="hutchinson" if how == "alone" else estimator,
         clipping_norm=bound,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
         units=Units(3, regime="alone" if how == "alone" else "together"),
     )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -320,15 +317,7 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
 
 
 def _private(model: nn.Module, *, most: float = 1.0, **options: object) -> object:
-    return make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        norms="exact",
-        clipping_norm=most,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-        **options,
-    )
+    return private_sgd(model, norms="exact", clipping_norm=most, **options)
 
 
 @pytest.mark.parametrize("regime", ["together", "alone"])
