@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ from dprmt.accounting.composition._compose import best_tilt, composed, log_kappa
 from dprmt.accounting.composition._curve import DeltaCurve, EpsilonAtDelta
 from dprmt.accounting.composition._solve import InconsistentBoundsError, levels, loss_drift, step_laws
 from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._pairs import Step
+from dprmt.accounting.pairs._pairs import Schedule, Step
 from dprmt.accounting.pairs._renyi import ends_stay_apart
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
@@ -83,107 +82,70 @@ class Brackets:
 
 
 def by_blocks(step: Step, brackets: Brackets, delta: float, direction: Direction) -> None:
-    """Narrow brackets block by block, as far as this goes."""
-    tail = step.tail_share * delta / int(brackets.counts[-1])
-    for block in _blocks(brackets.counts, brackets.open()):
-        _refine_block(_BlockQuestion(step, delta, direction, tail), brackets, block)
-
-
-def _blocks(counts: NDArray[np.int64], todo: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Narrow brackets block by block, as far as this goes: one tilt serves all numbers of steps of a block."""
+    todo, tail = brackets.open(), step.tail_share * delta / int(brackets.counts[-1])
     while todo.size:
-        here = counts[todo] * _BLOCK >= counts[todo[-1]]
-        yield todo[here]
+        here = brackets.counts[todo] * _BLOCK >= brackets.counts[todo[-1]]
+        _refine_block(step, delta, direction, tail, brackets, todo[here])
         todo = todo[~here]
 
 
-@dataclass(frozen=True)
-class _BlockQuestion:
-    """What is asked of every block: ``tail`` is the mass that may be cut off per step."""
-
-    step: Step
-    delta: float
-    direction: Direction
-    tail: float
-
-
-@dataclass(frozen=True)
-class _Laws:
-    """Discrete losses of a step from above and from below, and a bound on its total variation."""
-
-    upper: LossPMF
-    lower: LossPMF
-    variation: float
-
-
-def _refine_block(question: _BlockQuestion, brackets: Brackets, block: NDArray[np.int64]) -> None:
+def _refine_block(
+    step: Step, delta: float, direction: Direction, tail: float, brackets: Brackets, block: NDArray[np.int64]
+) -> None:
     """Halve the mesh until the block's ends are narrow, or gain too little; only then solve all of it."""
-    most = int(brackets.counts[block[-1]])
-    for level in levels([(question.step, 1)], EpsilonAtDelta(question.delta), brackets.tolerance):
+    alone, asked, most = [(step, 1)], EpsilonAtDelta(delta), int(brackets.counts[block[-1]])
+    for level in levels(alone, asked, brackets.tolerance):
         ends = np.unique(block[[0, -1]])
-        laws = _laws(question, most, level)
+        laws, variation = step_laws(step, most, asked, direction, level, tail)
+        at_level = _AtLevel(alone, delta, laws, variation)
         before = brackets.width()[ends]
-        if not _solve_block(question, laws, brackets, ends):
+        if not at_level.solve(brackets, ends):
             return
         after = brackets.width()[ends]
-        if np.any((after > 1.0) & (after < _LEAST_GAIN * before)) and not ends_stay_apart([(question.step, 1)]):
+        if np.any((after > 1.0) & (after < _LEAST_GAIN * before)) and not ends_stay_apart(alone):
             continue
-        block = _solve_all(question, laws, brackets, block)
+        block = np.intersect1d(block, brackets.open())
+        while block.size and at_level.solve(brackets, block):
+            rest = np.intersect1d(block, brackets.open())
+            is_done, block = rest.size > 0.9 * block.size, rest
+            if is_done:
+                break
         if not block.size or np.any(after > 1.0):
             return
 
 
-def _laws(question: _BlockQuestion, most: int, level: float) -> _Laws:
-    asked = EpsilonAtDelta(question.delta)
-    laws, variation = step_laws(question.step, most, asked, question.direction, level, question.tail)
-    return _Laws(laws["upper"], laws["lower"], variation)
+@dataclass(frozen=True)
+class _AtLevel:
+    """Discrete losses of a step from above and from below, and a bound on its total variation."""
 
+    alone: Schedule
+    delta: float
+    laws: dict[Side, LossPMF]
+    variation: float
 
-def _solve_all(
-    question: _BlockQuestion, laws: _Laws, brackets: Brackets, block: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Solve a block, in several rounds if one leaves some out; what stays open."""
-    block = np.intersect1d(block, brackets.open())
-    while block.size and _solve_block(question, laws, brackets, block):
-        rest = np.intersect1d(block, brackets.open())
-        if rest.size > 0.9 * block.size:
-            return rest
-        block = rest
-    return block
-
-
-def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, block: NDArray[np.int64]) -> bool:
-    """Return whether this could be done."""
-    counts, delta = brackets.counts[block], question.delta
-    drift = loss_drift([(question.step, 1)]) * counts
-    places = np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64))
-    upper = _bounds_of(laws.upper, counts, delta, "upper", places)
-    lower = _bounds_of(laws.lower, counts, delta, "lower", places)
-    if upper is None or lower is None:
-        return False
-    if ends_stay_apart([(question.step, 1)]):
-        brackets.asked[block[places]] = True
-    trivial = laws.variation * counts <= delta * (1.0 - 1e-9)  # even δ(0) is no larger
-    upper = np.where(trivial, 0.0, np.where(upper > 0, upper + drift, upper))
-    brackets.add(block, np.where(trivial, 0.0, np.maximum(lower - drift, 0.0)), upper)
-    return True
-
-
-def _bounds_of(
-    law: LossPMF, counts: NDArray[np.int64], delta: float, side: Side, places: NDArray[np.int64]
-) -> Array | None:
-    """Compute the bounds at some places, each by a transform; the others get trivial bounds. The result is None if the
-    transform would be too long.
-    """
-    if not law.mass.any():
-        return None
-    tilt = best_tilt([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta=delta)
-    if window([(law, int(counts[-1]))], tilt).size > _MOST_POINTS:
-        return None
-    found = np.full(counts.size, np.inf if side == "upper" else 0.0)
-    for place in places:
-        laws = [(law, int(counts[place]))]
-        loss = composed(laws, tilt, window(laws, tilt))
-        around = max((loss.log_scale + float(log_kappa(np.asarray(tilt))) - math.log(delta)) / tilt, 0.0)
-        curve = DeltaCurve(loss, around)
-        found[place] = curve.epsilon_above(delta) if side == "upper" else curve.epsilon_below(delta)
-    return found
+    def solve(self, brackets: Brackets, block: NDArray[np.int64]) -> bool:
+        """Narrow some brackets of the block, each by a transform; False where this would be too long."""
+        counts = brackets.counts[block]
+        places = np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64))
+        upper, lower = np.full(counts.size, np.inf), np.zeros(counts.size)
+        for side, found in (("upper", upper), ("lower", lower)):
+            law = self.laws[side]  # type: ignore[index]
+            if not law.mass.any():
+                return False
+            tilt = best_tilt([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta=self.delta)
+            if window([(law, int(counts[-1]))], tilt).size > _MOST_POINTS:
+                return False
+            for place in places:
+                laws = [(law, int(counts[place]))]
+                loss = composed(laws, tilt, window(laws, tilt))
+                around = max((loss.log_scale + float(log_kappa(np.asarray(tilt))) - math.log(self.delta)) / tilt, 0.0)
+                curve = DeltaCurve(loss, around)
+                found[place] = curve.epsilon_above(self.delta) if side == "upper" else curve.epsilon_below(self.delta)
+        if ends_stay_apart(self.alone):
+            brackets.asked[block[places]] = True
+        drift = loss_drift(self.alone) * counts
+        trivial = self.variation * counts <= self.delta * (1.0 - 1e-9)  # even δ(0) is no larger
+        upper = np.where(trivial, 0.0, np.where(upper > 0, upper + drift, upper))
+        brackets.add(block, np.where(trivial, 0.0, np.maximum(lower - drift, 0.0)), upper)
+        return True
