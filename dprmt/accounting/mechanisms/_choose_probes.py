@@ -5,16 +5,31 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from dprmt._validation import check_count
+from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.laws import ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
-from dprmt.accounting.mechanisms._norm_cost import NormCost, check_layers, norm_cost
 
 _FIRST_TRIES = 5
+
+
+class NormCost(NamedTuple):
+    """Cost of one sample's norms, over all layers.
+
+    Attributes
+    ----------
+    flops : int
+        Multiplications and additions, summed over layers.
+    bytes : int
+        Memory in addition to the float32 activations, for the largest layer.
+    """
+
+    flops: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -37,24 +52,6 @@ class ProbeChoice:
     products: int
     epsilon: PrivacyBounds
     cost: NormCost | None = None
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A way to spend the budget; ``per_column`` products for each column of the sketch."""
-
-    per_column: int
-    power_iteration: bool = False
-
-    def norms(self, budget: int, sketch: int, secret: bool) -> Norms:
-        probes = budget - self.per_column * sketch
-        if not sketch:
-            return Hutchinson(probes, secret=secret)
-        return HutchPlusPlus(probes, sketch, power_iteration=self.power_iteration, secret=secret)
-
-
-_HUTCHINSON = _Kind(0)
-_SKETCHED = (_Kind(2), _Kind(3, power_iteration=True))
 
 
 def choose_probes(
@@ -104,30 +101,29 @@ def choose_probes(
     (HutchPlusPlus(..., secret=True), True)
     """
     budget = check_count("budget", budget, low=2, high=10**5)
-    shapes = None if layers is None else check_layers(layers)
+    shapes = None if layers is None else _checked_layers(layers)
 
     def choice(norms: Norms, products: int = budget) -> ProbeChoice:
         bounds = replace(mechanism, norms=norms).epsilon(steps=steps, delta=delta, epochs=epochs)
-        return ProbeChoice(norms, products, bounds, None if shapes is None else norm_cost(shapes, norms, products))
+        return ProbeChoice(norms, products, bounds, None if shapes is None else _norm_cost(shapes, norms, products))
 
+    # With fewer probes the tail of Z is heavy for no gain in the sketch.
+    least_probes = max(2, min(8, budget // 3), budget // 6)
     rows = []
     for secret in (False, True):
-        for kind in (_HUTCHINSON, *_SKETCHED):
+        rows.append(choice(Hutchinson(budget, secret=secret)))
+        for per_column, power in ((2, False), (3, True)):  # products for each column of the sketch
 
-            def row(sketch: int, kind: _Kind = kind, secret: bool = secret) -> ProbeChoice:
-                return choice(kind.norms(budget, sketch, secret))
+            def row(
+                sketch: int, per_column: int = per_column, power: bool = power, secret: bool = secret
+            ) -> ProbeChoice:
+                probes = budget - per_column * sketch
+                return choice(HutchPlusPlus(probes, sketch, power_iteration=power, secret=secret))
 
-            widest = (budget - _least_probes(budget)) // kind.per_column if kind.per_column else 0
-            if not kind.per_column:
-                rows.append(row(0))
-            elif widest >= 3:
+            widest = (budget - least_probes) // per_column
+            if widest >= 3:
                 rows.append(_best_width(row, widest))
     return (choice(ExactNorms(), 0), *sorted(rows, key=lambda row: row.epsilon.upper))
-
-
-def _least_probes(budget: int) -> int:
-    """Return the fewest probes worth trying: with fewer, the tail of Z is heavy for no gain in the sketch."""
-    return max(2, min(8, budget // 3), budget // 6)
 
 
 def _best_width(row: Callable[[int], ProbeChoice], widest: int) -> ProbeChoice:
@@ -140,3 +136,28 @@ def _best_width(row: Callable[[int], ProbeChoice], widest: int) -> ProbeChoice:
         for middle in {(low + high) // 2 for low, high in itertools.pairwise(near)} - set(tried):
             tried[middle] = row(middle)
     return min(tried.values(), key=lambda choice: choice.epsilon.upper)
+
+
+def _checked_layers(layers: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
+    if len(layers) == 0 or any(len(layer) != 3 for layer in layers):
+        raise ParameterError("layers", layers, "a non-empty list of (tokens, in_features, out_features)")
+    return [(check_count("layers", a), check_count("layers", b), check_count("layers", c)) for a, b, c in layers]
+
+
+def _norm_cost(layers: Sequence[tuple[int, int, int]], norms: Norms, products: int) -> NormCost:
+    """Estimate the cost of a norm method with this number of products per layer.
+
+    Exact norms use the gradient AᵀG or two T x T matrices, whichever takes fewer operations. Layers whose smaller side
+    is at most s + k are exact. Hutch++ includes the orthonormal basis and the projection of the probes.
+    """
+    probes, sketch, costs = getattr(norms, "probes", 0), getattr(norms, "sketch", 0), []
+    for tokens, rows, columns in layers:
+        side = min(rows, columns)
+        if isinstance(norms, ExactNorms) or side <= probes + sketch:
+            ghost = 2 * tokens**2 * (rows + columns), 2 * tokens**2
+            flops, numbers = min((2 * tokens * rows * columns, rows * columns), ghost)
+        else:
+            flops = products * 2 * tokens * (rows + columns) + 2 * side * sketch**2 + 4 * side * sketch * probes
+            numbers = (tokens + max(rows, columns)) * max(probes, sketch) + side * (probes + sketch)
+        costs.append((flops, 4 * numbers))  # of float32
+    return NormCost(sum(flops for flops, _ in costs), max(memory for _, memory in costs))
