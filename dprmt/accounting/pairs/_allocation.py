@@ -67,7 +67,8 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= 0.02  # of them in an epoch
         boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
-        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / _POINTS)
+        most = _POINTS if copies > 8 else 4 * _POINTS  # few ratios do not even out
+        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / most)
     spacing = min(deviation, 3.0) * _MESH / 2 * fineness
     losses = np.arange(low, high + spacing, spacing)
     middle = float(np.log(boundary))
