@@ -11,7 +11,7 @@ from audits.game import Game, canary_lengths, noise_p_value, play
 from audits.published import PublishedGame
 from audits.shards import ShardedGame
 from dprmt.accounting import DPSGD
-from dprmt.accounting.basics import UnsoundLawError
+from dprmt.accounting.basics._numbers import UnsoundLawError
 
 DELTAS = (0.01, 0.03, 0.1, 0.2)
 CONFIDENCE = 0.99  # of every bound

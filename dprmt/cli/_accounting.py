@@ -22,9 +22,6 @@ from dprmt._files import strict_json
 from dprmt._validation import ParameterError, how_to_install
 from dprmt.accounting import (
     ExactNorms,
-    Hutchinson,
-    HutchPlusPlus,
-    Norms,
     Poisson,
     PrivacyBounds,
     ProbeChoice,
@@ -38,6 +35,7 @@ from dprmt.cli._run import Run, add_delta, add_phase_options, add_run_options, r
 from dprmt.cli._terminal import text_table
 from dprmt.statements import privacy_card, relation_label, round_down, round_up, statement
 from dprmt.statements._card import between, json_bounds
+from dprmt.statements._sentences import norms_label
 
 _SOME_RUN = "--noise-multiplier 1 --sample-rate 2000/67349 --steps 400"
 _SOME_EPOCHS = "--samples 67349 --batch-size 2000 --epochs 12"
@@ -267,20 +265,9 @@ def _choices_table(choices: tuple[ProbeChoice, ...]) -> list[str]:
     rows = []
     for choice in choices:
         cost = [] if choice.cost is None else [f"{choice.cost.flops / 1e9:.3f}", f"{choice.cost.bytes / 2**20:.2f}"]
-        sketch, probes, name = _norms_cells(choice.norms)
-        rows.append([round_up(choice.epsilon.upper), sketch, probes, *cost, name])
+        rows.append([round_up(choice.epsilon.upper), *cost, norms_label(choice.norms)])
     costs = [] if choices[0].cost is None else ["GFLOP", "MiB"]
-    return text_table(["ε <=", "sketch", "probes", *costs, "norms"], rows).splitlines()
-
-
-def _norms_cells(norms: Norms) -> tuple[str, str, str]:
-    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
-        return "-", "-", "exact"
-    secrecy = "secret" if norms.secret else "public"
-    if isinstance(norms, Hutchinson):
-        return "-", str(norms.probes), f"Hutchinson, {secrecy}"
-    passes = ", power iteration" if norms.power_iteration else ""
-    return str(norms.sketch), str(norms.probes), f"Hutch++{passes}, {secrecy}"
+    return text_table(["ε <=", *costs, "norms"], rows).splitlines()
 
 
 def run_tradeoff(namespace: argparse.Namespace) -> None:

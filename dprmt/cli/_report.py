@@ -11,7 +11,6 @@ from dprmt._files import strict_json
 from dprmt._validation import ParameterError, require
 from dprmt.cli._options import Commands, add_parser, count, name_of
 from dprmt.cli._recipes import add_set
-from dprmt.cli._terminal import text_table
 
 if TYPE_CHECKING:
     from dprmt.report import Report
@@ -70,8 +69,6 @@ def run_report(namespace: argparse.Namespace) -> None:
 def _print(report: Report) -> None:
     for section in report.sections:
         sys.stdout.writelines(f"{line}\n" for line in (section.title, *section.sentences))
-    if report.privacy is not None:
-        sys.stdout.write(f"\n{text_table(report.privacy.header, report.privacy.rows)}{report.privacy.caption}\n")
     sys.stdout.write(f"page and numbers: {report.page}, {report.numbers}\n")
 
 

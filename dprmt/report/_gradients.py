@@ -137,10 +137,8 @@ def overlap_section(spikes: list[Spike]) -> Section:
     )
 
 
-def spectra_section(
-    strongest: list[LayerSpectra], typical: list[LayerSpectra], alarms: list[LayerSpectra], spikes: list[Spike]
-) -> Section:
-    """Show sorted singular values: strongest signals of a run, layers along the depth, and the largest false alarm."""
+def spectra_section(strongest: list[LayerSpectra], alarms: list[LayerSpectra], spikes: list[Spike]) -> Section:
+    """Show sorted singular values: strongest signals of a run, and the largest false alarm."""
     own = [spike for spike in spikes if spike.noise_scale == 1]
     called = [spike for spike in own if spike.called]
     above, seen = (sum(spike.signal_over_threshold > 1 for spike in group) for group in (own, called))
@@ -149,11 +147,11 @@ def spectra_section(
         f" detection threshold, and {seen} of these are called. Of the others {len(called) - seen} are called; noise"
         f" alone would give {0.01 * (len(own) - above):.2g}."
     )
-    everything = [*strongest, *typical, *alarms]
+    everything = [*strongest, *alarms]
     prefix = _common_prefix([entry.layer for entry in everything])
     table = Table.of(
-        "The layers with the strongest signals, each at its best step of the run, then some along the depth,"
-        " then the largest false alarm, if there was one"
+        "The layers with the strongest signals, each at its best step of the run, then the largest false"
+        " alarm, if there was one"
         f"{f'; all names begin with {prefix[:-1]}' if prefix else ''}.",
         everything,
         {
@@ -168,7 +166,7 @@ def spectra_section(
         title="Spectra of real gradients",
         sentences=[said],
         tables=[table],
-        pictures=[_spectra_picture(entries) for entries in (strongest, typical, alarms) if entries],
+        pictures=[_spectra_picture(entries) for entries in (strongest, alarms) if entries],
         numbers={"private_spectra": [vars(entry) | {"seen": entry.verdict} for entry in everything]},
     )
 

@@ -92,12 +92,10 @@ def left_out_section(missing: list[str]) -> Section:
 class _Seen:
     """What is measured along the first of the runs, step by step."""
 
-    def __init__(self, setting: RecipeExperiment, draws: int) -> None:
-        self._draws, self._middle = draws, (setting.steps - 1) // 2
-        self._exclude = setting.settings.denoising.exclude
+    def __init__(self, draws: int) -> None:
+        self._draws = draws
         self.spikes: list[Spike] = []
         self.strongest: list[LayerSpectra] = []
-        self.typical: list[LayerSpectra] = []
         self.alarms: list[LayerSpectra] = []  # the largest one, if there is any
         self.losses: list[float] = []
 
@@ -105,7 +103,7 @@ class _Seen:
         """Measure a step. Kept are the three layers, each at its best step, whose clean value is furthest above the
         threshold or least below it, also of those that the recipe keeps from denoising; and the largest false alarm.
         """
-        from dprmt.report.measurements import layers_along_depth, measure_spectra, measure_spikes
+        from dprmt.report.measurements import measure_spectra, measure_spikes
 
         found = measure_spikes(step, draws=self._draws, noise_scales=NOISE_SCALES, seed=step.number)
         self.spikes += found
@@ -117,8 +115,6 @@ class _Seen:
         called = [spike.layer for spike in own if spike.called and spike.signal_over_threshold <= 1]
         alarms = [*self.alarms, *(e for e in measure_spectra(step, called) if e.verdict == "false alarm")]
         self.alarms = sorted(alarms, key=lambda entry: -entry.top_over_edge)[:1]
-        if step.number == self._middle:
-            self.typical = measure_spectra(step, layers_along_depth(step, exclude=self._exclude))
 
 
 def _weakness(measured: Spike | LayerSpectra) -> float:
@@ -140,7 +136,7 @@ def measured_sections(
 
     say("loading model and data")
     setting = recipe_experiment(recipe, steps=sizes.steps)
-    seen, experiment = _Seen(setting, sizes.noise_draws), setting.experiment
+    seen, experiment = _Seen(sizes.noise_draws), setting.experiment
     start = {name: p.detach().clone() for name, p in experiment.model.named_parameters() if p.requires_grad}
     alignment: list[list[AlignmentStep]] = []
     for seed in range(sizes.seeds):
@@ -161,7 +157,7 @@ def measured_sections(
     sections = [
         spike_section(seen.spikes),
         overlap_section(seen.spikes),
-        spectra_section(seen.strongest, seen.typical, seen.alarms, seen.spikes),
+        spectra_section(seen.strongest, seen.alarms, seen.spikes),
         improvement_section(alignment),
         kappa_section([step for run in alignment for step in run]),
         course_section(courses),

@@ -12,8 +12,8 @@ from dprmt import __version__
 from dprmt._files import parse_json, strict_json, write_whole
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting import neighbours_from_dict
-from dprmt.report._page import Section, Table, plain_numbers, render_page
-from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section, privacy_table
+from dprmt.report._page import Section, plain_numbers, render_page
+from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section
 from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._validation import Sizes, left_out_section, measured_sections, missing_packages, report_recipe
 from dprmt.report._words import counted
@@ -35,14 +35,11 @@ class Report:
         The page, and the numbers it shows, as files.
     sections : list of Section
         In the order of the page.
-    privacy : Table or None
-        ε and extra noise for each number of probes; None on the page of a run.
     """
 
     page: Path
     numbers: Path
     sections: list[Section]
-    privacy: Table | None = None
 
 
 def write_report(
@@ -109,7 +106,7 @@ def write_report(
     say("drawing")
     title = "Noise in private training: theory against measurement"
     page = render_page(title, introduction, sections, warning=None if missing else _WARNING)
-    return replace(_written(folder, page, sections, numbers), privacy=privacy_table(run, rows))
+    return _written(folder, page, sections, numbers)
 
 
 def write_run_report(out: str | Path, run: str | Path) -> Report:

@@ -208,15 +208,7 @@ class NoisySpectrum:
         names = ["observed", "clean", "shrunk", "left overlap", "right overlap"]
         rows = [[*(f"{value:.4g}" for value in asdict(spike).values())] for spike in self.spikes[:8]]
         more = [_html.sentence(f"and {len(self.spikes) - 8} more")] if len(self.spikes) > 8 else []
-        positions = np.arange(1, len(self.singular_values) + 1)
-        picture = _html.picture(
-            {"singular values": (positions.tolist(), self.singular_values.tolist())},
-            levels={"gate": self.gate},
-            dots=True,
-            axes=("number", "singular value"),
-            title=str(self),
-        )
-        return _html.block(_html.sentence(str(self)), _html.table(names, rows) if rows else "", *more, picture)
+        return _html.block(_html.sentence(str(self)), _html.table(names, rows) if rows else "", *more)
 
 
 def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) -> NoisySpectrum:

@@ -150,7 +150,9 @@ def norms_label(norms: Norms) -> str:
     """Name the norm method in a few words, with who may see the probes."""
     if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
         return "exact norms"
-    sketch = f", a sketch of {norms.sketch}" if isinstance(norms, HutchPlusPlus) else ""
+    sketch = ""
+    if isinstance(norms, HutchPlusPlus):
+        sketch = f", a sketch of {norms.sketch}{' with power iteration' * norms.power_iteration}"
     return f"{norms.probes} {'secret' if norms.secret else 'public'} probes{sketch}"
 
 

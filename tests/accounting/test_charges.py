@@ -18,7 +18,7 @@ from scipy import fft
 from scipy.special import ndtr
 
 from dprmt.accounting import DPSGD, Poisson, gdp_epsilon, gdp_trade_off
-from dprmt.accounting.basics import Side
+from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.composition import (
     ComposedLoss,
     Curve,

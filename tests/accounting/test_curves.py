@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, compose
-from dprmt.accounting.basics import PrivacyBounds
+from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.composition import InconsistentBoundsError
 from dprmt.accounting.questions._step_counts import Brackets
 

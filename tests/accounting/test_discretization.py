@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dprmt.accounting.basics import graded_indices
+from dprmt.accounting.basics._numbers import graded_indices
 from dprmt.accounting.pairs import LossCells, LossPMF, cut_above, from_above, from_below
 from dprmt.accounting.pairs._discretization import pulled_in
 from dprmt.accounting.pairs._pairs import interval_masses

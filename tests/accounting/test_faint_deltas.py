@@ -93,10 +93,10 @@ def test_a_delta_beyond_all_losses_is_answered_for_secret_probes():
 @pytest.mark.parametrize(
     ("mechanism", "steps", "most"),
     [
-        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=False)), 1, 1e-62, id="public probes, one step"),
-        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=False)), 100, 1e-59, id="public probes"),
+        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=False)), 1, 1e-56, id="public probes, one step"),
+        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=False)), 100, 1e-53, id="public probes"),
         pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=True)), 1, 1e-25, id="secret probes, one step"),
-        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=True)), 100, 1e-40, id="secret probes"),
+        pytest.param(DPSGD(1.0, 0.01, Hutchinson(8, secret=True)), 100, 1e-25, id="secret probes"),
         pytest.param(DPSGD(1.0, 1.0, HutchPlusPlus(8, 8, secret=False)), 1, 1e-40, id="Hutch++, no sampling"),
         pytest.param(DPSGD(1.0, RandomAllocation(10)), 10, 1e-16, id="random allocation"),
         pytest.param(DPSGD(1.0, FixedOrder()), 3, 1e-289, id="fixed order"),

@@ -66,7 +66,7 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
     phases = [(DPSGD(sigma, 0.03, Hutchinson(8, secret=False)), 2) for sigma in (0.8, 1.2)]
 
     def bounds() -> tuple[float, float]:
-        at = Level(compose(phases).schedule(), DeltaAtEpsilon(0.0), "remove", -1)
+        at = Level(compose(phases).schedule, DeltaAtEpsilon(0.0), "remove", -1)
         return tuple(at.curve(side).delta_bounds(0.0)[end] for side, end in (("lower", 0), ("upper", 1)))
 
     monkeypatch.setattr(_level, "_MOST_POINTS", 2**15)

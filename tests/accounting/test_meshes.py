@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics import UnsoundLawError
+from dprmt.accounting.basics._numbers import UnsoundLawError
 from dprmt.accounting.composition import EpsilonAtDelta, Level
 from dprmt.accounting.composition import _solve as _level
 from dprmt.accounting.pairs import LossCells, from_above

@@ -16,7 +16,7 @@ from dprmt.accounting.laws._laws import RankOneLaw
 from dprmt.accounting.pairs import ClippingStep, Group, LossCells, Neighbours, ReplaceOne, related
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._secret_replacement import _with_masses_that_agree
-from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
+from dprmt.accounting.questions._by_curves import Lines, changed_at_once, lines_of
 
 Array = NDArray[np.float64]
 Q_FIRST = 2000 / 67349

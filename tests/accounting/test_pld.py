@@ -14,8 +14,7 @@ from scipy.stats import norm
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.pairs import LossCells, LossPMF, PublicPair, _public_pair, charged_cells
-from dprmt.accounting.pairs import _secret_pair as _shifted_normals
+from dprmt.accounting.pairs import LossCells, LossPMF, PublicPair, _pairs, charged_cells
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
@@ -168,8 +167,7 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     pair = PAIRS[name]
     nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
     whole = charged_cells(pair, nodes)
-    for module in (_public_pair, _shifted_normals):
-        monkeypatch.setattr(module, "ROWS_AT_A_TIME", 7)
+    monkeypatch.setattr(_pairs, "ROWS_AT_A_TIME", 7)
     blocks = charged_cells(pair, nodes)
     for direction in DIRECTIONS:
         one, other = whole[direction], blocks[direction]

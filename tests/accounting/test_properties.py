@@ -153,7 +153,7 @@ def test_the_central_limit_approximation_under_reports() -> None:
 
 
 def test_contradicting_bounds_are_refused() -> None:
-    from dprmt.accounting.basics import PrivacyBounds
+    from dprmt.accounting.basics._bounds import PrivacyBounds
     from dprmt.accounting.composition import EpsilonAtDelta, intersection
 
     with pytest.raises(InconsistentBoundsError, match="report"):

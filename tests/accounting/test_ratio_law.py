@@ -233,10 +233,10 @@ def test_each_number_of_large_ratios_pays_for_its_own_windows(index, mass, copie
         exact = comb(copies, number) * np.append(np.zeros(61 * number), light) * law.mass[-1] ** number
         ratio = mesh * np.arange(exact.size)
         alphas = np.append(ratio[1:] * (1.0 - 1e-9), ratio[1:] + mesh / 2)
-        found = np.maximum(part.law.ratio - alphas[:, None], 0.0) @ part.law.mass / copies + part.lost
+        found = np.maximum(part.ratio - alphas[:, None], 0.0) @ part.mass / copies + part.lost
         truth = np.maximum(ratio - alphas[:, None], 0.0) @ exact / copies
         assert np.all(found >= truth * (1.0 - _ROUNDING))
-        found = np.maximum(1.0 - part.law.ratio / alphas[:, None], 0.0) @ part.law.mass + part.unclear
+        found = np.maximum(1.0 - part.ratio / alphas[:, None], 0.0) @ part.mass + part.unclear
         truth = np.maximum(1.0 - ratio / alphas[:, None], 0.0) @ exact
         assert np.all(found >= truth * (1.0 - _ROUNDING))
 

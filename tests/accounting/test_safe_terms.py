@@ -10,13 +10,14 @@ from scipy.stats import norm
 from dprmt.accounting.laws import GammaMixture, envelope_cdf
 from dprmt.accounting.laws import _laws as _envelope_law
 from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
-from dprmt.accounting.laws._laws import EnvelopeLaw
+from dprmt.accounting.laws._laws import EnvelopeLaw, RankOneLaw
 from dprmt.accounting.laws._sketch import _averaged_tail, residual_tail
-from dprmt.accounting.pairs import AtomicPair
+from dprmt.accounting.pairs import AtomicPair, PublicPair
 from dprmt.accounting.pairs._pairs import cells_with_misses, interval_masses, masses_between
+from dprmt.accounting.pairs._public_pair import largest_excess, majorant_excess
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair, inflection_shift
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
-from dprmt.accounting.questions._risks import _mu_of_chords
+from dprmt.accounting.questions._curves import _mu_of_chords
 
 
 def test_components_beyond_the_largest_are_joined_with_all_their_mass() -> None:
@@ -45,6 +46,16 @@ def test_an_envelope_too_small_by_its_margin_is_mended(c: float, monkeypatch: py
     monkeypatch.setattr(_envelope_law, "envelope_cdf", lambda x, k, d: envelope_cdf(x, k, d) - 1e-2 * (x > 1))
     atoms, mass = EnvelopeLaw(8, 3).bins(400, 1e-12).spread(0.0)
     assert exact * (1 - 1e-5) <= np.exp(-c * atoms) @ mass <= exact + 1.5e-2
+
+
+@pytest.mark.parametrize(("sigma", "probes"), [(0.5, 4), (0.2, 8), (0.05, 32)])
+def test_the_excess_inside_an_interval_is_charged(sigma: float, probes: int) -> None:
+    """(T6) by the code: at no ε is the expected excess larger, and the bound is near the largest one."""
+    x, mass = RankOneLaw(probes).bins(64, 1e-12).spread(0.0)
+    pair = PublicPair(1.0 / (sigma * np.sqrt(x)), mass, 0.1)
+    epsilon = np.random.default_rng(probes).uniform(0.0, 90.0, 4000)
+    attained = majorant_excess(epsilon, pair.shift) @ mass
+    assert attained.max() <= largest_excess(pair, 90.0) <= 1.15 * attained.max()
 
 
 def hockey_sticks(cells, nodes: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics import graded_indices
+from dprmt.accounting.basics._numbers import graded_indices
 from dprmt.accounting.composition._loss_grid import discretize_step
 from dprmt.accounting.laws import NormRatioBins
 from dprmt.accounting.pairs import PublicPair, TightPair, facing, from_above

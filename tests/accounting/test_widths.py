@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics import PrivacyBounds, worst_of
+from dprmt.accounting.basics._bounds import PrivacyBounds, worst_of
 from dprmt.accounting.composition import EpsilonAtDelta, Level, interval
 from dprmt.accounting.composition._solve import _solve_at_level
 from dprmt.accounting.pairs import AtomicPair, Schedule

@@ -74,7 +74,7 @@ def test_a_sum_is_that_of_owners(regime: str, averages: bool, collate: Any) -> N
     found = []
     source = task.source(plan, 4 if regime == "together" else 1)  # a unit cut by borders
     for part in source.parts(range(task.size), 3):
-        rows = MicroBatch(0, task.batch_of([ITEMS[row] for row in part.positions]), [], weights=part.weights)
+        rows = MicroBatch(task.batch_of([ITEMS[row] for row in part.positions]), 0, [], _weights=part.weights)
         batch, of_rows = rows._weighted(lambda batch: losses(model, batch))
         names = {"samples": part.positions, "units": part.owners}
         found.append(private.accumulate(of_rows, batch=batch, step=3, **names))

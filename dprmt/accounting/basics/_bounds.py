@@ -12,7 +12,7 @@ import numpy as np
 from dprmt import _html
 from dprmt._rounding import fixed, round_down, round_up
 
-_ROWS = 6  # rows of a table next to a plot
+_ROWS = 6  # rows of a table
 
 
 def bounds_html(bounds: Any) -> str:
@@ -26,26 +26,22 @@ def bounds_html(bounds: Any) -> str:
 
 
 def curve_html(curve: Any) -> str:
-    """Return a picture of the upper bounds, and some rows."""
+    """Return a sentence, and some rows."""
     symbol, over = ("ε", "steps") if curve.at_delta is not None else ("δ", "ε")
     at = "" if curve.at_delta is None else f" at δ = {curve.at_delta:g}"
-    upper = {"upper": (curve.at.tolist(), curve.upper.tolist())}
-    picture = _html.picture(upper, axes=(over, f"{symbol} ≤"), title=f"{symbol} against {over}")
     rows = [[f"{curve.at[i]:g}", round_down(curve.lower[i]), round_up(curve.upper[i])] for i in _spread(len(curve))]
-    said = f"{len(curve)} certified bounds on {symbol}{at}, upper ones drawn"
-    return _html.block(_html.sentence(said), picture, _html.table([over, f"{symbol} ≥", f"{symbol} ≤"], rows))
+    said = f"{len(curve)} certified bounds on {symbol}{at}"
+    return _html.block(_html.sentence(said), _html.table([over, f"{symbol} ≥", f"{symbol} ≤"], rows))
 
 
 def band_html(band: Any) -> str:
-    """Return a picture of the lower bound, which is the safe one, and some rows."""
+    """Return a sentence, and some rows."""
     alpha, lower = np.ravel(band.alpha), np.ravel(band.lower)
     order = np.argsort(alpha)
-    below = {"lower": (alpha[order].tolist(), lower[order].tolist())}
-    picture = _html.picture(below, axes=("α", "β ≥"), title="β against α")
     upper = np.ravel(band.upper)
     rows = [[f"{alpha[i]:g}", round_down(lower[i]), round_up(upper[i])] for i in order[_spread(alpha.size)]]
     said = "Smallest false negative rate β of any test with false positive rate α: certified from below"
-    return _html.block(_html.sentence(said), picture, _html.table(["α", "β ≥", "β ≤"], rows))
+    return _html.block(_html.sentence(said), _html.table(["α", "β ≥", "β ≤"], rows))
 
 
 def curve_text(curve: Any) -> str:

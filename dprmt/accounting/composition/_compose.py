@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import fft
 
-from dprmt.accounting.basics import Array, Side
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._loss_grid import Laws
-from dprmt.accounting.pairs import LossPMF
+from dprmt.accounting.pairs import LOG_NOTHING, LossPMF
 
 EPS = float(np.finfo(np.float64).eps)
 OUTSIDE = 1e-10
 """Tilted mass allowed outside the window of an FFT, on each side."""
-_LOG_UNCHARGED = -120.0  # of a transform's size: frequencies that are left out
 _FEW = 16  # phases by which a tilt or a window is chosen for all
 _LONGEST = 2**40  # points: no transform is this long, and a coarser mesh is taken
 
@@ -178,7 +178,7 @@ def composed(laws: Laws, tilt: float, win: Window) -> ComposedLoss:
         padded = np.abs(transform) + unit
         log_bound += steps * np.log(padded)
         relative += 2.0 * steps / padded
-        seen = log_bound > _LOG_UNCHARGED
+        seen = log_bound > LOG_NOTHING
         frequency, value, log_bound, relative = frequency[seen], value[seen], log_bound[seen], relative[seen]
         value *= transform[seen] ** steps
     # (F2), summed over transforms, powers and inverse; what is left out adds less than e^{-120} · T / unit in all.

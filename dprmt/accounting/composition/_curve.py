@@ -8,7 +8,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dprmt.accounting.basics import Array, Side
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import EPS, ComposedLoss, log_kappa
 from dprmt.accounting.pairs import LossPMF
 

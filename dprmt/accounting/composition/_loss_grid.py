@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import LARGEST_LOSS, Side, graded_indices
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import LARGEST_LOSS, graded_indices
 from dprmt.accounting.pairs import LossCells, LossPMF, StepPair, from_above, from_below, keep_at_last
 
 _MOST = 0.1  # P-mass of a cell, from which on its mean is a node from below

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.fft import next_fast_len
 
-from dprmt.accounting.basics import Direction, PrivacyBounds, Side, graded_indices, resolvable
+from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side
+from dprmt.accounting.basics._numbers import graded_indices, resolvable
 from dprmt.accounting.composition._compose import (
     EPS,
     ComposedLoss,
@@ -19,6 +20,7 @@ from dprmt.accounting.composition._compose import (
     best_tilt,
     composed,
     log_chernoff,
+    log_kappa,
     some_of,
     step_scale,
     window,
@@ -77,8 +79,6 @@ class CoarsePass:
         Relevant scale of one step's loss: the unit of meshes.
     total_variation : float
         A bound on the total variation of all steps.
-    near : float
-        The ε asked about, or the one that Chernoff's bounds prove.
     split : Split or None
         Where to compose large losses separately.
     """
@@ -88,7 +88,6 @@ class CoarsePass:
     tilt: float
     scale: float
     total_variation: float
-    near: float = 0.0
     split: Split | None = None
 
 
@@ -130,8 +129,13 @@ class Level:
             mesh = resolvable(_MESH_OF_ONE * 2.0**-self.level * scale, ends[1])
             index = graded_indices(*ends, mesh, scale)
             return OneStepCurve(discretize_step(pair, index, mesh, side, to_infinity=True), side)
-        loss, *beyond = self.composed(side)
-        return DeltaCurve(loss, self.coarse.near, *beyond)
+        parts, question = self.composed(side), self.question
+        assert question is not None
+        around = question.epsilon
+        if around is None:  # what Chernoff's bound proves
+            logs = [part.log_scale + float(log_kappa(np.array(part.tilt))) - math.log(question.small) for part in parts]
+            around = max(log / part.tilt if part.tilt else 0.0 for log, part in zip(logs, parts, strict=True))
+        return DeltaCurve(parts[0], around, *parts[1:])
 
     def composed(self, side: Side) -> list[ComposedLoss]:
         """Return the composed loss, in two parts where large losses are composed apart.
@@ -147,16 +151,17 @@ class Level:
                 break
             # The coarse laws are from above: for one from below their tilt may be far too large.
             tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
-            parts, tilts = [laws], [min(tilt, _MOST_TILT / mesh)]
+            parts: list[Laws] = [laws]
+            tilts = [min(tilt, _MOST_TILT / mesh)]
             if split is not None:
-                parts, tilts = list(split.parts(laws, side)), [split.tilt, split.tilt_beyond]
+                parts, tilts = [*split.parts(laws, side)], [split.tilt, split.tilt_beyond]
             windows = [window(part, each) for part, each in zip(parts, tilts, strict=True)]
             first, last = min(each.first for each in windows), max(each.first + each.size for each in windows)
             if last - first > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
                 mesh *= 1.1 * (last - first) / _MOST_POINTS
                 continue
             win = Window(first, next_fast_len(last - first, real=True))
-            self.work += win.size * sum(len(part) for part in parts)
+            self.work += win.size * len(laws)
             loss, *beyond = [composed(part, each, win) for part, each in zip(parts, tilts, strict=True)]
             more = math.log(laws[0][1])  # of each step's large losses
             return [loss, *(replace(each, log_scale=each.log_scale + more) for each in beyond)]
@@ -249,7 +254,7 @@ def coarse_pass(pairs: Pairs, question: Question | None, tail: float) -> CoarseP
         scale = one_step_scale(laws[0][0], question.small)
         if question.epsilon is not None:  # the loss asked about, unless δ is decided before
             scale = min(scale, max(near, one_step_scale(laws[0][0], max(question.small, 0.01))))
-    return CoarsePass(laws, ranges, tilt, scale, variation, near, split)
+    return CoarsePass(laws, ranges, tilt, scale, variation, split)
 
 
 def _chosen(laws: Laws, question: Question | None) -> tuple[float, Split | None, float]:
@@ -324,12 +329,13 @@ def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
     """Combine bounds with an estimate between them, and record whether they are as narrow as requested."""
+    at_delta = question.delta if question.epsilon is None else None
     if not math.isfinite(upper):
-        return PrivacyBounds(lower, upper, upper, direction, is_narrow=False)
+        return PrivacyBounds(lower, upper, upper, direction, False, at_delta, question.epsilon)
     is_narrow = question.is_within(lower, upper, tolerance)
     # The lower side errs about twice as much; where the interval stays wide, it is most often what falls short.
     estimate = lower + (0.67 if is_narrow else 0.95) * (upper - lower)
-    return PrivacyBounds(lower, estimate, upper, direction, is_narrow)
+    return PrivacyBounds(lower, estimate, upper, direction, is_narrow, at_delta, question.epsilon)
 
 
 def intersection(

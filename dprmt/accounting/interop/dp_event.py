@@ -9,18 +9,11 @@ from dp_accounting import dp_event as events
 
 from dprmt._validation import ParameterError
 from dprmt.accounting.laws import ExactNorms
-from dprmt.accounting.mechanisms import (
-    DPSGD,
-    Composition,
-    CyclicPoisson,
-    FixedOrder,
-    FixedSize,
-    GaussianRelease,
-    LaplaceRelease,
-    Poisson,
-    ZCDPRelease,
-    compose,
-)
+from dprmt.accounting.mechanisms._composition import Composition, compose
+from dprmt.accounting.mechanisms._conversions import ZCDPRelease
+from dprmt.accounting.mechanisms._dpsgd import DPSGD
+from dprmt.accounting.mechanisms._releases import GaussianRelease, LaplaceRelease
+from dprmt.accounting.mechanisms._sampling import CyclicPoisson, FixedOrder, FixedSize, Poisson
 from dprmt.accounting.pairs import AddRemove, Group, Neighbours, ReplaceOne
 
 Phases = Iterator[tuple[Any, int]]

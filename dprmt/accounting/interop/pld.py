@@ -11,7 +11,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution 
 from scipy.signal import lfilter
 
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting.basics import Array, graded_indices
+from dprmt.accounting.basics._numbers import Array, graded_indices
 from dprmt.accounting.pairs import AllocationEpoch, AnyStep, LossPMF, charged_cells, from_above
 
 _MOST_POINTS = 2**21

@@ -11,7 +11,8 @@ from prv_accountant import PrivacyRandomVariable
 from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncated
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting.basics import Array, Direction, NoRenyiDivergenceError, graded_indices
+from dprmt.accounting.basics._bounds import Direction
+from dprmt.accounting.basics._numbers import Array, NoRenyiDivergenceError, graded_indices
 from dprmt.accounting.pairs import (
     AllocationEpoch,
     AnyStep,

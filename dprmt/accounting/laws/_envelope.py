@@ -37,7 +37,6 @@ from dprmt.accounting.laws._chi2_mixture import Array, mixture_tails, real_array
 
 ENVELOPE_MARGIN = 1e-12
 LARGEST_DOF = 2**32
-_GRID = 65  # values of log λ tried for the hump
 _GUIDES = 64  # values of x at which the hump is searched from scratch
 
 
@@ -209,9 +208,9 @@ def _guide(k: int, d: int) -> _Guide:
 
 def _hump(excess: Array, k: int, d: int) -> tuple[Array, Array, NDArray[np.bool_]]:
     # The rightmost local maximum of P(·, x) from scratch: its value, its log λ, whether the grid shows one.
-    grid = np.linspace(-np.log(d), 0, _GRID)
+    grid = np.linspace(-np.log(d), 0, 65)
     rising = np.diff(_law(excess, grid[:, None], k, d), axis=0) > 0
-    last = np.where(rising.any(axis=0), _GRID - 1 - np.argmax(rising[::-1], axis=0), 0)
+    last = np.where(rising.any(axis=0), grid.size - 1 - np.argmax(rising[::-1], axis=0), 0)
     value, log = _climb(excess, grid[last], np.full_like(excess, grid[1] - grid[0]), k, d)
     return value, log, last > 0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 
 LARGEST_DOF = 10**5
 """scipy's incomplete gamma functions lose their relative accuracy in the tails of larger degrees of freedom."""

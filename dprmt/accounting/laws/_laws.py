@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import gammaincc, gammaincinv
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_switch
 from dprmt.accounting.laws._gamma_mixture import (
     LARGEST_DOF,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.accounting.basics import Value, value_from_dict
+from dprmt.accounting.basics._value import Value, value_from_dict
 from dprmt.accounting.laws._laws import EnvelopeLaw, ExactLaw, NormLaw, RankOneLaw, SketchedLaw
 from dprmt.accounting.laws._sketch import Head
 

@@ -14,13 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betainc, gammainc, gammaincc, gammaln, ndtr
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws._gamma_mixture import GammaMixture
 
 SHIFTS = np.array([0.0, 1.0, 2.5, 6.0, 9.0])
 """Values of a that are tried."""
-_EDGES = 72
-_ROUNDING = 1e-9
 
 
 def comparison_bound(total: float, sketch: int, power_iteration: bool, error: float = 0.0) -> float:
@@ -55,7 +53,7 @@ def expected_majorants(cap: float, count: int, sketch: int) -> Array:
         return np.zeros(SHIFTS.size)
     flex, height, slope = _tangency(sketch)
     end = max(count / 2 + 40.0 + 9.0 * math.sqrt(count), float(flex.max()) / (2 * cap))
-    edges = np.linspace(0.0, math.sqrt(2 * end), _EDGES) ** 2
+    edges = np.linspace(0.0, math.sqrt(2 * end), 72) ** 2
     mass, moment = GammaMixture.single(count).increments(edges[:-1] / count, edges[1:] / count)
     to_right = np.clip((count * moment - edges[:-1] * mass) / np.diff(edges), 0.0, mass)
     atoms = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
@@ -64,7 +62,7 @@ def expected_majorants(cap: float, count: int, sketch: int) -> Array:
     majorant = np.where(y <= flex, curve, height + slope * (y - flex))
     beyond, moment_beyond = gammaincc(count / 2, end), cap * count * gammaincc(count / 2 + 1.0, end)
     straight = beyond * (height - slope * flex) + slope * moment_beyond  # E of the tangent beyond the last edge
-    value: Array = (atoms @ majorant + np.maximum(straight, 0.0)) * (1.0 + _ROUNDING)
+    value: Array = (atoms @ majorant + np.maximum(straight, 0.0)) * (1.0 + 1e-9)  # rounding
     return value
 
 
@@ -83,7 +81,6 @@ def _tangency(sketch: int) -> tuple[Array, Array, Array]:
 
 _HINGE_ROUNDING = 1e-11
 """Relative error charged for scipy's incomplete beta and gamma functions, before differences are taken."""
-_VACUOUS = 1e9
 
 
 def hinge_bound(scale: Array, terms: Array, dof: Array) -> Array:
@@ -113,7 +110,7 @@ def _hinge(scale: Array, terms: Array, dof: Array) -> Array:
     mean = c * n / (nu - 2.0) * betainc(nu / 2 - 1.0, n / 2 + 1.0, c / (a + c))
     mass = a * betainc(nu / 2, n / 2, c / (a + c))
     value = np.maximum(mean - mass, 0.0) + _HINGE_ROUNDING * (mean + mass)
-    value = np.where(dof < 3.0, _VACUOUS, value / (1.0 - a))
+    value = np.where(dof < 3.0, 1e9, value / (1.0 - a))
     return np.where((terms <= 0) | (scale <= 0), 0.0, value)
 
 
@@ -125,9 +122,6 @@ def _tangent(scale: Array, terms: Array, dof: Array) -> Array:
     excess = np.maximum(mean - mass, 0.0) + _HINGE_ROUNDING * (mean + mass)
     value = (betainc(dof / 2, n / 2, c / (1.0 + c)) + c * slope * excess) * (1.0 + _HINGE_ROUNDING)
     return np.where((terms <= 0) | (scale <= 0), 0.0, value)
-
-
-_CELLS = 8
 
 
 def elimination_bound(total: float, sketch: int, power_iteration: bool, cut: float, error: float = 0.0) -> float:
@@ -159,7 +153,7 @@ def _share_cells(total: float, cut: float, eliminated: Array, large: Array) -> t
     """Return cells for the sum of the ``large`` directions' shares over x, and which of them can occur."""
     highest = total - (eliminated - large) * cut
     span = np.maximum(highest - large, 0.0)
-    ends = np.linspace(0.0, 1.0, _CELLS + 1)
+    ends = np.linspace(0.0, 1.0, 9)
     left, right = large + span * ends[:-1], large + span * ends[1:]
     feasible = np.broadcast_to((large <= eliminated) & (highest >= large), left.shape)
     return left, right, feasible
@@ -178,15 +172,12 @@ def _weight(cut: float, power_iteration: bool) -> float:
     return (cut**2 if power_iteration else cut) / (1.0 - cut)
 
 
-_LARGEST_ELIMINATED = 40
 ROUNDING = 1e-5
 """ε₀ of (H5): Q spans MᵀMS or MᵀS up to an error of this size relative to its Frobenius norm."""
 _ROOM = 1e-3
 """ρ: by how much the threshold is lowered relatively."""
 _LONG_SKETCH = 1e-30
 """Probability charged for a sketch of extraordinary length."""
-_ELIMINATION_ALONE = 0.3
-"""1/x over s below which (H3) is the smaller one."""
 
 
 class Head(NamedTuple):
@@ -209,10 +200,10 @@ def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
     total = (1.0 + _ROOM) / share
     error = _missed(share, sketch, power_iteration)
     best = 1.0
-    narrow = min(sketch, _LARGEST_ELIMINATED)  # more columns leave less; beyond, (H2) is good enough
+    narrow = min(sketch, 40)  # more columns leave less; beyond, (H2) is good enough
     for cut in _good_cuts(total, narrow, power_iteration):
         best = min(best, elimination_bound(total, narrow, power_iteration, cut, error**2 / _ROOM))
-    if not 8 < sketch == narrow or total > _ELIMINATION_ALONE * sketch:
+    if not 8 < sketch == narrow or total > 0.3 * sketch:  # (H3) alone is the smaller one
         best = min(best, comparison_bound(total, sketch, power_iteration, error))
     return min(1.0, best + _LONG_SKETCH)
 
@@ -236,10 +227,6 @@ def _missed(share: float, sketch: int, power_iteration: bool) -> float:
     length = 4.0 * (math.log(1.0 / _LONG_SKETCH) + sketch / 2 * math.log(2.0))  # Σ λ‖g‖² except for that probability
     scale = share / (1.0 + _ROOM)
     return ROUNDING * math.sqrt(length) / (scale if power_iteration else math.sqrt(scale))
-
-
-_NEGLIGIBLE = 3e-30
-_RATIO = 1.07
 
 
 @lru_cache(maxsize=64)
@@ -269,11 +256,11 @@ def _tails(sketch: int, power_iteration: bool) -> tuple[Array, Array]:
     j = 1
     while not bound or bound[-1] < 1.0:
         tail = _averaged_tail(j, sketch, power_iteration)
-        if at and tail < _NEGLIGIBLE:  # one atom is enough for all that practically never happens
+        if at and tail < 3e-30:  # one atom is enough for all that practically never happens
             at, bound = [], []
         at.append(j)
         bound.append(tail)
-        j = max(j + 1, int(j * _RATIO))
+        j = max(j + 1, int(1.07 * j))
     return np.array(at), np.array(bound)
 
 

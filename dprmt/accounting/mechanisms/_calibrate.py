@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 from typing import Any, cast, overload
 
 from scipy.special import ndtri
 
 from dprmt._validation import ParameterError, check_real
+from dprmt.accounting.composition._curve import LEAST_DELTA
 from dprmt.accounting.mechanisms._composition import Composition, Fixed, compose
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._releases import Release
 
-_SMALLEST, _LARGEST = 1e-2, 1e6
-_COARSE = 0.05  # tolerance of the answers of a first search
-_MOST_ROUGH, _NEAR = 8, 0.03
+_SMALLEST, _LARGEST = 1e-2, 1e6  # noise multipliers
+_FARTHEST = math.log(4.0)  # of one step to the next in a search
 
 
 @overload
@@ -116,40 +118,25 @@ def calibrate(
     """
     target = _wanted(target_epsilon, delta, target_advantage, target_true_positive_rate, false_positive_rate)
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
-    if isinstance(run, Composition):
-        if steps is not None or epochs is not None:
-            raise ParameterError("steps", steps or epochs, "left out for a composition", "remove steps and epochs")
-        for mechanism, _ in run.phases:
-            if not isinstance(mechanism, DPSGD | Release):
-                raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD, and releases")
-        if all(isinstance(mechanism, Release) for mechanism, _ in run.free_phases()):
-            raise ParameterError("run", run, "a composition with a phase of DPSGD that is not fixed")
-        return _calibrated(run, target, tolerance)
-    if not isinstance(run, DPSGD):
+    if not isinstance(run, DPSGD | Composition):
         raise ParameterError("run", run, "a DPSGD, with steps or epochs, or a composition of such")
-    whole = compose([(run, run.sampling.run_length(steps, epochs))])
-    ((mechanism, _),) = _calibrated(whole, target, tolerance).phases
-    return cast("DPSGD", mechanism)
+    whole = cast("Composition", run.run(steps=steps, epochs=epochs))
+    for mechanism, _ in whole.phases:
+        if not isinstance(mechanism, DPSGD | Release):
+            raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD, and releases")
+    if all(isinstance(mechanism, Release) for mechanism, _ in whole.free_phases()):
+        raise ParameterError("run", run, "a composition with a phase of DPSGD that is not fixed")
+    found = _calibrated(whole, *target, tolerance)
+    return found if isinstance(run, Composition) else found.phases[0][0]
 
 
-@dataclass(frozen=True)
-class _Target:
-    """What is wanted of a run.
-
-    ``value``: what ``measure`` of the run, at a tolerance, may not exceed; it falls towards 0 as noise grows.
-    ``shift``: of the Gaussian mechanism that meets it, nearly.
-    """
-
-    name: str
-    wanted: float
-    value: float
-    measure: Callable[[Composition, float], float]
-    shift: float
+_Measure = Callable[[Composition], float]
 
 
 def _wanted(
     epsilon: float | None, delta: float | None, advantage: float | None, power: float | None, level: float | None
-) -> _Target:
+) -> tuple[str, float, _Measure, float]:
+    """Return the name and value of the target, the measure that it bounds, and a Gaussian mechanism's μ near it."""
     given = {"target_epsilon": epsilon, "target_advantage": advantage, "target_true_positive_rate": power}
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
@@ -162,52 +149,40 @@ def _wanted(
             raise ParameterError(name, value, f"left out with {names[0]}", f"remove {name}")
     if epsilon is not None:
         wanted = check_real("target_epsilon", epsilon, low=0.0, low_open=True)
-        at = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-        log = -math.log(at)
-        shift = math.sqrt(2 * (wanted + log)) - math.sqrt(2 * log)
-        return _Target(
-            "target_epsilon", wanted, wanted, lambda run, within: run.epsilon(at, tolerance=within).upper, shift
-        )
+        at = check_real("delta", delta, low=LEAST_DELTA, high=1.0, high_open=True)
+        mu = math.sqrt(2 * (wanted - math.log(at))) - math.sqrt(-2 * math.log(at))
+        return "target_epsilon", wanted, lambda run: run.epsilon(at).upper, mu
     if advantage is not None:
         wanted = check_real("target_advantage", advantage, low=0.0, high=1.0, low_open=True, high_open=True)
-        shift = 2.0 * float(ndtri((1.0 + wanted) / 2.0))
-        return _Target("target_advantage", wanted, wanted, lambda run, _: run.advantage().upper, shift)
+        return "target_advantage", wanted, lambda run: run.advantage().upper, 2.0 * float(ndtri((1.0 + wanted) / 2.0))
     at = check_real("false_positive_rate", level, low=0.0, high=1.0, low_open=True, high_open=True)
-    assert power is not None
     wanted = check_real("target_true_positive_rate", power, low=at, high=1.0, low_open=True, high_open=True)
-    shift = float(ndtri(wanted) - ndtri(at))
-
-    def excess(run: Composition, _: float) -> float:
-        found = run.true_positive_rate(at).upper
-        return min(found - at, wanted - at) if found <= wanted else max(found - at, math.nextafter(wanted - at, 1.0))
-
-    return _Target("target_true_positive_rate", wanted, wanted - at, excess, shift)
+    mu = float(ndtri(wanted) - ndtri(at))
+    return "target_true_positive_rate", wanted, lambda run: run.true_positive_rate(at).upper, mu
 
 
-def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composition:
+def _calibrated(run: Composition, name: str, wanted: float, measure: _Measure, mu: float, tolerance: float) -> Any:
     phases, others = _apart(run)
     least = min(mechanism.noise_multiplier for mechanism, _ in phases)
 
     def at(noise_multiplier: float) -> Composition:
-        return Composition(
-            [
-                (replace(mechanism, noise_multiplier=mechanism.noise_multiplier / least * noise_multiplier), steps)
-                for mechanism, steps in phases
-            ]
-            + others
-        )
+        scaled = [
+            (replace(mechanism, noise_multiplier=mechanism.noise_multiplier / least * noise_multiplier), steps)
+            for mechanism, steps in phases
+        ]
+        return Composition(scaled + others)
 
-    def measured(noise_multiplier: float, within: float = 1e-3) -> float:
-        return target.measure(at(noise_multiplier), within)
-
-    search = _Search(target.value, tolerance, target.name, target.wanted)
-    if others and not target.measure(Composition(others), 1e-3) <= target.value:
-        raise ParameterError(target.name, target.wanted, "above the cost of releases and fixed phases alone")
-    strength = sum(
-        steps * (mechanism.sampling.rate * least / mechanism.noise_multiplier) ** 2 for mechanism, steps in phases
-    )
-    near = search.approach(lambda sigma: measured(sigma, _COARSE), _gaussian_guess(target.shift, strength))
-    return at(search.smallest_sufficient(measured, near))
+    if others and not measure(Composition(others)) <= wanted:
+        raise ParameterError(name, wanted, "above the cost of releases and fixed phases alone")
+    # For many steps, by the central limit theorem: only where to start.
+    rates = [steps * (one.sampling.rate * least / one.noise_multiplier) ** 2 for one, steps in phases]
+    start = 1.0 / math.sqrt(math.log1p(mu**2 / sum(rates)))
+    found = _least_sufficient(lambda sigma: measure(at(sigma)), wanted, start, (_SMALLEST, _LARGEST), tolerance)
+    if found > _LARGEST:
+        raise ParameterError(name, wanted, f"reachable with a noise multiplier <= {_LARGEST:g}")
+    if found <= _SMALLEST:
+        raise ParameterError(name, wanted, f"so small that it needs a noise multiplier >= {_SMALLEST}")
+    return at(found)
 
 
 def _apart(run: Composition) -> tuple[list[tuple[Any, int]], list[Any]]:
@@ -249,7 +224,7 @@ def largest_steps(run: DPSGD | Composition, epsilon: float, delta: float) -> int
     201
     """
     epsilon = check_real("epsilon", epsilon, low=0.0, low_open=True)
-    delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+    delta = check_real("delta", delta, low=LEAST_DELTA, high=1.0, high_open=True)
     free, others = ([(run, 1)], []) if isinstance(run, DPSGD) else _apart(run)
     if len(free) != 1 or not isinstance(free[0][0], DPSGD):
         raise ParameterError("run", run, "a DPSGD, or a composition with one phase of DPSGD that is not fixed")
@@ -258,127 +233,46 @@ def largest_steps(run: DPSGD | Composition, epsilon: float, delta: float) -> int
     mechanism: DPSGD = free[0][0]
     unit = mechanism.steps_per_epoch or 1
 
+    @cache
     def spent(count: int) -> float:
         return compose([*others, (mechanism, count * unit)]).epsilon(delta).upper
 
-    most, few, many, at = 10**9 // unit, 0, 0, 1
-    known = 0.0
-    while not many or many - few > max(1, few // 10_000):  # few is allowed, many is not
-        now = spent(at)
-        if now <= epsilon:
-            few = at
-            if at == most:
-                return most * unit
-        else:
-            many = at
-        # ε grows at least like its root, at most in proportion, but for a first part that costs nothing.
-        slope = 0.6 if not known or now <= known else 0.8
-        guess = round(at * min(max((epsilon / now) ** (1 / slope) if 0.0 < now < math.inf else 8.0, 0.125), 8.0))
-        known = now
-        if many:
-            at = guess if few < guess < many else (few + many) // 2
-            if guess <= few:
-                at = min(few + max(1, (many - few) // 8), many - 1)
-            elif guess >= many:
-                at = max(many - max(1, (many - few) // 8), few + 1)
-            if many - few <= 1:
-                break
-        else:
-            at = min(max(guess, 2 * few), most)
-    return few * unit
+    found = _least_sufficient(lambda x: spent(round(1.0 / x)), epsilon, 0.01, (unit * 1e-9, 1.0), 1e-4)
+    return round(1.0 / found) * unit if found <= 1.0 else 0
 
 
-def _gaussian_guess(shift: float, strength: float) -> float:
-    """Return the noise multiplier by the central limit theorem, for many steps: only where to start.
+def _least_sufficient(
+    value: Callable[[float], float], target: float, at: float, limits: tuple[float, float], tolerance: float
+) -> float:
+    """Return the least x that is known to bring a falling value down to the target, up to a relative ``tolerance``.
 
-    ``strength``: Σ T q² over the phases, of each in units of its noise over the least one's.
+    Follows the slope in logarithms a little past the root, farther each time, until there is an x on either side; then
+    regula falsi, and every third time the middle. ∞ if no x within the limits suffices.
     """
-    guess = 1.0 / math.sqrt(math.log1p(shift**2 / strength))
-    return min(max(guess, 0.1), _LARGEST / 10)
-
-
-class _Search:
-    """The smallest noise multiplier that suffices, up to a relative ``tolerance``."""
-
-    def __init__(self, target: float, tolerance: float, name: str = "target_epsilon", said: float = 0.0) -> None:
-        self.target, self.tolerance, self.name, self.said = target, tolerance, name, said or target
-        self.slope = 1.0  # -d log ε / d log σ
-        self.low = self.high = 0.0  # 0: not known yet
-        self.at_low = self.at_high = math.nan
-
-    def approach(self, epsilon: Callable[[float], float], at: float) -> float:
-        """Return a noise multiplier that nearly meets the target, by a few steps of the secant method; promises
-        nothing.
-        """
-        value = epsilon(at)
-        for _ in range(_MOST_ROUGH):
-            before, value_before = at, value
-            at = min(max(self._root(at, value), _SMALLEST), _LARGEST)
-            if abs(at / before - 1.0) < _NEAR:
-                break
-            value = epsilon(at)
-            self._learn(before, value_before, at, value)
-        return at
-
-    def smallest_sufficient(self, epsilon: Callable[[float], float], start: float) -> float:
-        """Bracket it, then shrink the bracket in log σ by safeguarded regula falsi in log ε."""
-        self._bracket(epsilon, start)
-        for iteration in range(60):
-            if self.high / self.low <= 1.0 + self.tolerance:
-                break
-            self._ask(epsilon, self._inside(bisect=iteration % 3 == 2))
-        return self.high
-
-    def _bracket(self, epsilon: Callable[[float], float], at: float) -> None:
-        """Follow the slope from a start, then step a little past the root, ever farther, to the other side."""
-        margin = self.tolerance / 3
-        value = self._ask(epsilon, at)
-        while not (self.low and self.high):
-            root = self._root(at, value)
-            before, value_before = at, value
-            at = root * (1.0 + margin) if not self.high else min(root, self.high) * (1.0 - min(margin, 0.5))
-            if not self.high and at <= self.low:
-                at = self.low * (1.0 + margin)
-            self._check_range(at)
-            value = self._ask(epsilon, at)
-            self._learn(before, value_before, at, value)
-            margin *= 4.0
-
-    def _ask(self, epsilon: Callable[[float], float], at: float) -> float:
-        value = epsilon(at)
-        if value <= self.target:
-            self.high, self.at_high = at, value
+    (low, too_much), (high, enough) = (0.0, math.inf), (math.inf, 0.0)
+    margin, slope, before = tolerance / 3, 1.0, (0.0, 0.0)
+    at = min(max(at, limits[0]), limits[1])
+    for turn in itertools.count():
+        now = value(at)
+        if now <= target:
+            high, enough = at, now
         else:
-            self.low, self.at_low = at, value
-        return value
-
-    def _root(self, at: float, value: float) -> float:
-        """Follow the slope from a point, by at most a factor of four."""
-        if not math.isfinite(value):
-            return 4.0 * at
-        if value <= 0.0:
-            return at / 4.0
-        share = math.log(value / self.target) / self.slope
-        return at * math.exp(min(max(share, -math.log(4.0)), math.log(4.0)))
-
-    def _learn(self, before: float, value_before: float, at: float, value: float) -> None:
-        """Estimate the slope between two points far enough apart."""
-        if math.isfinite(value_before) and value_before > 0.0 < value < math.inf and abs(at / before - 1.0) > 1e-3:
-            self.slope = min(max(math.log(value_before / value) / math.log(at / before), 0.3), 5.0)
-
-    def _check_range(self, at: float) -> None:
-        if at > _LARGEST and not self.high:
-            raise ParameterError(self.name, self.said, f"reachable with a noise multiplier <= {_LARGEST:g}")
-        if at < _SMALLEST and not self.low:
-            allowed = f"so small that it needs a noise multiplier >= {_SMALLEST}"
-            raise ParameterError(self.name, self.said, allowed)
-
-    def _inside(self, bisect: bool) -> float:
-        """Return a point inside the bracket, a little to the private side of the interpolated root."""
-        low, high = self.low, self.high
-        if bisect or not (math.isfinite(self.at_low) and self.at_high > 0):
-            return math.sqrt(low * high)
-        share = math.log(self.at_low / self.target) / math.log(self.at_low / self.at_high)
-        guess = low * (high / low) ** share * (1.0 + self.tolerance / 3)
-        margin = 1.0 + self.tolerance / 4
-        return min(max(guess, low * margin), high / margin)
+            low, too_much = at, now
+        if high <= limits[0] or low >= limits[1] or high <= low * (1.0 + tolerance):
+            return high
+        if low and high < math.inf:
+            share, nudge = 0.5, 1.0
+            if turn % 3 != 2 and enough > 0.0 and too_much < math.inf:
+                share = math.log(too_much / target) / math.log(too_much / enough)
+                nudge = 1.0 + tolerance / 3
+            inside = 1.0 + tolerance / 4
+            at = min(max(low * (high / low) ** share * nudge, low * inside), high / inside)
+            continue
+        last, value_there = before
+        if last and min(now, value_there) > 0.0 and max(now, value_there) < math.inf and abs(at / last - 1.0) > 1e-3:
+            slope = min(max(math.log(value_there / now) / math.log(at / last), 0.05), 5.0)
+        far = math.inf if now == math.inf else math.log(now / target) / slope if now > 0.0 else -math.inf
+        before, root = (at, now), at * math.exp(min(max(far, -_FARTHEST), _FARTHEST))
+        at = max(root, low) * (1.0 + margin) if low else min(root, high) / (1.0 + margin)
+        at, margin = min(max(at, limits[0]), limits[1]), 4.0 * margin
+    raise AssertionError

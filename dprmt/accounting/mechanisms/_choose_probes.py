@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dprmt._validation import check_count
-from dprmt.accounting.basics import PrivacyBounds
+from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.laws import ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._norm_cost import NormCost, check_layers, norm_cost

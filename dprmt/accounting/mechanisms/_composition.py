@@ -3,122 +3,160 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting.basics import LARGEST_EPSILON, Array, Direction, PrivacyBounds, phases_html, worst_of
-from dprmt.accounting.composition import (
-    DeltaAtEpsilon,
-    EpsilonAtDelta,
-    Question,
-    interval,
-    solve,
-)
-from dprmt.accounting.mechanisms._releases import Disclosure, Release
-from dprmt.accounting.mechanisms._sampling import Sampling
+from dprmt._validation import ParameterError, check_real
+from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, phases_html, worst_of
+from dprmt.accounting.basics._numbers import LARGEST_EPSILON, Array
+from dprmt.accounting.composition._curve import LEAST_DELTA, DeltaAtEpsilon, EpsilonAtDelta, Question
+from dprmt.accounting.composition._solve import interval, solve
+from dprmt.accounting.mechanisms._releases import Disclosure, Release, round_down_exact, round_up_exact
 from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut, renyi_as_one
-from dprmt.accounting.questions import (
+from dprmt.accounting.questions._by_curves import bounds_by_curves, deltas_by_curves
+from dprmt.accounting.questions._curves import (
+    Counts,
     Ends,
     Numbers,
     PrivacyCurve,
-    bayes_risk,
-    bounds_by_curves,
     checked_epsilons,
     delta_ends,
-    deltas_by_curves,
     gdp_mu,
     joined,
     mu_grid,
-    true_positive_rate,
 )
+from dprmt.accounting.questions._trade_off import TradeOff, checked_rates, trade_off, trade_off_by_curves
 
 if TYPE_CHECKING:
-    from dprmt.accounting.questions import TradeOff
+    from dprmt.accounting.mechanisms._dpsgd import DPSGD
 
 BOTH: tuple[Direction, Direction] = ("remove", "add")
 """Adjacency directions."""
-_LEAST_DELTA = 1e-290
 _LOOSE = 1.25  # an upper end over the lower one, beyond which composed curves may be the smaller
+_NARROW = 1e-2  # relative width of an attacker's success that is called narrow
 
-
-class Composable(Protocol):
-    """What can be composed: what a :class:`Composition` asks of a phase."""
-
-    @property
-    def sampling(self) -> Sampling:
-        """Sampling scheme, which counts the steps and lists the steps to compose."""
-        ...
-
-    @property
-    def neighbours(self) -> Neighbours | None:
-        """Neighbouring relation; None if the other phases determine it."""
-        ...
-
-    @property
-    def has_pairs(self) -> bool:
-        """Whether a step is one for these neighbours; else for a sample that is present or without a gradient."""
-        ...
-
-    def step(self) -> Step:
-        """Return one step."""
-        ...
-
-    def of_one_sample(self) -> Composable:
-        """Return the same for one sample that is present, or without a gradient."""
-        ...
+Composable: TypeAlias = "DPSGD | Release"
+Phases: TypeAlias = tuple[tuple[Composable, int], ...]
 
 
 class Questions:
-    """The questions that a run answers, all from its ε, its δ and its trade-off function."""
+    """The questions that a mechanism answers for a number of steps, and a composition for its own."""
 
-    def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """Return ε for removing and for adding one sample; both the same where samples are replaced."""
-        raise NotImplementedError
+    def run(self, *, steps: int | None = None, epochs: int | None = None) -> Composition | Parallel:
+        """Return what is asked: for a mechanism its run of this length, else this object, which has its length.
 
-    def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """Return δ for removing and for adding one sample; both the same where samples are replaced."""
-        raise NotImplementedError
+        Raises
+        ------
+        ParameterError
+            If a length is given to a composition.
+        """
+        if steps is not None or epochs is not None:
+            given = steps if epochs is None else epochs
+            raise ParameterError("steps", given, "left out for a composition", "remove steps and epochs")
+        return cast("Composition", self)
 
-    def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """Return the trade-off function α ↦ β: the smaller of both adjacency directions."""
-        raise NotImplementedError
+    @overload
+    def epsilon(
+        self,
+        delta: float | None = ...,
+        *,
+        steps: int | None = ...,
+        epochs: int | None = ...,
+        tolerance: float = ...,
+    ) -> PrivacyBounds: ...
 
-    def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
-        """Return ε at ``delta``, the larger of both adjacency directions.
+    @overload
+    def epsilon(
+        self, delta: float | None = ..., *, steps: Counts, epochs: None = ..., tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
+    @overload
+    def epsilon(
+        self, delta: float | None = ..., *, steps: None = ..., epochs: Counts, tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
+    def epsilon(
+        self,
+        delta: float | None = None,
+        *,
+        steps: int | Counts | None = None,
+        epochs: int | Counts | None = None,
+        tolerance: float = 1e-3,
+    ) -> PrivacyBounds | PrivacyCurve:
+        """Bound ε at ``delta``, the larger of both adjacency directions.
 
         Parameters
         ----------
         delta : float
-            In [1e-290, 1); 0 is allowed where all phases are Laplace and approximate releases.
+            The δ of the guarantee, in [1e-290, 1); 0 is allowed where all phases are Laplace and approximate releases.
+        steps : int, sequence of int or None
+            Number of steps of a mechanism, in [0, 1e9]; for random allocation a multiple of ``steps_per_epoch``. A
+            sequence of numbers costs little more than one. Left out for a composition, here and below.
+        epochs : int, sequence of int or None
+            Number of epochs instead of ``steps``, if the sampling has epochs.
         tolerance : float
             Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
 
         Returns
         -------
-        PrivacyBounds
-            With the deciding direction's name.
+        PrivacyBounds or PrivacyCurve
+            Bounds that name the deciding direction; ``upper`` is ∞ if no finite ε could be certified. A sequence gives
+            a curve, in the order of the arguments.
+
+        Raises
+        ------
+        ParameterError
+            If an argument lies outside its range.
         """
-        return worst_of(self.epsilon_by_direction(delta, tolerance=tolerance))
+        if np.ndim(cast("Any", steps if epochs is None else epochs)):
+            return self._epsilon_curve(steps, epochs, delta, tolerance)
+        run = self.run(steps=cast("int | None", steps), epochs=cast("int | None", epochs))
+        return worst_of(run._ends(EpsilonAtDelta(run._checked_delta(delta)), tolerance, True))
+
+    def epsilon_by_direction(
+        self, delta: float, *, steps: int | None = None, epochs: int | None = None, tolerance: float = 1e-3
+    ) -> dict[Direction, PrivacyBounds]:
+        """Bound ε for removing and for adding one sample; both the same where samples are replaced.
+
+        Returns
+        -------
+        dict
+            Keys ``"remove"`` and ``"add"``.
+        """
+        run = self.run(steps=steps, epochs=epochs)
+        return run._ends(EpsilonAtDelta(run._checked_delta(delta)), tolerance, False)
 
     @overload
-    def delta(self, epsilon: float, *, tolerance: float = ...) -> PrivacyBounds: ...
+    def delta(
+        self, epsilon: float, *, steps: int | None = ..., epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyBounds: ...
 
     @overload
-    def delta(self, epsilon: Numbers, *, tolerance: float = ...) -> PrivacyCurve: ...
+    def delta(
+        self, epsilon: Numbers, *, steps: int | None = ..., epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyCurve: ...
 
-    def delta(self, epsilon: float | Numbers, *, tolerance: float = 1e-2) -> PrivacyBounds | PrivacyCurve:
+    def delta(
+        self,
+        epsilon: float | Numbers,
+        *,
+        steps: int | None = None,
+        epochs: int | None = None,
+        tolerance: float = 1e-2,
+    ) -> PrivacyBounds | PrivacyCurve:
         """Bound δ at ``epsilon``, the larger of both adjacency directions.
 
         Parameters
         ----------
         epsilon : float or sequence of float
             In [0, 1e17].
+        steps, epochs : int or None
+            As in :meth:`epsilon`.
         tolerance : float
             Wanted relative width of the interval. Values of δ below 1e-290 are not resolved further.
 
@@ -127,12 +165,35 @@ class Questions:
         PrivacyBounds or PrivacyCurve
             Bounds that name the deciding direction. A sequence gives a curve, in the order of the arguments.
         """
+        run = self.run(steps=steps, epochs=epochs)
         if np.ndim(epsilon):
-            return self._delta_curve(cast("Numbers", epsilon), tolerance)
-        return worst_of(self.delta_by_direction(cast("float", epsilon), tolerance=tolerance))
+            return run._delta_curve(cast("Numbers", epsilon), tolerance)
+        return worst_of(run._ends(_delta_at(cast("float", epsilon)), tolerance, True))
 
-    def advantage(self) -> PrivacyBounds:
-        """Return the most by which an attacker's true positive rate can exceed the false positive rate.
+    def delta_by_direction(
+        self, epsilon: float, *, steps: int | None = None, epochs: int | None = None, tolerance: float = 1e-2
+    ) -> dict[Direction, PrivacyBounds]:
+        """Bound δ for removing and for adding one sample; both the same where samples are replaced.
+
+        Returns
+        -------
+        dict
+            Keys ``"remove"`` and ``"add"``.
+        """
+        return self.run(steps=steps, epochs=epochs)._ends(_delta_at(epsilon), tolerance, False)
+
+    def trade_off(self, alpha: ArrayLike, *, steps: int | None = None, epochs: int | None = None) -> TradeOff:
+        """Bound the trade-off function α ↦ β: the smaller of both adjacency directions.
+
+        Returns
+        -------
+        TradeOff
+            Bounds on the smallest false negative rate; the safe side is the lower one.
+        """
+        return self.run(steps=steps, epochs=epochs)._trade_off(alpha)
+
+    def advantage(self, *, steps: int | None = None, epochs: int | None = None) -> PrivacyBounds:
+        """Bound the most by which an attacker's true positive rate can exceed the false positive rate.
 
         Returns
         -------
@@ -142,14 +203,15 @@ class Questions:
         Examples
         --------
         >>> from dprmt.accounting import DPSGD
-        >>> run = Composition([(DPSGD(1.0, 2000 / 67349), 400)])
-        >>> 0.2889 < run.advantage().lower < run.advantage().upper < 0.2891
+        >>> 0.2889 < DPSGD(1.0, 2000 / 67349).advantage(steps=400).upper < 0.2891
         True
         """
-        return replace(self.delta(0.0), at_epsilon=None)
+        return replace(self.delta(0.0, steps=steps, epochs=epochs), at_epsilon=None)
 
-    def true_positive_rate(self, false_positive_rate: float) -> PrivacyBounds:
-        """Return the largest true positive rate of an attacker with this false positive rate, in [0, 1].
+    def true_positive_rate(
+        self, false_positive_rate: float = 0.01, *, steps: int | None = None, epochs: int | None = None
+    ) -> PrivacyBounds:
+        """Bound the largest true positive rate of an attacker with this false positive rate, in [0, 1].
 
         Returns
         -------
@@ -164,15 +226,17 @@ class Questions:
         Examples
         --------
         >>> from dprmt.accounting import DPSGD
-        >>> f"{Composition([(DPSGD(1.0, 2000 / 67349), 400)]).true_positive_rate(0.01):.3f}"
+        >>> f"{DPSGD(1.0, 2000 / 67349).true_positive_rate(0.01, steps=400):.3f}"
         '0.064'
         """
         alpha = check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
-        return true_positive_rate(self.trade_off([alpha]))
+        band = self.trade_off([alpha], steps=steps, epochs=epochs)
+        lower, estimate, upper = (1.0 - float(end[0]) for end in (band.upper, band.estimate, band.lower))
+        return PrivacyBounds(lower, estimate, upper, is_narrow=upper - lower <= _NARROW * upper)
 
-    def bayes_risk(self, prior: float = 0.5) -> PrivacyBounds:
-        """Return the least probability of error of an attacker who believes in one neighbour with probability
-        ``prior``.
+    def bayes_risk(self, prior: float = 0.5, *, steps: int | None = None, epochs: int | None = None) -> PrivacyBounds:
+        """Bound the least probability of error of an attacker who believes in one neighbour with probability
+        ``prior``: min(π, 1-π)·(1 - δ(|log((1-π)/π)|)).
 
         Returns
         -------
@@ -188,16 +252,22 @@ class Questions:
         Examples
         --------
         >>> from dprmt.accounting import DPSGD
-        >>> f"{Composition([(DPSGD(1.0, 2000 / 67349), 400)]).bayes_risk():.3f}"
+        >>> f"{DPSGD(1.0, 2000 / 67349).bayes_risk(steps=400):.3f}"
         '0.355'
         """
         prior = check_real("prior", prior, low=0.0, high=1.0)
         if prior in (0.0, 1.0):
             return PrivacyBounds(0.0, 0.0, 0.0, safe="lower")
-        return bayes_risk(self.delta(abs(math.log1p(-prior) - math.log(prior))), min(prior, 1.0 - prior))
+        delta = self.delta(abs(math.log1p(-prior) - math.log(prior)), steps=steps, epochs=epochs)
+        least = min(prior, 1.0 - prior)
+        lower, estimate, upper = (least * (1.0 - end) for end in (delta.upper, delta.estimate, delta.lower))
+        is_narrow = upper - lower <= _NARROW * upper
+        return PrivacyBounds(lower, estimate, upper, delta.direction, is_narrow, safe="lower")
 
-    def gdp_mu(self, *, least_delta: float = 1e-10) -> PrivacyBounds:
-        """Return the smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
+    def gdp_mu(
+        self, *, least_delta: float = 1e-10, steps: int | None = None, epochs: int | None = None
+    ) -> PrivacyBounds:
+        """Bound the smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
 
         Returns
         -------
@@ -217,20 +287,23 @@ class Questions:
         True
         """
         least_delta = check_real("least_delta", least_delta, low=1e-200, high=1.0, low_open=True, high_open=True)
-        last = self.epsilon(least_delta).upper
+        run = self.run(steps=steps, epochs=epochs)
+        last = run.epsilon(least_delta).upper
         if not math.isfinite(last):
             return PrivacyBounds(0.0, math.inf, math.inf, is_narrow=False)
-        return gdp_mu(self._delta_curve(mu_grid(last), 1e-2), least_delta)
+        lower, upper = gdp_mu(run._delta_curve(mu_grid(last), 1e-2), least_delta)
+        return PrivacyBounds(lower, (lower + upper) / 2, upper, is_narrow=upper - lower <= _NARROW * upper)
 
-    def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
-        raise NotImplementedError
+    def _epsilon_curve(self, steps: Any, epochs: Any, delta: float | None, tolerance: float) -> PrivacyCurve:
+        """Bound ε after each of several numbers of steps, which a composition refuses."""
+        return self.run(steps=steps, epochs=epochs)._epsilon_curve(steps, epochs, delta, tolerance)
 
 
 @dataclass(frozen=True)
 class Fixed:
     """Phases that calibration does not change; made by :func:`fixed`."""
 
-    phases: tuple[tuple[Composable, int], ...]
+    phases: Phases
 
     def __repr__(self) -> str:
         return f"fixed({list(self.phases)!r})"
@@ -263,18 +336,16 @@ class Composition(Questions):
     def __init__(self, phases: Sequence[Phase]) -> None:
         if isinstance(phases, Release | Fixed) or not isinstance(phases, Sequence):
             raise ParameterError("phases", phases, _LIST)
+        if not len(phases):
+            raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
         merged: dict[Composable, int] = {}
         done: dict[Composable, int] = {}
         relations = set()
         for mechanism, steps, is_fixed in _flat(phases):
             if mechanism.neighbours is not None:
                 relations.add(mechanism.neighbours)
-            if steps:
-                merged[mechanism] = merged.get(mechanism, 0) + steps
-            if steps and is_fixed:
-                done[mechanism] = done.get(mechanism, 0) + steps
-        if not len(phases):
-            raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
+            for kept in (merged, done)[: (steps > 0) * (1 + is_fixed)]:
+                kept[mechanism] = kept.get(mechanism, 0) + steps
         self.phases = tuple(merged.items())
         """Mechanisms and their steps; steps of equal mechanisms are added."""
         self.fixed = tuple(done.items())
@@ -302,7 +373,7 @@ class Composition(Questions):
     def _repr_html_(self) -> str:
         return phases_html(self.phases)
 
-    def free_phases(self) -> tuple[tuple[Composable, int], ...]:
+    def free_phases(self) -> Phases:
         """Return the phases that are not fixed.
 
         Returns
@@ -314,202 +385,135 @@ class Composition(Questions):
         left = ((mechanism, steps - done.get(mechanism, 0)) for mechanism, steps in self.phases)
         return tuple((mechanism, steps) for mechanism, steps in left if steps)
 
-    def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
-        """See :meth:`Questions.epsilon`; the direction that does not decide is refined only until it cannot."""
-        delta = self._checked_delta(delta)
-        return replace(self._worst(EpsilonAtDelta(delta), tolerance), at_delta=delta)
-
-    def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """Return ε for removing and for adding one sample; both the same where samples are replaced.
-
-        Returns
-        -------
-        dict
-            Keys ``"remove"`` and ``"add"``.
-        """
-        delta = self._checked_delta(delta)
-        found = self._ask(EpsilonAtDelta(delta), tolerance)
-        return {direction: replace(bounds, at_delta=delta) for direction, bounds in found.items()}
-
-    @overload
-    def delta(self, epsilon: float, *, tolerance: float = ...) -> PrivacyBounds: ...
-
-    @overload
-    def delta(self, epsilon: Numbers, *, tolerance: float = ...) -> PrivacyCurve: ...
-
-    def delta(self, epsilon: float | Numbers, *, tolerance: float = 1e-2) -> PrivacyBounds | PrivacyCurve:
-        """See :meth:`Questions.delta`; the direction that does not decide is refined only until it cannot."""
-        if np.ndim(epsilon):
-            return self._delta_curve(cast("Numbers", epsilon), tolerance)
-        epsilon = check_real("epsilon", cast("float", epsilon), low=0.0, high=LARGEST_EPSILON)
-        return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
-
-    def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """Return δ for removing and for adding one sample; both the same where samples are replaced.
-
-        Returns
-        -------
-        dict
-            Keys ``"remove"`` and ``"add"``.
-        """
-        epsilon = check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON)
-        found = self._ask(DeltaAtEpsilon(epsilon), tolerance)
-        return {direction: replace(bounds, at_epsilon=epsilon) for direction, bounds in found.items()}
-
-    def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """Return the trade-off function α ↦ β: the smaller of both adjacency directions.
-
-        Returns
-        -------
-        TradeOff
-            Bounds on the smallest false negative rate; the safe side is the lower one.
-        """
-        from dprmt.accounting.questions import checked_rates, perfect_trade_off, trade_off, trade_off_by_curves
-
-        rates = checked_rates(alpha)
-        # Disclosed parts are distinguished for certain, at no cost in α: β(α) = (1 - d) β'(α/(1 - d)).
-        inner = np.minimum(rates / self._disclosure.kept, 1.0) if self._disclosure.kept else np.ones(rates.shape)
-        if not self._engine_phases:
-            band = perfect_trade_off(inner)
-        elif self.has_pairs:
-            band = trade_off(self.schedule(), inner, BOTH[:1] if self.neighbours.is_replacement else BOTH)
-        else:
-            band = trade_off_by_curves(self._one_sample, inner, self.neighbours)
-        return self._disclosure.of_trade_off(band, rates)
-
-    def schedule(self) -> Schedule:
-        """Return the steps that are composed, for the engine.
-
-        Returns
-        -------
-        list of (step, count)
-            One entry per phase.
-        """
-        phases = self.phases
-        if len(phases) > 1:  # rounding depends on the order
-            phases = tuple(sorted(phases, key=lambda phase: repr(phase[0])))
-        units = (mechanism.sampling.schedule(mechanism.step(), steps) for mechanism, steps in phases)
-        return renyi_as_one([unit for some in units for unit in some])
-
-    @property
+    @cached_property
     def has_pairs(self) -> bool:
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
         return all(mechanism.has_pairs for mechanism, _ in self.phases)
 
-    @property
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Steps that are composed, each with its count."""
+        phases = self.phases
+        if len(phases) > 1:  # rounding depends on the order
+            phases = tuple(sorted(phases, key=lambda phase: repr(phase[0])))
+        units: list[tuple[Step, int]] = []
+        for mechanism, steps in phases:
+            units += mechanism.sampling.schedule(mechanism.step(), steps)
+        return renyi_as_one(units)
+
+    @cached_property
+    def _one_sample(self) -> Schedule:
+        """Steps as one sample that is present, or without a gradient, sees them."""
+        return tuple(Composition([(mechanism.of_one_sample(), steps) for mechanism, steps in self.phases]).schedule)
+
+    @cached_property
     def _is_exact(self) -> bool:
         """Whether pairs are the smaller bounds for replaced samples: curves never were with exact norms."""
-        return all(step.is_exact for step, _ in self.schedule())
+        return all(step.is_exact for step, _ in self.schedule)
+
+    @cached_property
+    def _disclosure(self) -> Disclosure | None:
+        return Disclosure.of(self.phases)
+
+    def _checked_delta(self, delta: float | None) -> float:
+        is_bounded = self._disclosure is not None and self._disclosure.loss is not None
+        return check_real("delta", delta, low=0.0 if is_bounded else LEAST_DELTA, high=1.0, high_open=True)
+
+    def _ends(self, question: Question, tolerance: float, only_worst: bool) -> dict[Direction, PrivacyBounds]:
+        """Bound both directions; for ``only_worst`` the second one is refined only until it cannot decide."""
+        tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
+        removed = self._solve(question, "remove", tolerance)
+        if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
+            return dict.fromkeys(BOTH, replace(removed, direction=None))
+        enough = removed.upper if removed.is_narrow or not self.has_pairs else removed.lower
+        return {"remove": removed, "add": self._solve(question, "add", tolerance, enough if only_worst else 0.0)}
+
+    def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
+        """Bound one direction."""
+        if self._disclosure is not None:
+            return self._solve_apart(self._disclosure, question, direction, tolerance)
+        return self._solve_rest(question, direction, tolerance, enough)
+
+    def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
+        """Bound one direction by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
+        if not self.has_pairs:
+            return bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance, enough)
+        bounds = solve(self.schedule, question, direction, tolerance, enough)
+        is_loose = not bounds.is_narrow and bounds.upper > max(enough, _LOOSE * bounds.lower)
+        if not is_loose or not self.neighbours.is_replacement or self._is_exact:
+            return bounds
+        # Both are valid: what (N11) charges is much for few probes, where curves lose less (N6).
+        curves = bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance)
+        if curves.upper >= bounds.upper:
+            return bounds
+        return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)
+
+    def _solve_apart(
+        self, apart: Disclosure, question: Question, direction: Direction, tolerance: float
+    ) -> PrivacyBounds:
+        """Bound one direction: what is disclosed outright in closed form, and the rest composed."""
+
+        def rest(asked: Question) -> tuple[float, float]:
+            if apart.loss == 0 or (asked.epsilon is not None and apart.ends_by(asked.epsilon)):
+                return 0.0, 0.0
+            found = self._solve_rest(asked, direction, tolerance, 0.0)
+            return found.lower, found.upper
+
+        if question.epsilon is not None:
+            return interval(*apart.joined_ends(*rest(question)), direction, question, tolerance)
+        at_least, at_most = apart.left(question.delta)
+        above = rest(EpsilonAtDelta(at_most)) if at_most >= LEAST_DELTA else (0.0, math.inf)
+        largest = math.inf if apart.loss is None else round_up_exact(apart.loss)
+        high = math.inf if at_most < 0 else min(largest, above[1])
+        if at_least < 0:
+            low = math.inf
+        elif at_least == 0 and apart.loss is not None:
+            low = round_down_exact(apart.loss)
+        elif at_least == at_most >= LEAST_DELTA:
+            low = above[0]
+        else:
+            low = rest(EpsilonAtDelta(max(at_least, LEAST_DELTA)))[0]
+        return interval(min(low, high), high, direction, question, tolerance)
+
+    def _trade_off(self, alpha: ArrayLike) -> TradeOff:
+        rates, apart = checked_rates(alpha), self._disclosure
+        inner = rates if apart is None else apart.rates_of_rest(rates)
+        if apart is not None and apart.loss == 0:
+            band = TradeOff(inner, 1.0 - inner, 1.0 - inner, 1.0 - inner)
+        elif self.has_pairs:
+            band = trade_off(self.schedule, inner, BOTH[:1] if self.neighbours.is_replacement else BOTH)
+        else:
+            band = trade_off_by_curves(self._one_sample, inner, self.neighbours)
+        return band if apart is None else apart.of_trade_off(band, rates)
 
     def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        at = checked_epsilons(epsilon)
+        at, apart = checked_epsilons(epsilon), self._disclosure
         ordered, place = np.unique(at, return_inverse=True)
-        ends = {
-            side: self._joined_ends(ordered, *found) for side, found in self._delta_ends(ordered, tolerance).items()
-        }
+        ends = self._delta_ends(ordered, tolerance)
+        if apart is not None:
+            ends = {way: apart.joined_curve(ordered, *found) for way, found in ends.items()}
         return joined(ends, DeltaAtEpsilon(0.0), tolerance, at, place)
 
     def _delta_ends(self, epsilons: Array, tolerance: float) -> Ends:
         """Return bounds on δ, but for what is disclosed outright, at increasing ε."""
-        directions = BOTH[:1] if self.neighbours.is_replacement else BOTH
-        if not self._engine_phases:
+        is_alike = self.neighbours.is_replacement
+        directions = BOTH[:1] if is_alike else BOTH
+        if self._disclosure is not None and self._disclosure.loss == 0:
             return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
         if self.has_pairs:
-            ends = dict(delta_ends(self.schedule(), epsilons, directions, tolerance))
+            ends = dict(delta_ends(self.schedule, epsilons, directions, tolerance))
             is_tight = np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0])
-            if not self.neighbours.is_replacement or self._is_exact or is_tight:
+            if not is_alike or self._is_exact or is_tight:
                 return ends
         else:
             one = delta_ends(self._one_sample, epsilons, BOTH, tolerance)
             worst = np.maximum(one["remove"][0], one["add"][0])
-            is_alike = self.neighbours.is_replacement
             ends = {way: (worst if is_alike else one[way][0], np.ones(epsilons.size)) for way in directions}
         for way, (lower, upper) in ends.items():
             curves = deltas_by_curves(self._one_sample, epsilons, way, self.neighbours)
             ends[way] = lower, np.maximum(np.minimum(upper, curves), lower)
         return ends
-
-    def _joined_ends(self, epsilons: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Return bounds on δ from those on the rest and what is disclosed outright."""
-        apart = self._disclosure
-        if not apart:
-            return lower, upper
-        rest = zip(epsilons.tolist(), lower.tolist(), upper.tolist(), strict=True)
-        both = np.array(
-            [apart.joined_ends(*((0.0, 0.0) if apart.ends_by(at) else (low, high))) for at, low, high in rest]
-        )
-        return both[:, 0], both[:, 1]
-
-    def _checked_delta(self, delta: float) -> float:
-        if self._disclosure.loss is not None:
-            return check_real("delta", delta, low=0.0, high=1.0, high_open=True)
-        return check_real("delta", delta, low=_LEAST_DELTA, high=1.0, high_open=True)
-
-    @cached_property
-    def _disclosure(self) -> Disclosure:
-        return Disclosure.of(self.phases)
-
-    @property
-    def _engine_phases(self) -> bool:
-        """Whether anything is left to compose apart from outright disclosures."""
-        return any(not isinstance(one, Release) or one.largest_loss != 0 for one, _ in self.phases)
-
-    def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
-        tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
-            return dict.fromkeys(BOTH, replace(self._solve(question, "remove", tolerance), direction=None))
-        return {direction: self._solve(question, direction, tolerance) for direction in BOTH}
-
-    @cached_property
-    def _one_sample(self) -> Schedule:
-        """Return the steps as one sample that is present, or without a gradient, sees them."""
-        alone = [(mechanism.of_one_sample(), steps) for mechanism, steps in self.phases]
-        return tuple(Composition(alone).schedule())
-
-    def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
-        """Bound the larger of both directions; the other one is refined only until it cannot decide."""
-        tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        removed = self._solve(question, "remove", tolerance)
-        if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
-            return replace(removed, direction=None)
-        enough = removed.upper if removed.is_narrow or not self.has_pairs else removed.lower
-        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
-
-    def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
-        """Bound one direction: outright disclosures in closed form, and the rest composed."""
-        apart = self._disclosure
-        if not self._engine_phases:
-            return apart.alone(question, direction)
-        if not apart:
-            return self._solve_rest(question, direction, tolerance, enough)
-
-        def rest(asked: Question) -> PrivacyBounds:
-            return self._solve_rest(asked, direction, tolerance, 0.0)
-
-        return apart.joined(question, direction, tolerance, rest)
-
-    def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
-        """Bound by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
-        if not self.has_pairs:
-            return bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance, enough)
-        bounds = solve(self.schedule(), question, direction, tolerance, enough)
-        if bounds.is_narrow:
-            return bounds
-        if self.neighbours.is_replacement and bounds.upper > max(enough, _LOOSE * bounds.lower):
-            return self._smaller_by_curves(bounds, question, direction, tolerance)
-        return bounds
-
-    def _smaller_by_curves(
-        self, bounds: PrivacyBounds, question: Question, direction: Direction, tolerance: float
-    ) -> PrivacyBounds:
-        """Both are valid: what (N11) charges is much for few probes, where curves lose less (N6)."""
-        if self._is_exact:
-            return bounds
-        curves = bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance)
-        if curves.upper >= bounds.upper:
-            return bounds
-        return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)
 
 
 Phase: TypeAlias = tuple[Composable, int] | Release | Composition | Fixed
@@ -592,28 +596,23 @@ class Parallel(Questions):
     def __repr__(self) -> str:
         return f"Parallel({list(self.runs)!r})"
 
-    def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
-        """Bound ε in each direction; see :meth:`Composition.epsilon_by_direction`."""
-        return _largest([run.epsilon_by_direction(delta, tolerance=tolerance) for run in self.runs])
+    def _checked_delta(self, delta: float | None) -> float:
+        return max(run._checked_delta(delta) for run in self.runs)
 
-    def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
-        """See :meth:`Composition.delta_by_direction`."""
-        return _largest([run.delta_by_direction(epsilon, tolerance=tolerance) for run in self.runs])
+    def _ends(self, question: Question, tolerance: float, only_worst: bool) -> dict[Direction, PrivacyBounds]:
+        each = [run._ends(question, tolerance, only_worst) for run in self.runs]
+        worst = {way: worst_of({str(i): one[way] for i, one in enumerate(each)}) for way in BOTH}  # type: ignore[misc]
+        return {way: replace(bounds, direction=way) for way, bounds in worst.items()}
 
-    def trade_off(self, alpha: ArrayLike) -> TradeOff:
-        """See :meth:`Composition.trade_off`: the smallest of all."""
-        bands = [run.trade_off(alpha) for run in self.runs]
-        ends = {
-            name: np.min([getattr(band, name) for band in bands], axis=0) for name in ("lower", "estimate", "upper")
-        }
-        return replace(bands[0], **ends)
+    def _trade_off(self, alpha: ArrayLike) -> TradeOff:
+        bands = [run._trade_off(alpha) for run in self.runs]
+        return replace(bands[0], **_each_end(np.min, bands))
 
     def _delta_curve(self, epsilon: Numbers, tolerance: float) -> PrivacyCurve:
         curves = [run._delta_curve(epsilon, tolerance) for run in self.runs]
         top = np.argmax([curve.upper for curve in curves], axis=0)
-        ends = {name: np.max([getattr(c, name) for c in curves], axis=0) for name in ("lower", "estimate", "upper")}
         kept = {name: np.choose(top, [getattr(c, name) for c in curves]) for name in ("direction", "is_narrow")}
-        return replace(curves[0], **ends, **kept)
+        return replace(curves[0], **_each_end(np.max, curves), **kept)
 
 
 def parallel(*runs: Composition) -> Parallel:
@@ -654,8 +653,12 @@ def parallel(*runs: Composition) -> Parallel:
     return Parallel(runs)
 
 
-def _largest(each: Sequence[dict[Direction, PrivacyBounds]]) -> dict[Direction, PrivacyBounds]:
-    return {way: replace(worst_of({str(i): one[way] for i, one in enumerate(each)}), direction=way) for way in BOTH}  # type: ignore[misc]
+def _each_end(chosen: Callable[..., Array], parts: Sequence[Any]) -> dict[str, Any]:
+    return {name: chosen([getattr(part, name) for part in parts], axis=0) for name in ("lower", "estimate", "upper")}
+
+
+def _delta_at(epsilon: float) -> DeltaAtEpsilon:
+    return DeltaAtEpsilon(check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON))
 
 
 def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Composable, int, bool]]:
@@ -679,12 +682,4 @@ def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable,
         raise ParameterError("phases", phase, _LIST) from None
     if isinstance(mechanism, type) or not hasattr(mechanism, "of_one_sample"):
         raise ParameterError("phases", mechanism, _LIST)
-    return mechanism, run_length(mechanism.sampling, steps)
-
-
-def run_length(sampling: Sampling, steps: int | None = None, epochs: int | None = None) -> int:
-    """Return the number of steps of a run, which may be 0: nothing is released yet."""
-    given = steps if epochs is None else epochs
-    if given == 0 and None in (steps, epochs):
-        return check_count("steps" if epochs is None else "epochs", given, low=0)
-    return sampling.run_length(steps, epochs)
+    return mechanism, mechanism.sampling.run_length(steps, None)

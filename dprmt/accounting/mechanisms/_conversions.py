@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.accounting.basics import value_from_dict
+from dprmt.accounting.basics._value import value_from_dict
 from dprmt.accounting.mechanisms._releases import (
     ApproximateRelease,
     GaussianRelease,

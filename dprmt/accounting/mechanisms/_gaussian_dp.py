@@ -8,7 +8,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from dprmt._validation import check_count, check_real
 from dprmt.accounting.mechanisms._dpsgd import check_noise
-from dprmt.accounting.questions import checked_rates
+from dprmt.accounting.questions._trade_off import checked_rates
 
 
 def clt_mu(noise_multiplier: float, sample_rate: float, steps: int) -> float:

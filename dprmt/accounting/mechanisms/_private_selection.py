@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.accounting.basics import Array
-from dprmt.accounting.mechanisms._composition import Composition, compose
+from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.mechanisms._composition import Composition
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 
 _POINTS, _CELLS = 241, 2000
@@ -136,12 +136,9 @@ def private_selection(
     >>> best.run.epsilon(1e-5).upper < 3.82, 5.73 < best.epsilon(1e-5) < 5.74
     (True, True)
     """
-    if isinstance(run, DPSGD):
-        run = compose([(run, run.sampling.run_length(steps, epochs))])
-    elif not isinstance(run, Composition):
+    if not isinstance(run, DPSGD | Composition):
         raise ParameterError("run", run, "a composition, or a DPSGD with steps or epochs")
-    elif steps is not None or epochs is not None:
-        raise ParameterError("steps", steps or epochs, "left out for a composition", "remove steps and epochs")
+    run = cast("Composition", run.run(steps=steps, epochs=epochs))
     mean = check_real("expected_runs", expected_runs, low=1.0, high=1e6)
     check_choice("number", number, ("geometric", "poisson"))
     if number == "poisson":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dprmt._validation import check_real
-from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Value
-from dprmt.accounting.composition import EpsilonAtDelta, Question, interval
+from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.basics._value import Value
 from dprmt.accounting.mechanisms._sampling import Poisson
 from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair, log_shift_ratio
 
 if TYPE_CHECKING:
-    from dprmt.accounting.questions import TradeOff
+    from dprmt.accounting.questions._trade_off import TradeOff
 
 _LARGEST_EPSILON = 300.0
 _LEAST_REACH = 1e-3
 _EXACT_POWERS = 1000  # releases whose probabilities are multiplied as fractions
 _ROUNDING = 1e-13  # relative error of a sum of logarithms beyond
-_LEAST_DELTA = 1e-290
 _ASIDE = 1e-12  # by which ends of losses are moved outwards: there lie atoms
 
 
@@ -241,60 +240,27 @@ class Disclosure:
     loss: Fraction | None
 
     @classmethod
-    def of(cls, phases: Sequence[tuple[Any, int]]) -> Disclosure:
-        """Combine all phases of a composition."""
-        losses = [one.largest_loss if isinstance(one, Release) else None for one, _ in phases]
-        total = sum(
-            (loss * times for loss, (_, times) in zip(losses, phases, strict=True) if loss is not None), Fraction(0)
-        )
-        open_ended = any(loss is None for loss in losses)
-        parts = [(one.delta, times) for one, times in phases if isinstance(one, ApproximateRelease) and one.delta]
+    def of(cls, phases: Sequence[tuple[Any, int]]) -> Disclosure | None:
+        """Combine all phases of a composition; None where nothing is disclosed and some loss has no largest."""
+        parts, loss = [], Fraction(0)
+        for one, times in phases:
+            largest = one.largest_loss if isinstance(one, Release) else None
+            loss = None if largest is None or loss is None else loss + times * largest  # type: ignore[assignment]
+            if isinstance(one, ApproximateRelease) and one.delta:
+                parts.append((one.delta, times))
+        if not parts:
+            return None if loss is None else cls(Fraction(0), Fraction(0), loss)
         if sum(times for _, times in parts) <= _EXACT_POWERS:
-            kept = math.prod(((1 - Fraction(delta)) ** times for delta, times in parts), start=Fraction(1))
-            low = high = 1 - kept
-        else:
-            d = -math.expm1(sum(times * math.log1p(-delta) for delta, times in parts))
-            low, high = (min(Fraction(d) * Fraction(1 + sign * _ROUNDING), Fraction(1)) for sign in (-1, 1))
-        return cls(low, high, None if open_ended else total)
+            d = 1 - math.prod(((1 - Fraction(delta)) ** times for delta, times in parts), start=Fraction(1))
+            return cls(d, d, loss)
+        rounded = Fraction(-math.expm1(sum(times * math.log1p(-delta) for delta, times in parts)))
+        low, high = (min(rounded * Fraction(1 + sign * _ROUNDING), Fraction(1)) for sign in (-1, 1))
+        return cls(low, high, loss)
 
-    def __bool__(self) -> bool:
-        return bool(self.high) or self.loss is not None
-
-    @property
-    def kept(self) -> float:
-        """1 - d, rounded to the safe side of a trade-off function: down."""
-        return _down(1 - self.high)
-
-    def alone(self, question: Question, direction: Direction) -> PrivacyBounds:
-        """Return the answer where nothing else is released."""
-        if question.epsilon is not None:
-            low, high = _down(self.low), _up(self.high)
-        else:
-            low, high = (0.0 if Fraction(question.delta) >= d else math.inf for d in (self.low, self.high))
-        return PrivacyBounds(low, high, high, direction)
-
-    def joined(
-        self, question: Question, direction: Direction, tolerance: float, rest: Callable[[Question], PrivacyBounds]
-    ) -> PrivacyBounds:
-        """Return the answer from that for the rest, whose losses end at ``loss``."""
-        if question.epsilon is not None:
-            none = self.ends_by(question.epsilon)
-            found = PrivacyBounds(0.0, 0.0, 0.0) if none else rest(question)
-            return interval(*self.joined_ends(found.lower, found.upper), direction, question, tolerance)
-        left = [(Fraction(question.delta) - d) / (1 - d) if d < 1 else Fraction(-1) for d in (self.low, self.high)]
-        most = math.inf if self.loss is None else _up(self.loss)
-        least, safe = _up(left[0]), _down(left[1])
-        answer = rest(EpsilonAtDelta(safe)) if safe >= _LEAST_DELTA else None
-        high = math.inf if left[1] < 0 else min(most, math.inf if answer is None else answer.upper)
-        if left[0] < 0:
-            low = math.inf
-        elif left[0] == 0 and self.loss is not None:
-            low = _down(self.loss)
-        elif answer is not None and least == safe:
-            low = answer.lower
-        else:
-            low = rest(EpsilonAtDelta(max(least, _LEAST_DELTA))).lower
-        return interval(min(low, high), high, direction, question, tolerance)
+    def left(self, delta: float) -> tuple[float, float]:
+        """Return numbers not below and not above the δ that is left for the rest, (δ - d)/(1 - d)."""
+        most, least = ((Fraction(delta) - d) / (1 - d) if d < 1 else Fraction(-1) for d in (self.low, self.high))
+        return round_up_exact(most), round_down_exact(least)
 
     def ends_by(self, epsilon: float) -> bool:
         """Return whether no loss of the rest lies beyond."""
@@ -302,29 +268,40 @@ class Disclosure:
 
     def joined_ends(self, low: float, high: float) -> tuple[float, float]:
         """Return bounds on δ(ε), from those for the rest."""
-        below = _down(self.low + (1 - self.low) * Fraction(low))
-        return below, min(_up(self.high + (1 - self.high) * Fraction(high)), 1.0)
+        below = round_down_exact(self.low + (1 - self.low) * Fraction(low))
+        return below, min(round_up_exact(self.high + (1 - self.high) * Fraction(high)), 1.0)
+
+    def joined_curve(self, epsilons: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Return bounds on δ at each ε, from those for the rest."""
+        rest = zip(epsilons.tolist(), lower.tolist(), upper.tolist(), strict=True)
+        both = np.array([self.joined_ends(*((0.0, 0.0) if self.ends_by(at) else ends)) for at, *ends in rest])
+        return both[:, 0], both[:, 1]
+
+    def rates_of_rest(self, alpha: Array) -> Array:
+        """Return α/(1 - d): disclosed parts are distinguished for certain, so that β(α) = (1 - d) β'(α/(1 - d))."""
+        kept = round_down_exact(1 - self.high)
+        return np.minimum(alpha / kept, 1.0) if kept else np.ones(alpha.shape)
 
     def of_trade_off(self, band: TradeOff, alpha: Array) -> TradeOff:
-        """Scale β of the other parts to α/(1 - d)."""
+        """Return the whole's trade-off at ``alpha`` from that of the rest at :meth:`rates_of_rest`."""
         if not self.high:
             return band
-        reached = alpha < self.kept
-        ends = (np.where(reached, self.kept * end, 0.0) for end in (band.lower, band.estimate, band.upper))
-        lower, estimate, upper = ends
+        kept = round_down_exact(1 - self.high)
+        lower, estimate, upper = (
+            np.where(alpha < kept, kept * end, 0.0) for end in (band.lower, band.estimate, band.upper)
+        )
         return replace(band, alpha=alpha, lower=lower, estimate=estimate, upper=upper + _ROUNDING)
 
 
-def _down(exact: Fraction) -> float:
+def round_down_exact(exact: Fraction) -> float:
     """Return the largest float that is not above."""
     value = float(exact)
     return value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
 
 
-def _up(exact: Fraction) -> float:
+def round_up_exact(exact: Fraction) -> float:
     """Return the smallest float that is not below."""
-    value = float(exact)
-    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
+    return -round_down_exact(-exact)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, SupportsFloat, TypeAlias, TypeVar
+from typing import Any, ClassVar, SupportsFloat, TypeAlias, TypeVar, cast
 
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting.basics import Value, value_from_dict
+from dprmt.accounting.basics._value import Value, value_from_dict
 from dprmt.accounting.laws import ExactNorms, Norms
 from dprmt.accounting.pairs import (
     AddRemove,
@@ -32,8 +32,9 @@ _MOST_STEPS = 10**9
 
 
 class _Scheme(Value):
-    """Base of all samplings: which norms and neighbours a scheme covers, and the step that it makes of them."""
+    """Base of all samplings: which norms and neighbours a scheme covers, and the steps that it makes of them."""
 
+    steps_per_epoch: int | None
     step_rate: float
     """Sample rate of the step that the engine sees."""
 
@@ -45,38 +46,62 @@ class _Scheme(Value):
         presence = ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret)
         return presence, neighbours.group_size == 1 and not neighbours.is_replacement
 
-
-class _EqualSteps(_Scheme):
-    """Base of samplings that compose equal steps."""
-
-    bands: ClassVar[int] = 1
-    """Number of steps that are one step for the engine."""
-
     def schedule(self, step: Step, steps: int) -> Schedule:
-        """Schedule a number of equal steps for the engine.
+        """Schedule a number of steps for the engine.
 
         Returns
         -------
         list of (step, count)
-            The step and how often it is repeated.
+            The step, or what a sample sees of an epoch, and how often it is repeated.
         """
-        return [(step, -(-steps // self.bands))]
+        return [(step, steps)]
 
-    def unit(self, step: AnyStep) -> AnyStep:
+    def unit(self, step: AnyStep) -> AnyStep | AllocationEpoch:
         """Return the unit that another package's accountant composes.
 
         Returns
         -------
-        ClippingStep or RelatedStep
-            One step.
+        ClippingStep, RelatedStep or AllocationEpoch
+            One step, or one epoch.
         """
         return step
 
+    def run_length(self, steps: int | None, epochs: int | None, least: int = 0) -> int:
+        """Return the number of steps of a run.
 
-class _IndependentSteps(_EqualSteps):
+        Returns
+        -------
+        int
+            A multiple of ``steps_per_epoch`` where there are epochs; 0 where nothing is released yet.
+
+        Raises
+        ------
+        ParameterError
+            If not exactly one of both is given, it is below ``least`` or above 1e9 steps, there are no epochs, or steps
+            are not whole epochs.
+        """
+        length = self.steps_per_epoch
+        if epochs is not None:
+            if length is None:
+                raise ParameterError(
+                    "epochs", epochs, f"left out of {self.kind} sampling, which has none", "pass steps"
+                )
+            if steps is not None:
+                raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
+            return check_count("epochs", epochs, low=least, high=_MOST_STEPS // length) * length
+        if steps is None and length is not None:
+            raise ParameterError("steps", steps, "given, or epochs")
+        steps = check_count("steps", cast("int", steps), low=least, high=_MOST_STEPS)
+        if steps % (length or 1):
+            allowed = f"whole epochs of random allocation, a multiple of steps_per_epoch = {length}"
+            raise ParameterError("steps", steps, allowed)
+        return steps
+
+
+class _IndependentSteps(_Scheme):
     """Base of samplings that draw every step's batch anew, so that there are no epochs."""
 
-    steps_per_epoch: ClassVar[None] = None
+    steps_per_epoch: ClassVar[None] = None  # type: ignore[misc]
     """There are no epochs."""
 
     rate: float
@@ -93,25 +118,6 @@ class _IndependentSteps(_EqualSteps):
         if is_related or not has_pairs(presence, neighbours):
             return presence, is_related
         return related(presence, neighbours), True
-
-    def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """Return the number of steps of a run.
-
-        Returns
-        -------
-        int
-            ``steps``, checked.
-
-        Raises
-        ------
-        ParameterError
-            If steps are missing or out of range, or epochs are given.
-        """
-        if epochs is not None:
-            raise ParameterError("epochs", epochs, f"left out of {self.kind} sampling, which has none", "pass steps")
-        if steps is None:
-            raise ParameterError("steps", steps, f"an integer in [1, {_MOST_STEPS}]")
-        return check_count("steps", steps, high=_MOST_STEPS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,6 +155,8 @@ class Poisson(_IndependentSteps):
     """
 
     kind: ClassVar[str] = "poisson"
+    bands: ClassVar[int] = 1
+    """Every step draws from the same group, of all samples."""
 
     rate: float
     at_most: int | None = None
@@ -219,7 +227,7 @@ class CyclicPoisson(_IndependentSteps):
     kind: ClassVar[str] = "cyclic-poisson"
 
     rate: float
-    bands: int  # type: ignore[misc]  # one, of other samplings
+    bands: int
 
     def __post_init__(self) -> None:
         bands = check_count("bands", self.bands, high=10**6)
@@ -233,6 +241,16 @@ class CyclicPoisson(_IndependentSteps):
     def step_rate(self) -> float:  # type: ignore[override]  # see Poisson
         """The probability with which a sample of the group is drawn, b·q, rounded up."""
         return min(math.nextafter(self.bands * self.rate, 1.0), 1.0)
+
+    def schedule(self, step: Step, steps: int) -> Schedule:
+        """Schedule a step for each turn of a sample's group, rounded up.
+
+        Returns
+        -------
+        list of (step, count)
+            One step for every ``bands``.
+        """
+        return [(step, -(-steps // self.bands))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -372,33 +390,9 @@ class RandomAllocation(_Scheme):
         check_count("participations", self.participations, high=1)
         return _block(step, self.steps_per_epoch)
 
-    def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """Return the number of steps of a run.
-
-        Returns
-        -------
-        int
-            A multiple of ``steps_per_epoch``.
-
-        Raises
-        ------
-        ParameterError
-            If not exactly one of both is given, or it is out of range, or steps are not whole epochs.
-        """
-        if epochs is not None:
-            if steps is not None:
-                raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
-            return check_count("epochs", epochs, high=_MOST_STEPS // self.steps_per_epoch) * self.steps_per_epoch
-        if steps is None:
-            raise ParameterError("steps", steps, "given, or epochs", "pass one of them")
-        if check_count("steps", steps, high=_MOST_STEPS) % self.steps_per_epoch:
-            allowed = f"whole epochs of random allocation, a multiple of steps_per_epoch = {self.steps_per_epoch}"
-            raise ParameterError("steps", steps, allowed)
-        return int(steps)
-
 
 @dataclass(frozen=True, repr=False)
-class FixedOrder(_EqualSteps):
+class FixedOrder(_Scheme):
     """No sampling: each sample is in at most one batch per epoch, in an order chosen without looking at the data.
 
     Use it for loaders that shuffle and cut, for sorted files, and for streams. The accountant treats an epoch as one
@@ -419,7 +413,7 @@ class FixedOrder(_EqualSteps):
     """
 
     kind: ClassVar[str] = "fixed-order"
-    steps_per_epoch: ClassVar[int] = 1
+    steps_per_epoch: ClassVar[int] = 1  # type: ignore[misc]
     """One step of the accountant is an epoch."""
     rate: ClassVar[float] = 1.0
     """No sample is drawn at random."""
@@ -449,26 +443,6 @@ class FixedOrder(_EqualSteps):
         if neighbours.group_size > 1 or not presence.secret or not has_pairs(presence, neighbours):
             return presence, False
         return related(presence, neighbours), True
-
-    def run_length(self, steps: int | None, epochs: int | None) -> int:
-        """Return the number of epochs of a run.
-
-        Returns
-        -------
-        int
-            ``epochs``, or ``steps``, which count them.
-
-        Raises
-        ------
-        ParameterError
-            If not exactly one of both is given, or it is out of range.
-        """
-        if epochs is not None and steps is not None:
-            raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
-        name, value = ("epochs", epochs) if steps is None else ("steps", steps)
-        if value is None:
-            raise ParameterError("epochs", None, f"an integer in [1, {_MOST_STEPS}]")
-        return check_count(name, value, high=_MOST_STEPS)
 
 
 Sampling: TypeAlias = Poisson | CyclicPoisson | FixedSize | RandomAllocation | FixedOrder

@@ -13,7 +13,7 @@ from dprmt.accounting.pairs._discretization import (
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells, facing
 from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, log_shift_ratio
-from dprmt.accounting.pairs._ratio_sum import complex_log1p
+from dprmt.accounting.pairs._ratio_sum import LOG_NOTHING
 from dprmt.accounting.pairs._renyi import NOTHING, RenyiStep, ends_stay_apart, renyi_as_one
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair
 from dprmt.accounting.pairs._steps import (
@@ -33,6 +33,7 @@ from dprmt.accounting.pairs._steps import (
 )
 
 __all__ = [
+    "LOG_NOTHING",
     "NOTHING",
     "AddRemove",
     "AllocationEpoch",
@@ -57,7 +58,6 @@ __all__ = [
     "ZeroOut",
     "charged_cells",
     "checked_neighbours",
-    "complex_log1p",
     "cut_above",
     "ends_stay_apart",
     "facing",

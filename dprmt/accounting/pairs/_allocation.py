@@ -13,9 +13,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Side
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws import NormLaw
-from dprmt.accounting.pairs._pairs import LossCells, StepPair
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, LossCells, StepPair
 from dprmt.accounting.pairs._ratio_sum import (
     RatioCells,
     RatioLaw,
@@ -29,14 +30,8 @@ from dprmt.accounting.pairs._ratio_sum import (
 )
 from dprmt.accounting.pairs._steps import ClippingStep
 
-_LARGE = 5.0  # losses beyond which nodes are further and further apart
-_LARGEST_LOSS = 300.0  # e^300 squared is still a number
 _POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
-_MOST_POINTS, _ENOUGH = 2**19, 2**17  # of a sum of few ratios or far out in its tail; of any other
-_FEW, _FAINT = 8, 1e-24
-_EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
-_MESH, _SPACING = 0.03, 0.015  # grid mesh in deviations of V; node spacing in deviations of log V
-_ACCURACY = 2e-4  # wanted in ε, at the first level
+_MESH = 0.03  # of the grid in deviations of V, and of two nodes in deviations of log V
 
 
 @dataclass(frozen=True)
@@ -65,36 +60,23 @@ class RatioPlan:
 def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, tail: float) -> RatioPlan:
     """Choose nodes for a law of V."""
     low, high = pair.loss_range(tail)
-    low, high = max(low, -_LARGEST_LOSS), min(high, _LARGEST_LOSS)
+    low, high = max(low, -LARGE_LOSS), min(high, LARGE_LOSS)
     ratio, mass = _rough_law(pair, low, high)
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
     if 2 * boundary + copies > _POINTS * mesh:  # which is 0 where nearly all of V lies at one ratio
-        beyond = np.cumsum(mass[::-1])[::-1] * copies <= _EXPECTED_LARGE
+        beyond = np.cumsum(mass[::-1])[::-1] * copies <= 0.02  # of them in an epoch
         boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
-        most = _ENOUGH if copies > _FEW and tail > _FAINT else _MOST_POINTS
-        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / most)
-    losses = _graded_losses(low, high, min(deviation, 3.0) * _SPACING * fineness)
+        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / _POINTS)
+    spacing = min(deviation, 3.0) * _MESH / 2 * fineness
+    losses = np.arange(low, high + spacing, spacing)
     middle = float(np.log(boundary))
     small = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))
     small = np.unique(np.concatenate([[0], small, [int(np.ceil(boundary / mesh))]]))
     large = np.empty(0)
     if small[-1] * mesh < np.exp(high):
-        large = np.exp(
-            _graded_losses(float(np.log(small[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness)
-        )
-        large = large[1:]
+        large = np.exp(np.arange(float(np.log(small[-1] * mesh)), high + 2 * spacing, 2 * spacing))[1:]
     return RatioPlan(mesh, small, large)
-
-
-def _graded_losses(low: float, high: float, spacing: float) -> Array:
-    """Space losses from ``low`` past ``high``, in steps that grow with the loss where it is large."""
-    inner = np.arange(low, min(high, max(low, _LARGE)) + spacing, spacing)
-    if high <= inner[-1]:
-        return inner
-    growth = 1.0 + spacing / inner[-1]
-    count = int(np.ceil(np.log(high / inner[-1]) / np.log(growth))) + 1
-    return np.concatenate([inner, inner[-1] * growth ** np.arange(1, count + 1, dtype=np.int64)])
 
 
 def _rough_law(pair: StepPair, low: float, high: float) -> tuple[Array, Array]:
@@ -120,13 +102,12 @@ def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: flo
     tilted_mean = weight @ small / total
     exponent = -copies * (np.log(total) + theta * tilted_mean)
     place = min(int(np.searchsorted(exponent, max(-np.log(tail) - 9.0, 5.0))), theta.size - 1)
-    wanted = _ACCURACY * max(1.0, -float(np.log(max(tilted_mean[place], 1e-300))))
+    wanted = 2e-4 * max(1.0, -float(np.log(max(tilted_mean[place], 1e-300))))
     for_add = np.sqrt(12 * wanted * tilted_mean[place] / theta[place])
     return fineness * float(min(for_add, _MESH * _deviation(ratio, mass, boundary)))
 
 
 _FIRST_BINS = 160
-_LEAST_BINS = 384  # bins of the sensitivity's law: it is used once per epoch, not at every step
 
 
 @dataclass(frozen=True)
@@ -207,7 +188,7 @@ def _pair(side: _LazyPair) -> EpochPair:
 
 @lru_cache(maxsize=16)
 def _plan(epoch: AllocationEpoch, bins: int, tail: float) -> tuple[RatioPlan, StepPair, StepPair]:
-    upper, lower = epoch.step.pairs(max(_LEAST_BINS, 3 * bins), tail)
+    upper, lower = epoch.step.pairs(3 * bins, tail)  # they are used once per epoch, not at every step
     return ratio_plan(upper, 1.0 / epoch.noise_multiplier, epoch.steps, _FIRST_BINS / bins, tail), upper, lower
 
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regression
-from dprmt.accounting.pairs._pairs import LossCells
+from dprmt.accounting.basics._bounds import Side
+from dprmt.accounting.basics._numbers import Array, UnsoundLawError, isotonic_regression
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, LossCells
 
-_WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
 _EPS = float(np.finfo(np.float64).eps)
-_MOST_DRIFT = 1e-12  # largest relative shift of E u to the wrong side by rounding
-_LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
     keeps at that node.
     """
     loss = float(pmf.losses[-1])
-    if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
+    if loss >= LARGE_LOSS or cells.q_above <= 0.0:
         return pmf
     kept = float(min(cells.q_above * np.exp(loss), cells.p_above))
     mass = np.append(pmf.mass[:-1], pmf.mass[-1] + kept)
@@ -93,19 +91,19 @@ def from_below(
     """Return a discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
 
     ``at_nodes``: P-masses that lie at the nodes, beside the cells.
-    Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
+    Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -300, is
     dropped.
     """
-    first = min(int(np.searchsorted(index * mesh, -_LARGE_LOSS)), index.size - 2)
+    first = min(int(np.searchsorted(index * mesh, -LARGE_LOSS)), index.size - 2)
     beyond = np.zeros(index.size) + at_nodes
     beyond[-1] += cells.p_above
     index, beyond = index[first:], beyond[first:]
     losses = index * mesh + offset
     cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
     share = _left_share(losses, cells, "lower")
-    share[np.diff(losses) > _WIDE_CELL] = 1.0
+    share[np.diff(losses) > 30.0] = 1.0  # it is 0 or 1 to rounding
     # In increasing s = e^{-loss}; segment i joins nodes i and i + 1.
-    width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
+    width = np.maximum(np.diff(np.exp(-np.maximum(losses, -LARGE_LOSS)[::-1])), 1e-220)
     mass = pulled_in(width, cells.p[::-1], share[::-1], beyond[::-1])[::-1]
     return LossPMF(index, mass, mesh, 0.0, offset)
 
@@ -134,7 +132,7 @@ def _left_share(losses: Array, cells: LossCells, side: Side) -> Array:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         u_ratio = np.exp(np.log(cells.q) - np.log(cells.p) + losses[:-1])
         share = 1.0 - (1.0 - u_ratio) / -np.expm1(-step)
-    resolved = (losses[1:] < _LARGE_LOSS) & np.isfinite(share)
+    resolved = (losses[1:] < LARGE_LOSS) & np.isfinite(share)
     beyond = np.where(resolved, share - 1.0 if side == "lower" else -share, 0.0)
     _check_drift(np.clip(beyond, 0.0, 1.0), losses, cells)  # next to no P-mass may have any mean, by rounding
     return np.clip(np.where(resolved, share, float(side == "lower")), 0.0, 1.0)
@@ -147,9 +145,9 @@ def _check_drift(beyond: Array, losses: Array, cells: LossCells) -> None:
     """
     if not beyond.any():
         return
-    width = np.exp(-np.maximum(losses[:-1], -_LARGE_LOSS)) * -np.expm1(-np.diff(losses))
+    width = np.exp(-np.maximum(losses[:-1], -LARGE_LOSS)) * -np.expm1(-np.diff(losses))
     drift = (cells.p * width * beyond).sum(axis=-1)
-    allowed = _MOST_DRIFT * (cells.q.sum(axis=-1) + cells.q_below)
+    allowed = 1e-12 * (cells.q.sum(axis=-1) + cells.q_below)
     if np.any(drift > allowed):
         raise UnsoundLawError(
             f"a discrete loss moves E u by {float(np.max(drift)):.3g} to the wrong side: please report this"

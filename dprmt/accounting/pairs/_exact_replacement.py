@@ -13,10 +13,8 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
-from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._pairs import LossCells, cells_with_misses, interval_masses, inverse, row_blocks
-
-_BEYOND = 39.0  # standard deviations from the last mean: the normal law's tail is 0 there in double precision
+from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.pairs._pairs import BEYOND, LossCells, cells_with_misses, interval_masses, inverse, row_blocks
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,8 @@ class SubsampledMixture:
     @cached_property
     def _table(self) -> tuple[Array, Array]:
         """Outcomes beyond which there is no mass, and their losses."""
-        last = float(self._means[-1]) + _BEYOND
-        first = -last if self.is_replacement else -_BEYOND
+        last = float(self._means[-1]) + BEYOND
+        first = -last if self.is_replacement else -BEYOND
         grid = np.linspace(first, last, math.ceil(20 * (last - first)) + 1)
         return grid, np.maximum.accumulate(self._loss(grid)[0])
 

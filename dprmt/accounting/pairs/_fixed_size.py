@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import betainc, ndtri
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._pairs import LossCells, StepPair, interval_masses
 from dprmt.accounting.pairs._public_pair import PublicPair, log_shift_ratio

@@ -9,8 +9,15 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from dprmt.accounting.basics import Array, Direction
+from dprmt.accounting.basics._bounds import Direction
+from dprmt.accounting.basics._numbers import Array
 
+LARGE_LOSS = 300.0
+"""Beyond it losses are rounded to first order: squares of e^{-loss} near underflow."""
+LEAST = 1e-290
+"""Smaller masses are not resolved."""
+BEYOND = 40.0
+"""Standard deviations beyond which Φ is 0."""
 ROWS_AT_A_TIME = 128
 """Loss nodes per block: the arrays of (nodes × sensitivities) that a pair needs then fit into the cache."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, ndtr, ndtri
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._discretization import connect_the_dots
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, interval_masses, row_blocks
 
@@ -156,18 +156,6 @@ class TightPair:
         excess[used] = pair.sample_rate * scale * total
         return excess
 
-    def fixed(self, scale: float, number: int, tail: float) -> AtomicPair:
-        """Return the pair at so many losses on either side, and the same whatever losses are asked for later."""
-        losses = spaced_losses(scale, self.loss_range(tail)[1], number)
-        nodes = np.concatenate([-losses[:0:-1], losses])
-        cells = self.cells(nodes)
-        return AtomicPair(
-            nodes,
-            np.append(cells.p_below, cells.p),
-            cells.p_above,
-            vanishing=cells.q_below - cells.p_below * math.exp(-nodes[0]),
-        )
-
     def crude_excess(self, largest_loss: float) -> float:
         """Return a bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
         pair = self.rank_one
@@ -175,6 +163,16 @@ class TightPair:
         ratio = abs(float(log_shift_ratio(np.array([largest_loss]), pair.sample_rate)[0]))
         at_zero = 0.2 * float(inflection_shift(np.array([ratio]))[0])
         return float(0.2 * pair.shift[active] @ pair.mass[active]) + pair.infinite * at_zero
+
+
+def largest_excess(pair: PublicPair, highest: float) -> float:
+    """Bound E(ĥ_ε - h_ε)(X) from above for all ε up to ``highest``: at the left end of intervals, and inside (T6)."""
+    epsilon = np.concatenate([np.linspace(0.0, 20.0, 801), np.geomspace(20.0, max(highest, 21.0), 801)[1:]])
+    at = inflection_shift(epsilon)
+    slope = at**3 / 2 * _density(_offset(epsilon, at))
+    shift, mass = np.append(pair.shift, np.inf), np.append(pair.mass, pair.infinite)
+    reach = np.maximum(at[:-1, None] ** -2.0 - shift**-2.0, 0.0) @ mass
+    return float(np.max(majorant_excess(epsilon[:-1], shift) @ mass + np.diff(slope) * reach)) * (1.0 + 1e-9)
 
 
 def inflection_shift(epsilon: Array) -> Array:
@@ -309,3 +307,22 @@ def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> f
 def spaced_losses(scale: float, high: float, number: int) -> Array:
     """Space losses from 0 to ``high``, denser where they are below ``scale``."""
     return np.asarray(scale * np.sinh(np.linspace(0.0, math.asinh(high / scale), number)))
+
+
+def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
+    """Return the pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same
+    exchanged.
+    """
+    curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
+    step = np.diff(losses)
+    mass = np.zeros(losses.size)
+    mass[1:] = -np.diff(curve) / -np.expm1(-step)
+    mass[1:-1] += np.diff(curve)[1:] / np.expm1(step[1:])
+    infinite = float(curve[-1])
+    mass[0] = 1.0 - infinite - float(mass[1:] @ (1.0 + np.exp(-losses[1:])))
+    nodes = np.concatenate([-losses[:0:-1], losses])
+    both = np.concatenate([mass[:0:-1], mass])
+    missing, beyond = keep_the_envelope(nodes, both)
+    return AtomicPair(
+        nodes, np.maximum(both, 0.0) * np.exp(np.minimum(nodes, 0.0)), infinite + max(missing, beyond, 0.0)
+    )

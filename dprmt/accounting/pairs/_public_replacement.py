@@ -16,24 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws import GammaMixture, NormRatioBins
 from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
-from dprmt.accounting.pairs._pairs import AtomicPair, interval_masses
-from dprmt.accounting.pairs._public_pair import PublicPair, keep_the_envelope
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, LEAST, AtomicPair, interval_masses
+from dprmt.accounting.pairs._public_pair import PublicPair, spaced_losses, symmetric_pair
 
 Places: TypeAlias = NDArray[np.int64]
 
-_ROUNDING = 1e-11  # rounding of differences of distribution functions
 _BEND = 3.0  # the largest N at which a potential is convex
-_LARGEST_LOSS = 700.0  # e^709 is the last finite one
-_LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
 _INTERVALS, _DENSER = 44, 1.8  # intervals of losses with one multiplier β each; growth of density toward 0
-_FEW_CELLS, _CELLS, _HEIGHTS, _EVERY = 8, 48, 24, 3  # of rare ratios, of others, of y in each; cells to a window's step
-_RARE, _STRIDE, _FEWER = 1e-5, 3, 3
+_CELLS, _HEIGHTS, _EVERY = 64, 24, 3  # of ratios, of y in each; cells to a window's step
 _MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
 _ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
-_HALVINGS = 7
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
 _LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
 
@@ -75,14 +70,14 @@ def opposites_below(
 ) -> AtomicPair:
     """Return a pair that opposite gradients with equal ratios dominate: outcomes of about one loss are one."""
     x, mass = law.concentrate(equal_ratios_convex_from(noise_multiplier))
-    shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), _LEAST_SHIFT)
+    shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), 1e-9)
     losses = _losses(shift, mass, noise_multiplier, sample_rate, tail, number)
     threshold = replacement_thresholds(losses[:, None], shift, sample_rate)
     ends = np.concatenate([threshold, np.full((1, shift.size), np.inf)])
     plain = (1.0 - sample_rate) * interval_masses(ends)
     p = (plain + sample_rate * interval_masses(ends - shift)) @ mass
     q = (plain + sample_rate * interval_masses(ends + shift)) @ mass
-    seen = (p > _LEAST_MASS) & (q > _LEAST_MASS)
+    seen = np.minimum(p, q) > LEAST  # leaving out lighter outcomes is safe from below
     p, q = p[seen], q[seen]
     both = np.log(p / q)
     return AtomicPair(np.concatenate([-both[::-1], both]), np.concatenate([q[::-1], p]), 0.0)
@@ -90,9 +85,10 @@ def opposites_below(
 
 def _losses(shift: Array, mass: Array, noise_multiplier: float, sample_rate: float, tail: float, number: int) -> Array:
     """Space losses from 0 on, denser where they are small."""
-    high = min(largest_loss(shift, mass, sample_rate, tail), _LARGEST_LOSS)
+    high = PublicPair(np.maximum(shift, 1e-9), mass, sample_rate).loss_range(tail)[1]
+    high += min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)
     scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
-    return np.asarray(scale * np.sinh(np.linspace(0.0, math.asinh(high / scale), number)))
+    return spaced_losses(scale, min(high, LARGE_LOSS), number)
 
 
 def equal_ratios_convex_from(noise_multiplier: float) -> float:
@@ -116,8 +112,7 @@ def opposite_curve(
         x, mass = np.append(x, more), np.append(mass, np.zeros(more.size))
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
     equal = _EqualRatios.at(losses, shift, sample_rate)
-    some = np.append(np.arange(x.size - 1, dtype=np.int64)[::_FEWER], x.size - 1)
-    charged = equal.of(some).bent(x[some], shift[some], law, noise_multiplier) + below
+    charged = equal.bent(x, shift, law, noise_multiplier) + below
     start = np.unique(np.round(losses.size * np.linspace(0.0, 1.0, _INTERVALS + 1) ** _DENSER).astype(np.int64))[:-1]
     parts = np.split(losses, start[1:])
     ends = np.array([[part[0], part[-1]] for part in parts])
@@ -145,12 +140,8 @@ class _EqualRatios:
         before, after, weight = shift - t, shift + t, np.exp(losses)[:, None]
         drawn = ndtr(before)
         plain = np.expm1(losses)[:, None] * ((1.0 - sample_rate) / sample_rate) * ndtr(-t)
-        height = np.maximum(drawn - weight * ndtr(-after) - plain, 0.0) + _ROUNDING * drawn
+        height = np.maximum(drawn - weight * ndtr(-after) - plain, 0.0) + 1e-11 * drawn  # rounding of the difference
         return cls(height, before, after, losses[:, None])
-
-    def of(self, some: Places) -> _EqualRatios:
-        """Return the same of some shifts."""
-        return _EqualRatios(self.height[:, some], self.before[:, some], self.after[:, some], self.loss)
 
     def tilt(self, shift: Array) -> Array:
         """Return κ = tanh(at - l/2)."""
@@ -222,12 +213,9 @@ def _coupling(ends: Array, smallest: float, law: RatioLaw, noise_multiplier: flo
 
 
 def _ratios(smallest: float, probes: int) -> Array:
-    """Choose ends of cells, more of them where most ratios are."""
-    law = GammaMixture.single(probes)
-    left = max(law.lower_quantile(_RARE), 1.02 * smallest)
-    right = max(law.upper_quantile(_RARE), 1.5 * left)
-    few = np.geomspace(smallest, left, _FEW_CELLS + 1)
-    return np.concatenate([few[:-1], np.geomspace(left, right, _CELLS + 1)])
+    """Choose ends of cells, in geometric progression up to where hardly any ratio is."""
+    right = max(GammaMixture.single(probes).upper_quantile(1e-5), 1.5 * smallest)
+    return np.geomspace(smallest, right, _CELLS + 1)
 
 
 def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> Array:
@@ -275,7 +263,7 @@ def _excess_of_cells(beta: Array, cross: Array, x: Array, shift: Array, noise_mu
     The bounds decrease from cell to cell; the last cell reaches to infinity.
     """
     left = x[:-1, None]
-    other = np.append(x[:-1:_STRIDE], x[-1])
+    other = x
     start = np.maximum(other, left)  # of the other one's cell
     ratio = 1.0 / (noise_multiplier**2 * left * start * (np.sqrt(left) + np.sqrt(start)) ** 2)
     end = np.append(other[1:], np.inf)
@@ -302,7 +290,7 @@ class _Windows:
 
     @classmethod
     def of(cls, ends: Array, x: Array, shift: Array, law: RatioLaw, sample_rate: float) -> _Windows:
-        place = np.arange(_FEW_CELLS, x.size, _EVERY, dtype=np.int64)
+        place = np.arange(0, x.size, _EVERY, dtype=np.int64)
         allowed = _allowed_multiplier(ends, shift[place[:-1]], shift[place[1:]], law.probes, sample_rate)
         cells = place.size - 1
         middle = int(np.clip(np.searchsorted(x[place], 1.0) - 1, 0, cells - 1))
@@ -330,7 +318,7 @@ def _threshold_above(a: Array, b: Array, loss: Array, sample_rate: float) -> Arr
     rho, gamma = np.expm1(loss) * ((1.0 - sample_rate) / sample_rate), np.exp(loss)
     low = np.broadcast_to((a - b) / 2, np.broadcast_shapes(np.shape(a - b), loss.shape))
     high = np.maximum(a / 2 + np.log(rho + gamma) / a, low)
-    for _ in range(_HALVINGS):
+    for _ in range(7):
         middle = (low + high) / 2
         with np.errstate(over="ignore"):
             is_below = np.exp(a * (middle - a / 2)) - gamma * np.exp(-b * (middle + b / 2)) < rho
@@ -372,28 +360,3 @@ def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
         total += steeper * hinge[i + 1]
         value = value + slope * width
     return total
-
-
-def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
-    """Return the pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same
-    exchanged.
-    """
-    curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
-    step = np.diff(losses)
-    mass = np.zeros(losses.size)
-    mass[1:] = -np.diff(curve) / -np.expm1(-step)
-    mass[1:-1] += np.diff(curve)[1:] / np.expm1(step[1:])
-    infinite = float(curve[-1])
-    mass[0] = 1.0 - infinite - float(mass[1:] @ (1.0 + np.exp(-losses[1:])))
-    nodes = np.concatenate([-losses[:0:-1], losses])
-    both = np.concatenate([mass[:0:-1], mass])
-    missing, beyond = keep_the_envelope(nodes, both)
-    return AtomicPair(
-        nodes, np.maximum(both, 0.0) * np.exp(np.minimum(nodes, 0.0)), infinite + max(missing, beyond, 0.0)
-    )
-
-
-def largest_loss(shift: Array, mass: Array, sample_rate: float, tail: float) -> float:
-    """Bound from above the loss that P exceeds with probability ``tail``."""
-    high = PublicPair(np.maximum(shift, _LEAST_SHIFT), mass, sample_rate).loss_range(tail)[1]
-    return high + min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)

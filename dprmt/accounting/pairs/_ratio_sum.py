@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.special import bdtrc, comb
 
-from dprmt.accounting.basics import Array, isotonic_regression
+from dprmt.accounting.basics._numbers import Array, isotonic_regression
 from dprmt.accounting.pairs._discretization import drops
-from dprmt.accounting.pairs._pairs import StepPair
+from dprmt.accounting.pairs._pairs import LEAST, StepPair
 
-_UNDERFLOW = 1e-290  # Q-mass below which the ratio is unknown, so that the P-mass counts as lost
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -90,7 +89,7 @@ def never_more_private(cells: RatioCells, slack: float) -> RatioLaw:
     mass = spread(cells).mass
     mass[0] += cells.mass_above
     mass, cut = _without_excess(cells.nodes, mass)
-    cut += float(cells.moment[cells.mass < _UNDERFLOW].sum())
+    cut += float(cells.moment[cells.mass < LEAST].sum())
     mass = (1.0 - slack) * mass
     mass[0] += slack
     return RatioLaw(cells.nodes, mass, min(cells.moment_above + cut + slack, 1.0))
@@ -167,7 +166,8 @@ def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
     return mass - cut, float(cut @ ratio)
 
 
-_LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
+LOG_NOTHING = -120.0
+"""Powers below e to this are left out of a transform, and charged."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def grid_sum(measure: GridMeasure, copies: int, log_outside: float, weight: floa
         return fft.rfft(np.bincount((places % size).astype(np.intp), weights=values, minlength=size))
 
     plain = transform(offset, measure.mass)
-    kept = np.flatnonzero(np.abs(plain) + unit * total > math.exp(_LOG_NOTHING / copies))  # most leave nothing
+    kept = np.flatnonzero(np.abs(plain) + unit * total > math.exp(LOG_NOTHING / copies))  # most leave nothing
     # The distance from the total is Σ mass · (e^{-iω offset} - 1) = ζ (m + ζ ĝ), where ζ = e^{-iω} - 1, and ĝ is the
     # transform of the put and call function; or else it is that of the value. The more accurate one is used.
     omega = 2.0 * np.pi * kept / size
@@ -260,7 +260,7 @@ def grid_sum(measure: GridMeasure, copies: int, log_outside: float, weight: floa
     power = np.exp(copies * (log_total + log_rest))
     moved = copies * error * np.exp((copies - 1) * np.log(np.exp(log_total + log_rest.real) + error))
     moved += 8 * _EPS * (2.0 + copies * (np.abs(log_rest) + abs(log_total))) * np.abs(power)
-    rounding = 2.0 * float(np.sum(moved + unit * np.abs(power))) / size + 2.0 * math.exp(_LOG_NOTHING)
+    rounding = 2.0 * float(np.sum(moved + unit * np.abs(power))) / size + 2.0 * math.exp(LOG_NOTHING)
     spectrum = np.zeros(plain.size, dtype=np.complex128)
     spectrum[kept] = power
     mass = np.maximum(np.roll(fft.irfft(spectrum, size), copies * center - first), 0.0)
@@ -293,7 +293,6 @@ def complex_log1p(value: Array) -> Array:
 
 
 _MOST_LARGE = 12
-_OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
 
 
 @dataclass(frozen=True)
@@ -312,15 +311,6 @@ class SumLaw:
 
     ratio: Array
     mass: Array
-    lost: float
-    unclear: float
-
-
-@dataclass(frozen=True)
-class _Charged:
-    """Atoms of the sum with a number of large summands, and what rounding and truncation may have misplaced."""
-
-    law: RatioLaw
     lost: float
     unclear: float
 
@@ -360,9 +350,9 @@ def _split(law: RatioLaw, on_grid: int, mesh: float) -> tuple[GridMeasure, Ratio
     return GridMeasure(index, law.mass[:on_grid]), law.part(large & (law.mass > 0))
 
 
-def _joined(parts: list[_Charged], copies: int, lost: float, unclear: float) -> SumLaw:
-    ratio = np.concatenate([part.law.ratio for part in parts]) / copies
-    mass = np.concatenate([part.law.mass for part in parts])
+def _joined(parts: list[SumLaw], copies: int, lost: float, unclear: float) -> SumLaw:
+    ratio = np.concatenate([part.ratio for part in parts]) / copies
+    mass = np.concatenate([part.mass for part in parts])
     keep = mass > 0
     return SumLaw(ratio[keep], mass[keep], min(lost, 1.0), min(unclear, 1.0))
 
@@ -387,22 +377,23 @@ def _more_than(number: int, copies: int, probability: float) -> float:
 
 def _parts(
     small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
-) -> list[_Charged]:
+) -> list[SumLaw]:
     """Return the sums with j = 0, 1, … large summands: C(t, j) times t - j small ones convolved with j large ones."""
-    parts: list[_Charged] = []
+    parts: list[SumLaw] = []
     several, few = large, _thinned(large, 800, above)  # two together are rare enough for fewer nodes
     for number in range(most + 1):
         if number > 1:
             several = _convolved(few if number == 2 else several, few, above, 400)
         small_sum, outside = _small_law(small, mesh, copies - number, copies, tail, above)
         if number == 0:
-            parts.append(_Charged(small_sum, outside, outside))
+            parts.append(SumLaw(small_sum.ratio, small_sum.mass, outside, outside))
             continue
         ways = float(comb(copies, number)) * outside
         law = _convolved(_thinned(small_sum, 400, above), several, above, 2000)
-        law = RatioLaw(law.ratio, float(comb(copies, number)) * law.mass, 0.0)
         mass, moment = float(several.mass.sum()), float(several.mass @ several.ratio)
-        parts.append(_Charged(law, ways * (mass + moment / copies), ways * mass))
+        parts.append(
+            SumLaw(law.ratio, float(comb(copies, number)) * law.mass, ways * (mass + moment / copies), ways * mass)
+        )
     return parts
 
 
@@ -412,9 +403,10 @@ def _small_law(
     """Sum of ``number`` small summands, no mass too small (or too large); what may lie outside the grid."""
     if not number or not small.mass.any():  # of a law from below on too wide a mesh nothing is left
         return RatioLaw(np.zeros(1), np.full(1, float(not number)), 0.0), 0.0
-    first, mass, error = grid_sum(small, number, math.log(tail * _OUTSIDE), mesh / copies)
+    outside = 1e-9 * tail  # of the tail that may be charged
+    first, mass, error = grid_sum(small, number, math.log(outside), mesh / copies)
     ratio = (first + np.arange(mass.size, dtype=np.float64)) * mesh
-    return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0), 0.0), 2.0 * tail * _OUTSIDE
+    return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0), 0.0), 2.0 * outside
 
 
 def _thinned(law: RatioLaw, most: int, above: bool) -> RatioLaw:

@@ -7,16 +7,15 @@ from functools import cached_property
 
 import numpy as np
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
+from dprmt.accounting.pairs._public_pair import symmetric_pair
 
 NOTHING = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1e-3)
 """A pair of equal laws: what is released if nothing is known from below."""
 _ORDERS = 1.0 + np.geomspace(1e-4, 1e5, 400)
 _LOSSES = np.concatenate([np.linspace(0.0, 0.1, 101), np.geomspace(0.1, 700.0, 2000)[1:]])
-_ROUNDING = 1e-11
-_LEAST = 1e-250  # of masses that are resolved
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class RenyiStep:
             place = np.searchsorted(known, orders)
             total = total + count * np.append(values, np.inf)[place]
         orders, total = orders[np.isfinite(total)], total[np.isfinite(total)]
-        return pair_of_curve(_LOSSES, log_deltas(orders, total))
+        return symmetric_pair(_LOSSES, np.exp(log_deltas(orders, total)))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return a pair that dominates all such mechanisms, and one of equal laws."""
@@ -54,34 +53,6 @@ def log_deltas(orders: Array, divergences: Array) -> Array:
     exponent = (orders - 1.0) * (divergences - _LOSSES[:, None])
     constant = (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
     return np.minimum(np.min(exponent + constant, axis=1), 0.0)
-
-
-def pair_of_curve(losses: Array, log_delta: Array) -> AtomicPair:
-    """Return the pair of the largest convex curve below such δ at losses >= 0, the same in both directions."""
-    last = min(int(np.searchsorted(-log_delta, -np.log(_LEAST))), losses.size - 1)  # what δ is there counts as infinite
-    losses, delta = losses[: last + 1], np.exp(log_delta[: last + 1]) * (1.0 + _ROUNDING)
-    s = np.exp(losses)
-    # The curve of the exchanged pair is the same, so that at s = 1 a chord between s and 1/s may be lower.
-    delta[0] = min(float(np.min((2.0 * delta + s - 1.0) / (s + 1.0))), 1.0)
-    kept = [0]
-    for at in range(1, s.size):
-        while len(kept) > 1 and _slope(s, delta, kept[-2], kept[-1]) >= _slope(s, delta, kept[-1], at):
-            kept.pop()
-        kept.append(at)
-    s, delta, losses = s[kept], delta[kept], losses[kept]
-    slopes = np.append(np.diff(delta) / np.diff(s), 0.0)
-    above = np.maximum(np.diff(slopes), 0.0) * s[1:] * (1.0 + _ROUNDING)
-    infinite = float(delta[-1] + above[above < _LEAST].sum())
-    above[above < _LEAST] = 0.0
-    below = above * np.exp(-losses[1:])
-    below[below < _LEAST] = 0.0  # and lies at 0, with the rest
-    rest = max(1.0 - infinite - float(above.sum() + below.sum()), 0.0)
-    masses = np.concatenate([below[::-1], [rest], above])
-    return AtomicPair(np.concatenate([-losses[:0:-1], [0.0], losses[1:]]), masses, infinite, reach=1e-3)
-
-
-def _slope(s: Array, delta: Array, low: int, high: int) -> float:
-    return float((delta[high] - delta[low]) / (s[high] - s[low]))
 
 
 def renyi_as_one(schedule: Schedule) -> Schedule:

@@ -14,9 +14,10 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dprmt.accounting.basics import LARGEST_LOSS, Array, isotonic_regression
+from dprmt.accounting.basics._numbers import LARGEST_LOSS, Array, isotonic_regression
 from dprmt.accounting.laws import NormRatioBins
 from dprmt.accounting.pairs._pairs import (
+    BEYOND,
     LossCells,
     cells_with_misses,
     interval_masses,
@@ -26,8 +27,6 @@ from dprmt.accounting.pairs._pairs import (
 )
 from dprmt.accounting.pairs._public_pair import log_shift_ratio
 
-BEYOND = 40.0
-"""Standard deviations beyond which Φ is 0."""
 FAR = 35.0
 """Threshold beyond which outcomes are merged from below: Q-masses are no numbers at 38."""
 _SQRT3 = float(np.sqrt(3.0))

@@ -11,17 +11,22 @@ from functools import cached_property
 
 import numpy as np
 
-from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._pairs import LossCells, cells_with_misses, interval_masses, inverse, masses_between
-from dprmt.accounting.pairs._secret_pair import (
+from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.pairs._pairs import (
     BEYOND,
+    LARGE_LOSS,
+    LossCells,
+    cells_with_misses,
+    interval_masses,
+    inverse,
+    masses_between,
+)
+from dprmt.accounting.pairs._secret_pair import (
     FAR,
     SecretLowerPair,
     SecretUpperPair,
     merged_cells,
 )
-
-_LARGE_LOSS = 400.0  # cells beyond it are rounded to first order (D1)
 
 
 @dataclass(frozen=True)
@@ -102,9 +107,9 @@ def _with_masses_that_agree(cells: LossCells, nodes: Array) -> LossCells:
     Q-mass accordingly.
     """
     # Far out either mass may be a rounding of a number near 1 where the other one is exactly 0. Losses only grow.
-    left, right = (np.clip(side, -_LARGE_LOSS, _LARGE_LOSS) for side in (nodes[:-1], nodes[1:]))
-    p = np.where(nodes[1:] < _LARGE_LOSS, np.minimum(cells.p, cells.q * np.exp(right)), cells.p)
-    q = np.where(nodes[:-1] > -_LARGE_LOSS, np.minimum(cells.q, cells.p * np.exp(-left)), cells.q)
+    left, right = (np.clip(side, -LARGE_LOSS, LARGE_LOSS) for side in (nodes[:-1], nodes[1:]))
+    p = np.where(nodes[1:] < LARGE_LOSS, np.minimum(cells.p, cells.q * np.exp(right)), cells.p)
+    q = np.where(nodes[:-1] > -LARGE_LOSS, np.minimum(cells.q, cells.p * np.exp(-left)), cells.q)
     above, below = float((cells.p - p).sum()), float((cells.q - q).sum())
     return replace(cells, p=p, q=q, p_above=cells.p_above + above, q_below=cells.q_below + below)
 

@@ -11,12 +11,13 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.accounting.basics import LARGEST_LOSS, Value, value_from_dict
+from dprmt.accounting.basics._numbers import LARGEST_LOSS
+from dprmt.accounting.basics._value import Value, value_from_dict
 from dprmt.accounting.laws import ExactLaw, NormLaw, NormRatioBins, RankOneLaw
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
-from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, slack_of_excess
+from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, largest_excess, slack_of_excess
 from dprmt.accounting.pairs._public_replacement import opposites_below, replaced_by_opposites
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
@@ -220,12 +221,6 @@ class ClippingStep:
         """Return the law of X under which the step is analysed."""
         return self.law.bins(bins, tail if self.is_exact else min(tail, 1e-3))
 
-    @property
-    def loss_scale(self) -> float:
-        """About the deviation of the loss at exact norms, or 1 where that is less."""
-        spread = math.expm1(min(self.noise_multiplier**-2.0, 50.0))
-        return min(self.sample_rate * math.sqrt(spread), 1.0)
-
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         if self.is_exact:
@@ -244,11 +239,17 @@ class ClippingStep:
         return spread if self.law.convex_mixture is None else self.dominating(spread, tail), lower
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """Return a pair that is never more private than the step, and the same whatever losses are asked for: for
-        packages that discretize themselves.
+        """Return a pair that is never more private than the step, and the same whatever losses are asked for.
+
+        Returns: for packages that discretize themselves; with public probes wider than the one of :meth:`pairs`
+        (T5).
         """
         pair = self.pairs(bins, tail)[0]
-        return pair.fixed(self.loss_scale, 20 * bins, tail) if isinstance(pair, TightPair) else pair
+        if not isinstance(pair, TightPair):
+            return pair
+        one, high = pair.rank_one, pair.loss_range(tail)[1]
+        slack = slack_of_excess(largest_excess(one, high), self.sample_rate, one.total_variation())
+        return replace(one, slack=slack + tail)  # beyond, δ is at most ``tail`` more than at ``high``
 
     def _spread(self, law: NormRatioBins) -> PublicPair:
         x, mass = law.spread(self.convex_from)
@@ -277,11 +278,6 @@ def gaussians_as_one(schedule: Schedule) -> Schedule:
         return schedule
     rest = [(step, count) for step, count in schedule if (step, count) not in found]
     return [*rest, (ClippingStep(precision**-0.5, 1.0), 1)]
-
-
-_BINS_OF_RATIOS = 1.2
-_SHARE_OF_SMALL_RATIOS = 256
-_LOSSES, _LOSSES_BELOW, _MOST_LOSSES = 2.5, 3.75, 4000  # times the number of bins
 
 
 @dataclass(frozen=True)
@@ -318,7 +314,7 @@ class RelatedStep:
             one = SecretUpperPair(shift, mass, step.sample_rate, law.below)
             under = SecretLowerPair(law, step.noise_multiplier, step.sample_rate)
             return SecretReplacement(one), SecretReplacementBelow(under)
-        return _by_opposites(step, bins, below), _equal_ratios(step, bins, below)
+        return _by_opposites(step, bins, below)
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """Return a pair that is never more private than the step, whatever losses are asked for."""
@@ -346,14 +342,7 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
 
 
 @lru_cache(maxsize=64)
-def _by_opposites(step: ClippingStep, bins: int, below: float) -> AtomicPair:
-    law = step.norm_ratio(round(_BINS_OF_RATIOS * bins), below / _SHARE_OF_SMALL_RATIOS)
-    number = min(round(_LOSSES * bins), _MOST_LOSSES)
-    tail = below * step.sample_rate
-    return replaced_by_opposites(law, step.law.fewest, step.noise_multiplier, step.sample_rate, tail, number)
-
-
-@lru_cache(maxsize=64)
-def _equal_ratios(step: ClippingStep, bins: int, below: float) -> AtomicPair:
-    law, number = step.norm_ratio(round(_BINS_OF_RATIOS * bins), below), min(round(_LOSSES_BELOW * bins), _MOST_LOSSES)
-    return opposites_below(law, step.noise_multiplier, step.sample_rate, below * step.sample_rate, number)
+def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
+    law, tail = step.norm_ratio(bins, below), below * step.sample_rate
+    above = replaced_by_opposites(law, step.law.fewest, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
+    return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)

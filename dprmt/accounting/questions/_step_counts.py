@@ -9,19 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Direction, PrivacyBounds, Side
-from dprmt.accounting.composition import (
-    DeltaCurve,
-    EpsilonAtDelta,
-    InconsistentBoundsError,
-    best_tilt,
-    composed,
-    levels,
-    log_kappa,
-    loss_drift,
-    step_laws,
-    window,
-)
+from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side
+from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.composition._compose import best_tilt, composed, log_kappa, window
+from dprmt.accounting.composition._curve import DeltaCurve, EpsilonAtDelta
+from dprmt.accounting.composition._solve import InconsistentBoundsError, levels, loss_drift, step_laws
 from dprmt.accounting.pairs import LossPMF, Step, ends_stay_apart
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all

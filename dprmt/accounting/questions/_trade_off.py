@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
-from dprmt.accounting.basics import Array, Direction, band_html, band_text
-from dprmt.accounting.composition import ComposedLoss, Level
+from dprmt.accounting.basics._bounds import Direction, band_html, band_text
+from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.composition._compose import ComposedLoss
+from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.pairs import Neighbours, Schedule
 from dprmt.accounting.questions._by_curves import lines_by_curves
 
@@ -68,11 +70,6 @@ def trade_off(schedule: Schedule, alpha: ArrayLike, directions: Sequence[Directi
     upper = np.min([_beta(band.composed("lower")[0], alpha, band.drift, safe=False) for band in bands], axis=0)
     upper = np.maximum(np.minimum(upper, 1.0 - alpha), lower)
     return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
-
-
-def perfect_trade_off(alpha: Array) -> TradeOff:
-    """Return 1 - α: nothing is released."""
-    return TradeOff(alpha, 1.0 - alpha, 1.0 - alpha, 1.0 - alpha)
 
 
 def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighbours) -> TradeOff:

@@ -23,7 +23,7 @@ from dprmt.report.measurements._run import (
     recipe_experiment,
     telemetry_readings,
 )
-from dprmt.report.measurements._spectra import LayerSpectra, layers_along_depth, measure_spectra
+from dprmt.report.measurements._spectra import LayerSpectra, measure_spectra
 from dprmt.report.measurements._spikes import Agreement, Spike, agreement, measure_spikes
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "Spike",
     "agreement",
     "kappa_sweep",
-    "layers_along_depth",
     "losses_without_noise",
     "measure_alignment",
     "measure_norm_ratios",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -134,13 +135,14 @@ def measure_norm_ratios(
     check_count("probes", probes, low=2)
     check_real("error", error, low=0.0, high=1.0, low_open=True, high_open=True)
     items = [experiment.task.items[i * experiment.task.size // count] for i in range(count)]
-    factors = _factors(experiment, items)
-    spectra = _squared_singular_values(factors)
+    gradients = _gradients(experiment, items)
+    values = [torch.linalg.svdvals(layer.double()).square().numpy() for layer in gradients.values()]
+    spectra = np.concatenate(values, axis=1)
     totals = spectra.sum(1)
     if not (totals > 0).all():
         raise ParameterError("norms of gradients", float(totals.min()), "> 0 for every sample")
     generator = ProbeGenerator(seed)
-    ratios = np.sort(np.concatenate([_estimates(factors, probes, generator, draw) / totals for draw in range(draws)]))
+    ratios = np.sort(np.concatenate([_estimates(gradients, probes, generator, draw) / totals for draw in range(draws)]))
     grid = np.linspace(ratios[0], ratios[-1], 60), np.quantile(ratios, np.linspace(0.002, 0.998, 60)), [1.0]
     points = np.unique(np.concatenate(grid))
     rank = max(len(_positive(values)) for values in spectra)
@@ -166,65 +168,34 @@ def measure_norm_ratios(
     )
 
 
-_Factors = dict[str, tuple[torch.Tensor, torch.Tensor, bool]]
-"""Of each layer: activations and output gradients of all samples, zero where a text was padded; if it has a bias."""
+def _gradients(experiment: Experiment, items: list[Any]) -> dict[str, torch.Tensor]:
+    # Of every sample, by layer: shape (samples, outputs, inputs), the bias' gradient as one more input.
+    model, task = experiment.model, experiment.task
+    layers = {name or "model": layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
+    trained = {name: [p for p in layer.parameters() if p.requires_grad] for name, layer in layers.items()}
+    trained = {name: ps for name, ps in trained.items() if any(p.ndim == 2 for p in ps)}
+    if not trained:
+        raise ParameterError("experiment.model", type(model).__name__, "with trainable linear layers")
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in trained}
+    for item in items:
+        loss = task.losses(model, task.collate([item])).sum()
+        grads = iter(torch.autograd.grad(loss, [p for ps in trained.values() for p in ps]))
+        for name, ps in trained.items():
+            own = [g if g.ndim == 2 else g[:, None] for g in itertools.islice(grads, len(ps))]
+            found[name].append(torch.cat(own, 1))
+    return {name: torch.stack(rows) for name, rows in found.items()}
 
 
-def _factors(experiment: Experiment, items: list[Any]) -> _Factors:
-    # One forward and backward pass over all samples together.
-    record: _Factors = {}
-
-    def hook(name: str, bias: bool) -> Any:
-        def forward(_: Any, args: Any, output: torch.Tensor) -> None:
-            inputs = _by_sample(args[0], len(items))
-            output.register_hook(
-                lambda gradient: record.update({name: (inputs, _by_sample(gradient, len(items)), bias)})
-            )
-
-        return forward
-
-    layers = {
-        name or "model": layer
-        for name, layer in experiment.model.named_modules()
-        if isinstance(layer, torch.nn.Linear) and layer.weight.requires_grad
-    }
-    handles = [
-        layer.register_forward_hook(hook(name, layer.bias is not None and layer.bias.requires_grad))
-        for name, layer in layers.items()
-    ]
-    try:
-        experiment.task.losses(experiment.model, experiment.task.collate(items)).sum().backward()
-    finally:
-        for handle in handles:
-            handle.remove()
-    experiment.model.zero_grad(set_to_none=True)
-    if not record:
-        raise ParameterError("experiment.model", type(experiment.model).__name__, "with trainable linear layers")
-    return record
-
-
-def _by_sample(values: torch.Tensor, count: int) -> torch.Tensor:
-    return values.detach().reshape(count, -1, values.shape[-1])
-
-
-def _squared_singular_values(factors: _Factors) -> Floats:
-    # Shape (samples, all singular values of all layers).
-    spectra = []
-    for activations, gradients, bias in factors.values():
-        ones = [torch.ones_like(activations[..., :1])] if bias else []
-        matrices = torch.cat([activations, *ones], -1).double().transpose(1, 2) @ gradients.double()
-        spectra.append(torch.linalg.svdvals(matrices).square().numpy())
-    return np.concatenate(spectra, axis=1)
-
-
-def _estimates(factors: _Factors, probes: int, generator: ProbeGenerator, draw: int) -> Floats:
+def _estimates(gradients: dict[str, torch.Tensor], probes: int, generator: ProbeGenerator, draw: int) -> Floats:
+    # A gradient is that of as many tokens as it has outputs, whose output gradients are the unit vectors.
     total: Any = 0.0
-    for name, (activations, gradients, bias) in factors.items():
-        sizes, samples = (activations.shape[-1], gradients.shape[-1]), range(len(activations))
-        side = cheaper_side(*sizes, bias=bias)
-        rows = sizes[1] if side == "gradients" else sizes[0] + bias
-        matrices = generator.per_sample(samples, step=draw, layer=name, rows=rows, probes=probes)
-        total = total + hutchinson_squared_norms(activations, gradients, matrices, side=side, bias=bias).numpy()
+    for name, layer in gradients.items():
+        samples, rows, columns = layer.shape
+        side = cheaper_side(columns, rows, bias=False)
+        sides = {"gradients": rows, "activations": columns}
+        matrices = generator.per_sample(range(samples), step=draw, layer=name, rows=sides[side], probes=probes)
+        units = torch.eye(rows, dtype=layer.dtype).expand(samples, -1, -1)
+        total = total + hutchinson_squared_norms(layer, units, matrices, side=side, bias=False).numpy()
     return np.asarray(total)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,48 +59,6 @@ class LayerSpectra:
         return "false alarm" if self.called else "no signal, not called"
 
 
-def layers_along_depth(step: GradientStep, *, count: int = 3, exclude: Sequence[str] = ()) -> list[str]:
-    """List the matrices of one kind from the first layer to the last.
-
-    Names that differ only in their numbers are of one kind. Among the most frequent kinds, the one with the largest
-    clean gradients is used.
-
-    Parameters
-    ----------
-    step : GradientStep
-        From `private_gradients`.
-    count : int
-        Largest number of names, >= 1, at equal distances.
-    exclude : sequence of str
-        Patterns for names to exclude.
-
-    Returns
-    -------
-    list of str
-        Names in the order of the model; empty if no matrix is left. **Private**, because the choice uses clean
-        gradients.
-
-    Examples
-    --------
-    >>> layers = {f"layer.{i}.query": torch.ones(2, 3) for i in range(5)} | {"head": torch.ones(2, 3)}
-    >>> layers_along_depth(GradientStep(0, 1.0, 10, 0.7, layers, layers))
-    ['layer.0.query', 'layer.2.query', 'layer.4.query']
-    """
-    kept = Denoising(exclude=tuple(exclude)).apply(
-        {name: x for name, x in step.noisy.items() if x.ndim == 2}, step.sigma
-    )[1]
-    if not kept:
-        return []
-    kinds = Counter(map(_kind, kept))
-    norms: Counter[str] = Counter()
-    for name in kept:
-        norms[_kind(name)] += float(step.clean[name].norm())  # type: ignore[assignment]  # sums of norms
-    best = max(kinds, key=lambda kind: (kinds[kind], norms[kind]))
-    names = [name for name in kept if _kind(name) == best]
-    places = np.linspace(0, len(names) - 1, min(count, len(names))).round().astype(int)
-    return [names[place] for place in places]
-
-
 def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float | None = None) -> list[LayerSpectra]:
     """Compute the singular values of some matrices of a gradient.
 
@@ -152,7 +108,3 @@ def _spectra(
     m, n = noisy[name].shape
     values = [torch.linalg.svdvals(x.double()).cpu().numpy() for x in (step.clean[name], noisy[name], denoised[name])]
     return LayerSpectra(name, step.number, (m, n), step.sigma, *values)
-
-
-def _kind(name: str) -> str:
-    return re.sub(r"\d+", "#", name)

@@ -26,7 +26,7 @@ from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._formed_layers import Contribution, Layer, NormPolicy, Samples, Use, WholeModule, joined
 from dprmt.training.clipping._matrix_layers import add_inner_products
 from dprmt.training.clipping._modules import is_frozen_batch_norm, is_torch_layer, tied_tables
-from dprmt.training.clipping._sample_wise import SampleWiseForward, output_axis
+from dprmt.training.clipping._sample_wise import SampleWiseForward, buffer_versions, output_axis
 from dprmt.training.clipping._units import UnitRows
 from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF
@@ -235,7 +235,12 @@ class Capture:
     def _follow(self, layer: Layer) -> None:
         module = layer.module
         if isinstance(layer, WholeModule):
-            forward = self._sample_wise(layer)
+
+            def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
+                if self._must_be_zero is None or self._looked is not None:
+                    self._add(layer, [parameter], gradients, gradients)
+
+            forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
             self._apart.append(forward)
             before, after = torch.compiler.disable(forward.before), torch.compiler.disable(forward.after)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
@@ -299,13 +304,6 @@ class Capture:
                     value.register_hook(partial(self._asks, layer.name, output_axis(module, place)))
 
         return torch.compiler.disable(watch)
-
-    def _sample_wise(self, layer: WholeModule) -> SampleWiseForward:
-        def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
-            if self._must_be_zero is None or self._looked is not None:
-                self._add(layer, [parameter], gradients, gradients)
-
-        return SampleWiseForward(layer.name, layer.module, lambda: self.batch_size, take, self._anchor)
 
     # The backward pass.
 
@@ -405,11 +403,6 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped b
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         ctx.take(ctx.saved_tensors, gradient)
         return (None, None, gradient, None, *(None,) * ctx.count)
-
-
-def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return values that change when a buffer is written to or replaced."""
-    return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
 
 
 def check_buffers(model: nn.Module, before: Mapping[str, tuple[int, int]], others: str) -> None:

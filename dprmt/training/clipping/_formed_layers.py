@@ -120,9 +120,7 @@ def joined(uses: Sequence[Use]) -> Use:
 
 
 def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.Parameter, torch.Tensor]:
-    """Compute the gradient of one row of the uses in float64, as a step adds it with the clip factor 1; no sum is
-    changed.
-    """
+    """Compute the gradient of one row of the uses, as a step adds it with the clip factor 1; no sum is changed."""
     if not uses:
         return {}
     parts: list[Use] = []
@@ -137,7 +135,8 @@ def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.
         _, contributions = layer.measure([joined(parts)] if layer.per_token and len(parts) > 1 else parts, 0, ["one"])
         for contribution in contributions:
             contribution.add_to_sums(torch.ones(1, device=parts[0][1].device), slice(None))
-        return {value: value.summed_grad.double() for value in parameters if value.summed_grad is not None}
+        sums_of_row = ((value, value.summed_grad) for value in parameters)
+        return {value: total.as_subclass(torch.Tensor) for value, total in sums_of_row if total is not None}
     finally:
         for value, total in zip(parameters, sums, strict=True):
             value.summed_grad = total

@@ -47,6 +47,7 @@ from dprmt.training.clipping._batch_rows import BatchRows, padding_number, two_r
 from dprmt.training.clipping._capture import Capture, check_losses
 from dprmt.training.clipping._formed_layers import Layer, Use, row_gradient
 from dprmt.training.clipping._modules import changed_buffer
+from dprmt.training.norms._clipping import sum_of_squares
 from dprmt.training.randomness import draws_from
 
 Losses = Callable[[Any], torch.Tensor]
@@ -221,24 +222,27 @@ class Isolation:
             limits, has_draws = self._tolerance(together), together.states != random_numbers.first
             opposite = rows.opposite(few.order, few.own)
             self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
+            finite = all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
+            is_calm = not has_draws and len(chosen) == len(few.own)
+            calm, together = together if is_calm else None, replace(together, uses={})  # which may be large
             beside = run(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
             copies = run(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
             self._compare_beside(beside, copies, limits)
-            calm = together
-            if has_draws or len(chosen) > len(few.own):
+            if calm is None:
                 places, draws = [*range(len(chosen))], Draws(random_numbers, calm=True) if has_draws else None
                 calm = self._run(losses, rows.picked(chosen), len(chosen), places, random_numbers, draws=draws)
             for place, row in enumerate(chosen):
-                alone = self._alone(losses, rows, row, random_numbers, calm=has_draws)
-                self._compare(alone, 0, calm, place, (limits.loss, limits.gradient, _NEGLIGIBLE))
+                apart = (limits.loss, limits.gradient, _NEGLIGIBLE)
+                self._compare(self._alone(losses, rows, row, random_numbers, calm=has_draws), 0, calm, place, apart)
+            del calm
             again = run(given, few, few.factors(math.nan), as_first=True) or run(
                 given, few, few.factors(1.0), as_first=True
             )
             if again is None or again.states != together.states:
                 raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
-            self._compare_beside(replace(together, uses={}), again, limits)
+            self._compare_beside(together, again, limits)
         self.generators = dict.fromkeys(random_numbers.own)
-        return all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
+        return finite
 
     def _chosen(self, rows: BatchRows) -> list[int]:
         """Choose two: at first of the row with most padding and the ends; later that row, or any, and another."""
@@ -343,9 +347,10 @@ class Isolation:
             floor = gradient * _SMALL_SCORE
         for layer in () if _is_same(one, row, other, same) else one.uses | other.uses:
             first, second = (row_gradient(layer, a.uses.get(layer), at) for a, at in ((one, row), (other, same)))
-            squared = _square({key: first.get(key, 0.0) - second.get(key, 0.0) for key in first | second})
-            apart, worst = apart + squared, max(worst, (squared, layer.name))
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
+            for key, value in second.items():  # in place: it may be as large as the model
+                first[key] = first[key].sub_(value) if key in first else value
+            apart, worst = apart + _square(first), max(worst, (_square(first), layer.name))
         finite, allowed = [*map(math.isfinite, lengths)], max(gradient * max(lengths) ** 0.5, floor)
         if any(finite) and not (all(finite) and within(apart**0.5, allowed)):  # else left out of the sum, both
             _refuse(one, row, other, same, loss, f"gradients at {worst[1]} depend on other samples: {_OWN}")
@@ -396,8 +401,8 @@ def _refuse(one: _Pass, row: int, other: _Pass, same: int, limit: float, said: s
     raise TrainingStateError(said)
 
 
-def _square(gradient: Mapping[nn.Parameter, Any]) -> float:
-    return sum(float(value.square().sum()) for value in gradient.values())
+def _square(gradient: Mapping[nn.Parameter, torch.Tensor]) -> float:
+    return sum(float(sum_of_squares(value[None])) for value in gradient.values())
 
 
 def _ends(length: int, width: int) -> list[tuple[slice, slice]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -47,7 +47,6 @@ from dprmt.training.recipes import NORMS, NormsRecipe
 from dprmt.training.recipes._choices import EXACT_NORMS
 from dprmt.training.subspaces import Subspaces
 
-_SKETCHED = 16
 UNKNOWN_TERMS = 65_000  # additions per entry assumed by margins if the number of tokens is unknown
 
 
@@ -72,16 +71,6 @@ class Factors:
             values = {self.weight: left.transpose(1, 2) @ right}
         return PerSampleGradients(values if self.bias is None else values | {self.bias: g.sum(1)})
 
-    def sketched(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Sum the samples' products with `sketch_columns`, in few operations."""
-        a, g = token_factors(activations=self.activations, gradients=self.gradients)
-        left, right = (value.flatten(0, 1) for value in ((a, g) if self.inputs_first else (g, a)))
-        with full_precision(g.device):
-            yield self.weight, left.T @ (right @ sketch_columns(right.shape[1], right.dtype).to(right.device))
-            if self.bias is not None:
-                columns = sketch_columns(g.shape[-1], g.dtype).to(g.device)
-                yield self.bias, g.flatten(0, 1).sum(0, keepdim=True) @ columns
-
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See `Contribution`."""
         both = token_factors(activations=self.activations[kept], gradients=self.gradients[kept])
@@ -92,14 +81,6 @@ class Factors:
             add_product(self.weight, left.flatten(0, 1).T, right.flatten(0, 1))
             if self.bias is not None:
                 sum_of(self.bias).add_(g.sum((0, 1)))
-
-
-def sketch_columns(width: int, dtype: torch.dtype) -> torch.Tensor:
-    """Draw N(0, 1/16) columns of the gradients' width, the same in every call."""
-    if width <= _SKETCHED:
-        return torch.eye(width, dtype=dtype)
-    generator = torch.Generator().manual_seed(width)
-    return torch.randn(width, _SKETCHED, generator=generator, dtype=dtype).div_(_SKETCHED**0.5)
 
 
 class FactoredLayer:

@@ -257,7 +257,9 @@ class ClippingPlan:
         if not alone:
             check_model(self.model, whole=self.policy.whole)
         check_optimizer(self.model, optimizer)
-        self._check_subspaces(optimizer)
+        if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
+            allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
+            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
         if is_sharded(self.model) and isinstance(optimizer, DPGrape):
             raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
         layers = [] if alone else _layers(self.model, self.policy, self.subspaces)
@@ -277,11 +279,6 @@ class ClippingPlan:
             return ShardedStep(noisy, capture)
         most = self.rows_per_unit if self.regime == "together" else None
         return ClippedStep(noisy, capture, replay=self.replay, most_rows=most)
-
-    def _check_subspaces(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
-            allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
-            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
 
     def _noisy(self, optimizer: torch.optim.Optimizer, **options: Any) -> NoisySumOptimizer:
         options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}

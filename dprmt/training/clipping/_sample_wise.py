@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,9 +78,9 @@ class SampleWiseForward:
         self.takes_no_rows = all(axis is None for axis in axes)
         if size > 1:
             self._compare(call, axes, size, args, kwargs)
-        before = self._buffers()
+        before = buffer_versions(self.module)
         output = self._apart(call, axes, self._copies(size))
-        if changed := self._buffers() ^ before:
+        if changed := buffer_versions(self.module).items() ^ before.items():
             raise TrainingStateError(changed_buffer(f"{self.name}.{min(changed)[0]}"))
         self._outputs_kept.append(output)
         cut = zip((value for _, value in call.tensors), axes, strict=True)
@@ -110,14 +111,9 @@ class SampleWiseForward:
     def _copies(self, size: int) -> dict[str, torch.Tensor]:
         copies = {}
         for parameter, name in self._parameters.items():
-            copies[name] = _Copies.apply(self._taker(parameter), parameter.detach(), size, self._anchor)
+            take = partial(self._take, parameter)
+            copies[name] = _Copies.apply(take, parameter.detach(), size, self._anchor)
         return copies
-
-    def _taker(self, parameter: nn.Parameter) -> Callable[[torch.Tensor], None]:
-        def take(gradients: torch.Tensor) -> None:
-            self._take(parameter, gradients.detach())
-
-        return take
 
     def _apart(self, call: _Call, axes: Sequence[int | None], copies: Mapping[str, torch.Tensor]) -> Any:
         size = len(next(iter(copies.values())))
@@ -185,9 +181,6 @@ class SampleWiseForward:
             self._refuse(f"{found}; it mixes samples, or the first batch has the size of another axis")
         self._compared.add(key)
 
-    def _buffers(self) -> set[tuple[str, int, int]]:
-        return {(name, id(value), value._version) for name, value in self.module.named_buffers()}
-
     def _refuse(self, found: str) -> None:
         raise TrainingStateError(f"{self.name} ({type(self.module).__name__}), run on one sample at a time, {found}")
 
@@ -215,6 +208,11 @@ def checkpointing_by_name() -> Iterator[None]:
         raise TrainingStateError(f"gradient checkpointing cannot be followed here: {todo}") from error
 
 
+def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return values that change when a buffer is written to or replaced."""
+    return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
+
+
 class _Copies(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
     """A parameter for each sample, whose gradients are handed over and reach no parameter."""
 
@@ -225,7 +223,7 @@ class _Copies(torch.autograd.Function):  # type: ignore[misc]  # torch is skippe
 
     @staticmethod
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[None, ...]:
-        ctx.take(gradients)
+        ctx.take(gradients.detach())
         return None, None, None, None
 
 

@@ -13,9 +13,10 @@ import torch
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows
-from dprmt.training.clipping._capture import buffer_versions, check_buffers, check_losses
+from dprmt.training.clipping._capture import check_buffers, check_losses
 from dprmt.training.clipping._isolation import tolerance_of
 from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
+from dprmt.training.clipping._sample_wise import buffer_versions
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses
 from dprmt.training.clipping._units import unit_rows
 from dprmt.training.norms import NormRecord, SampleId, rounding_margin

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -87,7 +87,8 @@ def check_units(units: object) -> Units:
 
 def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
     """Return the regime and why, from public sizes alone; ``tokens``: T of a row."""
-    wanted, rows, size = units.regime, units.rows_per_unit, units.micro_batch_size
+    wanted: Any = units.regime
+    rows, size = units.rows_per_unit, units.micro_batch_size
     if wanted != "auto":
         return wanted, f"units are clipped {_HOW[wanted]}, as asked for"
     reasons = {

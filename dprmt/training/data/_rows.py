@@ -84,11 +84,13 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
 
 
 def _built_in_rows(task: str, has_units: bool) -> Rows:
+    names: tuple[str, ...] | None = None
     if task == "classification":
         names = tuple(sorted({one.package for one in docstrings()}))
-        found = [(one.text, names.index(one.package), one.split, one.module) for one in docstrings()]
+        found: list[tuple[str, Any, str, str]] = [
+            (one.text, names.index(one.package), one.split, one.module) for one in docstrings()
+        ]
     else:
-        names = None
         found = [(source, summary, split_of(source), module) for source, summary, module in summaries()]
     splits: dict[str, list[Row]] = {split: [] for split in SPLITS}
     for text, target, split, module in found:

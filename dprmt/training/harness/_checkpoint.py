@@ -100,7 +100,7 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(run: Path, *, lazily: bool = False) -> dict[str, Any] | None:
-    """Return the last whole checkpoint of a run; ``lazily``: with `SavedRows` in the place of tensors."""
+    """Return the last whole checkpoint of a run; ``lazily``: with `SavedRows` in the place of shards."""
     damage = None
     for folder in (run / name for name in _FOLDERS):
         if folder.exists():
@@ -142,21 +142,22 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     ...
     dprmt._validation.ParameterError: run must be the folder of a run with a checkpoint, got 'nowhere'
     """
-    state = load_checkpoint(Path(run), lazily=True)
+    state = load_checkpoint(Path(run))
     if state is None:
         raise ParameterError("run", str(run), "the folder of a run with a checkpoint")
-    return {name: value.whole() for name, value in state["parameters"].items()}
+    parameters: dict[str, torch.Tensor] = state["parameters"]
+    return parameters
 
 
-def like(value: Any, parameter: torch.Tensor) -> Any:
+def like(value: Any, parameter: torch.Tensor | None) -> Any:
     """Return this process' part of a saved tensor, if the parameter is a shard with its shape."""
-    if isinstance(value, SavedRows):
-        if not isinstance(parameter, DTensor) or value.shape != tuple(parameter.shape):
-            return value.whole()
-        own, shape = value.rows(*own_rows(parameter)), {"shape": parameter.shape, "stride": parameter.stride()}
-        own = own.to(parameter.to_local().device)
-        return DTensor.from_local(own, parameter.device_mesh, parameter.placements, run_check=False, **shape)
-    return value
+    if not isinstance(parameter, DTensor) or getattr(value, "shape", None) != tuple(parameter.shape):
+        return value.whole() if isinstance(value, SavedRows) else value
+    first, end = own_rows(parameter)
+    own = value.rows(first, end) if isinstance(value, SavedRows) else value[first:end]
+    shape = {"shape": parameter.shape, "stride": parameter.stride()}
+    own = own.to(parameter.to_local().device)
+    return DTensor.from_local(own, parameter.device_mesh, parameter.placements, run_check=False, **shape)
 
 
 def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -229,7 +230,7 @@ def _read(folder: Path, lazily: bool) -> dict[str, Any]:
         if digest != _digest(folder / name):
             raise ValueError(f"{name}: its content and its checksum differ")
     files = tuple(str(folder / name) for name, _ in document["shards"])
-    tensors = _lazy(str(folder / _TENSORS)) if lazily else load_file(folder / _TENSORS)
+    tensors = load_file(folder / _TENSORS)
 
     def decode(leaf: Any) -> Any:
         if not isinstance(leaf, dict):
@@ -245,12 +246,6 @@ def _read(folder: Path, lazily: bool) -> dict[str, Any]:
         [decode(leaf) for leaf in state["leaves"]], treespec_loads(state["structure"])
     )
     return found
-
-
-def _lazy(path: str) -> dict[str, Any]:
-    with safe_open(path, "pt") as file:
-        names = file.keys()
-        return {name: SavedRows((path,), name, tuple(file.get_slice(name).get_shape())) for name in names}
 
 
 def _digest(path: Path, document: Any = None) -> str:

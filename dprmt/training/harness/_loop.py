@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_map
 
-from dprmt._validation import ParameterError
 from dprmt.training.denoising import Denoising
 from dprmt.training.denoising._options import matches
-from dprmt.training.harness._checkpoint import SavedRows, like, load_checkpoint, optimizer_state_like, save_checkpoint
+from dprmt.training.harness._checkpoint import like, load_checkpoint, optimizer_state_like, save_checkpoint
 from dprmt.training.harness._observer import Observer, StepRecord
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._privacy_cost import charged_releases, release_score, wanted_releases
@@ -95,9 +93,9 @@ class Run:
         prepared.optimizer.register_step_pre_hook(partial(self.released.look, "noisy"))
         self.scores: dict[str, Any] = {}
         self._scored: int | None = None  # the step after which the scores were taken
-        denoising, telemetry = settings.denoising, settings.telemetry
-        every = {} if telemetry.every is None else {"every": telemetry.every}
-        reading = {"window": telemetry.window, **every}
+        denoising = settings.denoising
+        options = vars(settings.telemetry).items()
+        reading = {name: value for name, value in options if name != "on" and value is not None}
         self.private = PrivateRun(
             prepared.plan,
             prepared.probes,
@@ -242,13 +240,16 @@ class Run:
         scored = every is not None and (step % every == 0 or step == self.total)
         scores = self.evaluate() if scored else None
         exact = settings.evaluation.private_noise is None
+        report = None if private.denoising is None else private.denoising.last_report
         return StepRecord(
             step=step,
             attempt=self.attempt,
             epsilon=from_first(math.nan if self._folder is None else self.epsilon_after(self.charged)),
             learning_rate=rate,
             noisy_gradient_norm=self.released.norm,
-            denoising=self._denoised(),
+            denoising={}
+            if report is None
+            else {"denoised_layers": len(report.replaced), "matrices": len(report.layers)},
             telemetry=private.telemetry.last if private.telemetry is not None else {},
             seconds=time.perf_counter() - started,
             loss=loss,
@@ -256,11 +257,6 @@ class Run:
             evaluation=scores if exact else None,
             private_evaluation=None if exact else scores,
         )
-
-    def _denoised(self) -> dict[str, int]:
-        """How many matrices the last step replaced, out of how many; empty without a denoiser."""
-        report = None if self.private.denoising is None else self.private.denoising.last_report
-        return {} if report is None else {"denoised_layers": len(report.replaced), "matrices": len(report.layers)}
 
     def _accumulate(self, batch: PrivateBatch) -> float | None:
         # The mean loss of the logical batch over all processes; None if it is empty.
@@ -284,8 +280,7 @@ class Run:
     def _restore(self) -> None:
         # All processes continue from the first one's checkpoint; where parameters are shards each reads its own rows,
         # whoever wrote them.
-        folder, parameters = self._folder, self.prepared.parameters
-        if folder is None:
+        if (folder := self._folder) is None:
             return
         lazily = self.prepared.settings.distributed.is_sharded
         if lazily and self.processes > 1:
@@ -293,13 +288,10 @@ class Run:
         state = from_first(in_first(lambda: load_checkpoint(folder, lazily=lazily)))
         if state is None:
             return
-        saved = state.pop("parameters")
-        if {name: value.shape for name, value in parameters.items()} != {n: v.shape for n, v in saved.items()}:
-            raise ParameterError("resume", str(folder), "given for a run of the same model: its parameters differ")
-        own = {name: like(saved[name], value) for name, value in parameters.items()}
-        moments = optimizer_state_like(state.pop("optimizer"), self.private.optimizer)
-        whole = tree_map(lambda value: value.whole() if isinstance(value, SavedRows) else value, state)
-        self.private.load_state_dict(whole | {"parameters": own, "optimizer": moments})
+        trained = self.prepared.parameters
+        state["parameters"] = {name: like(value, trained.get(name)) for name, value in state["parameters"].items()}
+        state["optimizer"] = optimizer_state_like(state["optimizer"], self.private.optimizer)
+        self.private.load_state_dict(state)
 
     def _say(self, text: str) -> None:
         for observer in self.observers:

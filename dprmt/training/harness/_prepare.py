@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,8 +22,8 @@ from dprmt.training.optimizers import make_optimizer
 from dprmt.training.private_run._batches import scheme
 from dprmt.training.private_run._ledger import ClippingOnly, Mechanism, calibrated
 from dprmt.training.private_run._randomness import Randomness
-from dprmt.training.recipes import OptimizerRecipe, Settings
-from dprmt.training.subspaces import RankRule, Subspaces
+from dprmt.training.recipes import Settings
+from dprmt.training.subspaces import Subspaces
 
 
 @dataclass
@@ -80,7 +81,7 @@ def prepare(
     if settings.distributed.is_sharded and processes > 1:
         spread(model)
     probes = ProbeGenerator(randomness.derive("probes"))
-    plan = _plan(model, task, settings, probes, processes, tokens)
+    plan = clipping_plan(model, task, settings, probes, processes, tokens)
     mechanism = one_step(settings, plan.record, batches, noise_multiplier)
     optimizer = _optimizer(model, settings, plan, mechanism.noise_multiplier)
     return Prepared(model, task, settings, plan, probes, mechanism, optimizer)
@@ -108,12 +109,17 @@ def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
     return scheme(settings.privacy.sampling, batch_size, size)
 
 
-def _plan(
+def clipping_plan(
     model: torch.nn.Module, task: Task, settings: Settings, probes: ProbeGenerator, processes: int, tokens: int | None
 ) -> ClippingPlan:
-    privacy, subspaces = settings.privacy, _subspaces(settings, model)
-    projected = {} if subspaces is None else {"subspaces": subspaces}  # a task's own plan may not know them
-    units = {} if task.units is None else {"units": task.units}
+    """Plan how gradients are clipped."""
+    privacy, optimizer = settings.privacy, settings.optimizer
+    options: dict[str, Any] = {} if task.units is None else {"units": task.units}
+    if optimizer.name == "grape":  # else a task's own plan may not know subspaces
+        # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
+        rank = optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n)
+        drawn: dict[str, Any] = {"refresh_every": optimizer.refresh_every, "projector": optimizer.projector}
+        options["subspaces"] = Subspaces(model, rank=rank, seed=settings.training.seed, **drawn)
     return task.clipping_plan(
         model,
         norms=privacy.norms,
@@ -123,43 +129,20 @@ def _plan(
         probe_generator=probes,
         distributed=processes > 1,
         replay=privacy.replay,
-        **projected,
-        **units,
+        **options,
     )
-
-
-def _subspaces(settings: Settings, model: torch.nn.Module) -> Subspaces | None:
-    optimizer = settings.optimizer
-    if optimizer.name != "grape":
-        return None
-    return Subspaces(
-        model,
-        rank=_rank(optimizer),
-        refresh_every=optimizer.refresh_every,
-        projector=optimizer.projector,
-        seed=settings.training.seed,
-    )
-
-
-def _rank(optimizer: OptimizerRecipe) -> int | RankRule:
-    # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
-    return optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n)
 
 
 def _optimizer(model: torch.nn.Module, settings: Settings, plan: ClippingPlan, sigma: float) -> torch.optim.Optimizer:
-    optimizer, variance = settings.optimizer, plan.noise_variance(sigma)
-    parameters = [value for value in model.parameters() if value.requires_grad]
+    optimizer = settings.optimizer
+    shared = {name: getattr(optimizer, name) for name in ("momentum", "betas", "eps", "floor", "weight_decay")}
     return make_optimizer(
         optimizer.name,
-        parameters,
+        [value for value in model.parameters() if value.requires_grad],
         lr=optimizer.learning_rate,
-        momentum=optimizer.momentum,
-        betas=optimizer.betas,
-        eps=optimizer.eps,
-        floor=optimizer.floor,
-        noise_variance=variance,
-        weight_decay=optimizer.weight_decay,
+        noise_variance=plan.noise_variance(sigma),
         subspaces=plan.subspaces,
+        **shared,
     )
 
 

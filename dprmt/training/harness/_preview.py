@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import StepCosts, plan_private
+from dprmt.training.clipping import StepCosts
 from dprmt.training.data import TaskData, per_sample_losses
-from dprmt.training.harness._prepare import one_step, sampling
+from dprmt.training.harness._prepare import clipping_plan, one_step, sampling
 from dprmt.training.harness._privacy_cost import epsilon_of_exact_norms, norms_sentence, wanted_releases
 from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, recipe_task, usable_device
 from dprmt.training.harness._run_folder import RunFolder, read_run
 from dprmt.training.models import LoadedModel
-from dprmt.training.norms import LayerRecord
+from dprmt.training.norms import ProbeGenerator
 from dprmt.training.private_run._ledger import SpentEpsilon, describe_mechanism, named_relation, whole_epochs
 from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import NormsRecipe, Recipe
@@ -122,10 +122,9 @@ def dry_run(
     steps = recipe.training.steps
     marks = sorted({1, *(max(1, steps * part // 5) for part in range(1, 6))})
     mechanism = prepared.mechanism
-    spent, releases = SpentEpsilon(mechanism, recipe.privacy.delta), wanted_releases(recipe.settings)
-    epsilon_after = {mark: spent.after(mark, exactly=True) for mark in marks}
-    if releases:
-        epsilon_after[steps] = SpentEpsilon(mechanism, recipe.privacy.delta, releases=releases).after(steps)
+    delta, releases = recipe.privacy.delta, wanted_releases(recipe.settings)
+    alone, together = SpentEpsilon(mechanism, delta), SpentEpsilon(mechanism, delta, releases=releases)
+    epsilon_after = {mark: (together if mark == steps else alone).after(mark, exactly=True) for mark in marks}
     return DryRun(
         mechanism=describe_mechanism(mechanism),
         noise_std=mechanism.noise_multiplier * recipe.privacy.clipping_norm / recipe.training.batch_size,
@@ -133,16 +132,14 @@ def dry_run(
         samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
-        layers=[_layer_norms(layer) for layer in prepared.record.layers],
+        layers=[
+            {"layer": layer.layer, **({"kind": "unknown"} if layer.norms is None else layer.norms.as_dict())}
+            for layer in prepared.record.layers
+        ],
         norms=norms_sentence(recipe.privacy.norms.kind, prepared.record, prepared.units),
-        epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps, releases),
+        epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, delta, steps, releases),
         neighbours=named_relation(mechanism),
     )
-
-
-def _layer_norms(layer: LayerRecord) -> dict[str, object]:
-    """Return a layer's name and how its norm is obtained, for JSON."""
-    return {"layer": layer.layer, **({"kind": "unknown"} if layer.norms is None else layer.norms.as_dict())}
 
 
 def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) -> StepCosts:
@@ -182,14 +179,7 @@ def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) ->
     >>> [way.way for way in costs.ways]
     ['exact', 'ghost', 'hutchinson', 'hutch++']
     """
-    place = usable_device(device)
-    if recipe.optimizer.name == "grape":
-        allowed = "one that moves whole weights: steps in subspaces are not measured"
-        raise ParameterError("optimizer.name", recipe.optimizer.name, allowed)
-    if recipe.data.unit is not None:
-        fix = "plan the recipe without data.unit"
-        raise ParameterError("data.unit", recipe.data.unit, "left out: steps of units are not measured", fix)
-    return _measured(recipe, *load(recipe), place)
+    return _measured(recipe, *load(recipe), usable_device(device))
 
 
 def with_norms(
@@ -214,15 +204,10 @@ def with_norms(
 
 
 def _measured(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> StepCosts:
-    model, privacy, settings = loaded.model.to(device).train(), recipe.privacy, recipe.settings
-    plan = plan_private(
-        model,
-        norms=privacy.norms,
-        clipping_norm=privacy.clipping_norm,
-        expected_batch_size=recipe.training.batch_size,
-        tokens=recipe.data.max_tokens,
-    )
-    drawn = sampling(settings, recipe_task(recipe, loaded, data, device).size)
+    model, settings = loaded.model.to(device).train(), recipe.settings
+    task = recipe_task(recipe, loaded, data, device)
+    plan = clipping_plan(model, task, settings, ProbeGenerator(), 1, recipe.data.max_tokens)
+    drawn = sampling(settings, task.size)
     samples = min(recipe.training.micro_batch_size, recipe.training.batch_size)
     batch = made_up_batch(loaded, data, samples, recipe.data.max_tokens)
     batch = {name: value.to(device) for name, value in batch.items()}
@@ -231,5 +216,5 @@ def _measured(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch
         noise_multiplier=one_step(settings, plan.record, drawn).noise_multiplier or 1.0,
         sampling=drawn,
         steps=whole_epochs(recipe.training.steps, drawn.steps_per_epoch),
-        delta=privacy.delta,
+        delta=recipe.privacy.delta,
     )

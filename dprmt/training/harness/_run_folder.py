@@ -37,8 +37,10 @@ class RunFolder:
     """A folder that one process at a time writes to, with the recipe ``config`` of its run, in TOML."""
 
     def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: str) -> None:
-        self.path = _named(path)
-        self._config = config
+        if os.fspath(path) == "":  # which would be the current folder
+            raise ParameterError("out", "", "the name of a folder")
+        self.path = Path(path)
+        self._config = _written_out(config.encode())
         self._made: list[Path] = []
         try:
             self._check(resume)
@@ -65,16 +67,13 @@ class RunFolder:
             raise ParameterError("out", str(self.path), allowed)
         if resume and not exists:
             raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")
-        if (
-            not exists
-            and self.path.exists()
-            and (not self.path.is_dir() or not all(map(_left_by_a_kill, self.path.iterdir())))
-        ):
+        found = list(self.path.iterdir()) if self.path.is_dir() else [self.path] if self.path.exists() else []
+        if not exists and not all(file.name == _LOCK or file.match(LEFTOVERS) for file in found):
             raise ParameterError("out", str(self.path), "a new or empty folder")
-        links = [file.name for file in self.path.iterdir() if file.is_symlink()] if self.path.is_dir() else []
+        links = [file.name for file in found if file.is_symlink()]
         if links:
             raise ParameterError("out", str(self.path), f"a folder without links in it, such as {links[0]}")
-        if exists and not _is_config_of((self.path / CONFIG).read_bytes(), self._config):
+        if exists and _written_out((self.path / CONFIG).read_bytes()) != self._config:
             raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
 
     def _unmake(self) -> None:
@@ -85,7 +84,7 @@ class RunFolder:
     def write_config(self) -> None:
         """Make it the folder of a run, once the recipe is known to work."""
         if not (self.path / CONFIG).exists():
-            write_whole(self.path / CONFIG, self._config)
+            write_whole(self.path / CONFIG, self._config.decode())
 
     def _locked(self) -> IO[str]:
         handle = os.fdopen(open_in_place(self.path / _LOCK, os.O_RDWR), "r+", encoding="utf-8")
@@ -104,24 +103,14 @@ class RunFolder:
         self._lock.close()
 
 
-def _named(path: str | os.PathLike[str]) -> Path:
-    # An empty name would be the current folder.
-    if os.fspath(path) == "":
-        raise ParameterError("out", "", "the name of a folder")
-    return Path(path)
-
-
-def _left_by_a_kill(file: Path) -> bool:
-    return file.name == _LOCK or file.match(LEFTOVERS)
-
-
-def _is_config_of(stored: bytes, config: str) -> bool:
-    # Also if the version that wrote it did not have all options yet.
+def _written_out(config: bytes) -> bytes:
+    # With the values of options that the version which wrote it did not have yet, and of those that others decide.
     try:
-        values = parse_toml(stored)
-        return (recipe_from_dict(values) if "model" in values else Settings(**values)).to_toml() == config
+        values = parse_toml(config)
+        document = recipe_from_dict(values) if "model" in values else Settings(**values)
+        return document.with_changes({"denoising.norm_correction": document.denoising.keeps_norm}).to_toml().encode()
     except (ParameterError, ValueError, TypeError):
-        return stored == config.encode()
+        return config
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:

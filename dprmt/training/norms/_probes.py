@@ -247,9 +247,9 @@ def checked_ids(name: str, values: Any, rows: int | None = None) -> list[SampleI
     values = values.tolist() if isinstance(values, torch.Tensor) else values
     is_list = hasattr(values, "__len__") and not isinstance(values, (str, bytes))
     if not is_list or rows not in (None, len(values)):
-        found = len(values) if hasattr(values, "__len__") else type(values).__name__
-        number = "sample" if rows is None else f"of the {rows} rows"
-        raise ParameterError(name, found, f"one integer or string for each {number}")
+        count = len(values) if hasattr(values, "__len__") else type(values).__name__
+        each = "sample" if rows is None else f"of the {rows} rows"
+        raise ParameterError(name, count, f"one integer or string for each {each}")
     found: list[SampleId] = []
     for value in values:
         try:

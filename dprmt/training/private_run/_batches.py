@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -98,6 +99,7 @@ class Draws:
         return self._epoch[1][step]
 
 
+@dataclass(eq=False, repr=False)
 class MicroBatch:
     """Rows that are clipped together; from :meth:`PrivateRun.micro_batches`, for :meth:`PrivateRun.accumulate`.
 
@@ -107,18 +109,13 @@ class MicroBatch:
         What ``collate_fn`` made of them.
     """
 
-    def __init__(
-        self,
-        number: int,
-        rows: Any,
-        names: Sequence[SampleId],
-        owners: list[SampleId] | None = None,
-        weights: list[float] | None = None,
-        stands_in: bool = False,
-    ) -> None:
-        self.rows, self._number, self._names, self._owners = rows, number, names, owners
-        self._weights, self._stands_in = weights, stands_in
-        self._is_added = False
+    rows: Any
+    _number: int
+    _names: Sequence[SampleId]
+    _owners: list[SampleId] | None = None
+    _weights: list[float] | None = None
+    _stands_in: bool = False
+    _is_added: bool = False
 
     def _weighted(self, losses_of: Callable[[Any], torch.Tensor]) -> tuple[Any, Callable[[Any], torch.Tensor]]:
         """Return rows for the private step, and their losses, each times its row's weight where rows have some."""
@@ -138,6 +135,7 @@ class MicroBatch:
         )
 
 
+@dataclass(eq=False, repr=False)
 class PrivateBatch:
     """A logical batch with the identities of its samples; it may be empty.
 
@@ -152,21 +150,19 @@ class PrivateBatch:
         Samples in it, over all processes. **Private.**
     """
 
-    def __init__(
-        self,
-        step: int,
-        size: int,
-        parts: Sequence[Part],
-        load: Callable[[], Any],
-        stand_ins: int,
-        row: Callable[[], Any],
-        seen: Counter[str] | None,
-    ) -> None:
-        self.step, self.size, self._parts, self._load = step, size, list(parts), load
-        self._stand_ins, self._row = stand_ins, row
-        self._seen = seen  # contents named so far, where rows are named by content
-        self._current: MicroBatch | None = None
-        self._count, self._is_finished = 0, False
+    step: int
+    size: int
+    _parts: list[Part]
+    _load: Callable[[], Any]
+    _stand_ins: int
+    _row: Callable[[], Any]
+    _seen: Counter[str] | None  # contents named so far, where rows are named by content
+    _current: MicroBatch | None = None
+    _count: int = 0
+    _is_finished: bool = False
+
+    def __post_init__(self) -> None:
+        self._parts = list(self._parts)  # which the loader reads, too
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TrainingStateError(
@@ -193,7 +189,7 @@ class PrivateBatch:
         self._count += 1
         if not self._parts:  # other processes have more micro-batches, and a sharded model needs all processes
             self._stand_ins -= 1
-            return MicroBatch(self._count, self._row(), [0], stands_in=True)
+            return MicroBatch(self._row(), self._count, [0], _stands_in=True)
         part = self._parts.pop(0)
         positions, rows, contents = self._load()
         if positions != part.positions:
@@ -201,7 +197,7 @@ class PrivateBatch:
                 "the data loader gave other rows than were drawn.\nFix: a DataLoader that keeps the order of batches."
             )
         names = positions if self._seen is None else [self._named(content) for content in contents]
-        return MicroBatch(self._count, rows, names, part.owners, part.weights)
+        return MicroBatch(rows, self._count, names, part.owners, part.weights)
 
     def _named(self, content: str) -> str:
         # By content: unlike its position a row's name stays, and with it secret probes, when another row is removed.
@@ -260,7 +256,7 @@ class Source:
         """Load positions, collated rows and their contents of all parts, in order."""
         positions = (part.positions for parts in plans for part in parts)
         options = {name: getattr(self._loader, name) for name in _KEPT if getattr(self._loader, name, None) is not None}
-        collate = _Collated(self._loader.collate_fn, by_content)
+        collate = partial(_collated, self._loader.collate_fn, by_content)
         return iter(DataLoader(_Numbered(self.dataset), batch_sampler=positions, collate_fn=collate, **options))
 
     def seen_before(self, parts: list[Part], processes: int) -> Counter[str]:
@@ -299,11 +295,11 @@ _SAMPLERS = (
 )
 
 
+@dataclass
 class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
     """Rows with their positions."""
 
-    def __init__(self, data: Any) -> None:
-        self._data = data
+    _data: Any
 
     def __len__(self) -> int:
         return len(self._data)
@@ -317,16 +313,13 @@ class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
         return list(zip(positions, rows, strict=True))
 
 
-class _Collated:
-    """A collate function that keeps the positions, and digests of contents where those are asked for."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any], by_content: bool) -> None:
-        self._collate, self._by_content = collate, by_content
-
-    def __call__(self, numbered: list[tuple[int, Any]]) -> tuple[list[int], Any, list[str]]:
-        rows = [row for _, row in numbered]
-        read = rows if self._by_content else ()
-        return [position for position, _ in numbered], self._collate(rows), list(map(_digest, read))
+def _collated(
+    collate: Callable[[list[Any]], Any], by_content: bool, numbered: list[tuple[int, Any]]
+) -> tuple[list[int], Any, list[str]]:
+    """Collate rows, and keep their positions, and digests of their contents where those are asked for."""
+    rows = [row for _, row in numbered]
+    read = rows if by_content else ()
+    return [position for position, _ in numbered], collate(rows), list(map(_digest, read))
 
 
 # Owners of rows: where people with several rows are the samples, whose each row is.

@@ -21,7 +21,7 @@ from dprmt.training.clipping._modules import is_sharded
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import DPGrape
-from dprmt.training.private_run._batches import RESOLUTION, Owners, Source, checked_data, read_owners, scheme
+from dprmt.training.private_run._batches import RESOLUTION, Source, checked_data, read_owners, scheme
 from dprmt.training.private_run._ledger import calibrated
 from dprmt.training.private_run._randomness import Randomness, from_first, rank
 from dprmt.training.private_run._run import PrivateRun, check_free
@@ -169,11 +169,14 @@ def make_private(
     _check_names(others)
     check_free(model)
     data = checked_data(dataset_or_loader)
-    groups = _groups(data, owners, units)
-    if batch_size is None and isinstance(data, DataLoader):
-        batch_size = data.batch_size
+    dataset, groups = data, None
+    if isinstance(data, DataLoader):
+        dataset, batch_size = data.dataset, data.batch_size if batch_size is None else batch_size
+    if owners is not None or units is not None:
+        each = range(len(dataset)) if owners is None else owners
+        groups = read_owners(dataset, each, None if units is None else units.rows_per_unit)
     micro = None if micro_batch_size is None else check_count("micro_batch_size", micro_batch_size)
-    n = len(Source(data, groups, micro).dataset) if groups is None else len(groups.names)
+    n = len(dataset) if groups is None else len(groups.names)
     size = check_real("batch_size", batch_size, low=0.0, low_open=True, high=float(n))
     if noise is not None:
         _check_noise(noise, clipping_norm, optimizer, sampling, denoising, telemetry)
@@ -205,7 +208,10 @@ def make_private(
         groups = replace(groups, alone=plan.regime == "alone")
     mechanism = plan.record.mechanism(1.0 if σ is None else σ, batches)
     if isinstance(clipping_norm, AdaptiveClipping):
-        mechanism = _with_count(mechanism, clipping_norm)
+        if not isinstance(mechanism.norms, ExactNorms):
+            allowed = "'exact' or 'ghost' with AdaptiveClipping: a count of estimated norms has no bound"
+            raise ParameterError("norms", mechanism.norms, allowed, "pass norms='ghost', or a number as clipping_norm")
+        mechanism = replace(mechanism, beside=(clipping_norm.release,))
     if isinstance(clipping_norm, PerLayerClipping):
         _check_layers(clipping_norm, plan, mechanism)
     if target is not None and δ is not None:
@@ -254,13 +260,6 @@ def _check_noise(
             raise ParameterError(name, found, allowed, f"remove noise, or change {name}")
 
 
-def _with_count(mechanism: DPSGD, clipping: AdaptiveClipping) -> DPSGD:
-    if not isinstance(mechanism.norms, ExactNorms):
-        allowed = "'exact' or 'ghost' with AdaptiveClipping: a count of estimated norms has no bound"
-        raise ParameterError("norms", mechanism.norms, allowed, "pass norms='ghost', or a number as clipping_norm")
-    return replace(mechanism, beside=(clipping.release,))
-
-
 def _check_layers(clipping: PerLayerClipping, plan: ClippingPlan, mechanism: DPSGD) -> None:
     named = plan.model.named_parameters(remove_duplicate=False)
     uses = Counter(value for _, value in named if value.requires_grad)
@@ -283,15 +282,6 @@ def _check_names(others: Mapping[str, Any]) -> None:
         if name in _OPACUS:
             raise ParameterError(name, value, f"written as {_OPACUS[name]}")
         raise TypeError(f"make_private() got an unexpected keyword argument {name!r}")
-
-
-def _groups(data: Any, owners: Any, units: Units | None) -> Owners | None:
-    if owners is None and units is None:
-        return None
-    dataset = data.dataset if isinstance(data, DataLoader) else data
-    if owners is None:
-        owners = range(len(dataset))
-    return read_owners(dataset, owners, None if units is None else units.rows_per_unit)
 
 
 def _steps(steps: SupportsIndex | None, epochs: float | None, scheme: Any, per_epoch: float) -> int:

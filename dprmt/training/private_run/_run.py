@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_map
 
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
-from dprmt.accounting import DPSGD, GaussianRelease, PrivacyBounds, compose
-from dprmt.accounting.basics import Value
+from dprmt.accounting import DPSGD, Composition, GaussianRelease, PrivacyBounds, compose
+from dprmt.accounting.basics._value import Value
 from dprmt.statements import round_up
 from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep
 from dprmt.training.clipping._shards import ShardedStep
@@ -160,20 +160,18 @@ class PrivateRun:
         self._progress = progress
         self._name = from_first(secrets.token_hex(8))
         self.steps_taken = self._attempts = self._iteration = 0
-        self._losses_returned = False
-        self._loads = attempt - 1
+        self._losses_returned, self._loads = False, attempt - 1
         self.releases: tuple[GaussianRelease, ...] = ()  # charged beside the steps
         self._batch: PrivateBatch | None = None
-        self.model, σ = plan.model, self.noise_multiplier
+        self.model, self._guard = plan.model, Guard(plan.model)
         self._trained = {name: value for name, value in plan.model.named_parameters() if value.requires_grad}
         self._draw_from(randomness)
         device = next(iter(self._trained.values())).device
         self._noise = randomness.generator(f"noise of process {rank()}", device)
-        self._inner = plan.privatize(optimizer, noise_multiplier=σ, noise_generator=self._noise)
+        self._inner = plan.privatize(optimizer, noise_multiplier=self.noise_multiplier, noise_generator=self._noise)
         self._inner.clip_at(plan.clipping_norm)
         self._clipping: ClippingNorm = plan.clipping_norm if clipping is None else clipping
-        if clipping == "automatic":
-            self._inner.optimizer.stability = STABILITY
+        self._inner.optimizer.stability = STABILITY if clipping == "automatic" else None
         if isinstance(clipping, PerLayerClipping):
             assert isinstance(self._inner, ClippedStep)  # checked by make_private
             self._inner.clips_layers = True
@@ -187,7 +185,6 @@ class PrivateRun:
             self.telemetry = Telemetry.attach(self._inner.optimizer, self._trained, **options)
         if denoising is not None:
             self.denoising = DenoisingStep.attach(self._inner.optimizer, self._trained, denoising)
-        self._guard = Guard(self.model)
         _MODELS.add(self.model)
         self._ledger: PrivacyLedger | None = None
         if ledger is not None:
@@ -201,12 +198,6 @@ class PrivateRun:
         self._draws = Draws(self._source.samples, self.mechanism.sampling, randomness)
         self._probes.restart(randomness.derive("probes"))
         self._is_shared = self._loads > 0  # whether another run may have the secret, too
-
-    def _end(self) -> None:
-        for attached in (self.denoising, self.telemetry):
-            if attached is not None:
-                attached.detach()
-        self._inner.close()
 
     @property
     def noise_multiplier(self) -> float:
@@ -426,7 +417,8 @@ class PrivateRun:
         self._guard.release()
         if not isinstance(self._inner, UnitStep):
             self._inner.discard()  # forward passes between steps, which nothing is trained on
-        self._inner.draw_from(self._key("dropout", str(self._attempts), str(part._number), str(rank())))
+        purpose = f"dropout, {self._attempts}, {part._number}, {rank()}"
+        self._inner.draw_from(self._draws.randomness.derive(purpose))
         named = {} if part._owners is None else {"units": part._owners}
         batch, losses_of = part._weighted(losses_of)
         inside = self._inner.standing_in() if part._stands_in else nullcontext()  # type: ignore[union-attr]
@@ -497,9 +489,7 @@ class PrivateRun:
         charged = self.steps_charged + 1
         if self._ledger is not None:
             self._ledger.charge(self._loads + 1, self.steps_taken + 1, self._spent.after(charged), charged)
-        if self._processes > 1:
-            charged = from_first(charged)  # no process goes on before the charge is on the disk
-        self.steps_charged = charged
+        self.steps_charged = from_first(charged)  # no process goes on before the charge is on the disk
 
     def discard(self) -> None:
         """Forget a batch whose step was not finished, after an error: nothing of it was charged or released."""
@@ -508,9 +498,6 @@ class PrivateRun:
             self._inner.abandon()
             self._attempts += 1
             self._batch = None
-
-    def _key(self, *purpose: str) -> bytes:
-        return self._draws.randomness.derive(", ".join(purpose))
 
     def _of_this_sum(self, purpose: str) -> str:
         """Name what is drawn for the present sum, and for no other."""
@@ -560,9 +547,10 @@ class PrivateRun:
             return PrivacyBounds(math.inf, math.inf, math.inf)
         if not self.steps_charged:
             return PrivacyBounds(0.0, 0.0, 0.0)
-        if self.releases:
-            return compose([(self.mechanism, self._counted()), *self.releases]).epsilon(δ)
-        return self.mechanism.epsilon(steps=self._counted(), delta=δ)
+        return self._composition().epsilon(δ)
+
+    def _composition(self) -> Composition:
+        return compose([(self.mechanism, self._counted()), *self.releases])
 
     def _counted(self) -> int:
         return whole_epochs(self.steps_charged, self.mechanism.steps_per_epoch)
@@ -595,9 +583,7 @@ class PrivateRun:
 
         if not self.steps_charged or not self._adds_noise:
             raise TrainingStateError("no step was charged: there is nothing to state.\nFix: train first.")
-        said = privacy_card(
-            compose([(self.mechanism, self._counted()), *self.releases]), self._checked_delta(delta)
-        ).statement()
+        said = privacy_card(self._composition(), self._checked_delta(delta)).statement()
         said += clipping_sentence(self._clipping) + ("" if self._banded is None else self._banded.describe(self.steps))
         if self._losses_returned:
             said += " Losses of training samples were returned during the run; the bound does not cover them."
@@ -606,17 +592,16 @@ class PrivateRun:
     @property
     def records(self) -> dict[str, Any]:
         """Records of the run, as a document of strings and numbers."""
+        described = self._description()
         return {
             "version": __version__,
-            "mechanism": describe_mechanism(self.mechanism),
+            **described,
+            "clipping": described["clipping_norm"],
             "steps": self.steps,
             "steps_taken": self.steps_taken,
             "steps_charged": self._counted(),
             "clipping_norm": self.clipping_norm,
-            "clipping": self._described_clipping(),
             "noise": "independent" if self._banded is None else self._banded.as_dict(),
-            "batch_size": self._plan.expected_batch_size,
-            "samples": self._source.samples,
             "layers": {layer.layer: repr(layer.norms) for layer in self._inner.record.layers},
             "isolation_checks": self._inner.replays,
             "losses_returned": self._losses_returned,
@@ -734,14 +719,11 @@ class PrivateRun:
     def _description(self) -> dict[str, Any]:
         return {
             "mechanism": describe_mechanism(self.mechanism),
-            "clipping_norm": self._described_clipping(),
+            "clipping_norm": self._clipping.as_dict() if isinstance(self._clipping, Value) else self._clipping,
             "batch_size": self._plan.expected_batch_size,
             "samples": self._source.samples,
             "parameters": {name: list(value.shape) for name, value in self._trained.items()},
         }
-
-    def _described_clipping(self) -> Any:
-        return self._clipping.as_dict() if isinstance(self._clipping, Value) else self._clipping
 
     def close(self) -> torch.nn.Module:
         """Take all hooks off the model and the optimizer.
@@ -753,8 +735,11 @@ class PrivateRun:
         """
         self.discard()
         self._iteration += 1
-        self._end()
+        for attached in (self.denoising, self.telemetry):
+            if attached is not None:
+                attached.detach()
         _MODELS.discard(self.model)
+        self._inner.close()
         return self.model
 
 

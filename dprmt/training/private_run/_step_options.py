@@ -16,7 +16,7 @@ from scipy.signal import lfilter
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import CyclicPoisson, GaussianRelease
-from dprmt.accounting.basics import Value
+from dprmt.accounting.basics._value import Value
 from dprmt.training.randomness import SecureRandom
 
 STABILITY = 0.01  # γ of automatic clipping: its authors' default, in the units of a gradient's norm

@@ -82,6 +82,11 @@ def read_section(kind: type[Any], values: Mapping[str, Any]) -> Any:
     return kind(**values)
 
 
+def _count(name: str, value: Any, *, low: int) -> int:
+    number = check_count(name, value, low=low)
+    return number if number <= _LARGEST else check_count(name, value, low=low, high=_LARGEST)
+
+
 def _chosen(name: str, value: Any, *, among: Iterable[str]) -> str:
     return check_choice(name, _text(name, value), tuple(among))
 
@@ -130,7 +135,7 @@ def within(low: float, high: float, *, low_open: bool = False, high_open: bool =
 
 def at_least(low: int) -> partial[int]:
     """Return the check of an integer."""
-    return partial(check_count, low=low, high=_LARGEST)
+    return partial(_count, low=low)
 
 
 def one_of(table: Iterable[str]) -> partial[str]:

@@ -184,7 +184,8 @@ class Recipe(Settings):
         if generates and len(self.data.inputs) != columns:
             self.data.refuse("inputs", "one column if model.task is 'generation'")
         if self.evaluation.private_noise is not None and (generates or has_units):
-            allowed = "left out for generation and with data.unit: no bound on the effect of one text or unit is known"
+            where = "for generation" if generates else "with data.unit"
+            allowed = f"left out {where}: no bound on the effect of one of its texts or units is known"
             self.evaluation.refuse("private_noise", allowed, "remove evaluation.private_noise")
         if self.distributed.is_sharded and self.model.finetune == "lora":
             allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters are small, and hold little memory"

@@ -411,8 +411,12 @@ class DenoisingRecipe(Section):
     exclude: Texts = HEADS
 
     @property
-    def keeps_norm(self) -> bool:
-        """True if denoised layers get the noisy norm: ``norm_correction``, or else the method's default."""
+    def keeps_norm(self) -> bool | None:
+        """True if denoised layers get the noisy norm: ``norm_correction``, or else the method's default; None for
+        "none".
+        """
+        if self.method == "none":
+            return None
         return self.method == "paper" if self.norm_correction is None else self.norm_correction
 
 
