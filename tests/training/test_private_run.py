@@ -111,6 +111,7 @@ def test_sigma_rate_and_length_are_those_that_epsilon_is_stated_for() -> None:
         assert private.epsilon() == private.mechanism.epsilon(steps=private.steps_taken, delta=1e-5)
     assert 1.99 < private.epsilon().upper <= 2.0
     assert "T = 10 steps" in private.statement()
+    assert "owner" not in private.statement()
     assert private.epsilon(delta=1e-3).upper < private.epsilon().upper
 
 
@@ -204,6 +205,7 @@ def test_people_with_several_rows_are_samples() -> None:
             assert all({row, row + 1, row + 2} <= drawn for row in drawn if row % 3 == 0)
             private.step(losses(private), batch)
         assert private.steps_taken == 6
+        assert "all rows of one owner" in private.statement()
 
 
 # ------------------------------------------------------------------------------------------------------------ going on

@@ -585,6 +585,8 @@ class PrivateRun:
             raise TrainingStateError("no step was charged: there is nothing to state.\nFix: train first.")
         said = privacy_card(self._composition(), self._checked_delta(delta)).statement()
         said += clipping_sentence(self._clipping) + ("" if self._banded is None else self._banded.describe(self.steps))
+        if self._source.samples < len(self._source.dataset):
+            said += " One sample is all rows of one owner."
         if self._losses_returned:
             said += " Losses of training samples were returned during the run; the bound does not cover them."
         return said
