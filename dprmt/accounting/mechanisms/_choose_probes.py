@@ -5,11 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-<<<<<<< HEAD
-from typing import Any, NamedTuple
-=======
 from typing import NamedTuple
->>>>>>> w/road
 
 import numpy as np
 
@@ -118,11 +114,7 @@ def choose_probes(
         rows.append(choice(Hutchinson(budget, secret=secret)))
         for per_column, power in ((2, False), (3, True)):  # products for each column of the sketch
 
-<<<<<<< HEAD
-            def row(sketch: int, per_column: int = per_column, power: bool = power, secret: bool = secret) -> Any:
-=======
             def row(
->>>>>>> w/road
                 sketch: int, per_column: int = per_column, power: bool = power, secret: bool = secret
             ) -> ProbeChoice:
                 probes = budget - per_column * sketch
