@@ -8,7 +8,7 @@ from dprmt.spectra._alignment import BlockCosine, block_cosine, cosine_similarit
 from dprmt.spectra._checkpoint import CheckpointSpectra, spectra_of
 from dprmt.spectra._denoise import LayerDenoiser, LayerReport, denoise, denoise_layers
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
-from dprmt.spectra._noise_level import NoiseFit, estimate_sigma, whiten
+from dprmt.spectra._noise_level import NoiseFit, estimate_sigma, screenot_threshold, whiten
 from dprmt.spectra._noisy_spectrum import NoisySpectrum, Spike, noisy_spectrum
 from dprmt.spectra._phase_transition import (
     bulk_edge,
@@ -59,6 +59,7 @@ __all__ = [
     "momentum_noise_scale",
     "noisy_spectrum",
     "predicted_spectrum",
+    "screenot_threshold",
     "shrink",
     "signal_energy",
     "signal_energy_over_steps",

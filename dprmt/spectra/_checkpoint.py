@@ -20,7 +20,7 @@ from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._arrays import is_tensor, matrices_of, promote_half
 from dprmt.spectra._noise_level import ROUNDING, spectrum_sigma
 from dprmt.spectra._noisy_spectrum import GramSpectrum, NoisySpectrum, largest_entry, spectrum_of_values
-from dprmt.spectra._tensor_files import UnreadableFileError, as_numpy, open_tensors
+from dprmt.spectra._tensor_files import EightBit, UnreadableFileError, as_numpy, open_tensors
 
 LARGEST_ENTRY = 1e100
 SUBTRACTED = "in the file that is subtracted"
@@ -128,8 +128,9 @@ def spectra_of(
     An array with two axes is a matrix. An array with four or five axes, or with three of which the last is at most 7,
     is the kernel (out, in, …) of a convolution, whose outputs become rows. Any other array with three axes is a stack
     of matrices, such as experts. ``lora_A`` and ``lora_B``, or ``lora_down`` and ``lora_up``, are analysed as their
-    product B·A, which is not formed. Its scale comes from ``adapter_config.json`` or ``alpha``. Floats of
-    8 bits have no spectrum, as their scales lie in other arrays.
+    product B·A, which is not formed. Its scale comes from ``adapter_config.json`` or ``alpha``. Numbers of 8 bits are
+    multiplied by ``weight_scale``, ``weight_scale_inv`` or ``scale_weight``: one scale for all, for each row or for
+    each block.
 
     Parameters
     ----------
@@ -194,6 +195,8 @@ def spectra_of(
         try:
             if name != param and _MOMENTS & set(name.split(".")):
                 raise _NoSpectrumError("is an optimizer's state")
+            if arrays.is_scale(name):
+                raise _NoSpectrumError("is the scale of another array")
             if name in arrays.pairs:
                 first, second = next(pair for pair in _PAIRS if pair[0] in name)
                 label = name.replace(first, f"{second}·{first.rpartition('_')[2]}")
@@ -290,10 +293,26 @@ class _Arrays:
             for first, second in _PAIRS
             if first in name and (other := name.replace(first, second)) in self.readers
         }
+        self.scale_of = {name: scale for name in self.readers for scale in _scale_names(name) if scale in self.readers}
+        self.scaled_by = {scale: name for name, scale in self.scale_of.items()}
         self.adapter = {} if isinstance(source, Mapping) else _adapter_config(Path(source))
 
+    def is_scale(self, name: str) -> bool:
+        """Return whether it is the scale of 8-bit floats."""
+        try:
+            return name in self.scaled_by and isinstance(self._floats(self.scaled_by[name]), EightBit)
+        except _NoSpectrumError:
+            return False
+
     def read(self, name: str) -> NDArray[Any]:
-        """Return the array of floats."""
+        """Return the array as floats."""
+        values = self._floats(name)
+        if not isinstance(values, EightBit):
+            return values
+        numbers = np.asarray(values)
+        return _scaled(numbers, np.asarray(self._floats(self.scale_of[name]))) if name in self.scale_of else numbers
+
+    def _floats(self, name: str) -> NDArray[Any]:
         if name not in self.readers:
             raise _NoSpectrumError(f"is not {SUBTRACTED}")
         try:
@@ -325,7 +344,7 @@ class _Arrays:
         # alpha/r of an adapter, or alpha/√r.
         module = name.partition(".lora_")[0]
         try:
-            return float(self.read(f"{module}.alpha").reshape(())) / rank
+            return float(self._floats(f"{module}.alpha").reshape(())) / rank
         except (_NoSpectrumError, ValueError):
             pass
         try:
@@ -355,6 +374,26 @@ def _renamed(readers: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
     if many >= more:
         return {added + name: read for name, read in readers.items()}
     return {name.removeprefix(dropped): read for name, read in readers.items()}
+
+
+def _scale_names(name: str) -> list[str]:
+    names = [f"{name}_scale_inv", f"{name}_scale"]
+    return [*names, f"{name.removesuffix('weight')}scale_weight"] if name.endswith("weight") else names
+
+
+def _scaled(numbers: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
+    # Times one scale for all, for each row, or for each block, whose sides are powers of two.
+    scale = scale.astype(np.float32)
+    if scale.size == 1:
+        return numbers * scale.reshape(())
+    shape = scale.shape + (1,) * (numbers.ndim - scale.ndim)
+    sides = [
+        1 << (-(-side // max(count, 1)) - 1).bit_length() for side, count in zip(numbers.shape, shape, strict=False)
+    ]
+    if shape != tuple(-(-side // size) for side, size in zip(numbers.shape, sides, strict=False)):
+        raise _NoSpectrumError(f"has scales of shape {scale.shape} for {numbers.shape}")
+    blocks = [np.arange(side) // size for side, size in zip(numbers.shape, sides, strict=True)]
+    return numbers * scale.reshape(shape)[np.ix_(*blocks)]
 
 
 def _adapter_config(source: Path) -> dict[str, Any]:

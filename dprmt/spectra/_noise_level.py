@@ -13,12 +13,13 @@ noise can have the same bulk (heavy tails do, by universality), so the entries a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_choice, check_count
@@ -28,9 +29,11 @@ from dprmt.spectra._arrays import (
     array_namespace,
     check_matrices,
     check_matrix,
+    check_shape,
     detached,
     numbers,
     promote_half,
+    singular_values,
 )
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 
@@ -330,3 +333,57 @@ def other_noise(blocks: Iterable[Floats], tall: bool = False) -> str:
         tails = "heavy" if kurtosis > 3 else "light"
         return f"entries have {tails} tails (kurtosis {kurtosis:.1f}, Gaussian 3): false alarms are not as stated"
     return ""
+
+
+def screenot_threshold(observed: Any, shape: Sequence[int], rank: int) -> float:
+    """Find the hard threshold of least error for noise of unknown, also correlated, kind (ScreeNOT).
+
+    Parameters
+    ----------
+    observed : array, shape (min(m, n),)
+        Singular values of the noisy matrix, in any order.
+    shape : tuple of int
+        ``(m, n)`` of the matrix, either orientation.
+    rank : int
+        An upper bound on the rank of the signal, in [1, (min(m, n) - 1)/2]; it may be loose.
+
+    Returns
+    -------
+    float
+        Keep the singular values above it, drop the others.
+
+    Raises
+    ------
+    ParameterError
+        If the number of values is not min(m, n) or ``rank`` is out of range.
+
+    References
+    ----------
+    Donoho, Gavish & Romanov (2023), arXiv:2009.12297, with imputation of the bulk's edge.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).standard_normal((100, 100))
+    >>> round(screenot_threshold(np.linalg.svdvals(noise), (100, 100), rank=5) / 10, 1)  # 4/√3 for white noise
+    2.3
+    """
+    short, long = sorted(check_shape(shape))
+    values = np.sort(numbers(singular_values("observed", observed)))
+    if values.shape != (short,):
+        raise ParameterError("observed", values.shape, f"of shape ({short},)")
+    k = check_count("rank", rank, high=max(1, (short - 1) // 2))
+    edge = values[short - k - 1]
+    gap = edge - values[max(short - 2 * k - 1, 0)]
+    heights = (1 - (np.arange(k) / k) ** (2 / 3)) / (2 ** (2 / 3) - 1)  # as at an edge of square-root density
+    bulk = np.append(values[: short - k], edge + heights * gap)
+    β = short / long
+
+    def excess(y: float) -> float:
+        # Ψ + 4, whose root is the threshold.
+        gaps = y * y - bulk**2
+        φ, slope = float(np.mean(y / gaps)), -float(np.mean((y * y + bulk**2) / gaps**2))
+        other, other_slope = β * φ + (1 - β) / y, β * slope - (1 - β) / y**2
+        return y * (slope / φ + other_slope / other) + 4
+
+    top = float(bulk.max())
+    return float(scipy.optimize.brentq(excess, top * (1 + 1e-9), 100 * max(top, 1e-300)))

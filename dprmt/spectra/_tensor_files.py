@@ -31,6 +31,16 @@ _SAFETENSORS = {
 _SAFETENSORS |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
 """Types in NumPy's spelling; bfloat16, which NumPy lacks, is the upper half of a float32."""
 
+_CODES = np.arange(128)
+_EXPONENT, _FRACTION = _CODES >> 3, (_CODES & 7) / 8
+_HALF = np.where(_EXPONENT == 0, _FRACTION * 2.0**-6, (1 + _FRACTION) * 2.0 ** (_EXPONENT - 7))
+_HALF[127] = np.nan
+_E4M3 = np.concatenate([_HALF, -_HALF]).astype(np.float32)
+_E5M2 = (np.arange(256, dtype=np.uint16) << 8).view(np.float16).astype(np.float32)
+_E8M0 = np.append(2.0 ** (np.arange(255) - 127.0), np.nan).astype(np.float32)
+_EIGHT_BITS = {"F8_E4M3": _E4M3, "F8_E5M2": _E5M2, "F8_E8M0": _E8M0}
+"""The values of 8-bit floats by their codes."""
+
 _TORCH, _HDF5 = (".pt", ".pth", ".ckpt", ".bin"), (".h5", ".hdf5")
 _PREFERRED = ((".safetensors",), _TORCH, (".npz", ".npy"), (".gguf",), _HDF5, (".mat",))
 """Order of formats in a folder, which often has the same weights in two formats."""
@@ -47,6 +57,10 @@ class UnreadableFileError(ValueError):
     def __init__(self, allowed: str, reason: str = "", place: str | Path = "the file") -> None:
         self.allowed, self.reason = allowed, reason
         super().__init__(f"{place} must be {allowed}" + (f" ({reason})" if reason else ""))
+
+
+class EightBit(np.ndarray):
+    """Numbers that were stored as 8-bit floats, perhaps in units of scales that are stored with them."""
 
 
 def open_tensors(path: Path) -> dict[str, Reader]:
@@ -154,15 +168,15 @@ def _open_safetensors(path: Path) -> dict[str, Reader]:
 
     def read(entry: Mapping[str, Any]) -> Any:
         dtype, shape = entry["dtype"], entry["shape"]
-        code = _SAFETENSORS.get(dtype)
-        if code is None:  # 8-bit floats too, whose scales lie in other arrays
-            raise UnreadableFileError(f"of another type than {dtype}: dequantize it")
+        code = "u1" if dtype in _EIGHT_BITS else _SAFETENSORS.get(dtype)
+        if code is None:
+            return np.broadcast_to(np.zeros((), "V1"), shape)
         values = np.fromfile(path, code, math.prod(shape), offset=start + entry["data_offsets"][0]).reshape(shape)
         if dtype == "BF16":
             wide = values.astype(np.uint32)
             wide <<= 16
             return wide.view(np.float32)
-        return values
+        return _EIGHT_BITS[dtype][values].view(EightBit) if dtype in _EIGHT_BITS else values
 
     return {name: partial(read, entry) for name, entry in header.items()}
 
@@ -186,9 +200,9 @@ def _open_torch(path: Path) -> dict[str, Reader]:
 def as_numpy(tensor: Any) -> Any:
     """Convert a torch tensor; types that NumPy lacks become float32."""
     dense = tensor.detach().to_dense() if str(tensor.layout) != "torch.strided" else tensor.detach()
-    if dense.is_floating_point() and dense.dtype.itemsize == 1:  # whose scales lie in other arrays
-        raise UnreadableFileError(f"of another type than {dense.dtype}: dequantize it")
-    return (dense.float() if dense.is_floating_point() and dense.dtype.itemsize < 4 else dense).cpu().numpy()
+    narrow = dense.is_floating_point() and dense.dtype.itemsize < 4
+    values = (dense.float() if narrow else dense).cpu().numpy()
+    return values.view(EightBit) if narrow and dense.dtype.itemsize == 1 else values
 
 
 def _open_gguf(path: Path) -> dict[str, Reader]:

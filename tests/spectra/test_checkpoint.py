@@ -23,7 +23,7 @@ from dprmt._validation import ParameterError
 from dprmt.cli import main
 from dprmt.spectra import MarchenkoPastur, denoise, noisy_spectrum, spectra_of, visible_signal
 from dprmt.spectra._noisy_spectrum import GramSpectrum
-from dprmt.spectra._tensor_files import UnreadableFileError
+from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 RNG = np.random.default_rng(0)
 
@@ -144,15 +144,54 @@ def test_shards_several_files_and_orders(capsys: pytest.CaptureFixture[str], tmp
     assert "skipped, is not in the file that is subtracted: 2 (b, c)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "pt", ""])
-def test_8_bit_floats_have_no_spectrum(suffix: str, tmp_path: Path) -> None:
-    """Their scales lie in other arrays, so that they would be wrong as they are; others are read."""
-    arrays = {"q.weight": torch.ones(12, 8).to(torch.float8_e4m3fn), "w": torch.eye(3)}
-    if suffix:
-        (save_file if suffix == "safetensors" else torch.save)(arrays, tmp_path / f"x.{suffix}")
-    found = spectra_of(tmp_path / f"x.{suffix}" if suffix else arrays, sigma=1.0)
-    assert list(found) == ["w"]
-    assert "dequantize" in found.skipped["q.weight"]
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_every_8_bit_number_is_read_as_torch_does(kind: torch.dtype, tmp_path: Path) -> None:
+    numbers = torch.arange(256, dtype=torch.uint8).view(kind)
+    finite = numbers[torch.isfinite(numbers.float())][:192].reshape(12, 16)
+    save_file({"x": finite}, tmp_path / "x.safetensors")
+    np.testing.assert_array_equal(open_tensors(tmp_path / "x.safetensors")["x"](), finite.float().numpy())
+    assert list(spectra_of(tmp_path / "x.safetensors", sigma=1.0)) == ["x"]
+
+
+def blocks(scale: np.ndarray, size: int, shape: tuple[int, int]) -> np.ndarray:
+    return np.kron(scale, np.ones((size, size)))[: shape[0], : shape[1]]
+
+
+@pytest.mark.parametrize(
+    ("scale", "size", "name"),
+    [
+        (np.array(0.25), None, "weight_scale"),
+        (np.array([0.25]), None, "scale_weight"),
+        (RNG.uniform(1, 2, (300, 1)), None, "weight_scale"),
+        (RNG.uniform(1, 2, (3, 2)), 128, "weight_scale_inv"),
+        (RNG.uniform(1, 2, (19, 13)), 16, "weight_scale_inv"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_scaled_8_bit_floats_are_multiplied(
+    tmp_path: Path, scale: np.ndarray, size: int | None, name: str, suffix: str
+) -> None:
+    """One scale for all, for each row, and for each block, of which the last ones are cut."""
+    eight = torch.from_numpy(RNG.standard_normal((300, 200))).to(torch.float8_e4m3fn)
+    arrays = {f"q.{name}": torch.from_numpy(scale).float(), "q.weight": eight}
+    save = save_file if suffix == "safetensors" else torch.save
+    save(arrays, tmp_path / f"x.{suffix}")
+    found = spectra_of(tmp_path / f"x.{suffix}")
+    factors = blocks(scale, size, (300, 200)) if size else scale
+    expected = np.linalg.svdvals(eight.double().numpy() * factors)
+    np.testing.assert_allclose(found["q.weight"].singular_values, expected, rtol=1e-6)
+    assert found.skipped == {f"q.{name}": "is the scale of another array"}
+
+
+def test_scales_that_fit_no_blocks_and_arrays_that_only_sound_like_scales() -> None:
+    eight = torch.ones(12, 8).to(torch.float8_e4m3fn)
+    found = spectra_of({"w": eight, "w_scale": torch.ones(5, 8)})
+    assert found.skipped["w"] == "has scales of shape (5, 8) for (12, 8)"
+    both = spectra_of({"norm": RNG.standard_normal((4, 6)), "norm_scale": RNG.standard_normal((4, 6))})
+    assert list(both) == ["norm", "norm_scale"]
+    exponents = torch.tensor([[120, 130]], dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    micro = spectra_of({"w": torch.ones(1, 64).to(torch.float8_e5m2), "w_scale": exponents})
+    assert micro["w"].singular_values[0] == pytest.approx((32 * (2.0**-14 + 2.0**6)) ** 0.5)
 
 
 def test_matlab_files(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ CASES: list[Case] = [
         ("failure", (ONES, 1.0), {"failure": 0.7}),
         ("noisy", ({}, 1.0), {}),
         ("noisy", (np.ones((0, 3)), 1.0), {}),
-        ("first", (np.array([NAN]), 1.0), {}),
+        ("noisy must be finite", (np.array([NAN]), 1.0), {}),
     ),
     ("squared_norms", spectra.signal_energy_over_steps, (-1.0, 3, 2), {}),
     ("dimension", spectra.signal_energy_over_steps, (1.0, 0, 2), {}),

@@ -16,6 +16,7 @@ from dprmt.spectra import (
     estimate_sigma,
     hard_threshold,
     noisy_spectrum,
+    screenot_threshold,
     shrink,
     spike_map,
     whiten,
@@ -36,6 +37,10 @@ def eigenvalue_law(columns: int, rows: int, eigenvalue: float, *, density: bool)
     """Of WᵀW/rows for W of shape (rows, columns), as statistics packages have it."""
     law, value = MarchenkoPastur((columns, rows), 1 / math.sqrt(rows)), math.sqrt(eigenvalue)
     return float(law.pdf(value)) / (2 * value) if density else float(law.cdf(value))
+
+
+def screenot(matrix: np.ndarray, rank: int) -> float:
+    return screenot_threshold(np.linalg.svdvals(matrix), matrix.shape, rank)
 
 
 TABLE = "Prähofer & Spohn's table of F₁, as in the tests of packages for Tracy–Widom laws"
@@ -154,6 +159,23 @@ ROWS: list[Row] = [
             ((3, (100, 300), (90.0, 60.0)), 0.9898379283034531, 4e-3),
         )
     ),
+    *(
+        ("screenot 0.0.2, whose search ends within 1e-5", lambda at=at, k=k: screenot(noise(*at), k), expected, 1e-6)
+        for at, k, expected in (
+            ((0, (80, 80), (80.0,), 0.3), 5, 25.18201957659837),
+            ((1, (60, 240), (80.0,), 0.3), 12, 34.917572882185226),
+            ((2, (240, 60), (80.0,), 0.3), 3, 34.146267687677366),
+            ((300, (100, 200), (60.0,)), 10, 28.281813827172822),
+            ((600, (300, 300), (60.0,)), 20, 40.22200886251328),
+            ((450, (50, 400), (60.0,)), 5, 32.29955726930569),
+        )
+    ),
+    (
+        "example of ScreeNOT's R package: a 1000 × 1000 Gaussian matrix, k = 10, known optimum 4/√3",
+        lambda: screenot(noise(0, (1000, 1000)) / math.sqrt(1000), 10),
+        4 / math.sqrt(3),
+        0.01,
+    ),
     (
         "Sinkhorn's limit of [[1, 2], [3, 4]] in closed form, with row sums 2: 2/(1 + √(2·3/(1·4)))",
         lambda: float(whiten(np.sqrt([[1.0, 2.0], [3.0, 4.0]]), rounds=60)[0][0, 0] ** 2),
@@ -166,3 +188,21 @@ ROWS: list[Row] = [
 @pytest.mark.parametrize(("source", "computed", "expected", "relative"), ROWS, ids=[row[0] for row in ROWS])
 def test_values_of_others(source: str, computed: Callable[[], float], expected: float, relative: float) -> None:
     assert computed() == pytest.approx(expected, rel=relative), source
+
+
+def test_there_are_forty_of_them() -> None:
+    assert len(ROWS) >= 40
+
+
+@pytest.mark.parametrize(("correlation", "threshold", "rank"), [(0.0, 2.3696, 7), (0.6, 3.0754, 5)])
+def test_the_published_example_of_screenot(correlation: float, threshold: float, rank: int) -> None:
+    """Its notebook: 500 × 500, clean values 0.5, 1, …, 5, k = 20; white noise and AR(1). Its draws have no seed."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((500, 10)))[0] for _ in range(2))
+    noise = rng.standard_normal((500, 500))
+    for j in range(1, 500):
+        noise[:, j] = correlation * noise[:, j - 1] + math.sqrt(1 - correlation**2) * noise[:, j]
+    values = np.linalg.svdvals((left * np.arange(0.5, 5.5, 0.5)) @ right.T + noise / math.sqrt(500))
+    found = screenot_threshold(values, (500, 500), 20)
+    assert found == pytest.approx(threshold, rel=0.03)
+    assert abs(int((values > found).sum()) - rank) <= 1  # a value lies next to the threshold

@@ -175,7 +175,7 @@ MORE = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", EVERY | MORE)
+@pytest.mark.parametrize("name", [name for name in EVERY | MORE if name != "i-bert"])  # which keeps ranges of batches
 def test_right_code_on_published_architectures_is_far_from_the_tolerance(name: str, dtype: torch.dtype) -> None:
     """Every micro-batch is checked; rounding takes a tenth of the tolerance in float32, half of it in bfloat16."""
     kind, family, sizes = (EVERY | MORE)[name]
