@@ -147,7 +147,7 @@ class Level:
             tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
             parts: list[Laws] = [laws]
             tilts = [min(tilt, _MOST_TILT / mesh)]
-            if split is not None:
+            if split is not None and (laws[0][0].mass[laws[0][0].losses > split.large] > 0.0).any():
                 parts, tilts = [*split.parts(laws, side)], [split.tilt, split.tilt_beyond]
             windows = [window(part, each) for part, each in zip(parts, tilts, strict=True)]
             first, last = min(each.first for each in windows), max(each.first + each.size for each in windows)
