@@ -5,47 +5,27 @@
 results are private if the data are: for data that are public anyway, such as the docstrings of the standard library.
 """
 
-from dprmt.report.measurements._alignment import (
-    KAPPAS,
-    AlignmentStep,
-    KappaPoint,
-    LayerAlignment,
-    kappa_sweep,
-    measure_alignment,
-)
-from dprmt.report.measurements._norm_ratio import NormRatios, measure_norm_ratios
-from dprmt.report.measurements._run import (
-    Experiment,
-    GradientStep,
-    RecipeExperiment,
-    losses_without_noise,
-    private_gradients,
-    recipe_experiment,
-    telemetry_readings,
-)
-from dprmt.report.measurements._spectra import LayerSpectra, measure_spectra
-from dprmt.report.measurements._spikes import Agreement, Spike, agreement, measure_spikes
+from dprmt._lazy import public_names as _public_names
+from dprmt.report.measurements._alignment import KAPPAS as KAPPAS
+from dprmt.report.measurements._alignment import AlignmentStep as AlignmentStep
+from dprmt.report.measurements._alignment import KappaPoint as KappaPoint
+from dprmt.report.measurements._alignment import LayerAlignment as LayerAlignment
+from dprmt.report.measurements._alignment import kappa_sweep as kappa_sweep
+from dprmt.report.measurements._alignment import measure_alignment as measure_alignment
+from dprmt.report.measurements._norm_ratio import NormRatios as NormRatios
+from dprmt.report.measurements._norm_ratio import measure_norm_ratios as measure_norm_ratios
+from dprmt.report.measurements._run import Experiment as Experiment
+from dprmt.report.measurements._run import GradientStep as GradientStep
+from dprmt.report.measurements._run import RecipeExperiment as RecipeExperiment
+from dprmt.report.measurements._run import losses_without_noise as losses_without_noise
+from dprmt.report.measurements._run import private_gradients as private_gradients
+from dprmt.report.measurements._run import recipe_experiment as recipe_experiment
+from dprmt.report.measurements._run import telemetry_readings as telemetry_readings
+from dprmt.report.measurements._spectra import LayerSpectra as LayerSpectra
+from dprmt.report.measurements._spectra import measure_spectra as measure_spectra
+from dprmt.report.measurements._spikes import Agreement as Agreement
+from dprmt.report.measurements._spikes import Spike as Spike
+from dprmt.report.measurements._spikes import agreement as agreement
+from dprmt.report.measurements._spikes import measure_spikes as measure_spikes
 
-__all__ = [
-    "KAPPAS",
-    "Agreement",
-    "AlignmentStep",
-    "Experiment",
-    "GradientStep",
-    "KappaPoint",
-    "LayerAlignment",
-    "LayerSpectra",
-    "NormRatios",
-    "RecipeExperiment",
-    "Spike",
-    "agreement",
-    "kappa_sweep",
-    "losses_without_noise",
-    "measure_alignment",
-    "measure_norm_ratios",
-    "measure_spectra",
-    "measure_spikes",
-    "private_gradients",
-    "recipe_experiment",
-    "telemetry_readings",
-]
+__all__ = _public_names(vars())
