@@ -98,7 +98,7 @@ class Questions:
             The δ of the guarantee, in [1e-290, 1); 0 is allowed where all phases are Laplace and approximate releases.
         steps : int, sequence of int or None
             Number of steps of a mechanism, in [0, 1e9]; for random allocation a multiple of ``steps_per_epoch``. A
-            sequence of numbers costs little more than one. Left out for a composition, here and below.
+            sequence of numbers costs up to 25 ms for each. Left out for a composition, here and below.
         epochs : int, sequence of int or None
             Number of epochs instead of ``steps``, if the sampling has epochs.
         tolerance : float
