@@ -305,8 +305,8 @@ def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> f
     return min(1.0, sample_rate * eta / room) if room > 0 else 1.0
 
 
-def spaced_losses(scale: float, high: float, number: int) -> Array:
-    """Space losses from 0 to ``high``, denser where they are below ``scale``."""
+def spaced_from_zero(scale: float, high: float, number: int) -> Array:
+    """Space numbers from 0 to ``high``, denser where they are below ``scale``."""
     return np.asarray(scale * np.sinh(np.linspace(0.0, math.asinh(high / scale), number)))
 
 

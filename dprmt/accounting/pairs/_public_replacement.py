@@ -20,13 +20,13 @@ from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.laws import GammaMixture, NormRatioBins
 from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
 from dprmt.accounting.pairs._pairs import LARGE_LOSS, LEAST, AtomicPair, interval_masses
-from dprmt.accounting.pairs._public_pair import PublicPair, spaced_losses, symmetric_pair
+from dprmt.accounting.pairs._public_pair import PublicPair, spaced_from_zero, symmetric_pair
 
 Places: TypeAlias = NDArray[np.int64]
 
 _BEND = 3.0  # the largest N at which a potential is convex
 _INTERVALS, _DENSER = 44, 1.8  # intervals of losses with one multiplier β each; growth of density toward 0
-_CELLS, _HEIGHTS, _EVERY = 64, 24, 3  # of ratios, of y in each; cells to a window's step
+_CELLS, _HEIGHTS, _EVERY = 96, 48, 5  # of ratios, of y in each; cells to a window's step
 _MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
 _ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
@@ -88,7 +88,7 @@ def _losses(shift: Array, mass: Array, noise_multiplier: float, sample_rate: flo
     high = PublicPair(np.maximum(shift, 1e-9), mass, sample_rate).loss_range(tail)[1]
     high += min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)
     scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
-    return spaced_losses(scale, min(high, LARGE_LOSS), number)
+    return spaced_from_zero(scale, min(high, LARGE_LOSS), number)
 
 
 def equal_ratios_convex_from(noise_multiplier: float) -> float:
@@ -226,7 +226,7 @@ def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> 
     low_loss, high_loss = ends[:, 0][:, None, None], ends[:, 1][:, None, None]
     odds = (1.0 - sample_rate) / sample_rate
     high, low = shift[None, :, None], np.append(shift[1:], 0.0)[None, :, None]
-    y = float(shift[0]) * np.linspace(0.0, 1.0, _HEIGHTS + 1) ** 1.5
+    y = np.append(spaced_from_zero(1.0, float(shift[0]), _HEIGHTS + 1)[:-1], shift[0])
     y0, y1 = y[None, None, :-1], y[None, None, 1:]
     least = np.minimum(low * (y0 - low / 2), high * (y0 - high / 2))
     near = np.clip(y1, low, high)
