@@ -222,12 +222,7 @@ def measure_laws() -> list[dict[str, Any]]:
     }
     rows = []
     for name, (function, limit) in work.items():
-        repeats = 1 if "first" in name else 5
-        seconds = float("inf")
-        for _ in range(repeats):
-            start = time.process_time()
-            function()
-            seconds = min(seconds, time.process_time() - start)
+        (seconds,) = best_times(function, repeats=1 if "first" in name else 5)
         rows.append({"name": name, "ms": 1e3 * seconds, "limit": limit})
     return rows
 
