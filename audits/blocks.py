@@ -81,15 +81,16 @@ class Stage:
         self._model = model
         self._start = {name: value.detach().clone() for name, value in self.trained()}
         self._samples = _samples(game)
+        self._subspaces: Any = getattr(self.private.optimizer.original_optimizer, "subspaces", None)
 
     @property
     def clock(self) -> int:
         """Steps taken, which decide the subspace: public."""
-        return 0 if self.private.subspaces is None else int(self.private.subspaces.step)
+        return 0 if self._subspaces is None else int(self._subspaces.step)
 
     def release(self, batch: list[int], step: int, clock: int | None = None) -> torch.Tensor:
         """What a step moves the parameters by, by block: shape (COPIES, n), the noisy sum; ``clock`` sets the time."""
-        subspaces = self.private.subspaces
+        subspaces = self._subspaces
         if clock is not None and subspaces is not None:
             subspaces.step = clock
         projectors = {layer.weight: subspaces.projector(layer.weight).double() for layer in subspaces or ()}

@@ -5,16 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-_COMMANDS = (
-    "accounting",
-    "denoiser",
-    "first_step",
-    "frozen",
-    "grape",
-    "step",
-    "sweep",
-    "verified",
-)
+_COMMANDS = ("accounting", "denoiser", "first_step", "frozen", "grape", "step", "sweep", "verified")
 _QUICK = ("accounting", "denoiser", "grape")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from audits.table import markdown
 from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
 from dprmt.statements import round_down, round_up
 
@@ -102,12 +103,12 @@ def measured() -> dict[str, Any]:
 
 def report(rows: dict[str, Any]) -> str:
     """The table, in Markdown."""
-    lines = ["| question | CPU ms | answer |", "|---|---|---|"]
+    lines = []
     for row in rows["ours"]:
         low, high = row["answer"]
         shown = f"[{round_down(low)}, {round_up(high)}]" if low != high else f"σ = {round_up(high)}"
-        lines.append(f"| {row['question']} | {row['ms']:.0f} | {shown} |")
-    return "\n".join(lines)
+        lines.append([row["question"], f"{row['ms']:.0f}", shown])
+    return markdown(["question", "CPU ms", "answer"], lines)
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
     python -m benchmarks.denoiser                                               # some minutes
     python -m benchmarks.denoiser --results benchmarks/results/spectra.json
-    python -m benchmarks.denoiser --only 4096 --results benchmarks/results/spectra.json     # its largest matrices anew
     python -m benchmarks.denoiser --memory --results benchmarks/results/spectra.json     # its times and peaks anew
 
 Errors are relative to the same computation in float64. Next to the bulk edge the shrinkage of a singular value
@@ -18,7 +17,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import svds
 
+from audits.table import markdown
 from dprmt.spectra import MarchenkoPastur, denoise, denoise_layers, kappa_for, shrink, spectra_of
 
 SIGMA = 0.01
@@ -46,7 +46,7 @@ class Case:
     library: str = "torch"
 
 
-CASES = (
+_TORCH = (
     Case("144 LoRA layers", 144, (16, 768), (2.0, 1.2, 0.8), limit=0.2),
     Case("dense layer, 3 spikes", 1, (768, 3072), (3.0, 2.0, 1.3), limit=0.1),
     Case("dense layer, noise", 1, (768, 3072), (), limit=0.1),
@@ -57,11 +57,8 @@ CASES = (
     Case("square, all spikes", 1, (600, 600), tuple(np.linspace(5.0, 2.0, 600)), limit=1.1),
     Case("square, far spikes", 1, (512, 512), tuple(np.linspace(50.0, 12.0, 200)), limit=1.1),
     Case("small square", 1, (300, 300), tuple(np.linspace(3.0, 1.2, 100)), limit=1.1),
-    Case("square, 200 spikes", 1, (512, 512), tuple(np.linspace(3.0, 1.2, 200)), limit=1.1, library="numpy"),
-    Case("square, all spikes", 1, (600, 600), tuple(np.linspace(5.0, 2.0, 600)), limit=1.1, library="numpy"),
-    Case("square, far spikes", 1, (512, 512), tuple(np.linspace(50.0, 12.0, 200)), limit=1.1, library="numpy"),
-    Case("small square", 1, (300, 300), tuple(np.linspace(3.0, 1.2, 100)), limit=1.1, library="numpy"),
 )
+CASES = (*_TORCH, *(replace(case, library="numpy") for case in _TORCH[6:]))
 LARGE = (
     Case("dense layer, 3 spikes", 1, (768, 3072), (3.0, 2.0, 1.3), limit=1.0),
     Case("dense layer, noise", 1, (768, 3072), (), limit=1.0),
@@ -225,76 +222,55 @@ def measure_laws() -> list[dict[str, Any]]:
     }
     rows = []
     for name, (function, limit) in work.items():
-        repeats = 1 if "first" in name else 5
-        seconds = float("inf")
-        for _ in range(repeats):
-            start = time.process_time()
-            function()
-            seconds = min(seconds, time.process_time() - start)
+        (seconds,) = best_times(function, repeats=1 if "first" in name else 5)
         rows.append({"name": name, "ms": 1e3 * seconds, "limit": limit})
     return rows
 
 
-def large_rows(side: int | None = None) -> list[dict[str, Any]]:
-    """Rows of the second table, of matrices with this longer side alone if one is named."""
-    cases = [case for case in LARGE if side in (None, max(case.shape))]
-    few = {case: (max(case.shape) >= _FEW_KINDS_FROM) + (max(case.shape) >= _ONE_KIND_FROM) for case in cases}
-    kinds = {case: KINDS[: (4, 2, 1)[few[case]]] for case in cases}
-    return [measure_large(case, *kind) for case in cases for kind in kinds[case]]
-
-
-def with_large_rows(rows: dict[str, Any], anew: list[dict[str, Any]]) -> dict[str, Any]:
-    """Earlier results in which these rows take the place of those of the same matrix, library and type."""
-    name = lambda row: (row["name"], tuple(row["shape"]), row["library"], row["dtype"])  # noqa: E731
-    found = {name(row): row for row in [*rows["large"], *anew]}
-    return rows | {"large": list(found.values())}
+def large_rows() -> list[dict[str, Any]]:
+    """Rows of the second table; the larger the matrix, the fewer libraries and types."""
+    few = {case: (max(case.shape) >= _FEW_KINDS_FROM) + (max(case.shape) >= _ONE_KIND_FROM) for case in LARGE}
+    return [measure_large(case, *kind) for case in LARGE for kind in KINDS[: (4, 2, 1)[few[case]]]]
 
 
 def tables(rows: dict[str, Any]) -> str:
     """In Markdown."""
-    return "\n\n".join(
-        (_denoiser(rows["denoiser"]), _large(rows["large"]), _memory(rows["memory"]), _laws(rows["laws"]))
-    )
+    return "\n".join((_denoiser(rows["denoiser"]), _large(rows["large"]), _memory(rows["memory"]), _laws(rows["laws"])))
 
 
 def _denoiser(rows: list[dict[str, Any]]) -> str:
-    lines = ["| denoiser, float32 | shape | SVD ms | ours ms | ours / SVD | wanted | error | of the SVD |"]
-    lines.append("|---" * 8 + "|")
+    head = ["denoiser, float32", "shape", "SVD ms", "ours ms", "ours / SVD", "wanted", "error", "of the SVD"]
+    lines = []
     for row in rows:
-        shape = f"{row['count']} × {row['shape'][0]} × {row['shape'][1]}"
-        ratio = row["ms"] / row["svd_ms"]
-        times = f"{row['svd_ms']:.1f} | {row['ms']:.1f} | {ratio:.2f} | {_met(ratio, row['limit'])}"
-        errors = f"{row['error']:.0e} | {row['svd_error']:.0e}"
-        lines.append(f"| {row['name']}, {row['library']} | {shape} | {times} | {errors} |")
-    return "\n".join(lines)
+        ratio, shape = row["ms"] / row["svd_ms"], f"{row['count']} × {row['shape'][0]} × {row['shape'][1]}"
+        times = [f"{row['svd_ms']:.1f}", f"{row['ms']:.1f}", f"{ratio:.2f}", _met(ratio, row["limit"])]
+        errors = [f"{row[name]:.0e}" for name in ("error", "svd_error")]
+        lines.append([f"{row['name']}, {row['library']}", shape, *times, *errors])
+    return markdown(head, lines)
 
 
 def _large(rows: list[dict[str, Any]]) -> str:
-    lines = ["| few spikes | shape | YYᵀ alone, ms | `lanczos`: on YYᵀ, exact proof, ms |"]
-    lines[0] += " `products`: Y alone, proof up to 1e-12, ms | PROPACK, 3 triplets, no proof, ms |"
-    lines.append("|---" * 6 + "|")
+    head = ["few spikes", "shape", "YYᵀ alone, ms", "`lanczos`: on YYᵀ, exact proof, ms"]
+    head += ["`products`: Y alone, proof up to 1e-12, ms", "PROPACK, 3 triplets, no proof, ms"]
+    lines = []
     for row in rows:
-        propack = f"{row['propack']:.0f}" if "propack" in row else "–"
-        kind = f"{row['name']}, {row['library']} {row['dtype']} | {row['shape'][0]} × {row['shape'][1]}"
-        alone = f"{row['products']:.0f}" if "products" in row else "–"
-        lines.append(f"| {kind} | {row['product']:.0f} | {row['lanczos']:.0f} | {alone} | {propack} |")
-    return "\n".join(lines)
+        about = [f"{row['name']}, {row['library']} {row['dtype']}", f"{row['shape'][0]} × {row['shape'][1]}"]
+        ways = ("product", "lanczos", "products", "propack")
+        lines.append(about + [f"{row[way]:.0f}" if way in row else "–" for way in ways])
+    return markdown(head, lines)
 
 
 def _memory(rows: list[dict[str, Any]]) -> str:
-    lines = ["| one float32 matrix, CPU s and MiB over its own | " + " | ".join(WAYS.values()) + " |"]
-    lines.append("|---" * (1 + len(WAYS)) + "|")
+    lines = []
     for row in rows:
-        cells = (f"{row[way]['ms'] / 1e3:.2f} s, {row[way]['mib']:.0f} MiB" if way in row else "–" for way in WAYS)
-        lines.append(f"| {row['shape'][0]} × {row['shape'][1]} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        cells = [f"{row[way]['ms'] / 1e3:.2f} s, {row[way]['mib']:.0f} MiB" if way in row else "–" for way in WAYS]
+        lines.append([f"{row['shape'][0]} × {row['shape'][1]}", *cells])
+    return markdown(["one float32 matrix, CPU s and MiB over its own", *WAYS.values()], lines)
 
 
 def _laws(rows: list[dict[str, Any]]) -> str:
-    lines = ["| laws | CPU ms | wanted |", "|---|---|---|"]
-    return "\n".join(
-        [*lines, *(f"| {row['name']} | {row['ms']:.0f} | {_met(row['ms'], row['limit'])} |" for row in rows)]
-    )
+    lines = [[row["name"], f"{row['ms']:.0f}", _met(row["ms"], row["limit"])] for row in rows]
+    return markdown(["laws", "CPU ms", "wanted"], lines)
 
 
 def _met(value: float, limit: float) -> str:
@@ -304,16 +280,13 @@ def _met(value: float, limit: float) -> str:
 def main() -> None:
     """Print the tables, and write them where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="a JSON file to write; with --only, whose other rows stay")
+    parser.add_argument("--results", type=Path, help="a JSON file to write")
     parser.add_argument("--memory", action="store_true", help="measure the third table anew; with --results")
-    parser.add_argument("--only", type=int, help="the longer side of the matrices to measure, of the second table")
     arguments = parser.parse_args()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     if arguments.memory:
         rows = json.loads(arguments.results.read_text()) | {"memory": memory_rows()}
-    elif arguments.only:
-        rows = with_large_rows(json.loads(arguments.results.read_text()), large_rows(arguments.only))
     else:
         rows = {"denoiser": [measure(case) for case in CASES], "large": large_rows(), "laws": measure_laws()}
         rows["memory"] = memory_rows()

@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from audits.table import markdown
+
 RESULTS = Path(__file__).parent / "results"
 WAYS = (
     "plain",
@@ -165,23 +167,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def tables(found: dict[str, Any]) -> str:
     """What is stored of a CPU, in Markdown: time, peak and first peak over plain's; the first step in later ones."""
-    parts = [
-        _table(found, TABLE, WAYS),
-        _table(found, (*LENGTHS, *FRONT), OF_LENGTHS),
-        _table(found, OPTIONS, OF_OPTIONS),
-    ]
-    return "\n\n".join(parts)
+    parts = ((TABLE, WAYS), ((*LENGTHS, *FRONT), OF_LENGTHS), (OPTIONS, OF_OPTIONS))
+    return "\n".join(_table(found, shapes, ways) for shapes, ways in parts)
 
 
 def _table(found: dict[str, Any], shapes: Sequence[str], ways: Sequence[str]) -> str:
     shapes = [shape for shape in shapes if f"{shape}: plain" in found]
-    lines = [
-        "| time ×; peak ×, first peak ×; first step | " + " | ".join(shapes) + " |",
-        "|---" * (len(shapes) + 1) + "|",
-    ]
-    return "\n".join(
-        [*lines, *(f"| {way} | " + " | ".join(_cell(found, shape, way) for shape in shapes) + " |" for way in ways)]
-    )
+    rows = [[way, *(_cell(found, shape, way) for shape in shapes)] for way in ways]
+    return markdown(["time ×; peak ×, first peak ×; first step", *shapes], rows)
 
 
 def _cell(found: dict[str, Any], shape: str, way: str) -> str:
@@ -198,15 +191,15 @@ def _cell(found: dict[str, Any], shape: str, way: str) -> str:
 
 def gpu_table(found: dict[str, Any]) -> str:
     """What is stored of a GPU, in Markdown: every way at the largest batch that fits."""
-    lines = ["| device, date | shape | way | batch | ms | times plain | GiB |", "|---|---|---|---|---|---|---|"]
+    lines = []
     for key, own in found.items():
         shape, _, way = key.partition(": ")
-        numbers = f"fails: {own.get('failed', '').partition(':')[0]} | – | –"
+        numbers = [f"fails: {own.get('failed', '').partition(':')[0]}", "–", "–"]
         if "failed" not in own:
-            numbers = f"{1e3 * own['seconds']:.0f} | {own['ratio']:.2f} | {own['mib'] / 1024:.1f}"
+            numbers = [f"{1e3 * own['seconds']:.0f}", f"{own['ratio']:.2f}", f"{own['mib'] / 1024:.1f}"]
         where = f"{own.get('device', '–')}, {own.get('date', '–')}"
-        lines.append(f"| {where} | {shape} | {way} | {own.get('batch', '–')} | {numbers} |")
-    return "\n".join(lines)
+        lines.append([where, shape, way, str(own.get("batch", "–")), *numbers])
+    return markdown(["device, date", "shape", "way", "batch", "ms", "times plain", "GiB"], lines)
 
 
 if __name__ == "__main__":

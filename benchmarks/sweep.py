@@ -26,6 +26,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincinv, gammaln, ndtr
 
+from audits.table import markdown
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds
 from dprmt.statements import round_down, round_up
 
@@ -231,30 +232,6 @@ def is_checked(seed: int, number: int, share: float) -> bool:
     return bool(np.random.default_rng([seed, number]).random() < share)
 
 
-def wanted(row: dict[str, Any]) -> float:
-    """The width that is asked of its stratum."""
-    return 1e-2 if "k ≤ 8" not in row["stratum"] and "σ < .5" not in row["stratum"] else 5e-2
-
-
-def is_missed(row: dict[str, Any]) -> bool:
-    """Whether it is wider than wanted, slower than 2 s, without an upper end, or contradicted."""
-    return relative_width(row) > wanted(row) or row["seconds"] > 2.0 or bool(row["complaints"])
-
-
-def misses(rows: list[dict[str, Any]]) -> str:
-    """Every one of them, in Markdown; nothing if there is none."""
-    some = sorted((row for row in rows if is_missed(row)), key=lambda row: (row["stratum"], row["number"]))
-    if not some:
-        return ""
-    lines = ["| missed | stratum | mechanism | interval | width | CPU s | contradicted |", "|---" * 7 + "|"]
-    for row in some:
-        asked = f"`{row['mechanism']}`, T = {row['steps']}, δ = {row['delta']:.2g}"
-        ends = f"[{round_down(row['lower'])}, {round_up(_upper(row))}]"
-        answer = f"{ends} | {100 * relative_width(row):.2g} % | {row['seconds']:.1f}"
-        lines.append(f"| {row['number']} | {row['stratum']} | {asked} | {answer} | {'; '.join(row['complaints'])} |")
-    return "\n".join(lines)
-
-
 def relative_width(row: dict[str, Any]) -> float:
     """As :func:`width`, of a row."""
     return width(PrivacyBounds(row["lower"], row["lower"], _upper(row)))
@@ -264,8 +241,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The rows by stratum, in Markdown."""
     columns = ["number", "≤ tol", "≤ 1 %", "≤ 5 %", "no upper", "median ms", "slowest s", "> 2 s"]
     columns += ["checked", "contradicted"]
-    lines = [f"| stratum | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
-    strata = {row["stratum"] for row in rows}
+    lines, strata = [], {row["stratum"] for row in rows}
     for name in [*sorted(strata), "all"]:
         some = [row for row in rows if name in (row["stratum"], "all")]
         widths = np.array([relative_width(row) for row in some])
@@ -275,24 +251,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = [*map(str, values), f"{1e3 * np.median(seconds):.0f}", f"{seconds.max():.1f}"]
         cells += [str(int(np.sum(seconds > 2.0))), str(sum(row["checked"] for row in some))]
         cells += [str(sum(bool(row["complaints"]) for row in some))]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def apart(rows: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> tuple[int, list[int]]:
-    """How many mechanisms another results file answers too, and those whose two intervals do not overlap."""
-    ends = {row["number"]: (row["lower"], _upper(row)) for row in earlier if "lower" in row}
-    both = [row for row in rows if row["number"] in ends]
-    lows = {row["number"]: max(row["lower"], ends[row["number"]][0]) for row in both}
-    highs = {row["number"]: min(_upper(row), ends[row["number"]][1]) for row in both}
-    return len(both), [number for number, low in lows.items() if low > highs[number] * (1 + 1e-9) + 1e-300]
-
-
-def compared(rows: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> str:
-    """A sentence on whether two versions' intervals overlap: both hold the truth."""
-    number, contradicted = apart(rows, earlier)
-    named = f"; apart: {', '.join(map(str, contradicted))}" if contradicted else ""
-    return f"An earlier version answers {number} of them too; {number - len(contradicted)} intervals overlap{named}."
+        lines.append([name, *cells])
+    return markdown(["stratum", *columns], lines)
 
 
 def _upper(row: dict[str, Any]) -> float:
@@ -304,23 +264,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--no-check", action="store_true", help="widths and times only")
     parser.add_argument("--checked", type=float, default=1.0, help="share of the mechanisms held against references")
     parser.add_argument("--verbose", action="store_true", help="name what stays wide or slow")
     parser.add_argument("--results", type=Path, help="a file to go on from; a line is added per answer")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long, to go on later")
-    parser.add_argument("--against", type=Path, help="another version's results file: its intervals must overlap these")
     arguments = parser.parse_args()
-    checked = 0.0 if arguments.no_check else arguments.checked
-    rows = sweep(arguments.seed, arguments.count, checked, arguments.results, arguments.seconds)
+    rows = sweep(arguments.seed, arguments.count, arguments.checked, arguments.results, arguments.seconds)
     for row in rows:
         wide, slow = relative_width(row) > 10 * TOLERANCE, row["seconds"] > 2.0
         if row["complaints"] or (arguments.verbose and (wide or slow)):
             print(f"{row['number']:5d} {row['mechanism']}, {row['steps']} steps, δ = {row['delta']:.3g}:", end=" ")
             print(f"[{round_down(row['lower'])}, {round_up(_upper(row))}], {row['seconds']} s", *row["complaints"])
     print(table(rows))
-    if arguments.against is not None:
-        print(f"\n{compared(rows, stored(arguments.against))}")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "verify"))
 
+from audits.table import markdown
 from dprmt.accounting import DPSGD, Group, Hutchinson, PrivacyBounds, ReplaceOne, compose
 from dprmt.statements import round_down, round_up
 from dprmt_verify import read_statement, verify
@@ -167,16 +168,16 @@ def word(row: dict[str, Any]) -> str:
 def table(rows: list[dict[str, Any]]) -> str:
     """Statements by kind, in Markdown."""
     columns = ("proved", "refuted", "not settled", "given up")
-    lines = [f"| kind | statements | {' | '.join(columns)} | ends proved | median CPU s |", "|---" * 8 + "|"]
+    lines = []
     for kind in (*KINDS, COMPOSITION, "all"):
         some = [row for row in rows if kind in (row.get("kind", ""), "all")]
         if some:
             found, ends = Counter(map(word, some)), [end for row in some for end in row.get("ends", [])]
             proved = sum(end["word"] == "proved" for end in ends)
-            counts = " | ".join(str(found[column]) for column in columns)
+            counts = [str(found[column]) for column in columns]
             seconds = np.median([row.get("seconds", LIMIT[row.get("again", 0)]) for row in some])
-            lines.append(f"| {kind} | {len(some)} | {counts} | {proved} of {len(ends)} | {seconds:.1f} |")
-    return "\n".join(lines)
+            lines.append([kind, str(len(some)), *counts, f"{proved} of {len(ends)}", f"{seconds:.1f}"])
+    return markdown(["kind", "statements", *columns, "ends proved", "median CPU s"], lines)
 
 
 def left(rows: list[dict[str, Any]]) -> str:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from benchmarks.sweep import TOLERANCE, Question, apart, complaints, questions, width
+from benchmarks.sweep import TOLERANCE, Question, complaints, questions, width
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, PrivacyBounds
 
 SOME = list(islice(questions(seed=1, count=9), 9))
@@ -29,14 +29,3 @@ def test_the_references_reject_answers_that_are_too_small_or_too_large(question:
     assert complaints(question, PrivacyBounds(0.5 * lower, 0.5 * estimate, 0.9 * lower))
     if isinstance(question.mechanism.norms, ExactNorms):
         assert complaints(question, PrivacyBounds(1.1 * upper, 1.1 * upper, 1.2 * upper))
-
-
-def test_versions_whose_intervals_do_not_overlap_are_named() -> None:
-    rows = [{"number": number, "lower": 1.0, "upper": 1.001} for number in range(4)]
-    earlier = [
-        {"number": 0, "lower": 0.9, "upper": None},
-        {"number": 1, "lower": 1.002, "upper": 1.1},
-        {"number": 2, "lower": 0.5, "upper": 0.999},
-        {"number": 3, "slow": True},
-    ]
-    assert apart(rows, earlier) == (3, [1, 2])

@@ -46,7 +46,7 @@ def test_the_rate_and_what_is_to_be_expected_are_said(capsys: pytest.CaptureFixt
     assert "noise alone would give 2 on average (false alarm rate 1 %)" in out
     assert "noise ends" not in out
     strict = spectrum(capsys, noise_file(tmp_path, 40, seed=1), "--false-alarm", "1e-6")
-    assert "0 of 200 matrices have a value above the gate" in strict
+    assert "matrices with a value above the gate: 0 of 200" in strict
     assert "Nothing here can be told from noise." in strict
 
 

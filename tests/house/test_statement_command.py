@@ -83,6 +83,10 @@ def test_a_card_is_a_record_and_its_claim_is_proved(tmp_path: Any, capsys: pytes
     assert json.loads(capsys.readouterr().out)["epsilon"] == card["epsilon"]
     card["claim"]["epsilon"]["upper"] *= 0.99
     (tmp_path / "card.json").write_text(json.dumps(card))
+    assert main(["verify", str(tmp_path / "card.json"), "--seconds", "20"]) == 2
+    assert "a card that says upper" in capsys.readouterr().err
+    card["epsilon"]["upper"] = card["claim"]["epsilon"]["upper"]
+    (tmp_path / "card.json").write_text(json.dumps(card))
     assert main(["verify", str(tmp_path / "card.json"), "--seconds", "20"]) == 4
 
 

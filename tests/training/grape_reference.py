@@ -62,19 +62,19 @@ def literal_gradients(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor
 
 def project(private: ClippedStep, name: str, gradient: torch.Tensor) -> torch.Tensor:
     """Pᵀ times the gradient, the longer side first; unprojected parameters as they are."""
-    layers = {layer.name: layer for layer in private.subspaces}
+    layers = {layer.name: layer for layer in private.optimizer.original_optimizer.subspaces}
     if name not in layers:
         return gradient
     matrix = gradient if gradient.shape[0] >= gradient.shape[1] else gradient.T
-    return private.subspaces.projector(layers[name].weight).to(gradient.dtype).T @ matrix
+    return private.optimizer.original_optimizer.subspaces.projector(layers[name].weight).to(gradient.dtype).T @ matrix
 
 
 def lift(private: ClippedStep, name: str, step: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """P times a step, lying as the weight does."""
-    layers = {layer.name: layer for layer in private.subspaces}
+    layers = {layer.name: layer for layer in private.optimizer.original_optimizer.subspaces}
     if name not in layers:
         return step
-    matrix = private.subspaces.projector(layers[name].weight).to(step.dtype) @ step
+    matrix = private.optimizer.original_optimizer.subspaces.projector(layers[name].weight).to(step.dtype) @ step
     return matrix if shape[0] >= shape[1] else matrix.T
 
 

@@ -191,7 +191,12 @@ def test_lora_layers_are_projected_and_the_base_stays_frozen() -> None:
     lora = get_peft_model(net, LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False))
     frozen = {name: p.clone() for name, p in lora.named_parameters() if not p.requires_grad}
     step = private(lora, rank=3, norms="ghost")
-    assert [(layer.m, layer.n) for layer in step.subspaces] == [(20, 4), (30, 4), (30, 4), (4, 3)]
+    assert [(layer.m, layer.n) for layer in step.optimizer.original_optimizer.subspaces] == [
+        (20, 4),
+        (30, 4),
+        (30, 4),
+        (4, 3),
+    ]
     before = weights_of(lora)
     x = torch.randn(5, 20)
     step.accumulate(step.model(x).square().sum(1), samples=range(5), step=0)

@@ -115,7 +115,7 @@ def test_spent_epsilon_is_the_accountants_upper_bound_or_more():
 
 
 def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 steps with probes: two curves and the last answer, where 100 equations were solved."""
+    """Of 100 steps with probes: two curves, where 100 equations were solved."""
     mechanism, asked = DPSGD(1.0, 0.01, Hutchinson(32, secret=False)), []
     answer = DPSGD.epsilon
 
@@ -127,7 +127,7 @@ def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monk
     monkeypatch.setattr("dprmt.training.private_run._ledger._EXACT_FOR", math.inf)  # however busy the machine
     spent, resumed = SpentEpsilon(mechanism, 1e-5, 100), SpentEpsilon(mechanism, 1e-5, 100)
     found = [spent.after(steps) for steps in range(1, 101)]
-    assert len(asked) == 3
+    assert [len(steps) for steps in asked] == [64, 35]
     assert [resumed.after(steps) for steps in range(70, 101)] == found[69:]
     assert found == sorted(found)
     for steps in (1, 2, 40, 64, 65, 99):

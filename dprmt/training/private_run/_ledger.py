@@ -129,8 +129,8 @@ class SpentEpsilon:
     16, 20, …, at most the planned number). This is safe, because ε grows with the number of steps. Random allocation
     counts whole epochs, including a partial last one.
 
-    For a long run, bounds are computed in blocks of 64 numbers of steps from one curve: each is an upper bound, and
-    takes a thirtieth of the time. The last one is always computed separately. ``releases``: other releases.
+    For a long run, bounds are computed in blocks of 64 numbers of steps from one curve: each is an upper bound.
+    The last one is always computed separately. ``releases``: other releases.
     """
 
     def __init__(
