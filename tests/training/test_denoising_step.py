@@ -316,16 +316,17 @@ def test_none_leaves_a_run_bit_for_bit_as_it_is(ghost: bool) -> None:
     assert len(reports) == 3
 
 
-def test_detach_and_with() -> None:
+def test_detach() -> None:
     named = parameters()
     private = private_optimizer(named, noise_multiplier=0.01, max_grad_norm=40.0)
-    with DenoisingStep.attach(private, named) as step:
-        with pytest.raises(TrainingStateError, match="denoising twice"):
-            DenoisingStep.attach(private, named)
-        sample(named, 5)
-        private.step()
-        first = step.last_report
-        assert first is not None
+    step = DenoisingStep.attach(private, named)
+    with pytest.raises(TrainingStateError, match="denoising twice"):
+        DenoisingStep.attach(private, named)
+    sample(named, 5)
+    private.step()
+    first = step.last_report
+    assert first is not None
+    step.detach()
     private.zero_grad()
     sample(named, 5)
     private.step()
