@@ -240,8 +240,11 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         try:
             return super().train(*args, **kwargs)
         finally:
-            if self.private is not None:
-                self.private.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self.private is not None:
+            self.private.close()
 
     def get_train_dataloader(self) -> Any:
         """Return the batches that the private run draws."""
