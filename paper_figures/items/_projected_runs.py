@@ -55,7 +55,7 @@ class ProjectedPlan(ClippingPlan):
         """With an optimizer of its own, at the learning rate of the one that is given."""
         options = dict(self.options)
         order = options.pop("order", "project-then-privatize")
-        grape = {name: options.pop(name) for name in ("rule", "at_refresh", "betas", "floor") if name in options}
+        grape = {name: options.pop(name) for name in ("rule", "betas", "floor") if name in options}
         subspaces = Subspaces(self.model, **{"refresh_every": 25, **options})
         inner = DPGrape(self.model.parameters(), optimizer.defaults["lr"], subspaces=subspaces, **grape)
         plan = plan_private(

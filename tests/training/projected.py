@@ -13,7 +13,7 @@ from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces
 
 _OF_SUBSPACES = {"rank", "refresh_every", "projector", "seed", "keep"}
-_OF_GRAPE = {"betas", "eps", "weight_decay", "rule", "floor", "at_refresh"}
+_OF_GRAPE = {"betas", "eps", "weight_decay", "rule", "floor"}
 
 
 def projected_step(

@@ -21,7 +21,7 @@ from dprmt.accounting import DPSGD, CyclicPoisson, Hutchinson, Poisson
 from dprmt.training.denoising import Denoising
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.private_run import AdaptiveClipping, BandedNoise, PrivateRun
-from dprmt.training.private_run._step_options import CorrelatedNoise, prefix_error
+from dprmt.training.private_run._step_options import CorrelatedNoise, _prefix_sums
 from tests.training.test_private_run import ROWS, N, losses, network, new, weights
 
 ENTRIES = 20_000
@@ -30,6 +30,11 @@ ZEROS = TensorDataset(torch.zeros(N, 200))
 
 def strategy(coefficients: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
     return np.tril(toeplitz(np.concatenate([coefficients, np.zeros(steps)])[:steps]))
+
+
+def prefix_error(coefficients: NDArray[np.float64], steps: int) -> float:
+    """Root mean square, over t = 1, …, T, of the noise in the sum of t steps, in units of z's deviation."""
+    return float(np.sqrt(np.arange(steps, 0.0, -1.0) @ _prefix_sums(coefficients, steps) ** 2 / steps))
 
 
 def silent(**options: Any) -> PrivateRun:

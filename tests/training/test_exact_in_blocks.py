@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -111,7 +112,8 @@ def test_convolutions_of_a_few_samples_at_a_time_release_the_same_bits() -> None
         torch.manual_seed(0)
         model, x = net(), torch.randn(5, 12, 4, 4)
         x[3, 0, 0, 0] = torch.inf
-        plan = plan_private(model, norms="exact", clipping_norm=0.1, expected_batch_size=1.0, memory_budget=budget)
+        plan = plan_private(model, norms="exact", clipping_norm=0.1, expected_batch_size=1.0)
+        plan = replace(plan, policy=replace(plan.policy, memory_budget=budget))
         step = plan.privatize(torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=0.0)
         before = [p.detach().clone() for p in model.parameters()]
         step.accumulate(step.model(x).square().sum(1), samples=range(5), step=0)

@@ -147,7 +147,6 @@ class CleanGradients(Observer):
 
     def end(self, run: Any) -> None:
         """Detach from the optimizer."""
-        self._evaluation.stop()
         self._step.observe(self, None)
         if self._own:
             self._step.detach()

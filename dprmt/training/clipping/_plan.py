@@ -41,7 +41,6 @@ from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.clipping._units import Regime, Units, check_units, choose_regime
 from dprmt.training.norms import DEFAULT_ROUNDING, LayerRecord, NormRecord, ProbeGenerator
 from dprmt.training.norms._estimators import HutchinsonEstimator
-from dprmt.training.norms._exact import MEMORY_BUDGET
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.subspaces import Subspaces
@@ -306,7 +305,6 @@ def plan_private(
     whole: Iterable[str] = (),
     replay: float = REPLAY,
     units: Units | None = None,
-    memory_budget: SupportsIndex = MEMORY_BUDGET,
 ) -> ClippingPlan:
     """Plan how per-sample norms are computed, before you choose the noise.
 
@@ -338,8 +336,6 @@ def plan_private(
         Probability in [0, 1] of an isolation check of a later micro-batch; the first one is always checked.
     units : Units, optional
         Units of privacy with several rows.
-    memory_budget : int
-        Largest bytes, >= 1, of a block of a layer's exact gradients.
 
     Returns
     -------
@@ -373,7 +369,7 @@ def plan_private(
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     largest = None if tokens is None else check_count("tokens", tokens)
-    rate, budget = check_real("replay", replay, low=0.0, high=1.0), check_count("memory_budget", memory_budget)
+    rate = check_real("replay", replay, low=0.0, high=1.0)
     _check_process_group(distributed)
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
     names, estimator = frozenset(whole), wanted_estimator(norms, generator)
@@ -398,7 +394,7 @@ def plan_private(
     check_model(model, whole=names)
     if largest is not None and rows is not None:
         largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
-    policy = NormPolicy(estimator, largest, forms_gradients(norms), names, budget, sharded=is_sharded(model))
+    policy = NormPolicy(estimator, largest, forms_gradients(norms), names, sharded=is_sharded(model))
     record = _record(model, _layers(model, policy, subspaces))
     check_rank(norms, record)
     return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)

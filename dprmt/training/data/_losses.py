@@ -101,11 +101,7 @@ def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> t
     return _output(model, batch).logits
 
 
-def check_own_loss(
-    model: torch.nn.Module,
-    sample: Mapping[str, torch.Tensor],
-    losses: Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor] = per_sample_losses,
-) -> None:
+def check_own_loss(model: torch.nn.Module, sample: Mapping[str, torch.Tensor]) -> None:
     """Raise an error unless the loss of one sample is what the model returns as its own loss.
 
     Run it once before training, where the model's own loss is what you mean to train on.
@@ -116,8 +112,6 @@ def check_own_loss(
         A Transformers or PEFT model.
     sample : mapping of Tensor
         A batch of one sample, with its labels, as the model takes it.
-    losses : callable, optional
-        From a model and a batch to the loss of each sample, shape (B,).
 
     Raises
     ------
@@ -136,7 +130,7 @@ def check_own_loss(
     try:
         model.eval()  # without dropout: two forward passes are compared
         with torch.no_grad():
-            found = losses(model, sample)
+            found = per_sample_losses(model, sample)
             own = model(**{key: value for key, value in sample.items() if key != "sample_id"}).loss
     finally:
         for module, training in modes:

@@ -2,14 +2,13 @@
 
 A `DenoisingStep` replaces ``.grad`` of the parameters by the result of `dprmt.spectra.denoise_layers`. You call it, or
 attach it to an Opacus optimizer. That is post-processing of released values and costs no privacy.
-`DenoisingEvaluation` compares with the clean gradient, which is private; its names start with ``private_``.
+`DenoisingEvaluation` reads the clean gradient, which is private.
 """
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt._lazy import public_names as _public_names
 from dprmt.training.denoising._evaluation import DenoisingEvaluation as DenoisingEvaluation
 from dprmt.training.denoising._evaluation import PrivateDataWarning as PrivateDataWarning
-from dprmt.training.denoising._evaluation import PrivateImprovement as PrivateImprovement
 from dprmt.training.denoising._noise import gradient_noise_std as gradient_noise_std
 from dprmt.training.denoising._options import Denoising as Denoising
 from dprmt.training.denoising._options import DenoisingReport as DenoisingReport

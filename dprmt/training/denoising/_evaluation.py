@@ -1,43 +1,18 @@
-"""Evaluation against the clean gradient: private, and loud about it."""
+"""The clean gradient, for studies of denoising: private, and loud about it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.spectra import cosine_similarity, layer_improvements
 from dprmt.training.denoising._noise import released_sum_divisor
 from dprmt.training.denoising._step import DenoisingStep, Gradients
 
 
 class PrivateDataWarning(UserWarning):
     """Warning that numbers are computed from private data which no accountant has counted."""
-
-
-@dataclass(frozen=True)
-class PrivateImprovement:
-    """Comparison of a denoised gradient with the clean one. Not covered by any (ε, δ): never release it.
-
-    Attributes
-    ----------
-    private_cosine_noisy, private_cosine_denoised : float
-        Cosine in [-1, 1] of the whole gradient with the clean clipped one, before and after denoising.
-    private_layer_improvements : dict of float
-        Improvement in [-2, 2] of every single layer; 0 for layers that were not denoised.
-    """
-
-    private_cosine_noisy: float
-    private_cosine_denoised: float
-    private_layer_improvements: Mapping[str, float]
-
-    @property
-    def private_improvement(self) -> float:
-        """Return Improvement(t) in [-2, 2], over all layers together."""
-        return self.private_cosine_denoised - self.private_cosine_noisy
 
 
 def _released(parameter: torch.nn.Parameter) -> torch.Tensor:
@@ -47,7 +22,7 @@ def _released(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 class DenoisingEvaluation:
-    """Compare, at every step, with the clean clipped gradient that the optimizer still holds.
+    """Read the clean clipped gradient of every step, which the optimizer still holds, to compare with it.
 
     **Reads private data.** The first call warns with `PrivateDataWarning`.
 
@@ -55,11 +30,6 @@ class DenoisingEvaluation:
     ----------
     step : DenoisingStep
         One that is attached to an Opacus optimizer in a single process.
-
-    Attributes
-    ----------
-    private_history : list of PrivateImprovement
-        One per step since it began.
 
     Raises
     ------
@@ -94,8 +64,9 @@ class DenoisingEvaluation:
     'PrivateDataWarning'
     >>> weights.grad_sample = 3 * torch.ones(10, 16, 64)
     >>> private.step()
-    >>> evaluation.private_history[0].private_improvement > 0
-    True
+    >>> clean = evaluation.private_clean_gradients()["weights"]  # each of norm 96; the sum is over 10 samples
+    >>> round(clean.norm().item(), 3)
+    96.0
     """
 
     def __init__(self, step: DenoisingStep) -> None:
@@ -107,10 +78,8 @@ class DenoisingEvaluation:
             raise ParameterError("step.options.on", step.options.on, "'gradient', with which the clean one compares")
         message = "DenoisingEvaluation reads the clean gradients: its results are private and no ε covers them"
         warnings.warn(message, PrivateDataWarning, stacklevel=2)
-        self.private_history: list[PrivateImprovement] = []
         self._step, self._dp_optimizer = step, step.dp_optimizer
         self._dp_optimizer.keeps_sums = True  # private steps free them otherwise
-        step.observe(self, self._compare)
 
     def private_clean_gradients(self) -> Gradients:
         """Return the clean clipped gradients by parameter, divided as the noisy ones were.
@@ -132,20 +101,3 @@ class DenoisingEvaluation:
             raise TrainingStateError(f"the optimizer holds no clean gradient of {missing}: ask before zero_grad")
         divisor = released_sum_divisor(self._dp_optimizer)
         return {name: sums[name].view_as(_released(p)) / divisor for name, p in self._step.parameters.items()}  # type: ignore[union-attr]
-
-    def stop(self) -> None:
-        """Look at no further step."""
-        self._step.observe(self, None)
-
-    def _compare(self, noisy: Gradients, denoised: Gradients, sigma: float) -> None:
-        gradients = self.private_clean_gradients()
-        clean = {name: gradients[name] for name in noisy}
-        self.private_history.append(
-            PrivateImprovement(
-                private_cosine_noisy=cosine_similarity(noisy, clean),
-                private_cosine_denoised=cosine_similarity(denoised, clean),
-                private_layer_improvements={
-                    str(name): value for name, value in layer_improvements(denoised, noisy, clean).items()
-                },
-            )
-        )

@@ -117,7 +117,7 @@ class DenoisingStep:
         Returns
         -------
         DenoisingStep
-            Undone by `detach`, or at the end of a ``with`` block.
+            Undone by `detach`.
 
         Raises
         ------
@@ -133,8 +133,8 @@ class DenoisingStep:
         >>> inner = torch.optim.SGD([weights], lr=0.1)
         >>> private = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
         >>> weights.grad_sample = torch.zeros(0, 16, 64)  # Poisson sampling drew nobody: pure noise
-        >>> with DenoisingStep.attach(private, {"weights": weights}, Denoising(kappa=1.1)) as step:
-        ...     private.step()
+        >>> step = DenoisingStep.attach(private, {"weights": weights}, Denoising(kappa=1.1))
+        >>> _ = private.step()
         >>> step.last_report.sigma, step.last_report.replaced
         (0.1, ())
         """
@@ -173,12 +173,6 @@ class DenoisingStep:
                 handle.remove()
             self._handles = []
             _ATTACHED.discard(self.dp_optimizer.original_optimizer)
-
-    def __enter__(self) -> DenoisingStep:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.detach()
 
     @property
     def sigma(self) -> float:

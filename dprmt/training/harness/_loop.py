@@ -69,7 +69,7 @@ class Run:
     -----------------
     A logical step is recorded in ``folder`` before its noise is added and its gradient used. Batches come from a
     Poisson sampler whose exact rate is the mechanism's, or from random allocation, where every epoch that was begun
-    counts as a whole (see `AllocatedBatches`). With a target ε, no more steps are recorded than it was computed for.
+    counts as a whole. With a target ε, no more steps are recorded than it was computed for.
     So ``epsilon()`` covers the releases, and is as durable as the folder.
 
     Examples
@@ -222,7 +222,8 @@ class Run:
         started = time.perf_counter()
         settings, private = self.prepared.settings, self.private
         rate = settings.optimizer.learning_rate
-        rate *= learning_rate_factor(settings.optimizer.schedule, step, self.total)
+        if settings.optimizer.schedule == "linear":  # of the step alone: a resumed run continues it
+            rate *= (self.total - step + 1) / self.total
         for group in private.optimizer.param_groups:
             group["lr"] = rate
         size = batch.size
@@ -296,11 +297,6 @@ class Run:
     def _say(self, text: str) -> None:
         for observer in self.observers:
             observer.note(self, text)
-
-
-def learning_rate_factor(schedule: str, step: int, steps: int) -> float:
-    """Share of the peak learning rate at a step, by that alone: a resumed run continues it."""
-    return 1.0 if schedule == "constant" else (steps - step + 1) / steps
 
 
 @contextmanager

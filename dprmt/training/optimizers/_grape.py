@@ -18,8 +18,8 @@ subspace that began with M = 0 are divided by the mean share over its F steps,
     ``c = (1/F) Σ_s (1 - β₁^s) = 1 - β₁(1 - β₁^F)/(F(1 - β₁))``,
 
 so that a small constant gradient moves the weights in F steps as far as without changes. Without it the effective
-learning rate is 0.41 of the nominal one at F = 10 and β₁ = 0.9, and 0.1 at F = 1. So ``at_refresh`` is "reset-first"
-by default; "keep" is the plain reading of the published algorithm, and "reset" starts Adam anew.
+learning rate is 0.41 of the nominal one at F = 10 and β₁ = 0.9, and 0.1 at F = 1. The published algorithm,
+read plainly, keeps M.
 
 References
 ----------
@@ -39,7 +39,6 @@ from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked
 from dprmt.training.subspaces import Subspaces
 
 Rule = Literal["adam", "adambc", "sgd"]
-AtRefresh = Literal["reset-first", "keep", "reset"]
 
 
 class DPGrape(NoiseAwareOptimizer):
@@ -69,8 +68,6 @@ class DPGrape(NoiseAwareOptimizer):
         Φ = (σC/L)² >= 0, of the noise in one released entry; for "adambc".
     floor : float
         γ' > 0, the least V̂ - Φ̂, for "adambc".
-    at_refresh : {"reset-first", "keep", "reset"}
-        Treatment of the moments when the subspace changes: see the head of this module.
 
     Formal guarantees
     -----------------
@@ -107,10 +104,8 @@ class DPGrape(NoiseAwareOptimizer):
         rule: Rule = "adam",
         noise_variance: float = 0.0,
         floor: float = 1e-12,
-        at_refresh: AtRefresh = "reset-first",
     ) -> None:
         self.rule = check_choice("rule", rule, get_args(Rule))
-        self.at_refresh = check_choice("at_refresh", at_refresh, get_args(AtRefresh))
         self.subspaces = subspaces
         options = {
             "lr": lr,
@@ -255,13 +250,7 @@ class DPGrape(NoiseAwareOptimizer):
     def _refresh(self, state: dict[str, Any], β1: float) -> None:
         changed = state.get("period", 0) != self.subspaces.period
         state["period"] = self.subspaces.period
-        if not changed or "exp_avg" not in state:
-            return
-        if self.at_refresh == "reset":
-            for name in ("exp_avg", "exp_avg_sq", "step", "noise_average"):
-                del state[name]
-            state.pop("share", None)
-        elif self.at_refresh == "reset-first":
+        if changed and "exp_avg" in state:
             state["exp_avg"].zero_()
             state["share"] = _mean_share(β1, self.subspaces.refresh_every)
 

@@ -297,12 +297,6 @@ class BandedNoise(Value):
         )
 
 
-def prefix_error(coefficients: NDArray[np.float64], steps: int) -> float:
-    """Return the root mean square, over t = 1, …, T, of the noise in the sum of t steps, in units of z's deviation."""
-    sums = _prefix_sums(coefficients, steps)
-    return float(np.sqrt(np.arange(steps, 0.0, -1.0) @ sums**2 / steps))
-
-
 def _prefix_sums(c: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
     """Return the first column of AC⁻¹, with A of ones on and below the diagonal; both are Toeplitz matrices."""
     first = np.zeros(steps)
