@@ -79,7 +79,7 @@ def test_one_huge_loss_is_no_smaller_than_one_step():
     """A power tail: δ(10⁵) is that of the one step whose norm was missed, to some per cent; no answer denies it."""
     bounds = DPSGD(1.0, 0.01, Hutchinson(32, secret=False)).delta(steps=800, epsilon=1e5)
     one = DPSGD(1.0, 0.01, Hutchinson(32, secret=False)).delta(steps=1, epsilon=1e5)
-    assert bounds.upper < 1e-60
+    assert bounds.upper < 1e-30
     assert bounds.lower <= 800 * one.upper * 1.2
     assert bounds.upper >= 800 * one.lower * 0.99
 
