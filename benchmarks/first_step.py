@@ -120,9 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for size, whole in ((micro, batch) for micro in options.sizes for batch in (micro, 1024)):
             first, *later = seconds(name, size, whole // size, options.later)
             usual = statistics.median(later)
-            rows.append(
-                [name, str(size), str(whole), f"{1e3 * first:.0f}", f"{1e3 * usual:.0f}", f"{first / usual:.2f}"]
-            )
+            times = [f"{1e3 * first:.0f}", f"{1e3 * usual:.0f}", f"{first / usual:.2f}"]
+            rows.append([name, str(size), str(whole), *times])
     print(markdown(["model", "micro-batch", "batch", "first step, ms", "a later one, ms", "ratio"], rows), end="")
     return 0
 
