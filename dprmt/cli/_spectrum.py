@@ -180,6 +180,9 @@ def _sigma_of(namespace: argparse.Namespace) -> float | None:
         for name in given:
             raise ParameterError(name, parts[name], "left out where --sigma is given")
         return None if namespace.sigma == _AUTO else namespace.sigma
+    if given and namespace.minus is not None:
+        of_difference = "left out with --minus: give --sigma learning rate·σ·C·√steps/L, for steps of SGD"
+        raise ParameterError(given[0], parts[given[0]], of_difference)
     if not given:
         flags = ", ".join(map(namespace.shown, _PARTS))
         raise ParameterError("sigma", None, f"given, or {flags}: a number in [{_LOW:g}, {_HIGH:g}] or auto")

@@ -179,6 +179,7 @@ def test_sigma_may_come_from_how_noise_was_added(capsys: pytest.CaptureFixture[s
     expected = "--clipping-norm must be given where --noise-multiplier is; dprmt spectrum --help has examples"
     assert refusal(capsys, matrix_file, *parts[:2]) == expected
     assert "left out where --sigma is given" in refusal(capsys, matrix_file, *parts, "--sigma", 1)
+    assert "left out with --minus: give --sigma" in refusal(capsys, matrix_file, *parts, "--minus", matrix_file)
 
 
 def test_sigma_is_estimated_matrix_by_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
