@@ -205,7 +205,10 @@ def test_people_with_several_rows_are_samples() -> None:
             assert all({row, row + 1, row + 2} <= drawn for row in drawn if row % 3 == 0)
             private.step(losses(private), batch)
         assert private.steps_taken == 6
-        assert "all rows of one owner" in private.statement()
+    private = new(owners=owners, batch_size=5, steps=1)
+    for batch in private:
+        private.step(losses(private), batch)
+    assert "all rows of one owner" in private.statement()
 
 
 # ------------------------------------------------------------------------------------------------------------ going on
