@@ -135,7 +135,6 @@ class MicroBatch:
         )
 
 
-@dataclass(eq=False, repr=False)
 class PrivateBatch:
     """A logical batch with the identities of its samples; it may be empty.
 
@@ -150,19 +149,21 @@ class PrivateBatch:
         Samples in it, over all processes. **Private.**
     """
 
-    step: int
-    size: int
-    _parts: list[Part]
-    _load: Callable[[], Any]
-    _stand_ins: int
-    _row: Callable[[], Any]
-    _seen: Counter[str] | None  # contents named so far, where rows are named by content
-    _current: MicroBatch | None = None
-    _count: int = 0
-    _is_finished: bool = False
-
-    def __post_init__(self) -> None:
-        self._parts = list(self._parts)  # which the loader reads, too
+    def __init__(  # no dataclass: Lightning would move its fields to a device one by one
+        self,
+        step: int,
+        size: int,
+        parts: Sequence[Part],
+        load: Callable[[], Any],
+        stand_ins: int,
+        row: Callable[[], Any],
+        seen: Counter[str] | None,
+    ) -> None:
+        self.step, self.size, self._load, self._stand_ins, self._row = step, size, load, stand_ins, row
+        self._parts = list(parts)  # which the loader reads, too
+        self._seen = seen  # contents named so far, where rows are named by content
+        self._current: MicroBatch | None = None
+        self._count, self._is_finished = 0, False
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TrainingStateError(
