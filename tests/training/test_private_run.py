@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 from collections.abc import Callable
 from typing import Any
@@ -107,6 +108,7 @@ def test_sigma_rate_and_length_are_those_that_epsilon_is_stated_for() -> None:
     assert private.noise_multiplier == pytest.approx(again.noise_multiplier)
     assert private.epsilon().upper == 0.0
     for batch in private:
+        assert not dataclasses.is_dataclass(batch)  # Lightning would take it apart
         private.step(losses(private), batch)
         assert private.epsilon() == private.mechanism.epsilon(steps=private.steps_taken, delta=1e-5)
     assert 1.99 < private.epsilon().upper <= 2.0
