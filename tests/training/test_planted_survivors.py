@@ -101,7 +101,6 @@ def test_noise_follows_schedules_of_sigma_and_of_the_clipping_norm(source: str, 
     parameter, optimizer = with_generator(source, keeps_sums)
     for sigma, bound in ((3.0, 2.0), (1.0, 2.0), (1.0, 5.0), (0.25, 0.5), (3.0, 2.0)):
         optimizer.noise_multiplier, optimizer.max_grad_norm = sigma, bound
-        optimizer.accumulate()
         optimizer.add_noise()
         assert abs(float(parameter.grad.std()) / (sigma * bound) - 1) < 0.03, (sigma, bound)
         optimizer.forget()

@@ -25,6 +25,8 @@ from dprmt.training.norms._clipping import full_precision, sum_of_squares, token
 from dprmt.training.norms._estimators import HutchinsonEstimator, layer_record
 from dprmt.training.norms._exact import MEMORY_BUDGET
 
+UNKNOWN_TOKENS = 65_000
+"""Additions per entry, assumed where the number of tokens is unknown: the default margin, 2⁻¹³ in float32, fits."""
 Samples: TypeAlias = Sequence[SampleId] | torch.Tensor | None
 Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
 """A layer's inputs in one of its uses, and the gradients of its output."""

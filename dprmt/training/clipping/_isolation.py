@@ -55,10 +55,6 @@ _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)  # of code that do
 _FEW = 5  # rows whose gradients are taken
 _MOST = 13  # above ten, a score beyond three deviations can show; no length that batches often have
 _LARGE = 1e3
-_NEGLIGIBLE = 1e-3  # negligible change of a gradient, as a share of C
-_SMALL_LOSS = 0.1  # rounding of logits is not smaller where the loss is
-_SMALL_SCORE = 1e-3  # nor is that of a gradient of logits
-_EQUAL = 1e-5  # relative difference of what a gradient is formed from, below which it is not formed
 _OWN = "a sample run alone must give what it gives in the batch"
 _LOSSES = f"{_OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
 _ON_PADDING = (
@@ -232,7 +228,7 @@ class Isolation:
                 places, draws = [*range(len(chosen))], Draws(random_numbers, calm=True) if has_draws else None
                 calm = self._run(losses, rows.picked(chosen), len(chosen), places, random_numbers, draws=draws)
             for place, row in enumerate(chosen):
-                apart = (limits.loss, limits.gradient, _NEGLIGIBLE)
+                apart = (limits.loss, limits.gradient, 1e-3)
                 self._compare(self._alone(losses, rows, row, random_numbers, calm=has_draws), 0, calm, place, apart)
             del calm
             again = run(given, few, few.factors(math.nan), as_first=True) or run(
@@ -334,7 +330,7 @@ class Isolation:
         loss, gradient, floor = limits
         mine, its = float(one.losses[row]), float(other.losses[same])
         both_finite = math.isfinite(mine) and math.isfinite(its)
-        allowed = loss * max(abs(mine), abs(its), _SMALL_LOSS)
+        allowed = loss * max(abs(mine), abs(its), 0.1)  # where a loss is smaller, rounding of its logits is not
         if not (within(abs(mine - its), allowed) if both_finite else str(mine) == str(its)):
             _refuse(one, row, other, same, loss, f"a loss depends on other samples: {_LOSSES}")
         apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "the model's outputs")  # squares
@@ -344,7 +340,7 @@ class Isolation:
             pairs = [(a[row].double(), b[same].double()) for a, b in both]
             apart = sum(float((a - b).square().sum()) for a, b in pairs)
             lengths = [sum(float(pair[which].square().sum()) for pair in pairs) for which in (0, 1)]
-            floor = gradient * _SMALL_SCORE
+            floor = gradient * 1e-3  # nor is that of a small gradient of logits
         for layer in () if _is_same(one, row, other, same) else one.uses | other.uses:
             first, second = (row_gradient(layer, a.uses.get(layer), at) for a, at in ((one, row), (other, same)))
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
@@ -375,7 +371,7 @@ def _is_same(one: _Pass, row: int, other: _Pass, same: int) -> bool:
                     return False
                 if not torch.equal(a, b):
                     a, b = a.double(), b.double()
-                    if not float((a - b).norm()) <= _EQUAL * float(b.norm()):
+                    if not float((a - b).norm()) <= 1e-5 * float(b.norm()):
                         return False
     return True
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch import nn
 from dprmt._validation import ParameterError, check_choice
 from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping._formed_layers import (
+    UNKNOWN_TOKENS,
     Contribution,
     FormedLayer,
     Layer,
@@ -34,7 +35,6 @@ from dprmt.training.norms import (
     HutchPlusPlusEstimator,
     LayerRecord,
     NormEstimator,
-    NormRecord,
     ProbeGenerator,
     cancellation_allowance,
     exact_squared_norms,
@@ -46,8 +46,6 @@ from dprmt.training.norms._exact import embedding_rows, gram_entries
 from dprmt.training.recipes import NORMS, NormsRecipe
 from dprmt.training.recipes._choices import EXACT_NORMS
 from dprmt.training.subspaces import Subspaces
-
-UNKNOWN_TERMS = 65_000  # additions per entry assumed by margins if the number of tokens is unknown
 
 
 @dataclass(frozen=True)
@@ -95,22 +93,23 @@ class FactoredLayer:
         policy: NormPolicy,
         sizes: tuple[int, int],
         *,
-        bias: nn.Parameter | None = None,
+        with_bias: bool = False,
         inputs_first: bool = False,
         gram: torch.dtype = torch.float32,
     ) -> None:
-        self.name, self.module = name, module
-        self._policy, self._sizes, self._bias, self._inputs_first = policy, sizes, bias, inputs_first
+        self.name, self.module, self._policy, self._sizes = name, module, policy, sizes
+        self._has_bias = with_bias and module.bias is not None and module.bias.requires_grad
+        self._inputs_first = inputs_first
         self._gram = gram  # the least precise dtype of Gram matrices
         self._estimator = policy.estimates(*sizes)  # None if the norm is exact
-        self._terms = sum(sizes) + 1 + (policy.tokens or UNKNOWN_TERMS)
+        self._terms = sum(sizes) + 1 + (policy.tokens or UNKNOWN_TOKENS)
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         if self._estimator is None:
             return [LayerRecord(self.name)]
-        with_bias, tokens = self._bias is not None, self._policy.tokens
-        return [layer_record(self._estimator, self.name, *self._sizes, bias=with_bias, tokens=tokens)]
+        options: dict[str, Any] = {"bias": self._has_bias, "tokens": self._policy.tokens}
+        return [layer_record(self._estimator, self.name, *self._sizes, **options)]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`; of products that are formed, to be summed later in another order, only the tokens are added."""
@@ -123,8 +122,8 @@ class FactoredLayer:
         that cancel.
         """
         (a, *_), g = uses[0]
-        own = None if self._bias is None else self.module.bias  # whole, where the planned one is a shard
-        factors, bias = Factors(self.module.weight, own, self._inputs_first, a, g), own is not None
+        bias = self._has_bias
+        factors = Factors(self.module.weight, self.module.bias if bias else None, self._inputs_first, a, g)
         present = math.prod(g.shape[1:-1])
         tokens = self._policy.tokens or present  # public if given: not the batch's padding
         if self._estimator is not None:
@@ -164,7 +163,7 @@ class LinearLayer(FactoredLayer):
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
         inputs_first = is_conv1d(module)
         d, p = module.weight.shape if inputs_first else module.weight.shape[::-1]
-        super().__init__(name, module, policy, (d, p), bias=_trained_bias(module), inputs_first=inputs_first)
+        super().__init__(name, module, policy, (d, p), with_bias=True, inputs_first=inputs_first)
 
 
 class ProjectedLayer(FactoredLayer):
@@ -177,13 +176,15 @@ class ProjectedLayer(FactoredLayer):
     """
 
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces) -> None:
-        matrix, bias = subspaces.layer(module.weight), _trained_bias(module)
+        matrix, bias = subspaces.layer(module.weight), module.bias
         assert matrix is not None  # this kind is chosen for weights of the subspaces
         rows = matrix.m if subspaces.kind == "svd" else matrix.rank
         super().__init__(name, module, policy, (matrix.n, rows), gram=torch.float64)
         self._subspaces, self._matrix, apart = subspaces, matrix, f"{name}.bias"
         self._projects_inputs = (matrix.axis == 0) == (is_conv1d(module))
-        self._bias_layer = None if bias is None else FormedLayer(apart, module, {apart: bias}, policy, bias_alone)
+        self._bias_layer: FormedLayer | None = None
+        if bias is not None and bias.requires_grad:
+            self._bias_layer = FormedLayer(apart, module, {apart: bias}, policy, bias_alone)
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
@@ -208,11 +209,6 @@ class ProjectedLayer(FactoredLayer):
             return squared, weight
         of_bias, bias = self._bias_layer.measure(uses, step, samples)
         return squared + of_bias, weight + bias
-
-
-def _trained_bias(module: nn.Module) -> nn.Parameter | None:
-    bias = module.bias
-    return bias if bias is not None and bias.requires_grad else None
 
 
 # Embedding tables: the rows that were looked up are formed, in the memory of the output gradients.
@@ -349,7 +345,7 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
     """Return the estimator, with a new secret unless probes come from a ``generator``; None for exact norms."""
     if isinstance(norms, NormEstimator):
         return norms
-    if isinstance(norms, ExactNorms):
+    if isinstance(norms, ExactNorms) or norms in EXACT_NORMS:
         return None
     generator = ProbeGenerator() if generator is None else generator
     if isinstance(norms, Hutchinson):
@@ -374,20 +370,6 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
     make = NORMS.load(norms.kind)
     estimator: NormEstimator = make(probes=norms.probes, secret=norms.secret, generator=generator, **options)
     return estimator
-
-
-def forms_gradients(norms: NormsWanted) -> bool:
-    """Return whether per-sample gradients are formed even where Gram matrices are smaller."""
-    return norms == "exact" or (isinstance(norms, NormsRecipe) and norms.kind == "exact")
-
-
-def check_rank(norms: NormsWanted, record: NormRecord) -> None:
-    """Raise unless a rank that was given is one that holds."""
-    if isinstance(norms, Hutchinson) and norms.rank is not None:
-        least = getattr(record.norms, "rank", None)
-        if least is None or least > norms.rank:
-            what = "None" if least is None else f"at least {least}, that of all layers' shapes together"
-            raise ParameterError("norms.rank", norms.rank, what)
 
 
 def plan_layers(

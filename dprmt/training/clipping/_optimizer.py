@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from opacus.optimizers import DPOptimizerFastGradientClipping
-from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
+from opacus.optimizers import DPOptimizer
 
 from dprmt._validation import TrainingStateError
 from dprmt.training.optimizers import DPGrape
@@ -18,8 +17,6 @@ from dprmt.training.randomness import SecureRandom
 from dprmt.training.subspaces import Subspaces
 
 ONLY_STEP = "private.step(...) alone, which adds the noise, moves the optimizer and clears the sum"
-_NOISE_PIECE = 1 << 16
-_DRAWN_TOGETHER = 16  # torch draws this many together; shorter tails use another method
 
 
 class CleanSum(torch.Tensor):  # type: ignore[misc]  # torch is skipped by mypy
@@ -80,22 +77,20 @@ def add_normal(total: torch.Tensor, std: float, generator: torch.Generator | Non
 
     Memory as large as the sum, touched for the first time, takes half as long as the normal numbers in it.
     """
-    flat = total.view(-1)
-    drawn = torch.empty(min(len(flat), _NOISE_PIECE + _DRAWN_TOGETHER), dtype=total.dtype)
-    start = 0
+    flat, start = total.view(-1), 0
+    piece, together = 1 << 16, 16  # torch draws 16 together; a shorter tail would use another method
+    drawn = torch.empty(min(len(flat), piece + together), dtype=total.dtype)
     while start < len(flat):
-        end = start + _NOISE_PIECE
-        if len(flat) - end < _DRAWN_TOGETHER:
-            end = len(flat)
+        end = start + piece if len(flat) - start >= piece + together else len(flat)
         flat[start:end] += drawn[: end - start].normal_(0.0, std, generator=generator)
         start = end
     return total
 
 
-class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
-    """``DPOptimizerFastGradientClipping`` over the sums of :func:`sum_of`, divided by the expected batch size once.
+class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
+    """``DPOptimizer`` over the sums of :func:`sum_of`, divided by the expected batch size once.
 
-    Opacus' own ``DPOptimizer`` divides by the expected batch size times the number of micro-batches.
+    Opacus' own one divides by the expected batch size times the number of micro-batches.
 
     Parameters
     ----------
@@ -106,7 +101,7 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         The first one adds the noise, and the sums are added in their dtype before anything else happens: rounding
         before another process' noise arrives would act on private values, and a step hook must see what is used.
     **options
-        As for ``DPOptimizerFastGradientClipping``.
+        As for Opacus' ``DPOptimizer``.
 
     Attributes
     ----------
@@ -148,6 +143,20 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         if shared:
             self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
+    def step(self, closure: Any = None) -> None:
+        """Add noise, divide by the expected batch size, and let the inner optimizer move.
+
+        Raises
+        ------
+        TrainingStateError
+            Outside of the private step that owns this optimizer.
+        """
+        if not self.may_step:
+            raise TrainingStateError(f"optimizer.step() outside of the private step.\nFix: {ONLY_STEP}")
+        self.add_noise()
+        self.scale_grad()
+        self.original_optimizer.step()
+
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear the sum, unless a private step has not finished it.
 
@@ -158,15 +167,7 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         """
         if not self.may_step and any(getattr(value, "summed_grad", None) is not None for value in self.params):
             raise TrainingStateError(f"zero_grad() between accumulate() and step() drops samples.\nFix: {ONLY_STEP}")
-        super().zero_grad(set_to_none)
-
-    def accumulate(self) -> None:
-        """Set the sum to zero if there is no sample."""
-        if not self.may_step:
-            raise TrainingStateError(f"optimizer.step() outside of the private step.\nFix: {ONLY_STEP}")
-        for parameter in self.params:
-            if getattr(parameter, "summed_grad", None) is None:
-                sum_of(parameter, self.released_shape(parameter))
+        self.forget()
 
     def forget(self) -> None:
         """Free the sum, and its released value."""
@@ -176,13 +177,21 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
     def add_noise(self) -> None:
         """Add noise in the sum's dtype, so that rounding to the parameter's dtype follows the noise."""
         for place, parameter in enumerate(self.params):
-            _check_processed_flag(parameter.summed_grad)
-            total = parameter.summed_grad
-            noisy = self._noisy_sum(total) if self.correlation is None else self._correlated(total, place)
+            total = sum_of(parameter, self.released_shape(parameter))  # zeros, if there is no sample
+            if self.correlation is None:
+                noisy = self._noisy_sum(total)
+            else:
+                noisy = (self.correlation.following(place, self._drawn(total)) + total).to(total.dtype)
             self.release(parameter, noisy.as_subclass(torch.Tensor))
             if not self.keeps_sums:
-                parameter.summed_grad = parameter.summed_grad.new_empty(0)
-            _mark_as_processed(parameter.summed_grad)
+                parameter.summed_grad = total.new_empty(0)
+
+    def scale_grad(self) -> None:
+        """Divide by the expected batch size: the realised one is private."""
+        for parameter in self.params:
+            for released in (parameter.grad, getattr(parameter, "projected_grad", None)):
+                if released is not None:
+                    released.div_(self.expected_batch_size)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
         """Return the shape of what is released for a parameter."""
@@ -192,11 +201,6 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         """Put the noisy sum where the optimizer reads it."""
         parameter.grad = noisy.to(parameter.dtype)
 
-    def _correlated(self, total: torch.Tensor, place: int) -> torch.Tensor:
-        return (self.correlation.following(place, self._drawn(total)) + total).to(
-            total.dtype
-        )  # what it returned is kept
-
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
         if not self.is_shared:
             return self._noised(total)
@@ -205,11 +209,11 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         return shared
 
     def _noised(self, total: torch.Tensor) -> torch.Tensor:
-        if not self.keeps_sums and total.device.type == "cpu" and total.is_contiguous():
-            if isinstance(self.generator, SecureRandom):
-                return self.generator.add_normal(total, std=self._sum_std)
-            return add_normal(total, self._sum_std, self.generator)
-        return self._drawn(total).add_(total).to(total.dtype)  # rounded once, after the noise
+        if self.keeps_sums or total.device.type != "cpu" or not total.is_contiguous():
+            return self._drawn(total).add_(total).to(total.dtype)  # rounded once, after the noise
+        if isinstance(self.generator, SecureRandom):
+            return self.generator.add_normal(total, std=self._sum_std)
+        return add_normal(total, self._sum_std, self.generator)
 
     def _drawn(self, total: torch.Tensor) -> torch.Tensor:
         shape, generator = total.shape, self.generator
@@ -234,16 +238,11 @@ class ProjectedSumOptimizer(NoisySumOptimizer):
         self.subspaces: Subspaces = optimizer.subspaces
         self._projected = {layer.weight: layer for layer in optimizer.subspaces} if projected else {}
 
-    @property
-    def noise_std(self) -> float:
-        """Standard deviation of the noise in one entry of the averaged gradient: σC/L."""
-        return self._sum_std / float(self.expected_batch_size)
-
     def add_noise(self) -> None:
         """Take one step if the inner optimizer is valid; it receives σ, C and L, which may follow schedules."""
         self.original_optimizer.check()
         for group in self.param_groups:
-            group["noise_variance"] = self.noise_std**2
+            group["noise_variance"] = (self._sum_std / float(self.expected_batch_size)) ** 2
         super().add_noise()
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
@@ -263,10 +262,3 @@ class ProjectedSumOptimizer(NoisySumOptimizer):
         else:
             whole = noisy if layer is None else layer.orient(noisy).contiguous()
             parameter.grad = whole.to(parameter.dtype)
-
-    def scale_grad(self) -> None:
-        """Divide by the expected batch size: the realised one is private."""
-        for parameter in self.params:
-            for released in (parameter.grad, parameter.projected_grad):
-                if released is not None:
-                    released.div_(self.expected_batch_size)

@@ -27,8 +27,6 @@ from dprmt.training.clipping._modules import changed_buffer, is_sequence_first
 
 Take = Callable[[nn.Parameter, torch.Tensor], None]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
-_LOW_PRECISION = 0.05
 _MASKS = ("attn_mask", "src_mask", "tgt_mask", "memory_mask")
 _PADDING = "key_padding_mask"
 
@@ -295,7 +293,8 @@ def _differ(whole: Any, apart: Any) -> bool:
     if whole.ndim != apart.ndim or any(a not in (1, b) for a, b in zip(whole.shape, apart.shape, strict=True)):
         return True  # one row for all samples, such as learned positions, becomes one for each
     a, b = (value.detach().double().nan_to_num() for value in (whole, apart))
-    return bool((a - b).norm() > _TOLERANCE.get(whole.dtype, _LOW_PRECISION) * b.norm())
+    tolerance = {torch.float64: 1e-6, torch.float32: 5e-3}.get(whole.dtype, 0.05)
+    return bool((a - b).norm() > tolerance * b.norm())
 
 
 def follows_convention(module: nn.Module) -> bool:

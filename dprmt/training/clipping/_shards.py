@@ -28,7 +28,7 @@ class ShardedNoisySumOptimizer(NoisySumOptimizer):
     Parameters
     ----------
     *arguments, **options
-        As for ``DPOptimizerFastGradientClipping``.
+        As for ``NoisySumOptimizer``.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class ShardedStep(ClippedStep):
         self._planned = {module: dict(module.named_parameters(recurse=False)) for module in modules}
         self._whole: dict[DTensor, nn.Parameter] = {}  # of shards, while their layers computed
         self._handles = [module.register_forward_hook(self._note) for module in modules]
-        self._stands_in, self._calls = False, 0
+        self._calls = 0
 
     @contextmanager
     def standing_in(self) -> Iterator[None]:
@@ -135,7 +135,13 @@ class ShardedStep(ClippedStep):
             self._stands_in = False
 
     def _add(
-        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+        self,
+        losses: Losses,
+        samples: Identities,
+        number: int,
+        batch: Any,
+        units: Identities | None,
+        again: bool = False,
     ) -> torch.Tensor:
         if units is not None:
             raise ParameterError("units", type(units).__name__, "None where parameters are sharded")
@@ -193,25 +199,14 @@ class ShardedStep(ClippedStep):
     def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
         return losses(batch)
 
-    def _measured(self) -> tuple[torch.Tensor | None, list[Any]]:
-        if self._capture.waiting:
-            layer = next(iter(self._capture.waiting)).name
-            raise TrainingStateError(f"the losses do not depend on all uses of {layer}, whose parameters are sharded")
-        squared, contributions = self._capture.measured()
-        if squared is None:
-            return squared, contributions
+    def _clip_factors(self, squared: torch.Tensor, rounding: float) -> torch.Tensor:
+        """Compute them, once all processes have come to the same place."""
         seen: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(seen, (len(contributions), len(self._whole), self._log.current))
+        mine = (len(self._capture.contributions), len(self._whole), self._log.current)
+        torch.distributed.all_gather_object(seen, mine)
         if len(set(seen)) > 1:
             raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")
-        return squared, contributions
-
-    def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
-        return torch.zeros_like(finite) if self._stands_in else super()._kept(finite)
-
-    def _count(self, squared: torch.Tensor) -> None:
-        if not self._stands_in:
-            super()._count(squared)
+        return super()._clip_factors(squared, rounding)
 
     def _in_all(self, value: bool) -> bool:
         said = torch.tensor(float(value))

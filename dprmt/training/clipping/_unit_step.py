@@ -150,14 +150,10 @@ class UnitStep(LogicalStep):
             In all processes of a group, if they are not at one step, or a unit or row was in two of them.
         """
         try:
-            self._finish_unit()
+            self.finish_unit()
             super().step()
         finally:
             self._forget_unit()
-
-    def complete(self) -> None:
-        """Add the unit that is held."""
-        self._finish_unit()
 
     def discard(self) -> None:
         """Forget the rows of the unit that is held; what was added of others stays."""
@@ -203,7 +199,7 @@ class UnitStep(LogicalStep):
 
     def _begin(self, unit: SampleId, samples: list[SampleId], number: int) -> None:
         if unit != self._unit:
-            self._finish_unit()
+            self.finish_unit()
             self._log.enter(number, [unit], samples)
             self._unit = unit
         else:
@@ -227,7 +223,8 @@ class UnitStep(LogicalStep):
             parameter.grad = None
         return losses.detach()
 
-    def _finish_unit(self) -> None:
+    def finish_unit(self) -> None:
+        """Add the unit that is held."""
         if self._unit is None:
             return
         gradients = {parameter: self._as_summed(parameter, value) for parameter, value in self._held.items()}

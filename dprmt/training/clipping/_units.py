@@ -25,9 +25,6 @@ from dprmt.training.norms import SampleId
 from dprmt.training.norms._probes import checked_ids
 
 Regime = Literal["rows", "together", "alone"]
-REGIMES = ("auto", "together", "alone")
-TOKENS_ALONE = 256
-"""Tokens per unit from which one unit at a time is cheaper."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Units:
         )
         object.__setattr__(self, "rows_per_unit", rows)
         object.__setattr__(self, "micro_batch_size", size)
-        if check_choice("regime", self.regime, REGIMES) != "together":
+        if check_choice("regime", self.regime, ("auto", "together", "alone")) != "together":
             return
         if rows is None:
             raise ParameterError("rows_per_unit", None, "given with regime='together'", "pass rows_per_unit")
@@ -94,8 +91,7 @@ def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
     reasons = {
         "how many rows they have is not known": rows is None,
         f"two of {rows} rows exceed a micro-batch of {size}": rows is not None and size is not None and 2 * rows > size,
-        f"{TOKENS_ALONE} tokens of a unit or more are more expensive side by side": (rows or 0) * (tokens or 0)
-        >= TOKENS_ALONE,
+        "256 tokens of a unit or more are more expensive side by side": (rows or 0) * (tokens or 0) >= 256,
     }
     for reason, applies in reasons.items():
         if applies:
