@@ -16,7 +16,8 @@ pytest.importorskip("opacus")
 import torch
 
 from dprmt import ParameterError
-from dprmt.training.clipping import NoisySumOptimizer, sum_of
+from dprmt.training.clipping import NoisySumOptimizer
+from dprmt.training.clipping._optimizer import sum_of
 from dprmt.training.harness import ItemTask, Observer, train_task
 from dprmt.training.randomness import SecureRandom, _secure
 from dprmt.training.recipes import Settings

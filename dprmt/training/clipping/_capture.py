@@ -28,14 +28,13 @@ from dprmt.training.clipping._formed_layers import (
     Layer,
     NormPolicy,
     Samples,
-    Use,
     WholeModule,
     joined,
 )
 from dprmt.training.clipping._matrix_layers import add_inner_products
 from dprmt.training.clipping._modules import is_frozen_batch_norm, is_torch_layer, tied_tables
 from dprmt.training.clipping._sample_wise import SampleWiseForward, buffer_versions, output_axis
-from dprmt.training.clipping._units import UnitRows
+from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF
 

@@ -32,8 +32,9 @@ import random
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -45,8 +46,9 @@ from torch.utils._pytree import tree_map_only
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows, padding_number, two_rows
 from dprmt.training.clipping._capture import Capture, check_losses
-from dprmt.training.clipping._formed_layers import Layer, Use, row_gradient
+from dprmt.training.clipping._formed_layers import Layer, row_gradient
 from dprmt.training.clipping._modules import changed_buffer
+from dprmt.training.clipping._units import Use
 from dprmt.training.norms._clipping import sum_of_squares
 from dprmt.training.randomness import draws_from
 
@@ -197,7 +199,10 @@ class Isolation:
             given: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, as_first: bool = False
         ) -> Any:
             try:
-                with outputs.scaled(factors, cut=cut, graph=as_first or not cut), warnings.catch_warnings():
+                with (
+                    outputs.changed(len(factors), factors, cut=cut, graph=as_first or not cut),
+                    warnings.catch_warnings(),
+                ):
                     # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
                     warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
                     start = outputs if cut else None
@@ -210,7 +215,7 @@ class Isolation:
         # In one thread, else a checkpoint's second run is not calm.
         with random_numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
             given, size = rows.picked(few.order), len(few.order)
-            with outputs.noted(size):
+            with outputs.changed(size):
                 noting = Draws(random_numbers, calm=False)
                 together = self._run(losses, given, size, few.own, random_numbers, outputs, draws=noting, apart=True)
             if changed := self._restored(buffers):
@@ -428,43 +433,15 @@ class Outputs:
             found = dict(zip(places, grown, strict=True))
         return {place: value[own] for place, value in found.items()}
 
-    def noted(self, size: int) -> AbstractContextManager[None]:
-        """Leave outputs of so many rows as they are inside, and note their gradients."""
-
-        def note(value: torch.Tensor, place: int) -> torch.Tensor:
-            def add(gradient: torch.Tensor) -> None:
-                self._gradients[place] = self._gradients.get(place, 0.0) + gradient
-
-            inside = bool(((value >= 0) & (value <= 1)).all())
-            self._scales.append(value.is_floating_point() and _has_rows(value, size) and not inside)
-            if value.requires_grad and _has_rows(value, size):
-                value = value.clone()  # of the losses alone, not of what else the model computes from it
-                value.register_hook(add)
-            return value
-
-        return self._changed(note, graph=True)
-
-    def scaled(self, factors: Sequence[float], *, cut: bool, graph: bool) -> AbstractContextManager[None]:
-        """Multiply rows inside; ``cut``: the graph begins there. ``graph``: whether the model itself has one.
-
-        Without, torch may choose another kernel, which draws otherwise.
-        """
-
-        def scale(value: torch.Tensor, place: int) -> torch.Tensor:
-            has_rows = _has_rows(value, len(factors))
-            if cut and value.is_floating_point() and torch.is_grad_enabled():
-                value = value.detach().requires_grad_()
-                if has_rows:
-                    self._leaves[place] = value
-                value = value.clone()  # which may be changed in place
-            if not has_rows or place >= len(self._scales) or not self._scales[place]:
-                return value
-            return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
-
-        return self._changed(scale, graph=graph)
-
     @contextmanager
-    def _changed(self, change: Callable[[torch.Tensor, int], torch.Tensor], *, graph: bool) -> Iterator[None]:
+    def changed(
+        self, size: int, factors: Sequence[float] | None = None, *, cut: bool = False, graph: bool = True
+    ) -> Iterator[None]:
+        """Note gradients of outputs of so many rows inside, or multiply rows by factors.
+
+        ``cut``: the graph begins there. ``graph``: whether the model itself has one: without, torch may choose another
+        kernel, which draws otherwise.
+        """
         places, modes = itertools.count(), list[bool]()
         self._leaves, self._gradients = {}, {}
 
@@ -475,6 +452,24 @@ class Outputs:
         def end(_: nn.Module, args: Any, output: Any) -> Any:
             torch.set_grad_enabled(modes.pop())
             return tree_map_only(torch.Tensor, lambda value: change(value, next(places)), output)
+
+        def change(value: torch.Tensor, place: int) -> torch.Tensor:
+            has_rows = value.ndim > 0 and len(value) == size
+            if factors is None:
+                inside = bool(((value >= 0) & (value <= 1)).all())
+                self._scales.append(value.is_floating_point() and has_rows and not inside)
+                if value.requires_grad and has_rows:
+                    value = value.clone()  # of the losses alone, not of what else the model computes from it
+                    value.register_hook(partial(self._add, place))
+                return value
+            if cut and value.is_floating_point() and torch.is_grad_enabled():
+                value = value.detach().requires_grad_()
+                if has_rows:
+                    self._leaves[place] = value
+                value = value.clone()  # which may be changed in place
+            if not has_rows or place >= len(self._scales) or not self._scales[place]:
+                return value
+            return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
 
         # First, so that hooks of layers see no graph where there is none.
         handles = [
@@ -488,9 +483,8 @@ class Outputs:
             for handle in handles:
                 handle.remove()
 
-
-def _has_rows(value: torch.Tensor, size: int) -> bool:
-    return value.ndim > 0 and len(value) == size
+    def _add(self, place: int, gradient: torch.Tensor) -> None:
+        self._gradients[place] = self._gradients.get(place, 0.0) + gradient
 
 
 class RandomNumbers:

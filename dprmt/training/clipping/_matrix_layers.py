@@ -21,26 +21,30 @@ from dprmt.training.clipping._formed_layers import (
     Measured,
     NormPolicy,
     PerSampleGradients,
-    Rows,
     Samples,
-    Use,
     WholeModule,
     bias_alone,
     formed_layer,
 )
 from dprmt.training.clipping._modules import embedding_scale, is_matrix, is_whole, tied_tables
 from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
+from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,
     LayerRecord,
     NormEstimator,
     ProbeGenerator,
-    cancellation_allowance,
     exact_squared_norms,
     ghost_squared_norms,
 )
-from dprmt.training.norms._clipping import full_precision, is_conv1d, sum_of_squares, token_factors
+from dprmt.training.norms._clipping import (
+    cancellation_allowance,
+    full_precision,
+    is_conv1d,
+    sum_of_squares,
+    token_factors,
+)
 from dprmt.training.norms._estimators import layer_record
 from dprmt.training.norms._exact import embedding_rows, gram_entries
 from dprmt.training.recipes import NORMS, NormsRecipe
@@ -117,7 +121,7 @@ class FactoredLayer:
             return self._estimator.terms(tokens, *self._sizes)
         return tokens + 1 if self._policy.form else tokens + sum(self._sizes) + 1
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """Measure estimated norms, norms of formed gradients, or norms by Gram matrices with an allowance for tokens
         that cancel.
         """
@@ -133,7 +137,7 @@ class FactoredLayer:
             own, other = token_factors(activations=a, gradients=g)
             dtype = torch.promote_types(own.dtype, self._gram)
             squared = ghost_squared_norms(own.to(dtype), other.to(dtype), bias=bias)
-        elif self.keeps_formed(present):
+        elif self._keeps_formed(present):
             formed = factors.formed()
             return formed.squared_norms(), [formed]
         else:
@@ -147,12 +151,12 @@ class FactoredLayer:
 
         A gradient that is kept as it was formed costs nothing, as it takes the place of the sum's own product.
         """
-        if self._policy.form or self.keeps_formed(tokens):
+        if self._policy.form or self._keeps_formed(tokens):
             return False
         price = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
         return price * gram_entries(tokens) * sum(self._sizes) < tokens * math.prod(self._sizes)
 
-    def keeps_formed(self, tokens: int) -> bool:
+    def _keeps_formed(self, tokens: int) -> bool:
         """Return whether gradients are no larger than their factors: then they are formed, and kept in their place."""
         return math.prod(self._sizes) <= tokens * sum(self._sizes)
 
@@ -194,7 +198,7 @@ class ProjectedLayer(FactoredLayer):
         """See `Layer`."""
         return max(super().terms(tokens), 1 if self._bias_layer is None else self._bias_layer.terms(tokens))
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """See `Layer`."""
         self._subspaces.check_shapes(self.module.weight)
         inputs, gradients = uses[0]
@@ -254,7 +258,7 @@ class EmbeddingLayer:
         """See `Layer`."""
         return 1 if self._estimator is None else self._estimator.terms(tokens, 1, self.module.embedding_dim)
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """See `Layer`."""
         (tokens, *_), gradients = uses[0]
         if self._scale != 1.0:
@@ -394,7 +398,12 @@ def plan_layers(
 
 def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
     if is_whole(name, module, policy.whole):
-        return _whole(name, module, policy, subspaces)
+        for inside, parameter in module.named_parameters():
+            if subspaces is not None and parameter in subspaces:
+                kind = type(module).__name__
+                allowed = f"left out inside {kind}, which hooks cannot follow, or train without DP-GRAPE"
+                raise ParameterError("rank", f"{name}.{inside}", allowed)
+        return WholeModule(name, module, policy)
     if embedding_scale(module) is not None:
         return EmbeddingLayer(name, module, policy)
     if not is_matrix(module):
@@ -404,11 +413,3 @@ def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspace
     if subspaces is not None and module.weight in subspaces:
         return ProjectedLayer(name, module, policy, subspaces)
     return LinearLayer(name, module, policy)
-
-
-def _whole(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> WholeModule:
-    for inside, parameter in module.named_parameters():
-        if subspaces is not None and parameter in subspaces:
-            allowed = f"left out inside {type(module).__name__}, which hooks cannot follow, or train without DP-GRAPE"
-            raise ParameterError("rank", f"{name}.{inside}", allowed)
-    return WholeModule(name, module, policy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from opacus.grad_sample.gsm_base import AbstractGradSampleModule
@@ -145,6 +146,17 @@ def _ancestors(name: str) -> Iterator[str]:
     while name:
         name = name.rpartition(".")[0]
         yield name
+
+
+class Body(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
+    """The module under its own forward pass, for ``functional_call`` without its hooks."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self._run = module, module.forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
 
 
 # Models and optimizers that would break the guarantee, refused before the first step.

@@ -33,7 +33,8 @@ from dprmt.training.clipping._shards import ShardedNoisySumOptimizer, ShardedSte
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.clipping._units import Regime, Units, check_units, choose_regime
-from dprmt.training.norms import DEFAULT_ROUNDING, LayerRecord, NormRecord, ProbeGenerator
+from dprmt.training.norms import LayerRecord, NormRecord, ProbeGenerator
+from dprmt.training.norms._clipping import DEFAULT_ROUNDING
 from dprmt.training.norms._estimators import HutchinsonEstimator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator

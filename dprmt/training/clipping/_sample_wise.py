@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dprmt._validation import TrainingStateError
-from dprmt.training.clipping._modules import changed_buffer, is_sequence_first
+from dprmt.training.clipping._modules import Body, changed_buffer, is_sequence_first
 
 Take = Callable[[nn.Parameter, torch.Tensor], None]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
@@ -54,7 +54,7 @@ class SampleWiseForward:
         self.name, self.module, self._anchor = name, module, anchor
         self._parameters = {value: inside for inside, value in module.named_parameters() if value.requires_grad}
         self._batch_size, self._take = batch_size, take
-        self._signature, self._body = inspect.signature(module.forward), _Body(module, module.forward)
+        self._signature, self._body = inspect.signature(module.forward), Body(module)
         self._loops = isinstance(module, nn.RNNBase)
         self._shared: set[str] = set()
         self._compared: set[tuple[str, ...]] = set()
@@ -223,17 +223,6 @@ class _Copies(torch.autograd.Function):  # type: ignore[misc]  # torch is skippe
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[None, ...]:
         ctx.take(gradients.detach())
         return None, None, None, None
-
-
-class _Body(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
-    """The module under its own forward pass, for ``functional_call`` without its hooks."""
-
-    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        super().__init__()
-        self.module, self._run = module, forward
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(*args, **kwargs)
 
 
 class _Call:

@@ -18,8 +18,8 @@ from dprmt.training.clipping._isolation import Isolation
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._units import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, clip_factors
-from dprmt.training.norms._probes import checked_ids
+from dprmt.training.norms import NormRecord, clip_factors
+from dprmt.training.norms._probes import SampleId, checked_ids
 from dprmt.training.randomness import draws_from, secret_generator
 
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
@@ -361,13 +361,10 @@ class ClippedStep(LogicalStep):
         self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
         self._isolation = Isolation(capture, replay, float(optimizer.max_grad_norm))
         self._capture, self._was_checked = capture, False
+        self.record: NormRecord = capture.record
+        """Record of how the norm of every trainable parameter is obtained, for the accountant."""
         self.clips_layers = False
         """Whether each of the L layers' gradients is clipped to C/√L, instead of the whole gradient to C."""
-
-    @property
-    def record(self) -> NormRecord:
-        """Record of how the norm of every trainable parameter is obtained, for the accountant."""
-        return self._capture.record
 
     @property
     def rounding(self) -> float:

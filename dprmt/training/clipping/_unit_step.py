@@ -19,8 +19,9 @@ from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
 from dprmt.training.clipping._sample_wise import buffer_versions
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses
 from dprmt.training.clipping._units import unit_rows
-from dprmt.training.norms import NormRecord, SampleId, rounding_margin
+from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import full_precision, sum_of_squares
+from dprmt.training.norms._probes import SampleId
 from dprmt.training.randomness import draws_from
 from dprmt.training.subspaces import Subspaces
 

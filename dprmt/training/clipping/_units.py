@@ -15,16 +15,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.clipping._formed_layers import Use
-from dprmt.training.norms import SampleId
-from dprmt.training.norms._probes import checked_ids
+from dprmt.training.norms._probes import SampleId, checked_ids
 
 Regime = Literal["rows", "together", "alone"]
+Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
+"""A layer's inputs in one of its uses, and the gradients of its output."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,10 @@ class Units:
     regime: str = "auto"
 
     def __post_init__(self) -> None:
-        rows, size = (
-            None if value is None else check_count(name, value)
-            for name, value in (("rows_per_unit", self.rows_per_unit), ("micro_batch_size", self.micro_batch_size))
-        )
-        object.__setattr__(self, "rows_per_unit", rows)
-        object.__setattr__(self, "micro_batch_size", size)
+        for name in ("rows_per_unit", "micro_batch_size"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_count(name, value))
+        rows, size = self.rows_per_unit, self.micro_batch_size
         if check_choice("regime", self.regime, ("auto", "together", "alone")) != "together":
             return
         if rows is None:

@@ -69,26 +69,22 @@ def exact_squared_norms(
     samples = 1 if rows < d else max(1, wanted // (row * d))
     # One block for all, as the C library cuts up what is given back, so that the next one may need memory anew.
     block = torch.empty(min(samples, size), rows, p, dtype=dtype, device=gradients.device)
-    parts = [
-        _norms_by_rows(activations[first : first + samples], gradients[first : first + samples], block)
-        for first in range(0, size, samples)
-    ]
+    parts = []
+    for first in range(0, size, samples):
+        layer = layer_gradient(activations[first : first + samples], gradients[first : first + samples])
+        with full_precision(layer.left.device):
+            squares = [
+                sum_of_squares(torch.bmm(part.transpose(1, 2), layer.right, out=block[: len(part), : part.shape[2]]))
+                for part in layer.left.split(rows, 2)
+            ]
+        parts.append(torch.stack(squares).sum(0))
+        del layer  # before the next one takes its own
     norms = torch.cat(parts) if parts else sum_of_squares(gradients)
     del block  # before the bias takes its own
     if not bias:
         return norms
     (per_token,) = token_factors(gradients=gradients)
     return norms + sum_of_squares(per_token.sum(1))
-
-
-def _norms_by_rows(activations: torch.Tensor, gradients: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    layer = layer_gradient(activations, gradients)
-    with full_precision(layer.left.device):
-        squares = [
-            sum_of_squares(torch.bmm(part.transpose(1, 2), layer.right, out=block[: len(part), : part.shape[2]]))
-            for part in layer.left.split(block.shape[1], 2)
-        ]
-    return torch.stack(squares).sum(0)
 
 
 def embedding_rows(

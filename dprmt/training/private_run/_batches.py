@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import CyclicPoisson, Poisson, RandomAllocation, Sampling
-from dprmt.training.norms import SampleId
-from dprmt.training.norms._probes import checked_ids
+from dprmt.training.norms._probes import SampleId, checked_ids
 from dprmt.training.private_run._randomness import Randomness, rank
 from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 

@@ -176,12 +176,8 @@ class SpentEpsilon:
         return self._of_curve[steps]
 
 
-@lru_cache(maxsize=64)
-def spent_epsilon(
-    mechanism: Mechanism, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
-) -> SpentEpsilon:
-    """Share the bounds of all runs with the same mechanism, such as the runs of a sweep."""
-    return SpentEpsilon(mechanism, delta, planned, releases)
+spent_epsilon = lru_cache(maxsize=64)(SpentEpsilon)
+"""The bounds that all runs with the same mechanism share, such as the runs of a sweep."""
 
 
 def mechanism_digest(mechanism: Mechanism, delta: float) -> str:
