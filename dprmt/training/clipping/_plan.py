@@ -28,8 +28,8 @@ from dprmt.training.clipping._modules import (
     is_sharded,
     trainable_modules,
 )
-from dprmt.training.clipping._optimizer import NoisySumOptimizer, ProjectedSumOptimizer
-from dprmt.training.clipping._shards import ShardedNoisySumOptimizer, ShardedStep
+from dprmt.training.clipping._optimizer import NoisySumOptimizer
+from dprmt.training.clipping._shards import ShardedStep
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.clipping._units import Regime, Units, check_units, choose_regime
@@ -265,30 +265,31 @@ class ClippingPlan:
             raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
         if self.distributed:
             _same_start(self.model, optimizer)
-        generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
-        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator)
+        if noise_generator is None:
+            devices = {value.device for value in self.trained.values()}
+            if len(devices) > 1:
+                raise ParameterError("model", sorted(map(str, devices)), "on one device")
+            noise_generator = secret_generator(devices.pop())
+        noisy = NoisySumOptimizer(
+            optimizer,
+            shared=self.distributed,
+            projected=self.subspaces is not None,
+            noise_multiplier=noise,
+            max_grad_norm=self.clipping_norm,
+            expected_batch_size=self.expected_batch_size,
+            generator=noise_generator,
+        )
+        noisy.keeps_sums = False
+        most = self.rows_per_unit
         if self.regime == "alone":
-            most, projected = self.rows_per_unit, self.subspaces
-            return UnitStep(self.model, noisy, self.record, most_rows=most, projected=projected, replay=self.replay)
+            options: dict[str, Any] = {"projected": self.subspaces, "replay": self.replay}
+            return UnitStep(self.model, noisy, self.record, most_rows=most, **options)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
         capture = Capture(self.model, self.layers, self.policy, floor=floor)
-        if isinstance(noisy, ShardedNoisySumOptimizer):
+        if self.policy.sharded:
             return ShardedStep(noisy, capture)
-        most = self.rows_per_unit if self.regime == "together" else None
-        return ClippedStep(noisy, capture, replay=self.replay, most_rows=most)
-
-    def _noisy(self, optimizer: torch.optim.Optimizer, **options: Any) -> NoisySumOptimizer:
-        options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}
-        if is_sharded(self.model):
-            noisy: NoisySumOptimizer = ShardedNoisySumOptimizer(optimizer, **options)
-        elif isinstance(optimizer, DPGrape):
-            projected = self.subspaces is not None
-            noisy = ProjectedSumOptimizer(optimizer, projected=projected, shared=self.distributed, **options)
-        else:
-            noisy = NoisySumOptimizer(optimizer, shared=self.distributed, **options)
-        noisy.keeps_sums = False
-        return noisy
+        return ClippedStep(noisy, capture, replay=self.replay, most_rows=most if self.regime == "together" else None)
 
 
 def plan_private(
@@ -443,13 +444,6 @@ def _same_start(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Non
         state = [optimizer.subspaces.state_dict()]
         torch.distributed.broadcast_object_list(state, src=0)
         optimizer.subspaces.load_state_dict(state[0])
-
-
-def _noise_generator(optimizer: torch.optim.Optimizer) -> torch.Generator:
-    devices = {value.device for group in optimizer.param_groups for value in group["params"] if value.requires_grad}
-    if len(devices) > 1:
-        raise ParameterError("model", sorted(map(str, devices)), "on one device")
-    return secret_generator(devices.pop())
 
 
 # Measured cost of private steps by each norm method: time, memory and ε, on synthetic rows.

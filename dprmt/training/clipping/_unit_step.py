@@ -138,7 +138,7 @@ class UnitStep(LogicalStep):
                 with self._draws():
                     found |= zip(own, self._backward(losses, apart.picked(own), len(own)), strict=True)
             except BaseException:
-                self._drop()
+                self.discard()
                 raise
         return torch.stack([found[row] for row in range(len(names))])
 
@@ -158,8 +158,11 @@ class UnitStep(LogicalStep):
 
     def discard(self) -> None:
         """Forget the rows of the unit that is held; what was added of others stays."""
+        for parameter in self._trained:
+            parameter.grad = None
         if self._unit is not None:
-            self._drop()
+            self._log.undo()  # nothing of the unit is in the sum: its rows may come again
+        self._forget_unit()
 
     def close(self) -> torch.nn.Module:
         """Forget everything that was added.
@@ -250,14 +253,6 @@ class UnitStep(LogicalStep):
         dtype = torch.promote_types(whole.dtype, torch.float32)
         with full_precision(whole.device):
             return projector.to(dtype).mT @ whole.to(dtype)
-
-    def _drop(self) -> None:
-        # Nothing of the unit is in the sum: its rows may come again.
-        for parameter in self._trained:
-            parameter.grad = None
-        if self._unit is not None:
-            self._log.undo()
-        self._forget_unit()
 
     def _forget_unit(self) -> None:
         self._held, self._unit, self._rows = {}, None, 0
