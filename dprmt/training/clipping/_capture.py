@@ -70,7 +70,9 @@ class Capture:
         double = all(p.dtype == torch.float64 for p in model.parameters() if p.requires_grad)
         self._tied = tied_tables(layer.module for layer in self.layers)
         self.sizes = {layer: sum(value.numel() for value in layer.module.parameters()) for layer in self.layers}
-        self._terms = self._longest_chain()
+        self._terms = max(layer.terms(policy.tokens or 1) for layer in self.layers)  # the longest chain of additions
+        if policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self.layers):
+            self._terms = UNKNOWN_TOKENS
         self._most_tokens = dict.fromkeys(self.layers, 0)
         self._margins = {
             products: max(
@@ -367,7 +369,12 @@ class Capture:
         if units is not None and layer.per_token:
             tokens *= units.most
         if tokens > self._most_tokens[layer]:
-            self._check_tokens(layer, tokens)
+            most = self._policy.tokens
+            if most is not None and tokens > most:
+                raise ParameterError("tokens", most, f"the largest number of tokens, at least {tokens}")
+            if layer.terms(tokens) > self._terms:
+                allowed = f"given, as {layer.name} adds more than {UNKNOWN_TOKENS} numbers"
+                raise ParameterError("tokens", most, allowed)
             self._most_tokens[layer] = tokens
         if layer.per_token and len(uses) > 1:
             uses = [joined(uses)]
@@ -377,18 +384,6 @@ class Capture:
         self.squared_of[layer] = squared
         self.squared = squared if self.squared is None else self.squared + squared.to(self.squared.device)
         self.contributions += [(layer, contribution) for contribution in contributions]
-
-    def _longest_chain(self) -> int:
-        if self._policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self.layers):
-            return UNKNOWN_TOKENS
-        return max(layer.terms(self._policy.tokens or 1) for layer in self.layers)
-
-    def _check_tokens(self, layer: Layer, tokens: int) -> None:
-        if self._policy.tokens is not None and tokens > self._policy.tokens:
-            raise ParameterError("tokens", self._policy.tokens, f"the largest number of tokens, at least {tokens}")
-        if layer.terms(tokens) > self._terms:
-            allowed = f"given, as {layer.name} adds more than {UNKNOWN_TOKENS} numbers"
-            raise ParameterError("tokens", self._policy.tokens, allowed)
 
 
 class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy

@@ -193,56 +193,41 @@ class Isolation:
         if self.count:
             self._chance.shuffle(others)
         few, many = (_Neighbours.of(chosen, others, most) for most in (_FEW, _MOST))
-        outputs, random_numbers = Outputs(self._model), RandomNumbers(self._devices, self.generators)
-
-        def run(
-            given: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, as_first: bool = False
-        ) -> Any:
-            try:
-                with (
-                    outputs.changed(len(factors), factors, cut=cut, graph=as_first or not cut),
-                    warnings.catch_warnings(),
-                ):
-                    # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
-                    warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
-                    start = outputs if cut else None
-                    return self._run(losses, given, len(factors), where.own, random_numbers, start, cut=cut)
-            except _FAILURES as error:
-                if isinstance(error, (ParameterError, TrainingStateError)):
-                    raise
-                return None  # code that takes no such rows shows nothing
-
+        numbers = RandomNumbers(self._devices, self.generators)
+        passes = _Passes(self._capture, losses, numbers)
         # In one thread, else a checkpoint's second run is not calm.
-        with random_numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
-            given, size = rows.picked(few.order), len(few.order)
-            with outputs.changed(size):
-                noting = Draws(random_numbers, calm=False)
-                together = self._run(losses, given, size, few.own, random_numbers, outputs, draws=noting, apart=True)
+        with numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
+            given = rows.picked(few.order)
+            with passes.changed(len(few.order)):
+                together = passes.run(
+                    given, len(few.order), few.own, draws=Draws(numbers, calm=False), scores=True, apart=True
+                )
             if changed := self._restored(buffers):
                 raise TrainingStateError(changed_buffer(changed[0]))
-            limits, has_draws = self._tolerance(together), together.states != random_numbers.first
+            used = {value.dtype for uses in together.uses.values() for inputs, g in uses for value in (*inputs, g)}
+            limits = tolerance_of(used | self._dtypes | {together.losses.dtype}, together.losses.device)
+            has_draws = together.states != numbers.first
             opposite = rows.opposite(few.order, few.own)
-            self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
+            self._compare_beside(together, passes.beside(opposite, few, few.factors(_LARGE), cut=False), limits)
             finite = all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
             is_calm = not has_draws and len(chosen) == len(few.own)
             calm, together = together if is_calm else None, replace(together, uses={})  # which may be large
-            beside = run(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
-            copies = run(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
+            beside = passes.beside(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
+            copies = passes.beside(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
             self._compare_beside(beside, copies, limits)
+            draws = Draws(numbers, calm=True) if has_draws else None
             if calm is None:
-                places, draws = [*range(len(chosen))], Draws(random_numbers, calm=True) if has_draws else None
-                calm = self._run(losses, rows.picked(chosen), len(chosen), places, random_numbers, draws=draws)
+                calm = passes.run(rows.picked(chosen), len(chosen), [*range(len(chosen))], draws=draws)
             for place, row in enumerate(chosen):
                 apart = (limits.loss, limits.gradient, 1e-3)
-                self._compare(self._alone(losses, rows, row, random_numbers, calm=has_draws), 0, calm, place, apart)
+                self._compare(self._alone(passes, rows, row, draws), 0, calm, place, apart)
             del calm
-            again = run(given, few, few.factors(math.nan), as_first=True) or run(
-                given, few, few.factors(1.0), as_first=True
-            )
+            again = passes.beside(given, few, few.factors(math.nan), as_first=True)
+            again = again or passes.beside(given, few, few.factors(1.0), as_first=True)
             if again is None or again.states != together.states:
                 raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
             self._compare_beside(together, again, limits)
-        self.generators = dict.fromkeys(random_numbers.own)
+        self.generators = dict.fromkeys(numbers.own)
         return finite
 
     def _chosen(self, rows: BatchRows) -> list[int]:
@@ -254,46 +239,9 @@ class Isolation:
         first = most_padded if rows.tells_padding else self._chance.randrange(size)
         return [first, (first + 1 + self._chance.randrange(size - 1)) % size]
 
-    def _run(
-        self,
-        losses: Losses,
-        batch: Any,
-        size: int,
-        own: list[int],
-        random_numbers: RandomNumbers,
-        outputs: Outputs | None = None,
-        *,
-        cut: bool = False,
-        draws: Draws | None = None,
-        apart: bool = False,
-    ) -> _Pass:
-        """Return results of rows at the places ``own``.
-
-        ``outputs``: of the model, whose gradients are wanted. ``cut``: the graph begins there. ``draws``: what becomes
-        of draws. ``apart``: see `Capture.uses_of`.
-        """
-        uses: dict[Layer, list[Use]] = {}
-        random_numbers.rewind()
-        self._capture.finish()
+    def _alone(self, passes: _Passes, rows: BatchRows, row: int, draws: Draws | None, *, cut: bool = True) -> _Pass:
         try:
-            with nullcontext() if draws is None else draws:
-                found = losses(batch)
-            # A checkpoint draws again in the backward pass, from generators that are known by then.
-            with draws if draws is not None and draws.calm else nullcontext():
-                check_losses(found, size, needs_graph=False)
-                if not cut:
-                    uses = self._capture.uses_of(found, own, apart=apart)
-            scores = {} if outputs is None else outputs.gradients(found, own)
-            return _Pass(found.detach()[own], uses, scores, random_numbers.states())
-        finally:
-            self._capture.finish()
-
-    def _alone(
-        self, losses: Losses, rows: BatchRows, row: int, random_numbers: RandomNumbers, *, calm: bool, cut: bool = True
-    ) -> _Pass:
-        try:
-            draws = Draws(random_numbers, calm=True) if calm else None
-            return self._run(losses, rows.alone(row, cut=cut), 1, [0], random_numbers, draws=draws)
+            return passes.run(rows.alone(row, cut=cut), 1, [0], draws=draws)
         except (ParameterError, TrainingStateError):
             raise
         except _FAILURES as error:
@@ -301,7 +249,7 @@ class Isolation:
             if widths and self._only_widths in (None, widths):
                 # A model of one fixed length: its padding is not other samples'. In a batch of another width it is.
                 self._only_widths = widths
-                return self._alone(losses, rows, row, random_numbers, calm=calm, cut=False)
+                return self._alone(passes, rows, row, draws, cut=False)
             if widths:
                 todo = "it must take texts without padding, of any length up to the longest"
             found = f"the function of losses fails for a sample alone ({type(error).__name__}: {error})"
@@ -325,10 +273,6 @@ class Isolation:
             return  # nothing is shown, or rows got other numbers
         for place in range(len(one.losses)):
             self._compare(one, place, other, place, (limits.beside,) * 3)
-
-    def _tolerance(self, seen: _Pass) -> Tolerance:
-        used = {value.dtype for uses in seen.uses.values() for inputs, g in uses for value in (*inputs, g)}
-        return tolerance_of(used | self._dtypes | {seen.losses.dtype}, seen.losses.device)
 
     def _compare(self, one: _Pass, row: int, other: _Pass, same: int, limits: tuple[float, float, float]) -> None:
         """Raise unless rows of two passes are one; ``limits``: of a loss, of a gradient, of a gradient over C."""
@@ -414,24 +358,68 @@ def _ends(length: int, width: int) -> list[tuple[slice, slice]]:
 # What makes passes comparable: outputs by factors, generators that begin again, and draws that are constants.
 
 
-class Outputs:
-    """What the model returns: its gradients are noted, or rows are multiplied by factors and a graph may begin there.
+class _Passes:
+    """Passes over batches of one check: each begins with the same random numbers, and shows results of some rows.
 
-    Rows are multiplied, but of those in [0, 1] in the first pass: they may be probabilities.
+    The model's outputs are noted, or rows are multiplied by factors and a graph may begin there. Rows are multiplied,
+    but of outputs in [0, 1] in the first pass: they may be probabilities.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self._scales = model, list[bool]()
+    def __init__(self, capture: Capture, losses: Losses, numbers: RandomNumbers) -> None:
+        self._capture, self._losses, self._numbers, self._model = capture, losses, numbers, capture.model
+        self._scales: list[bool] = []
         self._leaves: dict[int, torch.Tensor] = {}
         self._gradients: dict[int, torch.Tensor] = {}
 
-    def gradients(self, losses: torch.Tensor, own: list[int]) -> dict[int, torch.Tensor]:
-        """Return those of own rows, by outputs' places: of the backward pass before, or from where graphs begin."""
-        found, leaves, places = self._gradients, list(self._leaves.values()), [*self._leaves]
-        if leaves and losses.requires_grad:
-            grown = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
-            found = dict(zip(places, grown, strict=True))
-        return {place: value[own] for place, value in found.items()}
+    def run(
+        self,
+        batch: Any,
+        size: int,
+        own: list[int],
+        *,
+        draws: Draws | None = None,
+        scores: bool = False,
+        cut: bool = False,
+        apart: bool = False,
+    ) -> _Pass:
+        """Return results of rows at the places ``own``.
+
+        ``draws``: what becomes of draws. ``scores``: whether gradients of outputs are wanted. ``cut``: the graph begins
+        there. ``apart``: see `Capture.uses_of`.
+        """
+        uses: dict[Layer, list[Use]] = {}
+        self._numbers.rewind()
+        self._capture.finish()
+        try:
+            with nullcontext() if draws is None else draws:
+                found = self._losses(batch)
+            # A checkpoint draws again in the backward pass, from generators that are known by then.
+            with draws if draws is not None and draws.calm else nullcontext():
+                check_losses(found, size, needs_graph=False)
+                if not cut:
+                    uses = self._capture.uses_of(found, own, apart=apart)
+            gradients = self._gradients if scores else {}  # of that backward pass
+            if scores and self._leaves and found.requires_grad:  # from where the graph begins
+                grown = torch.autograd.grad(found.sum(), [*self._leaves.values()], materialize_grads=True)
+                gradients = dict(zip(self._leaves, grown, strict=True))
+            of_own = {place: value[own] for place, value in gradients.items()}
+            return _Pass(found.detach()[own], uses, of_own, self._numbers.states())
+        finally:
+            self._capture.finish()
+
+    def beside(
+        self, batch: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, as_first: bool = False
+    ) -> _Pass | None:
+        """Return results where outputs are multiplied by factors; None of code that takes no such rows."""
+        try:
+            with self.changed(len(factors), factors, cut=cut, graph=as_first or not cut), warnings.catch_warnings():
+                # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
+                warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
+                return self.run(batch, len(factors), where.own, scores=cut, cut=cut)
+        except (ParameterError, TrainingStateError):
+            raise
+        except _FAILURES:
+            return None
 
     @contextmanager
     def changed(

@@ -32,7 +32,7 @@ from dprmt.training.clipping._optimizer import NoisySumOptimizer
 from dprmt.training.clipping._shards import ShardedStep
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._unit_step import UnitStep
-from dprmt.training.clipping._units import Regime, Units, check_units, choose_regime
+from dprmt.training.clipping._units import Regime, Units, choose_regime
 from dprmt.training.norms import LayerRecord, NormRecord, ProbeGenerator
 from dprmt.training.norms._clipping import DEFAULT_ROUNDING
 from dprmt.training.norms._estimators import HutchinsonEstimator
@@ -373,7 +373,9 @@ def plan_private(
     _check_process_group(distributed)
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
     names, estimator = frozenset(whole), wanted_estimator(norms, generator)
-    rows = None if units is None else check_units(units).rows_per_unit
+    if not isinstance(units, Units | None):
+        raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
+    rows = None if units is None else units.rows_per_unit
     regime: tuple[Regime, str, int | None] = ("rows", ClippingPlan.reason, None)
     is_spread = is_sharded(model)
     if is_spread:

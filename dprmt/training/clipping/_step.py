@@ -434,7 +434,8 @@ class ClippedStep(LogicalStep):
             capture.summing = True
             while capture.contributions:
                 layer, contribution = capture.contributions.pop()  # freed one by one
-                contribution.add_to_sums(factors_of.get(layer, factors)[kept], kept)
+                own = factors_of[layer] if self.clips_layers else factors
+                contribution.add_to_sums(own[kept], kept)
                 if self.is_spread:
                     self._summed()
             if not self._stands_in:

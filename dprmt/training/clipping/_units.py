@@ -73,13 +73,6 @@ class Units:
             raise ParameterError("micro_batch_size", size, f"at least rows_per_unit = {rows} with regime='together'")
 
 
-def check_units(units: object) -> Units:
-    """Check the argument ``units``."""
-    if not isinstance(units, Units):
-        raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
-    return units
-
-
 def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
     """Return the regime and why, from public sizes alone; ``tokens``: T of a row."""
     wanted: Any = units.regime

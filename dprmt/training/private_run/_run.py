@@ -698,7 +698,7 @@ class PrivateRun:
         if keeps and "secret" in state:
             self._draw_from(replace(randomness, secret=bytes(state["secret"].tolist())))
         elif used:  # batches and noise of the steps that are charged already do not come again
-            self._draw_from(from_first(randomness.anew()))
+            self._draw_from(from_first(replace(randomness, secret=secrets.token_bytes(32))))
         if self._correlated is not None:
             self._correlated.load_state_dict(state.get("noise", {}), self._inner.optimizer.params)
         if keeps and "epoch" in state:
