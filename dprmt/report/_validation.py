@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dprmt._validation import require
 from dprmt.report._gradients import (
     NOISY,
     course_section,
@@ -62,7 +61,6 @@ class Sizes:
 
 def report_recipe(name: str | None, changes: Mapping[str, Any]) -> Recipe:
     """Return a recipe by name, or the report's."""
-    require("demo", "torch", "opacus", "transformers", "peft", "datasets")
     from dprmt.training.recipes import load_recipe, recipe_from_dict
 
     return (recipe_from_dict(_RECIPE) if name is None else load_recipe(name)).with_changes(changes)

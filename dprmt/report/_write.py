@@ -10,7 +10,7 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt._files import parse_json, strict_json, write_whole
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import ParameterError, check_count, require
 from dprmt.accounting import neighbours_from_dict
 from dprmt.report._page import Section, plain_numbers, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section
@@ -23,6 +23,8 @@ _WARNING = (
     "This report reads clean gradients and uses known seeds. On a recipe's public data that is how theory is checked;"
     " on private data nothing of it may be shown to anyone: no ε covers these numbers."
 )
+
+_PICTURES = ("matplotlib", "jinja2")  # packages for every page
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def write_report(
     >>> report = write_report("report", "minilm-docstrings")  # doctest: +SKIP
     >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
     """
+    require("demo", *_PICTURES, "torch", "opacus", "transformers", "peft", "datasets")
     folder, run = _writable_folder(Path(out)), Run()
     sizes = replace(Sizes(), seeds=check_count("seeds", seeds))
     if steps is not None:
@@ -137,6 +140,7 @@ def write_run_report(out: str | Path, run: str | Path) -> Report:
     >>> report = write_run_report("page", "runs/sst2")  # doctest: +SKIP
     >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
     """
+    require("demo", *_PICTURES)
     folder = _writable_folder(Path(out))
     lines = _metrics(Path(run))
     sections = telemetry_sections(lines)

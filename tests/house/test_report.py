@@ -55,7 +55,7 @@ def test_without_torch_one_line_says_what_to_install(
     assert main(["report", "--out", str(tmp_path / "new")]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert "needs torch" in message
+    assert "torch is not installed" in message
     assert ".[demo]" in message
 
 
