@@ -184,7 +184,7 @@ def test_checkpoint_is_whole_at_every_instant_of_a_replacement(tmp_path, survivo
     if survivor == "checkpoint.previous":
         (tmp_path / "checkpoint").rename(tmp_path / survivor)
     (tmp_path / "checkpoint.new").mkdir()
-    (tmp_path / "checkpoint.new" / "document.json").write_text('{"dict": [["st')
+    (tmp_path / "checkpoint.new" / "checksums.json").write_text('{"sta')
     assert load_checkpoint(tmp_path) == {"step": 1}
     save_checkpoint(tmp_path, {"step": 2})
     assert load_checkpoint(tmp_path) == {"step": 2}

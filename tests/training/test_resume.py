@@ -123,7 +123,7 @@ def truncate_ledger(run: Path) -> None:
 
 def damage_checkpoints(run: Path) -> None:
     for name in ("checkpoint", "checkpoint.previous"):
-        (run / name / "tensors.safetensors").write_bytes(b"\0" * 5)
+        (run / name / "state.pt").write_bytes(b"\0" * 5)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._validation import ParameterError
 from dprmt.training.recipes import Settings
 
 
@@ -86,15 +86,3 @@ def check_shared(folder: Path) -> None:
         raise ParameterError(
             "out", str(folder), f"a folder that all processes see; process {seen.index(False)} does not"
         )
-
-
-def own_rows(parameter: DTensor) -> tuple[int, int]:
-    """Return the first row that this process keeps, and the one after its last: ``fully_shard`` cuts as
-    ``torch.chunk``.
-    """
-    rows, mesh = parameter.shape[0], parameter.device_mesh
-    most = -(-rows // mesh.size())
-    first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
-    if end - first != len(parameter.to_local()):
-        raise TrainingStateError(f"{len(parameter.to_local())} of {rows} rows are here: not a chunk of equal ones")
-    return first, end
