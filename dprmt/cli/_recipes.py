@@ -132,24 +132,21 @@ def run_plan(namespace: argparse.Namespace) -> None:
 def run_train(namespace: argparse.Namespace) -> None:
     """A run of a recipe, its continuation, or what it would do."""
     try:
-        from dprmt.training.harness import SilentParameterError, dry_run, train
+        from dprmt.training.harness import dry_run, train
         from dprmt.training.recipes import load_recipe
     except ModuleNotFoundError as error:
         raise _needs(namespace, error) from None
-    try:
-        out, resume = _folder(namespace)
-        recipe = _recipe_of_run(Path(out)) if namespace.recipe is None else load_recipe(namespace.recipe)
-        recipe = recipe.with_changes(dict(namespace.set) | ({"privacy.secure": True} if namespace.secure else {}))
-        options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
-        if namespace.dry_run:
-            # Without --out or --resume no folder is meant: a plan can be asked for next to a run.
-            plan = dry_run(recipe, out=out or None, **options)
-            _print(namespace, recipe, *_planned(plan, recipe))
-            return
-        more = {"show_progress": not namespace.json, "tensorboard": namespace.tensorboard}
-        result = train(recipe, out or str(Path("runs") / recipe.name), **options, **more)
-    except SilentParameterError as error:
-        raise UsageError(f"dprmt train: {error}") from None
+    out, resume = _folder(namespace)
+    recipe = _recipe_of_run(Path(out)) if namespace.recipe is None else load_recipe(namespace.recipe)
+    recipe = recipe.with_changes(dict(namespace.set) | ({"privacy.secure": True} if namespace.secure else {}))
+    options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
+    if namespace.dry_run:
+        # Without --out or --resume no folder is meant: a plan can be asked for next to a run.
+        plan = dry_run(recipe, out=out or None, **options)
+        _print(namespace, recipe, *_planned(plan, recipe))
+        return
+    more = {"show_progress": not namespace.json, "tensorboard": namespace.tensorboard}
+    result = train(recipe, out or str(Path("runs") / recipe.name), **options, **more)
     if os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun prints for all
         found, lines = _trained(result, recipe)
         _print(namespace, recipe, (_charged(result, recipe) if namespace.json else {}) | found, lines)
@@ -195,8 +192,7 @@ def _trained(result: TrainingResult, recipe: Recipe) -> tuple[dict[str, Any], li
     lines = [f"{result.folder}: {how} after {result.steps} of {recipe.training.steps} steps"]
     if not result.finished:
         lines.append(f"continue with: dprmt train --resume {result.folder}")
-    exact = _with_exact_norms(result.epsilon, result.epsilon_of_exact_norms, " ({})")
-    at = f"at δ = {privacy.delta:g}, {result.charged} steps charged; {result.neighbours}{exact}"
+    at = f"at δ = {privacy.delta:g}, {result.charged} steps charged; {result.neighbours}"
     lines += [NO_PRIVACY if privacy.clip_only else f"ε ≤ {round_up(result.epsilon)} {at}", f"norms: {result.norms}"]
     if recipe.evaluation.private_noise is not None and result.finished:
         lost = "with noise, charged in ε" if result.evaluation else "charged in ε, and lost in a crash"
@@ -223,8 +219,6 @@ def _planned(plan: DryRun, recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
     for step, epsilon in {} if clip_only else plan.epsilon_after.items():
         score = " and the score" if recipe.evaluation.private_noise and step == training.steps else ""
         lines.append(f"ε ≤ {round_up(epsilon)} after step {step}{score}")
-    exact = _with_exact_norms(max(plan.epsilon_after.values()), plan.epsilon_of_exact_norms, "{}")
-    lines += [exact] if exact else []
     numbers = sum(map(math.prod, plan.trainable.values()))
     lines.append(f"trainable: {numbers} numbers in {len(plan.trainable)} parameters")
     lines += [f"  {name} {' × '.join(map(str, shape))}" for name, shape in plan.trainable.items()][:_LAYERS_SHOWN]
@@ -241,10 +235,3 @@ def _charged(result: TrainingResult, recipe: Recipe) -> dict[str, object]:
         return {}
     card = read_card(result.folder).as_dict()
     return {name: card[name] for name in ("neighbours", "unit", "phases", "also") if name in card}
-
-
-def _with_exact_norms(epsilon: float, exact: float | None, form: str) -> str:
-    # Only where they differ: norms that were exact have no other price.
-    if exact is None or exact == epsilon:
-        return ""
-    return form.format(f"with exact norms and the same noise: ε ≤ {round_up(exact)}")

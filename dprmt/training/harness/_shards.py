@@ -46,26 +46,13 @@ def spread(model: torch.nn.Module) -> None:
     fully_shard(model)
 
 
-def local(value: torch.Tensor) -> torch.Tensor:
-    """Return this process' part of a tensor."""
-    return value.to_local() if isinstance(value, DTensor) else value
-
-
 def squared_norm(value: torch.Tensor) -> torch.Tensor:
     """Compute the squared norm of a tensor over all processes that have a part of it; call it in each of them."""
-    total = local(value).double().square().sum()
+    total = (value.to_local() if isinstance(value, DTensor) else value).double().square().sum()
     if isinstance(value, DTensor):
         total = total.cpu()
         dist.all_reduce(total)
     return total
-
-
-def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Map sharded parameters by name, without any that an evaluation has gathered."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-    return dict(model.named_parameters())
 
 
 def whole_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
