@@ -82,7 +82,7 @@ def test_recipes_are_read_with_the_core_alone(words: tuple[str, ...]) -> None:
         (("tradeoff", *RUN, "--plot", "curve.png"), "matplotlib is not installed: pip install '.[plots]'"),
         (("report", "--out", "page"), "matplotlib is not installed: pip install '.[demo]'"),
         (("spectrum", "FILE.safetensors", "--sigma", "1"), "safetensors is not installed: pip install '.[cli]'"),
-        (("train", "minilm-docstrings"), "needs torch: pip install '.[demo]'"),
+        (("train", "minilm-docstrings"), "needs torch: pip install '.[train]'"),
         (("plan", "roberta-base-sst2"), "needs torch: pip install '.[train]'"),
         (("train", "--resume", "runs/first"), "needs torch: pip install '.[train]'"),
         (("recipes", "minilm-docstrings"), "tomli_w is not installed: pip install '.[train]'"),

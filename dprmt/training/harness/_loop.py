@@ -95,7 +95,11 @@ class Run:
         self._scored: int | None = None  # the step after which the scores were taken
         denoising = settings.denoising
         options = vars(settings.telemetry).items()
-        reading = {name: value for name, value in options if name != "on" and value is not None}
+        denoised_before = denoising.method != "none" and settings.optimizer.name == "grape"
+        # Telemetry reads what is released, with noise, in a process that has all of it.
+        reads = settings.telemetry.on and not (
+            settings.privacy.clip_only or settings.distributed.is_sharded or denoised_before
+        )
         self.private = PrivateRun(
             prepared.plan,
             prepared.probes,
@@ -109,7 +113,7 @@ class Run:
             ledger=folder,
             attempt=attempt,
             denoising=None if denoising.method == "none" else Denoising(**dataclasses.asdict(denoising)),
-            telemetry=reading if prepared.reads_telemetry else None,
+            telemetry={name: value for name, value in options if name != "on" and value is not None} if reads else None,
         )
         if self.private.optimizer is not prepared.optimizer:  # the task's own plan has another one
             self.private.optimizer.register_step_pre_hook(partial(self.released.look, "noisy"))

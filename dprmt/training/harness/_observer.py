@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch.utils._pytree import tree_leaves_with_path
 from tqdm import tqdm
 
 from dprmt._files import append_line, replacing
@@ -193,27 +194,15 @@ class Events(Observer):
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError as error:
             raise ParameterError("tensorboard", True, f"left out, or {error.name} installed") from None
-        self._make: Callable[..., Any] = SummaryWriter
-        self._folder = folder / "tensorboard"
-        self._writer: Any = None  # made with the first step: before, the folder may not be that of a run
+        self._make = partial(SummaryWriter, str(folder / "tensorboard"))
+
+    def start(self, run: Run) -> None:
+        self._writer = self._make()
 
     def after_step(self, run: Run, record: StepRecord) -> None:
-        entry = record.entry()
-        self._writer = self._writer or self._make(str(self._folder))
-        for name, value in _scalars(entry):
-            if name not in ("step", "attempt") and math.isfinite(value):
-                self._writer.add_scalar(name, value, entry["step"])
+        for path, value in tree_leaves_with_path(record.entry()):
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                self._writer.add_scalar("/".join(part.key for part in path), value, record.step)
 
     def end(self, run: Run) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-def _scalars(entry: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    found = []
-    for name, value in entry.items():
-        if isinstance(value, dict):
-            found += _scalars(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found.append((prefix + name, float(value)))
-    return found
+        self._writer.close()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from peft import PeftModel
 from safetensors.torch import load_model as load_weights
 from safetensors.torch import save_file
 from safetensors.torch import save_model as save_weights
@@ -24,7 +23,8 @@ from dprmt._files import (
     write_whole,
 )
 from dprmt._validation import ParameterError
-from dprmt.training.models import LoadedModel, load_adapter, load_model, save_adapter
+from dprmt.training.models import LoadedModel, load_model
+from dprmt.training.models._trainable import adapter_of, load_adapter, save_adapter
 from dprmt.training.private_run._ledger import SENTENCE
 from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, Settings, load_recipe, recipe_from_dict
 
@@ -244,7 +244,7 @@ def save_trained(loaded: LoadedModel, folder: Path, weights: dict[str, torch.Ten
     ``weights``: all of a model that has only a part of each itself.
     """
     folder.mkdir(exist_ok=True)
-    if isinstance(loaded.model, PeftModel):
+    if adapter_of(loaded.model) is not None:
         save_adapter(loaded.model, folder)
     else:
         if weights is None:
@@ -295,7 +295,7 @@ def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
     recipe = load_recipe(path / CONFIG)
     labels = parse_json((path / RUN).read_bytes())["labels"]
     loaded = load_model(recipe.model, labels=None if labels is None else len(labels), seed=recipe.training.seed)
-    if isinstance(loaded.model, PeftModel):
+    if adapter_of(loaded.model) is not None:
         load_adapter(loaded.model, path / MODEL)
     else:
         load_weights(loaded.model, str(path / MODEL / _WEIGHTS))
