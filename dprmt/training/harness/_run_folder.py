@@ -26,7 +26,7 @@ from dprmt._validation import ParameterError
 from dprmt.training.models import LoadedModel, load_model
 from dprmt.training.models._trainable import adapter_of, load_adapter, save_adapter
 from dprmt.training.private_run._ledger import SENTENCE
-from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, Settings, load_recipe, recipe_from_dict
+from dprmt.training.recipes import Settings, load_recipe, recipe_from_dict
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
@@ -217,17 +217,6 @@ def _is_record(document: Any) -> bool:
     if document.get("privacy") == SENTENCE:
         return type(starts) is int and starts > 0 and sigma == 0
     return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
-
-
-def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
-    """List the other installed packages that registered names of the recipe."""
-    asked = {
-        "privacy.norms.kind": NORMS.package(settings.privacy.norms.kind),
-        "optimizer.name": OPTIMIZERS.package(settings.optimizer.name),
-        "denoising.method": DENOISERS.package(settings.denoising.method),
-    }
-    found = {key: package for key, package in asked.items() if package is not None}
-    return {"other_packages": found} if found else {}
 
 
 def steps_seen(path: Path) -> int:

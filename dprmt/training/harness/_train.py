@@ -30,7 +30,6 @@ from dprmt.training.harness._run_folder import (
     RUN,
     SUMMARY,
     RunFolder,
-    other_packages,
     read_run,
     steps_seen,
 )
@@ -317,7 +316,7 @@ class _FolderRun:
             "score_release": next((one.as_dict() for one in wanted_releases(prepared.settings)), None),
             "replay": self._former.get("replay", privacy.replay),
             "private": {"data": task.digest()},
-        } | {**no_privacy(mechanism), **other_packages(prepared.settings)}
+        } | no_privacy(mechanism)
 
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
         # ε over all starts is computed for one mechanism, so every recorded step must have it.
