@@ -32,14 +32,14 @@ class Names:
 
     def load(self, name: str) -> Any:
         """Import the object that a name stands for."""
-        if name in self.own:
-            offers = {EntryPoint(name, self.own[name], self.group)}
-        else:  # a package whose folder is twice on the path offers each name twice
-            offers = {EntryPoint(name, offer.value, self.group) for offer in entry_points(group=self.group, name=name)}
+        found = (EntryPoint(name, self.own[name], self.group),) if name in self.own else ()
+        found = found or tuple(entry_points(group=self.group, name=name))
+        # A package whose folder is twice on the path offers each name twice.
+        offers = {(getattr(offer.dist, "name", ""), offer.value): offer for offer in found}
         what = f"the name {name!r} of {self.group}"
         if len(offers) != 1:
-            raise ParameterError(what, sorted(offer.value for offer in offers), "offered by one installed package")
-        (entry,) = offers
+            raise ParameterError(what, sorted(package for package, _ in offers), "offered by one installed package")
+        (entry,) = offers.values()
         try:
             return entry.load()
         except (ImportError, AttributeError) as error:
