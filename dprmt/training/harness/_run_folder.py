@@ -200,23 +200,20 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read ``run.json``; empty if there is none."""
-    file = path / RUN
+    file, why = path / RUN, "it holds something else"
+    if not file.exists():
+        return {}
     try:
-        document: dict[str, Any] = parse_json(file.read_bytes()) if file.exists() else {}
+        document: dict[str, Any] = parse_json(file.read_bytes())
+        starts, sigma = document["starts"], document["noise_multiplier"]
+        noise = sigma == 0 if document.get("privacy") == SENTENCE else 0 < sigma < math.inf
+        if noise and type(starts) is int and starts > 0 and isinstance(document.get("private", {}), dict):
+            return document
     except (OSError, ValueError) as error:
-        raise ParameterError("resume", str(file), f"given for a run whose record can be read ({error})") from None
-    if file.exists() and not _is_record(document):
-        raise ParameterError("resume", str(file), "given for a run whose record can be read (it holds something else)")
-    return document
-
-
-def _is_record(document: Any) -> bool:
-    if not isinstance(document, dict) or not isinstance(document.get("private", {}), dict):
-        return False
-    starts, sigma = document.get("starts"), document.get("noise_multiplier")
-    if document.get("privacy") == SENTENCE:
-        return type(starts) is int and starts > 0 and sigma == 0
-    return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
+        why = str(error)
+    except (TypeError, KeyError, AttributeError):
+        pass
+    raise ParameterError("resume", str(file), f"given for a run whose record can be read ({why})")
 
 
 def steps_seen(path: Path) -> int:

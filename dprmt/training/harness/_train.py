@@ -20,7 +20,7 @@ from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.statements import round_up
 from dprmt.training.harness._loop import Run
-from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar, SpectraFile
+from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
@@ -280,7 +280,7 @@ class _FolderRun:
             if self._folder is not None:
                 self._folder.write_config()
                 write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
-                run.observers = [MetricsFile(self._path), SpectraFile(self._path), *observers]
+                run.observers = [MetricsFile(self._path), *observers]
             with Interrupts() as interrupts, closing(run.steps()) as steps:
                 for _ in steps:  # the first SIGINT or SIGTERM ends the run between two steps
                     if interrupts.asked and run.done < run.total:

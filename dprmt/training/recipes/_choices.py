@@ -32,8 +32,9 @@ class Names:
 
     def load(self, name: str) -> Any:
         """Import the object that a name stands for."""
-        found = (EntryPoint(name, self.own[name], self.group),) if name in self.own else ()
-        found = found or tuple(entry_points(group=self.group, name=name))
+        found = list(entry_points(group=self.group, name=name))
+        if name in self.own:
+            found = [EntryPoint(name, self.own[name], self.group)]
         # A package whose folder is twice on the path offers each name twice.
         offers = {(getattr(offer.dist, "name", ""), offer.value): offer for offer in found}
         what = f"the name {name!r} of {self.group}"
