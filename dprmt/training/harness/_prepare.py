@@ -135,6 +135,8 @@ def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Te
     ``model``: without per-sample hooks. Its parameters and gradients are as before afterwards.
     """
     trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    if not trainable:
+        raise ParameterError("model", type(model).__name__, "a model with trainable parameters")
     zeros = [value for value in trainable.values() if not value.any()]
     generator = torch.Generator().manual_seed(0)
     try:
@@ -149,6 +151,6 @@ def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Te
         with torch.no_grad():
             for value in zeros:
                 value.zero_()
-    if silent or not trainable:
+    if silent:
         shown = ", ".join(silent[:5]) + (f", … ({len(silent)} in all)" if len(silent) > 5 else "")
-        raise ParameterError("model", shown, "one with trainable parameters, all of which get a gradient")
+        raise ParameterError("model", shown, "one whose trainable parameters all get a gradient")

@@ -14,10 +14,10 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import StepCosts
-from dprmt.training.data import TaskData, per_sample_losses
+from dprmt.training.data import TaskData
 from dprmt.training.harness._prepare import clipping_plan, one_step, sampling
 from dprmt.training.harness._privacy_cost import norms_sentence, wanted_releases
-from dprmt.training.harness._recipe_task import RecipeTask, load, made_up_batch, prepare_recipe, usable_device
+from dprmt.training.harness._recipe_task import RecipeTask, load, made_up_losses, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import RunFolder, read_run
 from dprmt.training.models import LoadedModel
 from dprmt.training.norms import ProbeGenerator
@@ -205,10 +205,8 @@ def _measured(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch
     plan = clipping_plan(model, task, settings, ProbeGenerator(), 1, recipe.data.max_tokens)
     drawn = sampling(settings, task.size)
     samples = min(recipe.training.micro_batch_size, recipe.training.batch_size)
-    batch = made_up_batch(loaded, data, samples, recipe.data.max_tokens)
-    batch = {name: value.to(device) for name, value in batch.items()}
     return plan.costs(
-        lambda: per_sample_losses(model, batch),
+        lambda: made_up_losses(loaded, data, samples, recipe.data.max_tokens),
         noise_multiplier=one_step(settings, plan.record, drawn).noise_multiplier or 1.0,
         sampling=drawn,
         steps=whole_epochs(recipe.training.steps, drawn.steps_per_epoch),

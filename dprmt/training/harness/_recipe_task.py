@@ -84,7 +84,7 @@ def prepare_recipe(
 ) -> Prepared:
     """Return a recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
     loaded.model.to(device).train()
-    check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
+    check_gradients_arrive(loaded.model, lambda: made_up_losses(loaded, data, 4, min(16, data.max_tokens)))
     return prepare(
         loaded.model,
         RecipeTask(recipe, loaded, data, device),
@@ -124,22 +124,14 @@ def usable_device(name: str | torch.device | None) -> torch.device:
     return device
 
 
-def made_up_batch(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> dict[str, torch.Tensor]:
-    """Return a batch of random tokens: looking at it costs no privacy."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (samples, tokens)
-    vocabulary = int(loaded.model.config.vocab_size)
-    batch = {
-        "input_ids": torch.randint(vocabulary, shape, generator=generator),
-        "attention_mask": torch.ones(shape, dtype=torch.long),
-    }
+def made_up_losses(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> torch.Tensor:
+    """Compute losses of random tokens: looking at them costs no privacy."""
+    generator, shape = torch.Generator().manual_seed(0), (samples, tokens)
+    ids = torch.randint(int(loaded.model.config.vocab_size), shape, generator=generator)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
     if data.pair_types:
-        batch["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
-    if data.labels is None:
-        return batch | {"labels": batch["input_ids"]}
-    return batch | {"labels": torch.randint(len(data.labels), (samples,), generator=generator)}
-
-
-def _made_up_losses(loaded: LoadedModel, data: TaskData, device: torch.device) -> torch.Tensor:
-    batch = made_up_batch(loaded, data, samples=4, tokens=min(16, data.max_tokens))
+        batch["token_type_ids"] = torch.zeros_like(ids)
+    if data.labels is not None:
+        batch["labels"] = torch.randint(len(data.labels), (samples,), generator=generator)
+    device = next(loaded.model.parameters()).device
     return per_sample_losses(loaded.model, {name: value.to(device) for name, value in batch.items()})

@@ -20,7 +20,7 @@ from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.statements import round_up
 from dprmt.training.harness._loop import Run
-from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar, SpectraFile
+from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
@@ -30,7 +30,6 @@ from dprmt.training.harness._run_folder import (
     RUN,
     SUMMARY,
     RunFolder,
-    other_packages,
     read_run,
     steps_seen,
 )
@@ -281,7 +280,7 @@ class _FolderRun:
             if self._folder is not None:
                 self._folder.write_config()
                 write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
-                run.observers = [MetricsFile(self._path), SpectraFile(self._path), *observers]
+                run.observers = [MetricsFile(self._path), *observers]
             with Interrupts() as interrupts, closing(run.steps()) as steps:
                 for _ in steps:  # the first SIGINT or SIGTERM ends the run between two steps
                     if interrupts.asked and run.done < run.total:
@@ -317,7 +316,7 @@ class _FolderRun:
             "score_release": next((one.as_dict() for one in wanted_releases(prepared.settings)), None),
             "replay": self._former.get("replay", privacy.replay),
             "private": {"data": task.digest()},
-        } | {**no_privacy(mechanism), **other_packages(prepared.settings)}
+        } | no_privacy(mechanism)
 
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
         # ε over all starts is computed for one mechanism, so every recorded step must have it.
