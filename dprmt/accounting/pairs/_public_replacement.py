@@ -250,7 +250,7 @@ def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> 
 
 def _excess_of_cells(beta: Array, cross: Array, x: Array, noise_multiplier: float) -> Array:
     """Bound how far h exceeds w + v + β(x - x')², for each loss, β and cell of the smaller ratio x: it falls with x."""
-    # With s = √(x/x') it is m/(2σ²x) times (1-s)² - c (s⁻² - 1)², whose maximum has the closed form below.
+    # With s = √(x/x') it is m/(2σ²x) times (1-s)² - c (s⁻² - 1)², whose maximum, convex in c, is known at every s.
     half = np.maximum(cross[:, None, :-1], 1e-300) / (2.0 * noise_multiplier**2)
     s = np.linspace(0.0, 1.0, 201)
     excess = np.interp(beta[:, :, None] * x[:-1] ** 3 / half, s**5 / (2 + 2 * s), (1 - s) ** 3 * (2 + s) / 2)
