@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, FixedOrder, Hutchinson, ReplaceOne
-from dprmt.accounting.laws import RankOneLaw
+from dprmt.accounting.laws._laws import RankOneLaw
 from dprmt.accounting.pairs import _public_replacement as opposite
 from dprmt.accounting.pairs._steps import ClippingStep, related
 

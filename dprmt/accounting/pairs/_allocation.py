@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.basics._numbers import Array
-from dprmt.accounting.laws import NormLaw
+from dprmt.accounting.laws._laws import NormLaw
 from dprmt.accounting.pairs._pairs import LARGE_LOSS, LossCells, StepPair
 from dprmt.accounting.pairs._ratio_sum import (
     RatioCells,

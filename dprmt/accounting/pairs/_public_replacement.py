@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
 from dprmt.accounting.basics._numbers import Array
-from dprmt.accounting.laws import GammaMixture, NormRatioBins
+from dprmt.accounting.laws._gamma_mixture import GammaMixture, NormRatioBins
 from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
 from dprmt.accounting.pairs._pairs import LARGE_LOSS, LEAST, AtomicPair, interval_masses
 from dprmt.accounting.pairs._public_pair import PublicPair, spaced_from_zero, symmetric_pair

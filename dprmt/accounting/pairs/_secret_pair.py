@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dprmt.accounting.basics._numbers import LARGEST_LOSS, Array, isotonic_regression
-from dprmt.accounting.laws import NormRatioBins
+from dprmt.accounting.laws._gamma_mixture import NormRatioBins
 from dprmt.accounting.pairs._pairs import (
     BEYOND,
     LossCells,
