@@ -276,7 +276,8 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
     alpha = (1.0 - np.cos(np.linspace(0.0, np.pi, namespace.points or _POINTS))) / 2.0
     band = run.composition().trade_off(alpha)
     if namespace.plot is not None:
-        from dprmt.plots import plot_trade_off, save_picture
+        from dprmt.plots import plot_trade_off
+        from dprmt.plots._style import save_picture
 
         mu, ((first, steps), *more) = None, run.phases
         if not more and isinstance(first.norms, ExactNorms) and first.sampling == Poisson(first.sampling.rate):

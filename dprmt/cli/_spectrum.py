@@ -131,7 +131,7 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     if namespace.plot is not None:
         _draw(namespace.plot, widest, found[widest], len(found), alarm)
     if namespace.plot_all is not None:
-        from dprmt.plots import save_picture
+        from dprmt.plots._style import save_picture
 
         printed = replace(found, spectra={printable(name): spectrum for name, spectrum in found.items()})
         save_picture(namespace.plot_all, printed.plot, size=(8.0, min(2.0 + 0.2 * len(found), 40.0)))
@@ -228,7 +228,8 @@ def _with_progress(names: list[str]) -> Iterator[str]:
 
 
 def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: float) -> None:
-    from dprmt.plots import plot_singular_values, save_picture
+    from dprmt.plots import plot_singular_values
+    from dprmt.plots._style import save_picture
 
     values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))

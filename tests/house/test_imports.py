@@ -116,7 +116,7 @@ def test_another_accountant_that_is_missing_is_named(call: str, package: str, mo
         ("opacus", "from dprmt.training import make_private", "train"),
         ("transformers", "import dprmt.training.hugging_face", "train"),
         ("matplotlib", "from dprmt.plots import plot_spike_map; plot_spike_map((4, 9), 1.0)", "plots"),
-        ("matplotlib", "from dprmt.plots import save_picture; save_picture('x.png', print)", "plots"),
+        ("matplotlib", "from dprmt.plots._style import save_picture; save_picture('x.png', print)", "plots"),
         ("opacus", "import dprmt.accounting.opacus", "train"),
     ],
 )
