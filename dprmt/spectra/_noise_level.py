@@ -173,14 +173,10 @@ def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int,
     estimate = spectrum_sigma(values, shape, ROUNDING)
     if estimate == 0:
         rank = int((values > 4 * ROUNDING * max(shape) * values[0]).sum())
-        return NoiseFit(
-            0.0, 1.0, 1 / (_DRAWS + 1), f"no noise: rank {rank} of {min(shape)} to rounding", False, entries
-        )
+        verdict = f"no noise: rank {rank} of {min(shape)} to rounding"
+        return NoiseFit(0.0, 1.0, 1 / (_DRAWS + 1), verdict, False, entries)
     distance, p_value = _tested(values[spikes:], shape, sigma, spikes)
-    least, same = (
-        0.01,
-        0.05,
-    )  # p value of a law that fits, and relative difference of noise levels that are called the same
+    least, same = 0.01, 0.05  # p value of a law that fits, and relative difference of noise levels called the same
     if p_value >= least:
         return NoiseFit(estimate, distance, p_value, entries or "noise of this σ", not entries, entries)
     above = clear_spikes(values, shape, estimate)
