@@ -17,7 +17,7 @@ from scipy.stats import chi2
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics._numbers import graded_indices
 from dprmt.accounting.composition._loss_grid import discretize_step
-from dprmt.accounting.laws import NormRatioBins
+from dprmt.accounting.laws._gamma_mixture import NormRatioBins
 from dprmt.accounting.pairs._discretization import from_above
 from dprmt.accounting.pairs._pairs import facing
 from dprmt.accounting.pairs._public_pair import (

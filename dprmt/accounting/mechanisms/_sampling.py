@@ -9,7 +9,7 @@ from typing import Any, ClassVar, SupportsFloat, TypeAlias, TypeVar, cast
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics._value import Value, value_from_dict
-from dprmt.accounting.laws import ExactNorms, Norms
+from dprmt.accounting.laws._norms import ExactNorms, Norms
 from dprmt.accounting.pairs._allocation import AllocationEpoch
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import Schedule, Step

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.basics._numbers import Array
-from dprmt.accounting.laws import NormLaw
+from dprmt.accounting.laws._laws import NormLaw
 from dprmt.accounting.pairs._pairs import LARGE_LOSS, LossCells, StepPair
 from dprmt.accounting.pairs._ratio_sum import (
     RatioCells,
@@ -65,7 +65,7 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
     if 2 * boundary + copies > _POINTS * mesh:  # which is 0 where nearly all of V lies at one ratio
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= 0.02  # of them in an epoch
-        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
+        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 16), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
         most = _POINTS if copies > 8 else 4 * _POINTS  # few ratios do not even out
         mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / most)

@@ -13,7 +13,8 @@ import numpy as np
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.basics._numbers import LARGEST_LOSS
 from dprmt.accounting.basics._value import Value, value_from_dict
-from dprmt.accounting.laws import ExactLaw, NormLaw, NormRatioBins, RankOneLaw
+from dprmt.accounting.laws._gamma_mixture import NormRatioBins
+from dprmt.accounting.laws._laws import ExactLaw, NormLaw, RankOneLaw
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
