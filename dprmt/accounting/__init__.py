@@ -5,8 +5,8 @@ The mathematics is in ``docs/theory/randomized_clipping.md``.
 
 from dprmt._lazy import public_names as _public_names
 from dprmt.accounting.basics._bounds import PrivacyBounds as PrivacyBounds
-from dprmt.accounting.basics._bounds import worst_of as worst_of
 from dprmt.accounting.basics._numbers import NoRenyiDivergenceError as NoRenyiDivergenceError
+from dprmt.accounting.composition._solve import worst_of as worst_of
 from dprmt.accounting.laws import ExactNorms as ExactNorms
 from dprmt.accounting.laws import Hutchinson as Hutchinson
 from dprmt.accounting.laws import HutchPlusPlus as HutchPlusPlus

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, phases_html, worst_of
-from dprmt.accounting.basics._numbers import LARGEST_EPSILON, Array
-from dprmt.accounting.composition._curve import LEAST_DELTA, DeltaAtEpsilon, EpsilonAtDelta, Question
-from dprmt.accounting.composition._solve import interval, solve
+from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, phases_html
+from dprmt.accounting.basics._numbers import LARGEST_EPSILON, LEAST_DELTA, Array
+from dprmt.accounting.composition._compose import Question
+from dprmt.accounting.composition._solve import interval, solve, worst_of
 from dprmt.accounting.mechanisms._releases import Disclosure, Release, round_down_exact, round_up_exact
 from dprmt.accounting.pairs._pairs import Schedule, Step
 from dprmt.accounting.pairs._renyi import renyi_as_one
@@ -118,7 +118,7 @@ class Questions:
         if np.ndim(cast("Any", steps if epochs is None else epochs)):
             return self._epsilon_curve(steps, epochs, delta, tolerance)
         run = self.run(steps=cast("int | None", steps), epochs=cast("int | None", epochs))
-        return worst_of(run._ends(EpsilonAtDelta(run._checked_delta(delta)), tolerance, True))
+        return worst_of(run._ends(Question(delta=run._checked_delta(delta)), tolerance, True))
 
     def epsilon_by_direction(
         self, delta: float, *, steps: int | None = None, epochs: int | None = None, tolerance: float = 1e-3
@@ -131,7 +131,7 @@ class Questions:
             Keys ``"remove"`` and ``"add"``.
         """
         run = self.run(steps=steps, epochs=epochs)
-        return run._ends(EpsilonAtDelta(run._checked_delta(delta)), tolerance, False)
+        return run._ends(Question(delta=run._checked_delta(delta)), tolerance, False)
 
     @overload
     def delta(
@@ -464,7 +464,7 @@ class Composition(Questions):
         if question.epsilon is not None:
             return interval(*apart.joined_ends(*rest(question)), direction, question, tolerance)
         at_least, at_most = apart.left(question.delta)
-        above = rest(EpsilonAtDelta(at_most)) if at_most >= LEAST_DELTA else (0.0, math.inf)
+        above = rest(Question(delta=at_most)) if at_most >= LEAST_DELTA else (0.0, math.inf)
         largest = math.inf if apart.loss is None else round_up_exact(apart.loss)
         high = math.inf if at_most < 0 else min(largest, above[1])
         if at_least < 0:
@@ -474,7 +474,7 @@ class Composition(Questions):
         elif at_least == at_most >= LEAST_DELTA:
             low = above[0]
         else:
-            low = rest(EpsilonAtDelta(max(at_least, LEAST_DELTA)))[0]
+            low = rest(Question(delta=max(at_least, LEAST_DELTA)))[0]
         return interval(min(low, high), high, direction, question, tolerance)
 
     def _trade_off(self, alpha: ArrayLike) -> TradeOff:
@@ -495,7 +495,7 @@ class Composition(Questions):
         ends = self._delta_ends(ordered, tolerance)
         if apart is not None:
             ends = {way: apart.joined_curve(ordered, *found) for way, found in ends.items()}
-        return joined(ends, DeltaAtEpsilon(0.0), tolerance, at, place)
+        return joined(ends, Question(epsilon=0.0), tolerance, at, place)
 
     def _delta_ends(self, epsilons: Array, tolerance: float) -> Ends:
         """Return bounds on δ, but for what is disclosed outright, at increasing ε."""
@@ -659,8 +659,8 @@ def _each_end(chosen: Callable[..., Array], parts: Sequence[Any]) -> dict[str, A
     return {name: chosen([getattr(part, name) for part in parts], axis=0) for name in ("lower", "estimate", "upper")}
 
 
-def _delta_at(epsilon: float) -> DeltaAtEpsilon:
-    return DeltaAtEpsilon(check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON))
+def _delta_at(epsilon: float) -> Question:
+    return Question(epsilon=check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON))
 
 
 def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Composable, int, bool]]:

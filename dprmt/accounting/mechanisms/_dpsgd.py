@@ -12,9 +12,9 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_real, needing
 from dprmt.accounting.basics._bounds import Direction
-from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.basics._numbers import LEAST_DELTA, Array
 from dprmt.accounting.basics._value import Value
-from dprmt.accounting.composition._curve import LEAST_DELTA, EpsilonAtDelta
+from dprmt.accounting.composition._compose import Question
 from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._composition import BOTH, Composition, Questions
 from dprmt.accounting.mechanisms._releases import GaussianRelease
@@ -187,7 +187,7 @@ class DPSGD(Value, Questions):
         bands = getattr(self.sampling, "bands", 1)  # steps in which each group has its turn once
         counts, place = np.unique(-(-at // bands) * bands, return_inverse=True)
         units = self.sampling.schedule(self.step(), int(counts[0])) if self.has_pairs else []
-        question, enough = EpsilonAtDelta(delta), np.zeros(counts.size)
+        question, enough = Question(delta), np.zeros(counts.size)
         ends: dict[Direction, tuple[Array, Array]] = {}
         for direction in BOTH[:1] if self.neighbours.is_replacement else BOTH:
             brackets = Brackets(counts, tolerance, enough)

@@ -16,11 +16,11 @@ from dprmt.accounting.basics._value import Value, value_from_dict
 from dprmt.accounting.laws import ExactLaw, NormLaw, NormRatioBins, RankOneLaw
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
-from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
-from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, largest_excess, slack_of_excess
+from dprmt.accounting.pairs._pairs import AtomicPair, PublicPair, Schedule, StepPair
 from dprmt.accounting.pairs._public_replacement import opposites_below, replaced_by_opposites
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
+from dprmt.accounting.pairs._tight_pair import TightPair, largest_excess, slack_of_excess
 
 LARGEST_GROUP = 1000
 """Rows of one person that are accounted together."""
