@@ -38,19 +38,19 @@ from dprmt.accounting.mechanisms._releases import ApproximateRelease as Approxim
 from dprmt.accounting.mechanisms._releases import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms._releases import LaplaceRelease as LaplaceRelease
 from dprmt.accounting.mechanisms._releases import Release as Release
-from dprmt.accounting.mechanisms._sampling import CyclicPoisson as CyclicPoisson
-from dprmt.accounting.mechanisms._sampling import FixedOrder as FixedOrder
-from dprmt.accounting.mechanisms._sampling import FixedSize as FixedSize
-from dprmt.accounting.mechanisms._sampling import Poisson as Poisson
-from dprmt.accounting.mechanisms._sampling import RandomAllocation as RandomAllocation
-from dprmt.accounting.mechanisms._sampling import Sampling as Sampling
-from dprmt.accounting.mechanisms._sampling import sampling_from_dict as sampling_from_dict
 from dprmt.accounting.pairs._steps import AddRemove as AddRemove
+from dprmt.accounting.pairs._steps import CyclicPoisson as CyclicPoisson
+from dprmt.accounting.pairs._steps import FixedOrder as FixedOrder
+from dprmt.accounting.pairs._steps import FixedSize as FixedSize
 from dprmt.accounting.pairs._steps import Group as Group
 from dprmt.accounting.pairs._steps import Neighbours as Neighbours
+from dprmt.accounting.pairs._steps import Poisson as Poisson
+from dprmt.accounting.pairs._steps import RandomAllocation as RandomAllocation
 from dprmt.accounting.pairs._steps import ReplaceOne as ReplaceOne
+from dprmt.accounting.pairs._steps import Sampling as Sampling
 from dprmt.accounting.pairs._steps import ZeroOut as ZeroOut
 from dprmt.accounting.pairs._steps import neighbours_from_dict as neighbours_from_dict
+from dprmt.accounting.pairs._steps import sampling_from_dict as sampling_from_dict
 from dprmt.accounting.questions._curves import PrivacyCurve as PrivacyCurve
 from dprmt.accounting.questions._trade_off import TradeOff as TradeOff
 
