@@ -15,9 +15,7 @@ from scipy.stats import norm
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.pairs import _pairs
-from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._pairs import LossCells, charged_cells
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs._pairs import LossCells, LossPMF, PublicPair, charged_cells
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
@@ -170,7 +168,7 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     pair = PAIRS[name]
     nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
     whole = charged_cells(pair, nodes)
-    monkeypatch.setattr(_pairs, "ROWS_AT_A_TIME", 7)
+    monkeypatch.setattr(_pairs.row_blocks, "__defaults__", (7,))
     blocks = charged_cells(pair, nodes)
     for direction in DIRECTIONS:
         one, other = whole[direction], blocks[direction]

@@ -11,10 +11,9 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution 
 from scipy.signal import lfilter
 
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting.basics._numbers import Array, graded_indices
+from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._allocation import AllocationEpoch
-from dprmt.accounting.pairs._discretization import LossPMF, from_above
-from dprmt.accounting.pairs._pairs import charged_cells
+from dprmt.accounting.pairs._pairs import LossPMF, charged_cells, from_above, graded_indices
 from dprmt.accounting.pairs._steps import AnyStep
 
 _MOST_POINTS = 2**21

@@ -12,10 +12,9 @@ from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncat
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting.basics._bounds import Direction
-from dprmt.accounting.basics._numbers import Array, NoRenyiDivergenceError, graded_indices
+from dprmt.accounting.basics._numbers import Array, NoRenyiDivergenceError
 from dprmt.accounting.pairs._allocation import AllocationEpoch
-from dprmt.accounting.pairs._discretization import from_above
-from dprmt.accounting.pairs._pairs import LossCells, StepPair, charged_cells
+from dprmt.accounting.pairs._pairs import LossCells, StepPair, charged_cells, from_above, graded_indices
 from dprmt.accounting.pairs._steps import AnyStep, ClippingStep
 
 _FINE, _GROWTH = 2.0**-20, 1e-3  # first node of the quadrature of Rényi divergences, and its growth per node

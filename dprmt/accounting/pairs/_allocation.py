@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,9 @@ from dprmt.accounting.pairs._ratio_sum import (
     sum_from_above,
     sum_from_below,
 )
-from dprmt.accounting.pairs._steps import ClippingStep
+
+if TYPE_CHECKING:
+    from dprmt.accounting.pairs._steps import ClippingStep
 
 _POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
 _MESH = 0.03  # of the grid in deviations of V, and of two nodes in deviations of log V
