@@ -194,9 +194,7 @@ def head_of(model: torch.nn.Module) -> Head:
         known = ", ".join(head.name for head in _HEADS)
         allowed = f"one with a head for {known}; or give the loss of each sample as losses="
         raise ParameterError("model", type(network).__name__, allowed)
-    if getattr(
-        getattr(network, "config", None), "output_router_logits", False
-    ):  # an experts' loss counts uses in the whole batch
+    if getattr(getattr(network, "config", None), "output_router_logits", False):  # counts experts in the whole batch
         allowed = f"False: the loss that {type(network).__name__} adds for it is one of the batch"
         raise ParameterError("model.config.output_router_logits", True, allowed)
     return found

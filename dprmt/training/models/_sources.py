@@ -108,19 +108,17 @@ def base_model(model: ModelRecipe, tokenizer: Any, labels: int | None) -> torch.
 
 
 def _config(model: ModelRecipe, tokenizer: Any) -> Any:
-    config = _random_config(model, tokenizer) if model.architecture is not None else _pretrained_config(model)
+    if model.source is None:
+        config = _random_config(model, tokenizer)
+    else:
+        name, options = folder_or_hub_name("model.source", model.source)
+        with loading("model.source", model.source):
+            config = AutoConfig.from_pretrained(name, **options, **_revision(model))
     if model.pooling == "mean" and config.model_type not in _ENCODERS:
         raise ParameterError("model.pooling", model.pooling, f"'native' for a {config.model_type} model")
     if model.task == "generation" and config.model_type in _ENCODERS:
         raise ParameterError("model.task", model.task, f"'classification' for a {config.model_type} model")
     return config
-
-
-def _pretrained_config(model: ModelRecipe) -> Any:
-    assert model.source is not None
-    name, options = folder_or_hub_name("model.source", model.source)
-    with loading("model.source", model.source):
-        return AutoConfig.from_pretrained(name, **options, **_revision(model))
 
 
 def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
