@@ -42,13 +42,6 @@ class MeanPooledClassifier(torch.nn.Module):  # type: ignore[misc]  # torch is s
         torch.nn.init.normal_(self.classifier.weight, std=self.config.initializer_range)
         torch.nn.init.zeros_(self.classifier.bias)
 
-    def get_input_embeddings(self) -> torch.nn.Module:
-        """Return the embedding of tokens."""
-        return self.encoder.get_input_embeddings()
-
-    def get_output_embeddings(self) -> None:
-        """Return None: there are none."""
-
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: torch.Tensor
     ) -> SequenceClassifierOutput:
@@ -106,7 +99,7 @@ def base_model(model: ModelRecipe, tokenizer: Any, labels: int | None) -> torch.
         if ("dropout" in key or key.endswith("pdrop")) and isinstance(value, float):
             setattr(config, key, 0.0)
     network = _pretrained(model, config) if model.source is not None else _random(model, config)
-    if model.untie:
+    if model.untie and model.pooling == "native":
         _untie(network)
     for module in network.modules():
         if isinstance(module, torch.nn.Dropout):
