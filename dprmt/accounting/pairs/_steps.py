@@ -213,7 +213,7 @@ class ClippingStep:
     @property
     def tail_share(self) -> float:
         """See :class:`Step`: larger where the tail of Z is so heavy that it decides."""
-        return 1e-3 if not self.is_exact and self.law.fewest <= 6 else 1e-4
+        return 1e-3 if not self.is_exact and self.law.probes <= 6 else 1e-4
 
     @property
     def is_exact(self) -> bool:
@@ -346,7 +346,7 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
 @lru_cache(maxsize=64)
 def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
     law, tail = step.norm_ratio(bins, below), below * step.sample_rate
-    above = replaced_by_opposites(law, step.law.fewest, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
+    above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
     return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
 
 
