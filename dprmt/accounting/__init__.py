@@ -5,8 +5,8 @@ The mathematics is in ``docs/theory/randomized_clipping.md``.
 
 from dprmt._lazy import public_names as _public_names
 from dprmt.accounting.basics._bounds import PrivacyBounds as PrivacyBounds
-from dprmt.accounting.basics._bounds import worst_of as worst_of
 from dprmt.accounting.basics._numbers import NoRenyiDivergenceError as NoRenyiDivergenceError
+from dprmt.accounting.composition._solve import worst_of as worst_of
 from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf as chi2_mixture_cdf
 from dprmt.accounting.laws._chi2_mixture import chi2_mixture_sf as chi2_mixture_sf
 from dprmt.accounting.laws._envelope import envelope_cdf as envelope_cdf
@@ -38,19 +38,19 @@ from dprmt.accounting.mechanisms._releases import ApproximateRelease as Approxim
 from dprmt.accounting.mechanisms._releases import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms._releases import LaplaceRelease as LaplaceRelease
 from dprmt.accounting.mechanisms._releases import Release as Release
-from dprmt.accounting.mechanisms._sampling import CyclicPoisson as CyclicPoisson
-from dprmt.accounting.mechanisms._sampling import FixedOrder as FixedOrder
-from dprmt.accounting.mechanisms._sampling import FixedSize as FixedSize
-from dprmt.accounting.mechanisms._sampling import Poisson as Poisson
-from dprmt.accounting.mechanisms._sampling import RandomAllocation as RandomAllocation
-from dprmt.accounting.mechanisms._sampling import Sampling as Sampling
-from dprmt.accounting.mechanisms._sampling import sampling_from_dict as sampling_from_dict
 from dprmt.accounting.pairs._steps import AddRemove as AddRemove
+from dprmt.accounting.pairs._steps import CyclicPoisson as CyclicPoisson
+from dprmt.accounting.pairs._steps import FixedOrder as FixedOrder
+from dprmt.accounting.pairs._steps import FixedSize as FixedSize
 from dprmt.accounting.pairs._steps import Group as Group
 from dprmt.accounting.pairs._steps import Neighbours as Neighbours
+from dprmt.accounting.pairs._steps import Poisson as Poisson
+from dprmt.accounting.pairs._steps import RandomAllocation as RandomAllocation
 from dprmt.accounting.pairs._steps import ReplaceOne as ReplaceOne
+from dprmt.accounting.pairs._steps import Sampling as Sampling
 from dprmt.accounting.pairs._steps import ZeroOut as ZeroOut
 from dprmt.accounting.pairs._steps import neighbours_from_dict as neighbours_from_dict
+from dprmt.accounting.pairs._steps import sampling_from_dict as sampling_from_dict
 from dprmt.accounting.questions._curves import PrivacyCurve as PrivacyCurve
 from dprmt.accounting.questions._trade_off import TradeOff as TradeOff
 

@@ -8,7 +8,7 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,16 @@ from dprmt._validation import ParameterError
 from dprmt.cli._options import Commands, UsageError, add_parser, count, leave_out, name_of, picture, real, writable
 from dprmt.cli._terminal import text_table
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, spectra_of
+from dprmt.spectra._checkpoint import summary
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 Spectra = Mapping[str, NoisySpectrum]
 _MATRIX = "a matrix of real floating-point numbers"
 _SHOWN = 3  # names of a list, and predicted clean values in a row of the overview
 _PARTS = ("noise_multiplier", "clipping_norm", "batch_size")
-_SORTED: dict[str, Callable[[NoisySpectrum], float]] = {
-    "energy": lambda spectrum: spectrum.energy_above_edge,
-    "sigma": lambda spectrum: spectrum.fit.sigma,
-    "spikes": lambda spectrum: len(spectrum.spikes),
-    "stable-rank": lambda spectrum: spectrum.stable_rank,
-    "top/edge": lambda spectrum: spectrum.top_over_edge,
-}
+_SORTED = {"energy": "energy_above_edge", "sigma": "estimated_sigma", "spikes": "spikes", "stable-rank": "stable_rank"}
+_SORTED["top/edge"] = "top_over_edge"
+"""What ``--sort`` takes, and the column of :meth:`CheckpointSpectra.rows` that it stands for."""
 _READ = {
     "kernel": "kernels, taken as matrices, their first axis against all others",
     "stack": "stacks, taken as one matrix for each place on their first axis",
@@ -44,17 +41,24 @@ _EXAMPLES = (
     "after.safetensors --minus before.safetensors --sigma auto --sort top/edge --top 10",
 )
 _SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
-_LEGEND = {
-    "σ̂": "the noise level estimated from the matrix",
-    "top/edge": "the largest singular value over the bulk edge, which that of noise alone is near",
-    "spikes": "values above the gate, which noise alone exceeds in {rate} of such matrices",
-    "clean": "predicted clean values of the top spikes",
-    "ranks": "stable rank, effective rank",
-    "energy": "share of the squared norm in values above the edge",
-    "visible": "the smallest clean value that is called in 95 % of draws",
-    "fit D": "distance of the other values from the law of noise",
-    "p": "how often noise has a larger one",
+_OVERVIEW = {
+    "shape": ("{shape}", ""),
+    "σ": ("{sigma:.4g}", ""),
+    "σ̂": ("{estimated_sigma:.3g}", "the noise level estimated from the matrix"),
+    "top/edge": (
+        "{top_over_edge:.3f}",
+        "the largest singular value over the bulk edge, which that of noise alone is near",
+    ),
+    "spikes": ("{spikes}", "values above the gate, which noise alone exceeds in {rate} of such matrices"),
+    "clean": ("{clean}", "predicted clean values of the top spikes"),
+    "ranks": ("{stable_rank:.1f} {effective_rank:.1f}", "stable rank, effective rank"),
+    "energy": ("{energy:.3g} %", "share of the squared norm in values above the edge"),
+    "visible": ("{visible:.4g}", "the smallest clean value that is called in 95 % of draws"),
+    "fit D": ("{fit_distance:.2g}", "distance of the other values from the law of noise"),
+    "p": ("{fit_p_value:.2g}", "how often noise has a larger one"),
+    "matrix": ("{matrix}", ""),
 }
+"""Columns of the overview: the cell, from what :func:`summary` returns, and what the legend says."""
 
 
 def _level(text: str) -> float | str:
@@ -117,7 +121,7 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     found = every = _analysed(namespace, sigma)
     names = list(found)
     if namespace.sort is not None:
-        names.sort(key=lambda name: _SORTED[namespace.sort](every[name]), reverse=True)
+        names.sort(key=lambda name: summary(every[name])[_SORTED[namespace.sort]], reverse=True)
     found = replace(every, spectra={name: every[name] for name in names[: namespace.top]})
     widest = max(found, key=lambda name: found[name].top_over_edge)
     if namespace.plot is not None:
@@ -268,35 +272,24 @@ def printable(name: str) -> str:
 def _overview(found: Spectra) -> str:
     """One line per matrix."""
     levels = sorted({spectrum.sigma for spectrum in found.values()})
-    rows = [_cells(name, spectrum) for name, spectrum in found.items()]
-    headings = [heading for heading in rows[0] if heading != "σ" or len(levels) > 1]
-    table = text_table(headings, [[row[heading] for heading in headings] for row in rows])
-    legend = ";\n".join(f"{heading}: {_LEGEND[heading]}" for heading in headings if heading in _LEGEND)
+    columns = {heading: column for heading, column in _OVERVIEW.items() if heading != "σ" or len(levels) > 1}
+    rows = []
+    for name, spectrum in found.items():
+        clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SHOWN]]
+        values = summary(spectrum) | {
+            "clean": " ".join(clean + ["…"] * (len(spectrum.spikes) > _SHOWN)),
+            "energy": 100 * spectrum.energy_above_edge,
+            "matrix": printable(name),
+        }
+        rows.append([cell.format(**values) for cell, _ in columns.values()])
+    legend = ";\n".join(f"{heading}: {meaning}" for heading, (_, meaning) in columns.items() if meaning)
     level = f"σ = {levels[0]:g}"
     if len(levels) > 1:
         level = f"σ, estimated for each matrix, {levels[0]:.4g} to {levels[-1]:.4g},"
     return (
         f"Singular values in noise of standard deviation {level} per entry\n\n"
-        f"{table}\n{legend.format(rate=_rate(found))}\n\n"
+        f"{text_table(list(columns), rows)}\n{legend.format(rate=_rate(found))}\n\n"
     )
-
-
-def _cells(name: str, spectrum: NoisySpectrum) -> dict[str, str]:
-    clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SHOWN]]
-    return {
-        "shape": _shape(spectrum),
-        "σ": f"{spectrum.sigma:.4g}",
-        "σ̂": f"{spectrum.fit.sigma:.3g}",
-        "top/edge": f"{spectrum.top_over_edge:.3f}",
-        "spikes": str(len(spectrum.spikes)),
-        "clean": " ".join(clean + ["…"] * (len(spectrum.spikes) > _SHOWN)),
-        "ranks": f"{spectrum.stable_rank:.1f} {spectrum.effective_rank:.1f}",
-        "energy": f"{100 * spectrum.energy_above_edge:.3g} %",
-        "visible": f"{spectrum.visible:.4g}",
-        "fit D": f"{spectrum.fit.distance:.2g}",
-        "p": f"{spectrum.fit.p_value:.2g}",
-        "matrix": printable(name),
-    }
 
 
 def _verdict(found: Spectra, *, estimated: bool) -> str:

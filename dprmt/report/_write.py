@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from dprmt import __version__
 from dprmt._files import parse_json, strict_json, write_whole
 from dprmt._validation import ParameterError, require
 from dprmt.accounting import neighbours_from_dict
-from dprmt.report._page import Section, plain_numbers, render_page
+from dprmt.report._page import Section, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section
 from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._words import counted
@@ -157,8 +158,9 @@ def write_run_report(out: str | Path, run: str | Path) -> Report:
 
 def _written(folder: Path, page: str, sections: list[Section], numbers: Mapping[str, Any]) -> Report:
     shown = {section.title: {"sentences": list(section.sentences), **section.numbers} for section in sections}
-    document = plain_numbers({"version": __version__, **numbers, "sections": shown})
-    write_whole(folder / "numbers.json", strict_json(document) + "\n", public=True)
+    document = {"version": __version__, **numbers, "sections": shown}
+    text = strict_json(document, default=methodcaller("tolist"))  # of arrays
+    write_whole(folder / "numbers.json", text + "\n", public=True)
     write_whole(folder / "index.html", page, public=True)
     return Report(folder / "index.html", folder / "numbers.json", sections)
 

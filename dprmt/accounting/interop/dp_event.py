@@ -13,8 +13,16 @@ from dprmt.accounting.mechanisms._composition import Composition, compose
 from dprmt.accounting.mechanisms._conversions import ZCDPRelease
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._releases import GaussianRelease, LaplaceRelease
-from dprmt.accounting.mechanisms._sampling import CyclicPoisson, FixedOrder, FixedSize, Poisson
-from dprmt.accounting.pairs._steps import AddRemove, Group, Neighbours, ReplaceOne
+from dprmt.accounting.pairs._steps import (
+    AddRemove,
+    CyclicPoisson,
+    FixedOrder,
+    FixedSize,
+    Group,
+    Neighbours,
+    Poisson,
+    ReplaceOne,
+)
 
 Phases = Iterator[tuple[Any, int]]
 

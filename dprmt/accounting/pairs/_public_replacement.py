@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
-from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.basics._numbers import LEAST_DELTA, Array
 from dprmt.accounting.laws._gamma_mixture import GammaMixture, NormRatioBins
 from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
-from dprmt.accounting.pairs._pairs import LARGE_LOSS, LEAST, AtomicPair, interval_masses
-from dprmt.accounting.pairs._public_pair import PublicPair, spaced_from_zero, symmetric_pair
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, AtomicPair, PublicPair, interval_masses
+from dprmt.accounting.pairs._tight_pair import spaced_from_zero, symmetric_pair
 
 Places: TypeAlias = NDArray[np.int64]
 
@@ -75,7 +75,7 @@ def opposites_below(
     plain = (1.0 - sample_rate) * interval_masses(ends)
     p = (plain + sample_rate * interval_masses(ends - shift)) @ mass
     q = (plain + sample_rate * interval_masses(ends + shift)) @ mass
-    seen = np.minimum(p, q) > LEAST  # leaving out lighter outcomes is safe from below
+    seen = np.minimum(p, q) > LEAST_DELTA  # leaving out lighter outcomes is safe from below
     p, q = p[seen], q[seen]
     both = np.log(p / q)
     return AtomicPair(np.concatenate([-both[::-1], both]), np.concatenate([q[::-1], p]), 0.0)

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dprmt.accounting.basics._numbers import LARGEST_LOSS, Array, isotonic_regression
+from dprmt.accounting.basics._numbers import LARGEST_LOSS, Array
 from dprmt.accounting.laws._gamma_mixture import NormRatioBins
 from dprmt.accounting.pairs._pairs import (
     BEYOND,
@@ -22,10 +22,11 @@ from dprmt.accounting.pairs._pairs import (
     cells_with_misses,
     interval_masses,
     inverse,
+    isotonic_regression,
+    log_shift_ratio,
     masses_between,
     row_blocks,
 )
-from dprmt.accounting.pairs._public_pair import log_shift_ratio
 
 FAR = 35.0
 """Threshold beyond which outcomes are merged from below: Q-masses are no numbers at 38."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import torch
@@ -11,6 +10,7 @@ from torch.nn import functional
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.data import TaskData, model_logits, per_sample_losses
+from dprmt.training.data._losses import evaluating
 
 Item: TypeAlias = dict[str, Any]
 
@@ -194,19 +194,6 @@ def generation_loss(
     samples = first_samples(data, "generation", split, limit)
     losses = _measured(model, data, samples, batch_size, lambda batch: per_sample_losses(model, batch))
     return float(losses.mean())
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode without gradients, and restore every module's mode afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

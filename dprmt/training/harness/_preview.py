@@ -120,12 +120,11 @@ def dry_run(
     marks = sorted({1, *(max(1, steps * part // 5) for part in range(1, 6))})
     mechanism = prepared.mechanism
     delta, releases = recipe.privacy.delta, wanted_releases(recipe.settings)
-    alone, together = SpentEpsilon(mechanism, delta), SpentEpsilon(mechanism, delta, releases=releases)
-    epsilon_after = {mark: (together if mark == steps else alone).after(mark, exactly=True) for mark in marks}
+    spent = {mark: SpentEpsilon(mechanism, delta, releases=releases if mark == steps else ()) for mark in marks}
     return DryRun(
         mechanism=describe_mechanism(mechanism),
         noise_std=mechanism.noise_multiplier * recipe.privacy.clipping_norm / recipe.training.batch_size,
-        epsilon_after=epsilon_after,
+        epsilon_after={mark: bound.after(mark, exactly=True) for mark, bound in spent.items()},
         samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},

@@ -43,7 +43,6 @@ class RunFolder:
         self._config = _written_out(config.encode())
         self._made: list[Path] = []
         try:
-            self._check(resume)
             for folder in (*reversed(self.path.parents), self.path):
                 if not folder.exists():
                     folder.mkdir()
@@ -52,13 +51,13 @@ class RunFolder:
         except OSError as error:
             self._unmake()
             raise ParameterError("out", str(path), f"a folder that can be written to ({error.strerror})") from None
+        try:
+            self._check(resume)
+        except ParameterError:
+            self.close()
+            raise
         for leftover in self.path.glob(LEFTOVERS):
             leftover.unlink()
-        try:
-            self._check(resume)  # another process may have been faster
-        except ParameterError:
-            self._lock.close()
-            raise
 
     def _check(self, resume: bool) -> None:
         exists = (self.path / CONFIG).exists()
@@ -67,7 +66,7 @@ class RunFolder:
             raise ParameterError("out", str(self.path), allowed)
         if resume and not exists:
             raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")
-        found = list(self.path.iterdir()) if self.path.is_dir() else [self.path] if self.path.exists() else []
+        found = list(self.path.iterdir())
         if not exists and not all(file.name == _LOCK or file.match(LEFTOVERS) for file in found):
             raise ParameterError("out", str(self.path), "a new or empty folder")
         links = [file.name for file in found if file.is_symlink()]
