@@ -254,7 +254,8 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
     run = read_run(namespace)
     band = run.composition().trade_off((1.0 - np.cos(np.linspace(0.0, np.pi, namespace.points or 101))) / 2.0)
     if namespace.plot is not None:
-        from dprmt.plots import plot_trade_off, save_picture
+        from dprmt.plots import plot_trade_off
+        from dprmt.plots._style import save_picture
 
         mu, ((first, steps), *more) = None, run.phases
         if not more and isinstance(first.norms, ExactNorms) and first.sampling == Poisson(first.sampling.rate):

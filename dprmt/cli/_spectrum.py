@@ -127,7 +127,7 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     if namespace.plot is not None:
         _draw(namespace, widest, found)
     if namespace.plot_all is not None:
-        from dprmt.plots import save_picture
+        from dprmt.plots._style import save_picture
 
         printed = replace(found, spectra={printable(name): spectrum for name, spectrum in found.items()})
         save_picture(namespace.plot_all, printed.plot, size=(8.0, min(2.0 + 0.2 * len(found), 40.0)))
@@ -217,7 +217,8 @@ def _with_progress(names: list[str]) -> Iterator[str]:
 
 
 def _draw(namespace: argparse.Namespace, name: str, found: Spectra) -> None:
-    from dprmt.plots import plot_singular_values, save_picture
+    from dprmt.plots import plot_singular_values
+    from dprmt.plots._style import save_picture
 
     spectrum, alarm, title = found[name], namespace.false_alarm, printable(name)
     values, sigma = spectrum.singular_values, spectrum.sigma
