@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt._files import parse_toml, strict_json
+from dprmt._rounding import round_up
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.cli._options import Commands, Parser, UsageError, add_parser, count, name_of, refused
 from dprmt.cli._terminal import text_table
-from dprmt.statements import round_up
 
 if TYPE_CHECKING:
     from dprmt.training.harness import DryRun, TrainingResult

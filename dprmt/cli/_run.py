@@ -49,9 +49,9 @@ from dprmt.accounting import (
     fixed,
     release_from_dict,
 )
-from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record, refused, rounded_up
-from dprmt.statements import mechanism_from_dict, relation_label
-from dprmt.statements._sentences import norms_label
+from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record_of_run, refused, rounded_up
+from dprmt.statements import mechanism_from_dict
+from dprmt.statements._sentences import norms_label, relation_label
 
 _MOST_STEPS = 10**9
 _RATE = "a number or a fraction such as 2000/67349 in [1e-09, 1]"
@@ -162,9 +162,6 @@ def _spent(text: str) -> Composition:
         return composition_of(record_of_run(text))
     except ParameterError as error:
         raise refused(text, f"a record of a run ({error})") from None
-
-
-record_of_run = record("of a run: one with a mechanism and steps, or with phases", mechanism=dict, phases=list)
 
 
 def add_phase_options(parser: Parser, *, noise: bool = True, norms: bool = True) -> None:

@@ -28,20 +28,17 @@ from dprmt.report.measurements._run import (
     signal_shares,
 )
 from dprmt.report.measurements._spikes import LayerSpectra, Spike, measure_spectra, measure_spikes
-from dprmt.training.recipes import load_recipe, recipe_from_dict
+from dprmt.training.recipes import load_recipe
 
-_RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to look at
+_CHANGES = {  # to the recipe minilm-docstrings: adapters in all layers, so that there is much to look at
     "name": "minilm-docstrings, adapters in all layers",
-    "model": {
-        "task": "classification",
-        "source": "minilm",
-        "pooling": "mean",
-        "lora": {"rank": 8, "alpha": 16.0, "targets": ["query", "value"]},
-    },
-    "data": {"source": "docstrings", "max_tokens": 32},
-    "privacy": {"target_epsilon": 6.7, "delta": 1e-5, "norms": "ghost", "clipping_norm": 1.0},
-    "optimizer": {"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01},
-    "training": {"batch_size": 256, "micro_batch_size": 32, "steps": 40},
+    "model.lora.rank": 8,
+    "model.lora.alpha": 16.0,
+    "model.lora.targets": ["query", "value"],
+    "training.batch_size": 256,
+    "training.steps": 40,
+    "optimizer.learning_rate": 2e-3,
+    "privacy.clipping_norm": 1.0,
 }
 
 
@@ -65,7 +62,8 @@ def measured_sections(
 ) -> tuple[list[str], list[Section], dict[str, Any]]:
     """Train by a recipe's first steps, or the report's, and measure; return introduction, sections, and the setting."""
     sizes = Sizes() if steps is None else replace(Sizes(), steps=check_count("steps", steps))
-    recipe = (recipe_from_dict(_RECIPE) if name is None else load_recipe(name)).with_changes(changes)
+    recipe = load_recipe("minilm-docstrings").with_changes(_CHANGES) if name is None else load_recipe(name)
+    recipe = recipe.with_changes(changes)
     say("loading model and data")
     experiment = recipe_experiment(recipe)
     model, task, settings = experiment.model, experiment.task, experiment.settings

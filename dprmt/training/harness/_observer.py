@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves_with_path
 from tqdm import tqdm
 
 from dprmt._files import append_line
+from dprmt._rounding import round_up
 from dprmt._validation import ParameterError
-from dprmt.statements import round_up
 from dprmt.training.harness._run_folder import METRICS
 from dprmt.training.private_run._ledger import named_relation, said_of_every_step
 

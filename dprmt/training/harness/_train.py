@@ -17,8 +17,8 @@ import torch
 
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
+from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.statements import round_up
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar
 from dprmt.training.harness._prepare import Prepared, prepare

@@ -19,10 +19,10 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from dprmt import __version__
+from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.accounting import DPSGD, Composition, GaussianRelease, PrivacyBounds, compose
 from dprmt.accounting.basics._value import Value
-from dprmt.statements import round_up
 from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep
 from dprmt.training.clipping._shards import ShardedStep
 from dprmt.training.denoising import Denoising, DenoisingStep
