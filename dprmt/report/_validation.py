@@ -20,13 +20,7 @@ from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._words import matrices
 from dprmt.report.measurements._alignment import AlignmentStep, measure_alignment
 from dprmt.report.measurements._norm_ratio import measure_norm_ratios
-from dprmt.report.measurements._run import (
-    Experiment,
-    GradientStep,
-    private_gradients,
-    recipe_experiment,
-    signal_shares,
-)
+from dprmt.report.measurements._run import Experiment, GradientStep, private_gradients, recipe_experiment, signal_shares
 from dprmt.report.measurements._spikes import LayerSpectra, Spike, measure_spectra, measure_spikes
 from dprmt.training.recipes import load_recipe
 
