@@ -102,11 +102,16 @@ def measured_sections(
         "neither": [step.loss for step in run({**clipped, "privacy.clipping_norm": 1e9})],  # which clips nothing
     }
     say("reading telemetry")
-    telemetry = {"on": True, "every": 1, "window": max(2, total)}
-    read = list(run({**plain, "telemetry": telemetry}))
-    lines = [{"step": step.number + 1, "telemetry": step.telemetry} for step in read]
-    # DP-GRAPE's gradients are not whole: they have no true values.
-    truth = {} if settings.optimizer.name == "grape" else signal_shares(read)
+    telemetry, lines = {"on": True, "every": 1, "window": max(2, total)}, list[dict[str, Any]]()
+
+    def read() -> Iterator[GradientStep]:
+        for step in run({**plain, "telemetry": telemetry}):
+            lines.append({"step": step.number + 1, "telemetry": step.telemetry})
+            yield step
+
+    truth = signal_shares(read())
+    if settings.optimizer.name == "grape":
+        truth = {}  # DP-GRAPE's gradients are not whole: they have no true values
     sections = [
         *theory_sections(spikes),
         spectra_section(strongest, alarms, spikes),
