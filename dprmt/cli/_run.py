@@ -69,7 +69,6 @@ _FORM = (
     "gaussian:SIGMA, laplace:SCALE (in units of what neighbours can change), sampled-laplace:SCALE:RATE, "
     "approximate:EPSILON:DELTA, gaussian-dp:MU, zcdp:RHO or renyi:ORDER=VALUE:…; 9xlaplace:SCALE for nine"
 )
-_MOST_TIMES = 10**5  # of one release: a record lists each
 _POISSON = ("sample_rate", "steps", "samples", "batch_size")
 _EPOCHS = ("steps_per_epoch", "participations")
 _MORE = ("at_most", "bands")
@@ -103,7 +102,7 @@ def _rate(text: str) -> float:
 def _release(text: str) -> tuple[Release, ...]:
     times, sign, one = text.partition("x")
     if sign and times.isdecimal():
-        return _release(one) * count(high=_MOST_TIMES)(times)
+        return _release(one) * count(high=10**5)(times)  # a record lists each
     word, *numbers = text.split(":")
     if word not in (*_RELEASES, "renyi"):
         raise refused(text, f"{_FORM}{did_you_mean(word, [*_RELEASES, 'renyi'])}")

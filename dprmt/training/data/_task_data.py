@@ -304,7 +304,6 @@ def _generation_items(numbered: Sequence[tuple[int, Row]], tokenizer: Any, max_t
 
 # Public: it only makes the choice unrelated to whatever order or hash the table itself was made with.
 _KEY = b"dprmt rows v1"
-_BYTES = 16
 
 
 def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int | None = None) -> list[int]:
@@ -322,7 +321,7 @@ def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int 
     digests = [_digest(row) for row in rows]
     numbers = list(range(len(rows)))
     if fraction is not None:
-        below = ceil(fraction * 2 ** (8 * _BYTES))
+        below = ceil(fraction * 2**128)
         numbers = [number for number in numbers if digests[number] < below]
     if limit is not None:
         numbers = sorted(sorted(numbers, key=lambda number: digests[number])[:limit])
@@ -332,4 +331,4 @@ def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int 
 def _digest(row: Row) -> int:
     # The part, a file's name, is left out: a table that is split over other files keeps the same rows.
     content = json.dumps([row.inputs, row.target], default=str).encode()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=_BYTES, key=_KEY).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=16, key=_KEY).digest(), "big")
