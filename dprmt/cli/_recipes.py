@@ -68,12 +68,11 @@ def add_command(commands: Commands) -> None:
     recipes.add_argument("recipe", metavar="NAME", nargs="?", help="a recipe, to be printed as TOML")
     folder, add = name_of("a folder"), train.add_argument
     go_on = "continue the run in this folder, as its config.toml says, with fresh noise; or the run of RECIPE and --out"
-    seed, cipher = "repeatable noise, for studies: known noise protects no one", "draw noise and batches from a cipher"
+    seed = "repeatable noise, for studies: known noise protects no one"
     add("--out", metavar="DIR", type=folder, help="the run folder; runs/NAME by default")
     add("--resume", metavar="RUN", type=folder, nargs="?", const=True, help=go_on)
     add("--dry-run", action="store_true", help="print what would be done: noise, ε, norms")
     add("--noise-seed", metavar="SEED", type=count(low=0, high=2**63 - 1), help=seed)
-    add("--secure", action="store_true", help=f"{cipher} (privacy.secure)")
     add("--tensorboard", action="store_true", help="write TensorBoard events too")
 
 
@@ -116,7 +115,7 @@ def run_train(namespace: argparse.Namespace) -> None:
 
     out, resume = _folder(namespace)
     recipe = _recipe_of_run(Path(out)) if namespace.recipe is None else load_recipe(namespace.recipe)
-    recipe = recipe.with_changes(dict(namespace.set) | ({"privacy.secure": True} if namespace.secure else {}))
+    recipe = recipe.with_changes(dict(namespace.set))
     options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
     if namespace.dry_run:
         # Without --out or --resume no folder is meant: a plan can be asked for next to a run.

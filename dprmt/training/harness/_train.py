@@ -20,7 +20,7 @@ from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.statements import round_up
 from dprmt.training.harness._loop import Run
-from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar
+from dprmt.training.harness._observer import Events, MetricsFile, Observer
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
@@ -169,8 +169,8 @@ def train(
         chosen = with_norms(recipe, loaded, data, place, processes=options["processes"], former=former)
         return prepare_recipe(chosen, loaded, data, place, randomness, **options)
 
-    observers = [*([Events(Path(out))] if tensorboard else []), *([ProgressBar()] if show_progress else [])]
-    return _in_folder(recipe, out, make, resume, noise_seed, observers)
+    observers = [Events(Path(out))] if tensorboard else []
+    return _in_folder(recipe, out, make, resume, noise_seed, observers, show_progress)
 
 
 def train_task(
@@ -246,13 +246,14 @@ def _in_folder(
     resume: bool,
     noise_seed: int | None,
     observers: Sequence[Observer],
+    show_progress: bool = False,
 ) -> TrainingResult:
     with process_group() as (_, processes):
         folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
         try:
             check_spread(config, processes, goes_on=resume)
             start = _FolderRun(Path(out), folder, fresh_randomness(noise_seed, 1, config.privacy.secure))
-            return start.to_the_end(make, observers, processes)
+            return start.to_the_end(make, observers, processes, show_progress)
         finally:
             if folder is not None:
                 folder.close()
@@ -268,13 +269,13 @@ class _FolderRun:
         self._attempt = int(self._former.get("starts", 0)) + 1
 
     def to_the_end(
-        self, make: Callable[..., Prepared], observers: Sequence[Observer], processes: int
+        self, make: Callable[..., Prepared], observers: Sequence[Observer], processes: int, show_progress: bool
     ) -> TrainingResult:
         sigma = self._former.get("noise_multiplier")
         prepared = make(self._randomness, processes=processes, noise_multiplier=sigma)
         document = self._described(prepared, processes)
         self._check_same(document, prepared.settings)
-        run = Run(prepared, self._randomness, self._path, attempt=self._attempt)
+        run = Run(prepared, self._randomness, self._path, attempt=self._attempt, progress=show_progress)
         try:
             self._check_charged(run)
             if self._folder is not None:

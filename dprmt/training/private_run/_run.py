@@ -317,7 +317,7 @@ class PrivateRun:
             for step in steps:
                 yield step
                 bar.update()
-                if self._delta is not None:
+                if self._delta is not None and self._adds_noise:
                     norm = f", C = {self.clipping_norm:.3g}" if isinstance(self._clipping, AdaptiveClipping) else ""
                     bar.set_postfix_str(f"ε ≤ {round_up(self._spent.after(self.steps_charged), 3)}{norm}")
 
