@@ -45,7 +45,6 @@ from dprmt.accounting import (
     ZCDPRelease,
     ZeroOut,
     calibrate,
-    compose,
     fixed,
     release_from_dict,
 )
@@ -334,8 +333,7 @@ def run_of(stated: Mapping[str, Any]) -> Run:
 
 def composition_of(stated: Mapping[str, Any]) -> Composition:
     """The whole run of a record."""
-    run = run_of(stated)
-    return compose([*run.phases, *run.releases, *([] if run.spent is None else [run.spent])])
+    return run_of(stated).composition()
 
 
 def document_of(run: Composition) -> dict[str, Any]:

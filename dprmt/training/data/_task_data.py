@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.data._rows import Row, read_rows
@@ -23,7 +22,7 @@ IGNORED = -100  # label of a position that has no loss
 Item = dict[str, Any]
 
 
-class TokenDataset(Dataset[Item]):  # type: ignore[misc]  # torch is skipped by mypy
+class TokenDataset(list[Item]):
     r"""One split: items of token ids, label(s) and a ``sample_id``, the number of the row in the split's source.
 
     Parameters
@@ -52,13 +51,8 @@ class TokenDataset(Dataset[Item]):  # type: ignore[misc]  # torch is skipped by 
     """
 
     def __init__(self, items: Sequence[Item], rows: Sequence[Row]) -> None:
-        self._items, self.rows = list(items), list(rows)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: int) -> Item:
-        return self._items[index]
+        super().__init__(items)
+        self.rows = list(rows)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -25,15 +25,8 @@ from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
 from dprmt.training.harness._recipe_task import load, prepare_recipe, usable_device
-from dprmt.training.harness._run_folder import (
-    MODEL,
-    RUN,
-    SUMMARY,
-    RunFolder,
-    read_run,
-    steps_seen,
-)
-from dprmt.training.harness._shards import check_spread, whole_weights
+from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder, read_run, steps_seen
+from dprmt.training.harness._shards import whole_weights
 from dprmt.training.harness._task import Task
 from dprmt.training.private_run._ledger import charged_steps, describe_mechanism, named_relation, no_privacy
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness, from_first, in_first, process_group
@@ -163,11 +156,10 @@ def train(
     """
     place = usable_device(device)
 
-    def make(randomness: Randomness, **options: Any) -> Prepared:
+    def make(randomness: Randomness, former: Mapping[str, Any], processes: int) -> Prepared:
         loaded, data = load(recipe)
-        former = from_first(in_first(lambda: read_run(Path(out))) or {}).get("norms")
-        chosen = with_norms(recipe, loaded, data, place, processes=options["processes"], former=former)
-        return prepare_recipe(chosen, loaded, data, place, randomness, **options)
+        chosen = with_norms(recipe, loaded, data, place, processes=processes, former=former.get("norms"))
+        return prepare_recipe(chosen, loaded, data, place, randomness, former, processes)
 
     observers = [Events(Path(out))] if tensorboard else []
     return _in_folder(recipe, out, make, resume, noise_seed, observers, show_progress)
@@ -251,7 +243,6 @@ def _in_folder(
     with process_group() as (_, processes):
         folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
         try:
-            check_spread(config, processes, goes_on=resume)
             start = _FolderRun(Path(out), folder, fresh_randomness(noise_seed, 1, config.privacy.secure))
             return start.to_the_end(make, observers, processes, show_progress)
         finally:
@@ -271,8 +262,7 @@ class _FolderRun:
     def to_the_end(
         self, make: Callable[..., Prepared], observers: Sequence[Observer], processes: int, show_progress: bool
     ) -> TrainingResult:
-        sigma = self._former.get("noise_multiplier")
-        prepared = make(self._randomness, processes=processes, noise_multiplier=sigma)
+        prepared = make(self._randomness, self._former, processes)
         document = self._described(prepared, processes)
         self._check_same(document, prepared.settings)
         run = Run(prepared, self._randomness, self._path, attempt=self._attempt, progress=show_progress)
