@@ -46,7 +46,7 @@ def test_a_spectrum_needs_the_core_alone(tmp_path: Path) -> None:
     [
         (("train",), "a recipe must be named"),
         (("train", "--resume", "nowhere"), "--resume must be the folder of a run that was started"),
-        (("train", "minilm-docstrings", "--resume", "runs/x"), "without a folder beside a recipe"),
+        (("train", "minilm-docstrings", "--resume", "runs/x"), "or only the folder of a run"),
     ],
 )
 def test_which_run_is_asked_for_in_one_line(

@@ -18,7 +18,6 @@ import torch
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.statements import round_up
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._observer import Events, MetricsFile, Observer
 from dprmt.training.harness._prepare import Prepared, prepare
@@ -66,11 +65,6 @@ class TrainingResult:
     evaluation: dict[str, Any]
     norms: str
     neighbours: str | None
-
-    def __str__(self) -> str:
-        state = "finished" if self.finished else "stopped"
-        spent = "no privacy" if self.neighbours is None else f"epsilon <= {round_up(self.epsilon)} ({self.neighbours})"
-        return f"{self.folder}: {state} after {self.steps} steps, {self.charged} charged; {spent}; norms: {self.norms}"
 
 
 def train(
