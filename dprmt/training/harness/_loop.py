@@ -198,7 +198,14 @@ class Run:
             After the optimizer has moved and the observers have seen it.
         """
         every, batches = self.prepared.settings.training.checkpoint_every, None
-        with self._watched():
+        with ExitStack() as stack:
+            for observer in self.observers:
+                observer.start(self)
+                stack.callback(observer.end, self)
+            if not self.randomness.is_secret:
+                self._say("Anyone who knows the noise seed can remove the noise: this run is not private.")
+            for sentence in no_privacy(self.prepared.mechanism).values():
+                self._say(f"{sentence[0].upper()}{sentence[1:]}.")
             for step in range(self.done + 1, self.total + 1):
                 for observer in self.observers:
                     observer.before_step(self, step)
@@ -222,18 +229,6 @@ class Run:
         if self.processes > 1:
             self.stopped = from_first(self.stopped)
         return self.stopped
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for observer in self.observers:
-                observer.start(self)
-                stack.callback(observer.end, self)
-            if not self.randomness.is_secret:
-                self._say("Anyone who knows the noise seed can remove the noise: this run is not private.")
-            for sentence in no_privacy(self.prepared.mechanism).values():
-                self._say(f"{sentence[0].upper()}{sentence[1:]}.")
-            yield
 
     def _one_step(self, step: int, batch: PrivateBatch) -> StepRecord | None:
         started = time.perf_counter()
