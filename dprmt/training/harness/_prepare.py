@@ -106,10 +106,8 @@ def clipping_plan(
     privacy, optimizer = settings.privacy, settings.optimizer
     options: dict[str, Any] = {} if task.units is None else {"units": task.units}
     if optimizer.name == "grape":  # else a task's own plan may not know subspaces
-        # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
-        rank = optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n)
         drawn: dict[str, Any] = {"refresh_every": optimizer.refresh_every, "projector": optimizer.projector}
-        options["subspaces"] = Subspaces(model, rank=rank, seed=settings.training.seed, **drawn)
+        options["subspaces"] = Subspaces(model, rank=optimizer.rank, seed=settings.training.seed, **drawn)
     return task.clipping_plan(
         model,
         norms=privacy.norms,
