@@ -205,7 +205,7 @@ class Run:
             if not self.randomness.is_secret:
                 self._say("Anyone who knows the noise seed can remove the noise: this run is not private.")
             for sentence in no_privacy(self.prepared.mechanism).values():
-                self._say(f"{sentence[0].upper()}{sentence[1:]}.")
+                self._say(sentence)
             for step in range(self.done + 1, self.total + 1):
                 for observer in self.observers:
                     observer.before_step(self, step)
@@ -223,6 +223,8 @@ class Run:
                 if step % every == 0 or step == self.total:
                     self._checkpoint()
                 yield record
+            if batches is not None and self.done == self.total:
+                next(batches, None)  # there is none, and the bar is full
             self._checkpoint()
 
     def _is_stopped(self) -> bool:
