@@ -297,7 +297,7 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
     [
         (["nonsense"], "RECIPE must be one of"),
         (["RECIPE", "--set", "training.steps"], "--set must be of the form KEY=VALUE"),
-        (["RECIPE", "--set", "training.steps=0"], "training.steps must be an integer >= 1, got 0"),
+        (["RECIPE", "--set", "training.steps=0"], "training.steps must be an integer in [1, 4294967295], got 0"),
         (
             ["RECIPE", "--set", "training.batch_size=61"],
             "training.batch_size must be at most the size of the training set, 60",

@@ -738,7 +738,7 @@ class Epoch:
     """Batches of one epoch at a time; from :meth:`PrivateRun.epoch`."""
 
     def __init__(self, run: PrivateRun) -> None:
-        self._run = run
+        self._run, self.dataset = run, run._source.dataset
 
     def __len__(self) -> int:
         return self._run.steps_per_epoch
