@@ -313,7 +313,7 @@ class PrivateRun:
             for step in steps:
                 yield step
                 bar.update()
-                if self._delta is not None:
+                if self._delta is not None and self._adds_noise:
                     norm = f", C = {self.clipping_norm:.3g}" if isinstance(self._clipping, AdaptiveClipping) else ""
                     bar.set_postfix_str(f"ε ≤ {round_up(self._spent.after(self.steps_charged), 3)}{norm}")
 
@@ -738,7 +738,7 @@ class Epoch:
     """Batches of one epoch at a time; from :meth:`PrivateRun.epoch`."""
 
     def __init__(self, run: PrivateRun) -> None:
-        self._run = run
+        self._run, self.dataset = run, run._source.dataset
 
     def __len__(self) -> int:
         return self._run.steps_per_epoch
