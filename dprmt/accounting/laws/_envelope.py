@@ -36,8 +36,6 @@ from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.laws._chi2_mixture import Array, mixture_tails, real_array
 
 ENVELOPE_MARGIN = 1e-12
-LARGEST_DOF = 2**32
-_GUIDES = 64  # values of x at which the hump is searched from scratch
 
 
 def envelope_cdf(x: ArrayLike, probes: SupportsIndex, rank: SupportsIndex | None = None) -> Array:
@@ -127,11 +125,11 @@ def _checked(probes: SupportsIndex, rank: SupportsIndex | None) -> tuple[int, in
         raise ParameterError("probes", probes, reason) from None
     if rank is None:
         return k, None
-    largest = LARGEST_DOF // k
+    largest = 2**32 // k
     try:
         return k, check_count("rank", rank, high=largest)
     except ParameterError:
-        allowed = f"an integer in [1, {largest}] (probes * rank <= {LARGEST_DOF}), or None for no limit"
+        allowed = f"an integer in [1, {largest}] (probes * rank <= 2**32), or None for no limit"
         raise ParameterError("rank", rank, allowed) from None
 
 
@@ -156,7 +154,7 @@ def _right_of_one(excess: Array, k: int, d: int) -> tuple[Array, Array]:
     guide = _guide(k, d)
     middle = np.flatnonzero(excess < guide.switch * (1 + 1e-9))
     e = excess[middle]
-    cell = np.clip(np.searchsorted(guide.excess, e), 1, _GUIDES)
+    cell = np.clip(np.searchsorted(guide.excess, e), 1, guide.excess.size - 1)
     radius = (guide.log_weight[cell - 1] - guide.log_weight[cell]) / 2 + 1e-3
     hump, log = _climb(e, np.interp(e, guide.excess, guide.log_weight), radius, k, d)
     higher = hump > cdf[middle]
@@ -200,7 +198,7 @@ def _guide(k: int, d: int) -> _Guide:
         return float(hump[0] - _equal(1 + e, e, k * d)[0]) if exists[0] else -1.0
 
     switch = 1 / k if d == 2 else float(brentq(advantage, 2 / (d * k), 1 / k, xtol=1e-30, rtol=1e-14))
-    excess = switch * np.sin(np.linspace(0, np.pi / 2, _GUIDES + 1)) ** 2  # dense at both ends, where λ is steep
+    excess = switch * np.sin(np.linspace(0, np.pi / 2, 65)) ** 2  # dense at both ends, where λ is steep
     log_weight = np.zeros_like(excess)
     log_weight[1:] = _hump(excess[1:], k, d)[1]
     return _Guide(switch, excess, np.minimum.accumulate(log_weight))

@@ -24,11 +24,7 @@ from dprmt.accounting.pairs._tight_pair import spaced_from_zero, symmetric_pair
 
 Places: TypeAlias = NDArray[np.int64]
 
-_BEND = 3.0  # the largest N at which a potential is convex
 _PIECES = 48  # intervals of losses with one multiplier β each, of ratios, and of each side of a box of densities
-_ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
-_STEEPEST = 1.0 / math.sqrt(2 * math.pi)
-_LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
 
 
 @dataclass(frozen=True)
@@ -148,16 +144,16 @@ class _EqualRatios:
     def bent(self, x: Array, shift: Array, law: RatioLaw, noise_multiplier: float) -> Array:
         """Compute the extra cost of convex functions above both potentials: E of each one's excess."""
         cells = np.diff(law.below(x))
-        tilt, total = self.tilt(shift), np.zeros(self.loss.size)
+        tilt, total, bend = self.tilt(shift), np.zeros(self.loss.size), 3.0  # the largest N of a convex potential
         for density, (least, most) in (
             (_density(self.before), self._bend_of_w(shift, tilt)),
             (np.exp(self.loss) * _density(self.after), self._bend_of_v(shift, tilt)),
         ):
             slope = shift**3 * density
             step = np.log(shift[:-1] / shift[1:]) / 2
-            turn = np.where(least >= _BEND, 0.0, np.maximum(np.abs(least - _BEND), np.abs(most - _BEND))) * step
+            turn = np.where(least >= bend, 0.0, np.maximum(np.abs(least - bend), np.abs(most - bend))) * step
             turn = np.exp(np.minimum(turn, 50.0))
-            is_convex = np.logical_and.accumulate((most <= _BEND)[:, ::-1], axis=1)[:, ::-1]
+            is_convex = np.logical_and.accumulate((most <= bend)[:, ::-1], axis=1)[:, ::-1]
             high = np.where(is_convex, 0.0, np.maximum(slope[:, :-1], slope[:, 1:]) * turn)
             low = np.minimum(slope[:, :-1], slope[:, 1:]) / turn
             steepest = np.maximum.accumulate(high[:, ::-1], axis=1)[:, ::-1]
@@ -189,7 +185,7 @@ def _product(factor: Array, low: Array, high: Array) -> tuple[Array, Array]:
 
 
 def _density(y: Array) -> Array:
-    value: Array = _STEEPEST * np.exp(-(y**2) / 2)
+    value: Array = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
     return value
 
 
@@ -285,7 +281,7 @@ def _allowed_multiplier(ends: Array, high: Array, low: Array, probes: int, sampl
     a0, a1, b0, b1 = low[:, None], high[:, None], low[None, :], high[None, :]
     weight, loss = np.exp(ends[:, 0])[:, None, None], ends[:, 1][:, None, None]
     found = np.full((ends.shape[0], high.size, high.size), math.inf)
-    for before, after in pairwise(_ANGLES):
+    for before, after in pairwise((0.0, 0.3, 1.0)):  # of 1 - cos θ
         b = np.sqrt(a1**2 + b0**2 + 2 * a1 * b0 * (1.0 - after)) - a1
         t = np.maximum(_threshold_above(a0, b, loss, sample_rate), _threshold_above(a1, b, loss, sample_rate))
         lost = weight * _density(b1 + t) / (1.0 / a0 + 1.0 / b0)

@@ -291,9 +291,6 @@ def complex_log1p(value: Array) -> Array:
     return result
 
 
-_MOST_LARGE = 12
-
-
 @dataclass(frozen=True)
 class SumLaw:
     """A law of W.
@@ -360,11 +357,12 @@ def _most_large(copies: int, large_mass: float, large_moment: float, tail: float
     """Find the number of large ratios beyond which the P-mass is a hundredth of ``tail``."""
     if large_mass == 0.0:
         return 0
-    for number in range(min(_MOST_LARGE, copies)):
+    most = min(12, copies)
+    for number in range(most):
         rest = _more_than(number, copies - 1, large_mass)
         if rest + large_moment * _more_than(number - 1, copies - 1, large_mass) <= 1e-2 * tail:
             return number
-    return min(_MOST_LARGE, copies)
+    return most
 
 
 def _more_than(number: int, copies: int, probability: float) -> float:
