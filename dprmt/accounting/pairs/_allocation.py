@@ -33,6 +33,7 @@ from dprmt.accounting.pairs._ratio_sum import (
 if TYPE_CHECKING:
     from dprmt.accounting.pairs._steps import ClippingStep
 
+_POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
 _MESH = 0.03  # of the grid in deviations of V, and of two nodes in deviations of log V
 
 
@@ -64,14 +65,13 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     low, high = pair.loss_range(tail)
     low, high = max(low, -LARGE_LOSS), min(high, LARGE_LOSS)
     ratio, mass = _rough_law(pair, low, high)
-    points = 2**17  # of a linear grid, beyond which large ratios are convolved separately
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
-    if 2 * boundary + copies > points * mesh:  # which is 0 where nearly all of V lies at one ratio
+    if 2 * boundary + copies > _POINTS * mesh:  # which is 0 where nearly all of V lies at one ratio
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= 0.02  # of them in an epoch
-        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (points * mesh - copies) / 16), boundary)
+        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 16), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
-        points *= 1 if copies > 8 else 4  # few ratios do not even out
-        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / points)
+        most = _POINTS if copies > 8 else 4 * _POINTS  # few ratios do not even out
+        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / most)
     spacing = min(deviation, 3.0) * _MESH / 2 * fineness
     losses = np.arange(low, high + spacing, spacing)
     middle = float(np.log(boundary))
@@ -220,7 +220,7 @@ class EpochPair(AtomicPair):
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
-        first = np.searchsorted(np.cumsum(self.p * np.exp(-self.losses)), tail)
-        last = np.searchsorted(-np.cumsum(self.p[::-1])[::-1], -tail)
-        low, high = (float(self.losses[min(int(end), self.losses.size - 1)]) for end in (first, last))
-        return low - 1e-9, max(low, high) + 1e-9
+        low = np.searchsorted(np.cumsum(self.p * np.exp(-self.losses)), tail)
+        high = np.searchsorted(-np.cumsum(self.p[::-1])[::-1], -tail)
+        left, right = (float(self.losses[min(int(end), self.losses.size - 1)]) for end in (low, high))
+        return left - 1e-9, max(left, right) + 1e-9
