@@ -162,8 +162,6 @@ def test_hinges_lie_above_what_they_must() -> None:
     assert alone == pytest.approx(value, rel=1e-6)
     above = float(opposite.expected_above(np.array([1.3]), probes)[0])
     assert above == pytest.approx(quad(lambda y: density(y) * (y - 1.3), 1.3, 9)[0])
-        quad(lambda y: density(y) * (y - 1.3), 1.3, 9)[0]
-    )
 
 
 def test_a_constant_is_charged_as_such() -> None:
