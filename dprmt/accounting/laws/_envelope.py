@@ -32,7 +32,7 @@ from typing import NamedTuple, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import check_count
 from dprmt.accounting.laws._chi2_mixture import Array, mixture_tails, real_array
 
 ENVELOPE_MARGIN = 1e-12
@@ -118,19 +118,8 @@ def envelope_switch(probes: SupportsIndex, rank: SupportsIndex | None = None) ->
 
 
 def _checked(probes: SupportsIndex, rank: SupportsIndex | None) -> tuple[int, int | None]:
-    try:
-        k = check_count("probes", probes, low=2)
-    except ParameterError:
-        reason = "an integer >= 2 (the envelope needs log-concave densities, which one probe does not give)"
-        raise ParameterError("probes", probes, reason) from None
-    if rank is None:
-        return k, None
-    largest = 2**32 // k
-    try:
-        return k, check_count("rank", rank, high=largest)
-    except ParameterError:
-        allowed = f"an integer in [1, {largest}] (probes * rank <= 2**32), or None for no limit"
-        raise ParameterError("rank", rank, allowed) from None
+    k = check_count("probes", probes, low=2)  # one probe gives no log-concave density
+    return k, None if rank is None else check_count("rank", rank, high=2**32 // k)
 
 
 def _maximum(x: Array, k: int, d: int | None) -> tuple[Array, Array]:
