@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import warnings
 
-import torch
-
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.denoising._noise import released_sum_divisor
-from dprmt.training.denoising._step import DenoisingStep, Gradients
+from dprmt.training.denoising._options import Gradients
+from dprmt.training.denoising._step import DenoisingStep
+from dprmt.training.optimizers import released_gradient
 
 
 class PrivateDataWarning(UserWarning):
     """Warning that numbers are computed from private data which no accountant has counted."""
-
-
-def _released(parameter: torch.nn.Parameter) -> torch.Tensor:
-    # Tensor with the released gradient's shape: DP-GRAPE's projected gradient for a weight in a subspace.
-    projected: torch.Tensor | None = getattr(parameter, "projected_grad", None)
-    return parameter if projected is None else projected
 
 
 class DenoisingEvaluation:
@@ -95,9 +89,10 @@ class DenoisingEvaluation:
         TrainingStateError
             If the optimizer holds none.
         """
-        sums = {name: getattr(p, "summed_grad", None) for name, p in self._step.parameters.items()}
-        missing = [name for name, total in sums.items() if total is None]
-        if missing:
-            raise TrainingStateError(f"the optimizer holds no clean gradient of {missing}: ask before zero_grad")
-        divisor = released_sum_divisor(self._dp_optimizer)
-        return {name: sums[name].view_as(_released(p)) / divisor for name, p in self._step.parameters.items()}  # type: ignore[union-attr]
+        divisor, clean = released_sum_divisor(self._dp_optimizer), {}
+        for name, p in self._step.parameters.items():
+            released, total = released_gradient(p), getattr(p, "summed_grad", None)
+            if total is None:
+                raise TrainingStateError(f"the optimizer holds no clean gradient of {name}: ask before zero_grad")
+            clean[name] = total.view_as(p if released is None else released) / divisor
+        return clean

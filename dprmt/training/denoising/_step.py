@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,12 +13,11 @@ from opacus.optimizers import DPOptimizer
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.training.denoising._momentum import MomentumSteps
 from dprmt.training.denoising._noise import gradient_noise_std
-from dprmt.training.denoising._options import Denoising, DenoisingReport, matches
+from dprmt.training.denoising._options import Denoising, DenoisingReport, Gradients, denoised_by
 from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
 from dprmt.training.recipes import DENOISERS
 
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
-Gradients: TypeAlias = dict[str, torch.Tensor]
 Observer: TypeAlias = Callable[[Gradients, Gradients, float], None]
 
 _ATTACHED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # inner optimizers that have a step
@@ -43,6 +41,14 @@ class DenoisingStep:
     optimizer : torch.optim.Optimizer, optional
         The optimizer that uses the gradient. A `dprmt.training.optimizers.DPAdamBC` or `DPGrape` receives the noise
         variance of each parameter: 0 for a denoised layer, and σ² for all others.
+
+    Attributes
+    ----------
+    last_report : DenoisingReport or None
+        Report of the last step.
+    observers : dict of callable
+        Functions that are called after every step, by a key of yours, with the gradients by name before and after, of
+        released values, and σ.
 
     Raises
     ------
@@ -84,15 +90,12 @@ class DenoisingStep:
         self.parameters = checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
         self._method = DENOISERS.load(self.options.method)(self.options)
-        self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
-        self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
-        if not callable(sigma):
-            self._sigma()
+        self._sigma = sigma if callable(sigma) else partial(float, check_real("sigma", sigma, low=0.0))
         self._optimizer = optimizer
         self._handles: list[Any] = []
-        self._observers: dict[object, Observer] = {}
+        self.observers: dict[object, Observer] = {}
 
     @classmethod
     def attach(
@@ -142,29 +145,22 @@ class DenoisingStep:
         inner = dp_optimizer.original_optimizer
         if inner in _ATTACHED:
             raise TrainingStateError("the optimizer has a denoising step already: denoising twice removes signal")
-        names = {id(p): name for name, p in checked_parameters(named_parameters).items()}
-        unnamed = [tuple(p.shape) for p in dp_optimizer.params if id(p) not in names]
-        if unnamed:
-            allowed = f"names for all that is optimized, for shapes {unnamed} too"
-            raise ParameterError("named_parameters", list(names.values()), allowed)
-        mine = {names[id(p)]: p for p in dp_optimizer.params}
+        mine = named_of(dp_optimizer.params, named_parameters)
         if isinstance(inner, DPGrape):  # its weights are denoised where their noise is; its other parameters are not
             projected = {layer.weight for layer in inner.subspaces}
             mine = {name: p for name, p in mine.items() if p in projected}
         step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
-        step._handles = step._hooks(inner)
+        if step.options.on == "gradient" or step.options.method == "none":
+            step._handles = [inner.register_step_pre_hook(lambda *_: step._denoise_gradients())]
+        else:
+            momenta = MomentumSteps(inner, mine)
+            step._handles = [
+                inner.register_step_pre_hook(lambda *_: momenta.before()),
+                inner.register_step_post_hook(lambda *_: step._denoise_momenta(momenta)),
+            ]
         _ATTACHED.add(inner)
         return step
-
-    def _hooks(self, inner: torch.optim.Optimizer) -> list[Any]:
-        if self.options.on == "gradient" or self.options.method == "none":
-            return [inner.register_step_pre_hook(lambda *_: self._denoise_gradients())]
-        momenta = MomentumSteps(inner, self.parameters)
-        return [
-            inner.register_step_pre_hook(lambda *_: momenta.before()),
-            inner.register_step_post_hook(lambda *_: self._denoise_momenta(momenta)),
-        ]
 
     def detach(self) -> None:
         """Undo `attach`; without effect if it was undone or never done."""
@@ -205,7 +201,7 @@ class DenoisingStep:
         return self.last_report
 
     def _denoise_gradients(self) -> None:
-        sigma = check_real("sigma", self._sigma(), low=0.0)
+        sigma = self.sigma
         found = {name: released_gradient(p) for name, p in self.parameters.items()}
         noisy = {name: gradient for name, gradient in found.items() if gradient is not None}
         denoised, report = self._denoised(noisy, sigma, sigma)
@@ -214,20 +210,19 @@ class DenoisingStep:
                 parameter = self.parameters[name]
                 setattr(parameter, "grad" if parameter.grad is noisy[name] else "projected_grad", gradient)
         if isinstance(self._optimizer, (DPAdamBC, DPGrape)):
-            self._tell(self._optimizer, report, noisy)
+            known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+            mine = {name: p for name, p in self.parameters.items() if id(p) in known and name in noisy}
+            shares = {name: layer.noisy_share for name, layer in report.layers.items()}
+            self._optimizer.set_noise_variance({p: (shares.get(name, 1.0) * sigma) ** 2 for name, p in mine.items()})
         self.last_report = report
-        for observe in self._observers.values():
+        for observe in self.observers.values():
             observe(noisy, denoised, sigma)
 
     def _denoised(
         self, noisy: Gradients, sigma: float | Mapping[str, float], reported: float
     ) -> tuple[Gradients, DenoisingReport]:
-        with ExitStack() as precise:
-            # Autocasting, if a caller has left it on, would round the products of the denoiser to bfloat16.
-            for device in {gradient.device.type for gradient in noisy.values()}:
-                precise.enter_context(torch.autocast(device, enabled=False))
-            found, layers = self._method({name: noisy[name] for name in noisy if name not in self._excluded}, sigma)
-        return {**noisy, **found}, DenoisingReport(reported, layers)
+        denoised, layers = denoised_by(self._method, noisy, sigma, self.options.exclude)
+        return denoised, DenoisingReport(reported, layers)
 
     def _denoise_momenta(self, momenta: MomentumSteps) -> None:
         # After the optimizer's step, the steps of replaced momenta are repeated.
@@ -236,29 +231,7 @@ class DenoisingStep:
         for name, momentum in denoised.items():
             if momentum is not noisy[name]:
                 momenta.again(name, momentum, self.sigma)
-        momenta.end()
-
-    def observe(self, key: object, observer: Observer | None) -> None:
-        """Have a function called with (noisy, denoised, σ) after every step.
-
-        Parameters
-        ----------
-        key : hashable
-            By which the function is replaced or taken away.
-        observer : callable or None
-            ``noisy`` and ``denoised`` are dicts of the gradients by name, of released values; σ is a float. None
-            takes the function away.
-        """
-        if observer is None:
-            self._observers.pop(key, None)
-        else:
-            self._observers[key] = observer
-
-    def _tell(self, optimizer: DPAdamBC | DPGrape, report: DenoisingReport, noisy: Gradients) -> None:
-        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        shares = {name: layer.noisy_share for name, layer in report.layers.items()}
-        mine = {p: name for name, p in self.parameters.items() if id(p) in known and name in noisy}
-        optimizer.set_noise_variance({p: (shares.get(name, 1.0) * report.sigma) ** 2 for p, name in mine.items()})
+        momenta.starts = {}
 
 
 def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
@@ -273,3 +246,12 @@ def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
             raise ParameterError("named_parameters", name, "names and parameters that are all different")
         parameters[name], seen[id(p)] = p, name
     return parameters
+
+
+def named_of(params: Iterable[torch.Tensor], named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+    """Return the parameters of an optimizer by name, or raise if one has none."""
+    names, params = {id(p): name for name, p in checked_parameters(named_parameters).items()}, list(params)
+    if unnamed := [tuple(p.shape) for p in params if id(p) not in names]:
+        allowed = f"names for all that is optimized, for shapes {unnamed} too"
+        raise ParameterError("named_parameters", list(names.values()), allowed)
+    return {names[id(p)]: p for p in params}
