@@ -1,18 +1,21 @@
-"""The denoising step: between the noise and the optimizer."""
+"""The denoising step, between the noise and the optimizer: how large the noise is there, and what it replaced."""
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, FSDPOptimizerFastGradientClipping
+from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
+from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.training.denoising._momentum import MomentumSteps
-from dprmt.training.denoising._noise import gradient_noise_std
 from dprmt.training.denoising._options import Denoising, DenoisingReport, Gradients, denoised_by
 from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
 from dprmt.training.recipes import DENOISERS
@@ -21,6 +24,73 @@ NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, to
 Observer: TypeAlias = Callable[[Gradients, Gradients, float], None]
 
 _ATTACHED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # inner optimizers that have a step
+
+
+_OF_OTHER_NOISE = (
+    AdaClipDPOptimizer,  # its clipping norm already belongs to the next step
+    DistributedDPOptimizer,  # of Opacus' own loop in several processes
+    DistributedDPOptimizerFastGradientClipping,
+    DistributedPerLayerOptimizer,
+    FSDPOptimizerFastGradientClipping,
+)
+
+
+def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
+    """Compute the standard deviation σ_DP·C/L of the noise in one entry of ``.grad``, as the inner optimizer sees it.
+
+    The present settings are read from the optimizer, so the value follows schedules of noise multiplier and clipping
+    norm.
+
+    Parameters
+    ----------
+    dp_optimizer : opacus.optimizers.DPOptimizer
+        Its variant for ghost clipping works too.
+
+    Returns
+    -------
+    float
+        Noise multiplier times clipping norm, divided by the *expected* batch size times the accumulated iterations for
+        ``loss_reduction="mean"``, or by 1 for ``"sum"``.
+
+    Raises
+    ------
+    ParameterError
+        If it is another optimizer, such as Opacus' own ones for adaptive clipping (whose noise depends on the realised
+        batch size) and for several processes.
+
+    Formal guarantees
+    -----------------
+    Public: a function of the settings. The size of the drawn batch is not used.
+
+    References
+    ----------
+    Algorithm 1 of arXiv:2510.01137v3, where |B| is the batch size; under Poisson sampling this is the expected one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3, 2))], lr=0.1)
+    >>> gradient_noise_std(DPOptimizer(inner, noise_multiplier=0.5, max_grad_norm=2.0, expected_batch_size=10))
+    0.1
+    """
+    adapts = hasattr(dp_optimizer, "_adjusted_noise_multiplier") or isinstance(dp_optimizer, _OF_OTHER_NOISE)
+    if not isinstance(dp_optimizer, DPOptimizer) or adapts:
+        allowed = "an Opacus optimizer of one process without adaptive clipping, or one that make_private has made"
+        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, allowed)
+    std = check_real("noise_multiplier", dp_optimizer.noise_multiplier, low=0.0)
+    std *= check_real("max_grad_norm", dp_optimizer.max_grad_norm, low=0.0)
+    return std / released_sum_divisor(dp_optimizer)
+
+
+def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
+    """Return the divisor of the sum of clipped gradients and noise."""
+    if dp_optimizer.loss_reduction == "sum":
+        return 1.0
+    divisor = check_real("expected_batch_size", dp_optimizer.expected_batch_size, low=0.0, low_open=True)
+    sample = next((getattr(p, "grad_sample", None) for p in dp_optimizer.params), None)
+    if isinstance(sample, list):  # as many batches; outside a step there are no per-sample gradients to count
+        divisor *= dp_optimizer.accumulated_iterations
+    return divisor
 
 
 class DenoisingStep:
@@ -164,10 +234,8 @@ class DenoisingStep:
 
     def detach(self) -> None:
         """Undo `attach`; without effect if it was undone or never done."""
-        if self._handles and self.dp_optimizer is not None:
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
+        while self._handles and self.dp_optimizer is not None:
+            self._handles.pop().remove()
             _ATTACHED.discard(self.dp_optimizer.original_optimizer)
 
     @property
@@ -204,7 +272,7 @@ class DenoisingStep:
         sigma = self.sigma
         found = {name: released_gradient(p) for name, p in self.parameters.items()}
         noisy = {name: gradient for name, gradient in found.items() if gradient is not None}
-        denoised, report = self._denoised(noisy, sigma, sigma)
+        denoised, layers = denoised_by(self._method, noisy, sigma, self.options.exclude)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
                 parameter = self.parameters[name]
@@ -212,26 +280,108 @@ class DenoisingStep:
         if isinstance(self._optimizer, (DPAdamBC, DPGrape)):
             known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
             mine = {name: p for name, p in self.parameters.items() if id(p) in known and name in noisy}
-            shares = {name: layer.noisy_share for name, layer in report.layers.items()}
+            shares = {name: layer.noisy_share for name, layer in layers.items()}
             self._optimizer.set_noise_variance({p: (shares.get(name, 1.0) * sigma) ** 2 for name, p in mine.items()})
-        self.last_report = report
+        self.last_report = DenoisingReport(sigma, layers)
         for observe in self.observers.values():
             observe(noisy, denoised, sigma)
-
-    def _denoised(
-        self, noisy: Gradients, sigma: float | Mapping[str, float], reported: float
-    ) -> tuple[Gradients, DenoisingReport]:
-        denoised, layers = denoised_by(self._method, noisy, sigma, self.options.exclude)
-        return denoised, DenoisingReport(reported, layers)
 
     def _denoise_momenta(self, momenta: MomentumSteps) -> None:
         # After the optimizer's step, the steps of replaced momenta are repeated.
         noisy, sigmas = momenta.after(self.sigma)
-        denoised, self.last_report = self._denoised(noisy, sigmas, max(sigmas.values(), default=0.0))
+        denoised, layers = denoised_by(self._method, noisy, sigmas, self.options.exclude)
+        self.last_report = DenoisingReport(max(sigmas.values(), default=0.0), layers)
         for name, momentum in denoised.items():
             if momentum is not noisy[name]:
                 momenta.again(name, momentum, self.sigma)
         momenta.starts = {}
+
+
+class PrivateDataWarning(UserWarning):
+    """Warning that numbers are computed from private data which no accountant has counted."""
+
+
+class DenoisingEvaluation:
+    """Read the clean clipped gradient of every step, which the optimizer still holds, to compare with it.
+
+    **Reads private data.** The first call warns with `PrivateDataWarning`.
+
+    Parameters
+    ----------
+    step : DenoisingStep
+        One that is attached to an Opacus optimizer in a single process.
+
+    Raises
+    ------
+    ParameterError
+        If the step is not attached or denoises momenta, or the optimizer is a distributed one (no process then holds
+        the clean sum).
+
+    Formal guarantees
+    -----------------
+    None: the results are functions of the clean gradient. Publishing them, or choosing anything by them, voids the
+    (ε, δ) of the run. The run itself, its gradients and its parameters, is not changed.
+
+    References
+    ----------
+    Section 3.1 and appendix E.1 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from opacus.optimizers import DPOptimizer
+    >>> weights = torch.nn.Parameter(torch.zeros(16, 64))
+    >>> inner = torch.optim.SGD([weights], lr=0.1)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> options = dict(noise_multiplier=1.0, max_grad_norm=100.0, expected_batch_size=10, generator=generator)
+    >>> private = DPOptimizer(inner, **options)
+    >>> private.noise_multiplier = 0.05
+    >>> step = DenoisingStep.attach(private, {"weights": weights})
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     evaluation = DenoisingEvaluation(step)
+    >>> caught[0].category.__name__
+    'PrivateDataWarning'
+    >>> weights.grad_sample = 3 * torch.ones(10, 16, 64)
+    >>> private.step()
+    >>> clean = evaluation.private_clean_gradients()["weights"]  # each of norm 96; the sum is over 10 samples
+    >>> round(clean.norm().item(), 3)
+    96.0
+    """
+
+    def __init__(self, step: DenoisingStep) -> None:
+        if step.dp_optimizer is None:
+            raise TrainingStateError("the step is not attached to an Opacus optimizer")
+        if getattr(step.dp_optimizer, "is_shared", False):
+            raise ParameterError("step", type(step.dp_optimizer).__name__, "attached to an optimizer of one process")
+        if step.options.on == "momentum":
+            raise ParameterError("step.options.on", step.options.on, "'gradient', with which the clean one compares")
+        message = "DenoisingEvaluation reads the clean gradients: its results are private and no ε covers them"
+        warnings.warn(message, PrivateDataWarning, stacklevel=2)
+        self._step, self._dp_optimizer = step, step.dp_optimizer
+        self._dp_optimizer.keeps_sums = True  # private steps free them otherwise
+
+    def private_clean_gradients(self) -> Gradients:
+        """Return the clean clipped gradients by parameter, divided as the noisy ones were.
+
+        Returns
+        -------
+        dict of Tensor
+            **Private.** Gradients of the last step, until ``zero_grad`` of the optimizer; for DP-GRAPE's weights in
+            their subspaces.
+
+        Raises
+        ------
+        TrainingStateError
+            If the optimizer holds none.
+        """
+        divisor, clean = released_sum_divisor(self._dp_optimizer), {}
+        for name, p in self._step.parameters.items():
+            released, total = released_gradient(p), getattr(p, "summed_grad", None)
+            if total is None:
+                raise TrainingStateError(f"the optimizer holds no clean gradient of {name}: ask before zero_grad")
+            clean[name] = total.view_as(p if released is None else released) / divisor
+        return clean
 
 
 def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
