@@ -138,9 +138,8 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     assert isinstance(private, ClippedStep)  # no units were asked for
 
     def projected_step(losses: torch.Tensor) -> int:
-        with private._capture.backward(step=0, samples=None, size=len(losses)):
-            losses.sum().backward()
-        squared, contributions = private._capture.measured()
+        squared = private._capture.backward(losses, step=0, samples=None)
+        contributions = [contribution for _, contribution in private._capture.contributions]
         formed, factors = sum(map(kept_bytes, contributions)), torch.ones_like(squared)
         for contribution in contributions:
             contribution.add_to_sums(factors, slice(None))

@@ -17,6 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import scipy
 
+from dprmt._validation import needing
+
 Reader: TypeAlias = Callable[[], Any]
 _T = TypeVar("_T")
 
@@ -158,7 +160,8 @@ def _with_archive(path: Path, use: Callable[[Any], _T]) -> _T:
 
 
 def _open_safetensors(path: Path) -> dict[str, Reader]:
-    from safetensors import safe_open
+    with needing("cli"):
+        from safetensors import safe_open
 
     with safe_open(path, framework="np"), path.open("rb") as file:  # safe_open checks the header and the length
         start = 8 + int.from_bytes(file.read(8), "little")
