@@ -96,7 +96,7 @@ def _cell(value: object) -> str:
 
 
 def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
-    # The columns of a table of matrices.
+    """Return the columns of a table of matrices."""
     names = "stable_rank", "effective_rank", "energy_above_edge", "visible"
     return {
         "shape": "{} × {}".format(*spectrum.shape),
