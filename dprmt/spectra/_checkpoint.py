@@ -345,12 +345,9 @@ class _Arrays:
         except (_NoSpectrumError, ValueError):
             pass
         try:
-            special = {
-                key: value
-                for key, value in self.adapter.get("alpha_pattern", {}).items()
-                if f".{module}".endswith(f".{key}")
-            }
-            alpha = float(next(iter(special.values()), self.adapter["lora_alpha"]))
+            patterns = self.adapter.get("alpha_pattern", {}).items()
+            special = (value for key, value in patterns if f".{module}".endswith(f".{key}"))
+            alpha = float(next(special, self.adapter["lora_alpha"]))
             return alpha / (math.sqrt(rank) if self.adapter.get("use_rslora") else rank)
         except (ValueError, KeyError, TypeError, AttributeError):
             return 1.0
