@@ -22,7 +22,6 @@ from dprmt.accounting.composition._compose import (
     best_split,
     best_tilt,
     composed,
-    log_chernoff,
     one_step_scale,
     some_of,
     step_scale,
@@ -43,7 +42,6 @@ from dprmt.accounting.pairs._pairs import (
     graded_indices,
 )
 from dprmt.accounting.pairs._renyi import ends_stay_apart
-from dprmt.accounting.pairs._steps import gaussians_as_one
 
 Pairs = Sequence[tuple[StepPair, int]]
 
@@ -52,6 +50,8 @@ LOWEST = -2.0
 _MESH = 0.04  # at level 0, in units of the scale of a step's loss
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
+TAIL_SHARE = 1e-4
+"""Share of δ, over all steps, that may be charged for mass cut off at the ends of each law."""
 MOST_WORK = 4 * _MOST_POINTS
 """Points of all transforms, beyond which nothing is refined further."""
 _FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
@@ -102,12 +102,12 @@ class Level:
         level: float,
         tail: float | None = None,
     ) -> None:
-        self.question, self.direction, self.level = question, direction, level
+        self.question, self.direction = question, direction
         if tail is None:
             small = 1e-9 if question is None else question.delta
             if question is not None and question.epsilon is not None:
                 small = max(small, least_resolved(schedule))
-            tail = max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
+            tail = TAIL_SHARE * small / sum(count for _, count in schedule)
         both = [(step.pairs(round(160 * 2.0**level), tail), count) for step, count in schedule]  # bins of a norm's law
         self.pairs: dict[Side, Pairs] = {
             "upper": [(pair if direction == "remove" else Mirrored(pair, pair.slack), n) for (pair, _), n in both],
@@ -116,12 +116,9 @@ class Level:
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
         self.work = sum(_MOST_POINTS for step, _ in schedule if step.steps > 1)  # about, of an epoch's law
-        self.mesh = self._resolvable(_MESH)
-
-    def _resolvable(self, mesh: float) -> float:
-        """Return the mesh of this level, or the finest wider one by whose multiples 60 bits number all losses."""
-        farthest = max(high for _, high in self.coarse.ranges)
-        return max(mesh * 2.0**-self.level * self.coarse.scale, abs(farthest) * 2.0**-60)
+        # At least the finest mesh by whose multiples 60 bits number all losses.
+        self.finest = 2.0**-60 * abs(max(high for _, high in self.coarse.ranges))
+        self.mesh = max(_MESH * 2.0**-level * self.coarse.scale, self.finest)
 
     @property
     def farthest(self) -> float:
@@ -177,7 +174,7 @@ class Level:
                 break
             # The coarse laws are from above: for one from below their tilt may be far too large. And at a tilt of more
             # than 8 meshes errors a node below the largest loss exceed that loss's mass.
-            tilt = coarse.tilt if side == "upper" else best_tilt(some_of(laws), question)
+            tilt = coarse.tilt if side == "upper" else best_tilt(some_of(laws), question)[0]
             parts: list[tuple[Laws, float]] = [(laws, min(tilt, 8.0 / mesh))]
             if coarse.split is not None and (laws[0][0].mass[laws[0][0].losses > coarse.split.large] > 0.0).any():
                 parts = coarse.split.parts(laws, side)
@@ -201,7 +198,7 @@ class Level:
     def _one_step_curve(self, side: Side) -> OneStepCurve:
         """Return δ(ε) of a single step, which is not composed: on a finer mesh."""
         ((pair, _),), (ends,) = self.pairs[side], self.coarse.ranges
-        mesh = self._resolvable(0.005)
+        mesh = max(self.mesh / 8.0, self.finest)
         index = graded_indices(*ends, mesh, self.coarse.scale)
         cells = pair.cells(index * mesh)
         if side == "lower":
@@ -228,8 +225,8 @@ def sized(schedule: Schedule, question: Question, direction: Direction) -> Quest
     for _ in range(10):
         level = 0.0 if least == _FAINTEST_OF_EPOCHS else LOWEST
         coarse = Level(schedule, found, direction, level).coarse
-        laws, tilt = coarse.laws, best_tilt(coarse.laws, found)
-        log_guess = log_chernoff(laws, tilt) - tilt * epsilon + math.log(0.01)  # Chernoff's is too large
+        laws, (tilt, log_bound) = coarse.laws, best_tilt(coarse.laws, found)
+        log_guess = log_bound - tilt * epsilon + math.log(0.01)  # Chernoff's is too large
         guess = math.exp(min(max(log_guess, math.log(least)), 0.0))
         if guess >= given > found.delta:  # so heavy a tail that one step decides
             ((law, _), *more), total = laws, sum(count for _, count in laws)
@@ -260,14 +257,14 @@ def coarse_pass(pairs: Pairs, question: Question | None, tail: float) -> CoarseP
     if question is None:
         return CoarsePass(laws, ranges, 0.0, step_scale(laws, 0.0), variation)
     for is_last in (False, False, False, False, True):  # of a heavy tail Chernoff's bound lies far beyond the answer
-        tilt = best_tilt(laws, question)
+        tilt, log_bound = best_tilt(laws, question)
         split = best_split(laws, tilt, question)
         if split is not None:
             near = split.near
         elif question.epsilon is not None:
             near = question.epsilon
         else:
-            near = (log_chernoff(laws, tilt) - math.log(question.delta)) / tilt
+            near = (log_bound - math.log(question.delta)) / tilt
         reach = 1.5 * max(near, 0.0) + min(60.0, 10.0 - math.log(question.delta))  # e^{-10} of δ is charged beyond
         if is_last or all(high <= reach for _, high in ranges):
             break
@@ -296,7 +293,6 @@ def solve(
     bound that is good enough, such as the bound of the other direction. The bounds always hold. They are as narrow as
     requested unless refinement stopped helping, see ``is_narrow``.
     """
-    schedule = gaussians_as_one(schedule)
     is_epsilon = question.epsilon is None
     if not is_epsilon:  # no δ below ``enough`` is of interest
         question = question.sized(min(enough, question.delta)) if enough > 0.0 else sized(schedule, question, direction)

@@ -353,7 +353,6 @@ class ReleaseStep:
 
     above: StepPair
     below: StepPair
-    tail_share: float = 1e-4
     is_exact: bool = True
     steps: int = 1
 

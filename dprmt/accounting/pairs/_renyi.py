@@ -29,7 +29,6 @@ class RenyiStep:
     rho: float = 0.0
     curves: tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...] = ()
     steps = 1
-    tail_share = 1e-4
     is_exact = True
 
     @cached_property

@@ -209,11 +209,6 @@ class ClippingStep:
         return 1.0 / (12.0 * self.noise_multiplier**2)
 
     @property
-    def tail_share(self) -> float:
-        """See :class:`Step`: larger where the tail of Z is so heavy that it decides."""
-        return 1e-3 if not self.is_exact and self.law.fewest <= 6 else 1e-4
-
-    @property
     def is_exact(self) -> bool:
         """See :class:`dprmt.accounting.pairs._pairs.Step`."""
         return self.law.is_exact
@@ -291,11 +286,6 @@ class RelatedStep:
     is_replacement: bool
 
     @property
-    def tail_share(self) -> float:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
-        return self.step.tail_share
-
-    @property
     def is_exact(self) -> bool:
         """See :class:`dprmt.accounting.pairs._pairs.Step`."""
         return self.step.is_exact
@@ -324,21 +314,19 @@ class RelatedStep:
 AnyStep: TypeAlias = ClippingStep | RelatedStep | FixedSizeStep | TruncatedStep
 
 
-def has_pairs(step: ClippingStep, neighbours: Neighbours) -> bool:
-    """Return whether the pairs of a step are known where several samples change, or one is replaced; else curves are
-    (N6).
+def related(step: ClippingStep, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+    """Return an independently sampled step as the relation sees it, and True.
+
+    Where its pairs are not known for several samples that change, or for one that is replaced, return the step of one
+    sample that is present, and False: curves are composed (N6).
     """
-    if step.is_exact:
-        return True
-    if neighbours.group_size > 1 or step.law.convex_mixture is None:
-        return False
-    return step.secret or isinstance(step.law, RankOneLaw)
-
-
-def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
-    """Return the step as the relation sees it."""
     size, replaced = neighbours.group_size, neighbours.is_replacement
-    return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
+    if size == 1 and not replaced:
+        return step, True
+    is_bounded = size == 1 and step.law.convex_mixture is not None
+    if step.is_exact or (is_bounded and (step.secret or isinstance(step.law, RankOneLaw))):
+        return RelatedStep(step, size, replaced), True
+    return step, False
 
 
 @lru_cache(maxsize=64)
@@ -368,16 +356,8 @@ class _Scheme(Value):
         """Refuse norms and neighbours for which this scheme has no proof."""
 
     def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
-        """Return one step, and whether it is for ``neighbours``; else it is for one sample's presence.
-
-        For independent draws it is by pairs wherever they are known.
-        """
-        presence = ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret)
-        if neighbours.group_size == 1 and not neighbours.is_replacement:
-            return presence, True
-        if self.steps_per_epoch is not None or not has_pairs(presence, neighbours):
-            return presence, False
-        return related(presence, neighbours), True
+        """Return one step, and whether it is for ``neighbours``; else it is for one sample's presence."""
+        return related(ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret), neighbours)
 
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule a number of steps for the engine.
@@ -492,7 +472,7 @@ class Poisson(_Scheme):
     def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
         """Return one step, with what a full batch displaces where batches have a largest size."""
         if self.at_most is None or self.samples is None:
-            return super().step(noise_multiplier, norms, neighbours)
+            return related(ClippingStep(noise_multiplier, self.rate, norms.law(), norms.secret), neighbours)
         batches = (self.rate, self.at_most, self.samples)
         is_removal = isinstance(neighbours, AddRemove)
         return TruncatedStep(noise_multiplier, *batches, neighbours.is_replacement, is_removal), True
@@ -678,6 +658,11 @@ class RandomAllocation(_Scheme):
         """The probability of entering a given batch, r/t."""
         return self.participations / self.steps_per_epoch
 
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step of a sample that is present; for other relations curves are composed."""
+        step = ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret)
+        return step, neighbours.group_size == 1 and not neighbours.is_replacement
+
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule a number of steps for the engine, in blocks of ⌊t/r⌋ or ⌈t/r⌉ (R1').
 
@@ -745,19 +730,17 @@ class FixedOrder(_Scheme):
 
     def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
         """Return one epoch, by pairs with exact norms, and for one replaced sample with secret probes."""
-        presence, is_related = super().step(noise_multiplier, norms, neighbours)
-        assert isinstance(presence, ClippingStep)
-        if is_related:
-            return presence, True
-        if presence.is_exact:
+        presence = ClippingStep(noise_multiplier, 1.0, norms.law(), norms.secret)
+        seen, is_known = related(presence, neighbours)
+        if presence.is_exact and seen is not presence:
             # Batches with a_1 + a_2 + … = m of a person's samples are Gaussian mechanisms of these shifts, so all
             # in one batch is the worst; what replaces a sample may point the other way: twice the shift.
             shift = neighbours.group_size * (2 if neighbours.is_replacement else 1)
             return ClippingStep(math.nextafter(noise_multiplier / shift, 0.0), 1.0), True
         # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
-        if neighbours.group_size > 1 or not presence.secret or not has_pairs(presence, neighbours):
+        if seen is not presence and not presence.secret:
             return presence, False
-        return related(presence, neighbours), True
+        return seen, is_known
 
 
 Sampling: TypeAlias = Poisson | CyclicPoisson | FixedSize | RandomAllocation | FixedOrder
