@@ -21,7 +21,7 @@ from dprmt.accounting import (
 )
 from dprmt.accounting.composition._compose import Question
 from dprmt.accounting.composition._solve import Level
-from dprmt.accounting.laws import RankOneLaw
+from dprmt.accounting.laws._laws import RankOneLaw
 from dprmt.accounting.pairs._steps import ClippingStep
 
 from .oracles.inversion import chernoff, log_delta

@@ -7,9 +7,9 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from dprmt.accounting.laws import GammaMixture, envelope_cdf
 from dprmt.accounting.laws import _laws as _envelope_law
-from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
+from dprmt.accounting.laws._envelope import envelope_cdf
+from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF, GammaMixture
 from dprmt.accounting.laws._laws import EnvelopeLaw, RankOneLaw
 from dprmt.accounting.laws._sketch import _averaged_tail, residual_tail
 from dprmt.accounting.pairs._pairs import AtomicPair, PublicPair, cells_with_misses, interval_masses, masses_between

@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.laws import NormRatioBins
+from dprmt.accounting.laws._gamma_mixture import NormRatioBins
 from dprmt.accounting.pairs._pairs import Mirrored, PublicPair, discretize_step, from_above
 from dprmt.accounting.pairs._tight_pair import TightPair, inflection_shift, keep_the_envelope, majorant_excess
 

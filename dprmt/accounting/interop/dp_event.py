@@ -8,7 +8,7 @@ from typing import Any
 from dp_accounting import dp_event as events
 
 from dprmt._validation import ParameterError
-from dprmt.accounting.laws import ExactNorms
+from dprmt.accounting.laws._norms import ExactNorms
 from dprmt.accounting.mechanisms._composition import Composition, compose
 from dprmt.accounting.mechanisms._conversions import ZCDPRelease
 from dprmt.accounting.mechanisms._dpsgd import DPSGD

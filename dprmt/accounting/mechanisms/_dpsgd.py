@@ -14,7 +14,7 @@ from dprmt.accounting.basics._bounds import Direction
 from dprmt.accounting.basics._numbers import LEAST_DELTA, Array
 from dprmt.accounting.basics._value import Value
 from dprmt.accounting.composition._compose import Question
-from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
+from dprmt.accounting.laws._norms import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._composition import BOTH, Composition, Questions
 from dprmt.accounting.mechanisms._releases import GaussianRelease
 from dprmt.accounting.pairs._allocation import AllocationEpoch

@@ -13,7 +13,9 @@ import numpy as np
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics._numbers import LARGEST_LOSS
 from dprmt.accounting.basics._value import Value, value_from_dict
-from dprmt.accounting.laws import ExactLaw, ExactNorms, NormLaw, NormRatioBins, Norms, RankOneLaw
+from dprmt.accounting.laws._gamma_mixture import NormRatioBins
+from dprmt.accounting.laws._laws import ExactLaw, NormLaw, RankOneLaw
+from dprmt.accounting.laws._norms import ExactNorms, Norms
 from dprmt.accounting.pairs._allocation import AllocationEpoch
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
@@ -332,7 +334,7 @@ def related(step: ClippingStep, neighbours: Neighbours) -> tuple[AnyStep, bool]:
 @lru_cache(maxsize=64)
 def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
     law, tail = step.norm_ratio(bins, below), below * step.sample_rate
-    above = replaced_by_opposites(law, step.law.fewest, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
+    above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
     return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
 
 
