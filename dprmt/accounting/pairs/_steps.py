@@ -13,7 +13,6 @@ import numpy as np
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics._numbers import LARGEST_LOSS
 from dprmt.accounting.basics._value import Value, value_from_dict
-from dprmt.accounting.laws._gamma_mixture import NormRatioBins
 from dprmt.accounting.laws._laws import ExactLaw, NormLaw, RankOneLaw
 from dprmt.accounting.laws._norms import ExactNorms, Norms
 from dprmt.accounting.pairs._allocation import AllocationEpoch
@@ -206,34 +205,31 @@ class ClippingStep:
     secret: bool = False
 
     @property
-    def convex_from(self) -> float:
-        """1/(12σ²): right of it h_ε is convex in the squared-norm ratio for every ε (T2)."""
-        return 1.0 / (12.0 * self.noise_multiplier**2)
-
-    @property
     def is_exact(self) -> bool:
         """See :class:`dprmt.accounting.pairs._pairs.Step`."""
         return self.law.is_exact
 
-    def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
-        """Return the law of X under which the step is analysed."""
-        return self.law.bins(bins, tail if self.is_exact else min(tail, 1e-3))
-
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
+        sigma, q = self.noise_multiplier, self.sample_rate
         if self.is_exact:
-            pair = PublicPair(np.array([1.0 / self.noise_multiplier]), np.ones(1), self.sample_rate)
+            pair = PublicPair(np.array([1.0 / sigma]), np.ones(1), q)
             return pair, pair
-        below = tail / self.sample_rate
-        law = self.norm_ratio(bins, below)
+        law = self.law.bins(bins, min(tail / q, 1e-3))
         if self.secret:
             x, mass = law.spread(0.0)
-            upper = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
-            return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
-        x, mass = law.concentrate(self.convex_from)
-        lower = PublicPair(self._shift(x), mass, self.sample_rate)
-        spread = self._spread(law)
-        return spread if self.law.convex_mixture is None else self.dominating(spread, tail), lower
+            return SecretUpperPair(1.0 / (sigma * np.sqrt(x)), mass, q, law.below), SecretLowerPair(law, sigma, q)
+        convex_from = 1.0 / (12.0 * sigma**2)  # right of it h_ε is convex in the squared-norm ratio for every ε (T2)
+        x, mass = law.concentrate(convex_from)
+        lower = PublicPair(1.0 / (sigma * np.sqrt(x)), mass, q)
+        x, mass = law.spread(convex_from)
+        spread = PublicPair(1.0 / (sigma * np.sqrt(x)), mass, q, law.below)
+        if self.law.convex_mixture is None:
+            return spread, lower
+        # (M1), or (T5) with a crude η where that is negligible.
+        eta = TightPair(spread).crude_excess(min(spread.loss_range(tail)[1], LARGEST_LOSS))
+        slack = slack_of_excess(eta, q, spread.total_variation())
+        return replace(spread, slack=slack) if slack <= tail else TightPair(spread), lower
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """Return a pair that is never more private than the step, and the same whatever losses are asked for.
@@ -247,21 +243,6 @@ class ClippingStep:
         one, high = pair.rank_one, pair.loss_range(tail)[1]
         slack = slack_of_excess(largest_excess(one, high), self.sample_rate, one.total_variation())
         return replace(one, slack=min(slack + tail, 1.0))  # beyond ``high`` δ is at most ``tail``, and what is charged
-
-    def _spread(self, law: NormRatioBins) -> PublicPair:
-        x, mass = law.spread(self.convex_from)
-        return PublicPair(self._shift(x), mass, self.sample_rate, law.below)
-
-    def dominating(self, pair: PublicPair, tail: float) -> StepPair:
-        """Compute the spread rank-one law: (M1), or (T5) with a crude η where that is negligible."""
-        eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
-        slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
-        if slack <= tail:
-            return replace(pair, slack=slack)
-        return TightPair(pair)
-
-    def _shift(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return 1.0 / (self.noise_multiplier * np.sqrt(x))
 
 
 def gaussians_as_one(schedule: Schedule) -> Schedule:
@@ -300,7 +281,7 @@ class RelatedStep:
             return above, replace(above, is_charged=False)
         below = tail / step.sample_rate
         if step.secret:
-            law = step.norm_ratio(bins, below)
+            law = step.law.bins(bins, min(below, 1e-3))
             x, mass = law.spread(0.0)
             shift = 1.0 / (step.noise_multiplier * np.sqrt(x))
             one = SecretUpperPair(shift, mass, step.sample_rate, law.below)
@@ -333,7 +314,7 @@ def related(step: ClippingStep, neighbours: Neighbours) -> tuple[AnyStep, bool]:
 
 @lru_cache(maxsize=64)
 def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
-    law, tail = step.norm_ratio(bins, below), below * step.sample_rate
+    law, tail = step.law.bins(bins, min(below, 1e-3)), below * step.sample_rate
     above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
     return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
 

@@ -46,9 +46,11 @@ class TightPair:
         cells, excess = self.rank_one.cells(nodes), self.excess(nodes)
         if not np.any(excess > 0.0):
             return cells
-        unit = np.minimum(nodes, 0.0)
-        mass = _dots_of_the_smaller(nodes, cells) + _mass_changes(nodes, excess)
-        moved = _raised_to(float(nodes[0]), cells)
+        unit, moved = np.minimum(nodes, 0.0), 0.0
+        right, left = connect_the_dots(nodes, cells), connect_the_dots(-nodes[::-1], cells.mirrored())[::-1]
+        mass = np.where(nodes < 0.0, left, right) + _mass_changes(nodes, excess)
+        if cells.p_below > 0.0:  # the Q-mass below the first node, where all of its P-mass is there and the rest at -∞
+            moved = min(math.exp(min(math.log(cells.p_below) - nodes[0], 0.0)), cells.q_below)
         mass[0] += moved * np.exp(nodes[0] - unit[0])  # the envelope starts at (0, 1)
         missing, beyond = keep_the_envelope(nodes, mass)
         p, q = mass * np.exp(unit), mass * np.exp(unit - nodes)
@@ -72,7 +74,7 @@ class TightPair:
         pair, epsilon = self.rank_one, np.abs(ratio[used])
         steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
         shift, mass = pair.shift[steep], pair.mass[steep]
-        total = pair.infinite * np.maximum(_tangent_at_zero(epsilon) - 1.0, 0.0)
+        total = pair.infinite * np.maximum(sum(_tangent(epsilon)[1:]) - 1.0, 0.0)
         for part in row_blocks(epsilon.size if shift.size else 0):
             total[part] += majorant_excess(epsilon[part], shift) @ mass
         excess = np.zeros(nodes.size)
@@ -93,8 +95,8 @@ def largest_excess(pair: PublicPair, highest: float) -> float:
     """Bound E(ĥ_ε - h_ε)(X) from above for all ε up to the one of the loss ``highest``, and up to 10⁴ (T6)."""
     ratio = float(log_shift_ratio(np.array([highest]), pair.sample_rate)[0])
     epsilon = np.concatenate([np.linspace(0.0, 20.0, 801), np.geomspace(20.0, max(ratio, 1e4), 801)[1:]])
-    at = inflection_shift(epsilon)
-    slope = at**3 / 2 * _density(_offset(epsilon, at))
+    at, _, rise = _tangent(epsilon)
+    slope = at**2 * rise
     shift, mass = np.append(pair.shift, np.inf), np.append(pair.mass, pair.infinite)
     reach = np.maximum(at[:-1, None] ** -2.0 - shift**-2.0, 0.0) @ mass
     return float(np.max(majorant_excess(epsilon[:-1], shift) @ mass + np.diff(slope) * reach)) * (1.0 + 1e-9)
@@ -108,14 +110,12 @@ def inflection_shift(epsilon: Array) -> Array:
 
 def majorant_excess(epsilon: Array, shift: Array) -> Array:
     """Compute (ĥ_ε - h_ε)(x) for each ε and, in columns, each shift μ, rounded up; 0 where μ ≤ μ₀(ε)."""
-    at = inflection_shift(epsilon)
+    at, height, rise = _tangent(epsilon)
     reached = shift > at.min()
     result = np.zeros((epsilon.size, shift.size))
     if not np.any(reached):
         return result
     mu = shift[reached]
-    offset = _offset(epsilon, at)
-    height, rise = _hockey_stick(offset, at / 2 + epsilon / at), _rise(offset, at)
     tangent = (height + rise)[:, None] - np.multiply.outer(rise * at**2, mu**-2.0)
     across = np.multiply.outer(epsilon, 1.0 / mu)
     value = np.maximum(tangent - _hockey_stick(across - mu / 2, across + mu / 2), 0.0)
@@ -124,23 +124,11 @@ def majorant_excess(epsilon: Array, shift: Array) -> Array:
     return result
 
 
-def _tangent_at_zero(epsilon: Array) -> Array:
+def _tangent(epsilon: Array) -> tuple[Array, Array, Array]:
+    """Return μ₀(ε), h_ε at x₀ = μ₀^{-2} and x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1), whose sum is the tangent at 0."""
     at = inflection_shift(epsilon)
-    offset = _offset(epsilon, at)
-    value: Array = _hockey_stick(offset, at / 2 + epsilon / at) + _rise(offset, at)
-    return value
-
-
-def _offset(epsilon: Array, at: Array) -> Array:
-    """Compute ε/μ₀ - μ₀/2, without cancellation."""
-    value: Array = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at
-    return value
-
-
-def _rise(offset: Array, at: Array) -> Array:
-    """Compute x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1)."""
-    value: Array = at / 2 * _density(offset)
-    return value
+    offset = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at  # ε/μ₀ - μ₀/2, without cancellation
+    return at, _hockey_stick(offset, at / 2 + epsilon / at), at / 2 * _density(offset)
 
 
 def _hockey_stick(offset: Array, across: Array) -> Array:
@@ -152,22 +140,6 @@ def _hockey_stick(offset: Array, across: Array) -> Array:
 def _density(x: Array) -> Array:
     value: Array = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
     return value
-
-
-def _raised_to(first: float, cells: LossCells) -> float:
-    """Return the Q-mass of what lies below the first node, where all of its P-mass is there and the rest at -∞."""
-    if cells.p_below <= 0.0:
-        return 0.0
-    return min(math.exp(min(math.log(cells.p_below) - first, 0.0)), cells.q_below)
-
-
-def _dots_of_the_smaller(nodes: Array, cells: LossCells) -> Array:
-    """Return the masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it
-    is < 0.
-    """
-    right = connect_the_dots(nodes, cells)
-    left = connect_the_dots(-nodes[::-1], cells.mirrored())[::-1]
-    return np.where(nodes < 0.0, left, right)
 
 
 def _mass_changes(nodes: Array, excess: Array) -> Array:
