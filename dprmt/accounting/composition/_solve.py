@@ -49,12 +49,10 @@ LOWEST = -2.0
 """The coarsest level."""
 _MESH = 0.04  # at level 0, in units of the scale of a step's loss
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
-_MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
+MOST_POINTS = 2**20
+"""Points of a window, at most: a transform of a tenth of a second."""
 TAIL_SHARE = 1e-4
 """Share of δ, over all steps, that may be charged for mass cut off at the ends of each law."""
-MOST_WORK = 4 * _MOST_POINTS
-"""Points of all transforms, beyond which nothing is refined further."""
-_FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
 _LOSS_DRIFT = 32 * EPS  # bias that rounding to the loss grid may cause in a step's loss (F3)
 
 
@@ -115,7 +113,7 @@ class Level:
         }
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
-        self.work = sum(_MOST_POINTS for step, _ in schedule if step.steps > 1)  # about, of an epoch's law
+        self.work = sum(MOST_POINTS for step, _ in schedule if step.steps > 1)  # about, of an epoch's law
         # At least the finest mesh by whose multiples 60 bits number all losses.
         self.finest = 2.0**-60 * abs(max(high for _, high in self.coarse.ranges))
         self.mesh = max(_MESH * 2.0**-level * self.coarse.scale, self.finest)
@@ -180,8 +178,8 @@ class Level:
                 parts = coarse.split.parts(laws, side)
             windows = [window(*part) for part in parts]
             first, last = min(each.first for each in windows), max(each.first + each.size for each in windows)
-            if last - first > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
-                mesh *= 1.1 * (last - first) / _MOST_POINTS
+            if last - first > 1.6 * MOST_POINTS:  # a mesh a little coarser would gain little time
+                mesh *= 1.1 * (last - first) / MOST_POINTS
                 continue
             common = Window(first, next_fast_len(last - first, real=True))
             self.work += common.size * len(laws)
@@ -209,8 +207,8 @@ class Level:
 
 def least_resolved(schedule: Schedule) -> float:
     """Return the least δ that is resolved."""
-    if any(step.steps > 1 for step, _ in schedule):
-        return _FAINTEST_OF_EPOCHS
+    if any(step.steps > 1 for step, _ in schedule):  # each level of an epoch costs many transforms
+        return 1e-40
     # The laws of estimated norms are rounded too much in tails below about 1e-80.
     return LEAST_DELTA if all(step.is_exact for step, _ in schedule) else 1e-60
 
@@ -221,9 +219,8 @@ def sized(schedule: Schedule, question: Question, direction: Direction) -> Quest
     Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
     """
     given, found, least = question.delta, question, least_resolved(schedule)
-    epsilon = question.epsilon or 0.0
+    epsilon, level = question.epsilon or 0.0, 0.0 if any(step.steps > 1 for step, _ in schedule) else LOWEST
     for _ in range(10):
-        level = 0.0 if least == _FAINTEST_OF_EPOCHS else LOWEST
         coarse = Level(schedule, found, direction, level).coarse
         laws, (tilt, log_bound) = coarse.laws, best_tilt(coarse.laws, found)
         log_guess = log_bound - tilt * epsilon + math.log(0.01)  # Chernoff's is too large
@@ -304,7 +301,13 @@ def solve(
         at = Level(schedule, question, direction, level)
         best = intersection(best, at.ends(enough), question, tolerance)
         work += at.work
-        if best.is_narrow or best.upper <= enough or work > MOST_WORK or _is_hopeless(schedule, question, best):
+        if best.is_narrow or best.upper <= enough or work > 4 * MOST_POINTS:
+            break
+        if is_epsilon:  # of estimated norms, whose laws cost much time, and too large to be useful
+            is_hopeless = best.lower > 20.0 and math.isfinite(best.upper) and not all(s.is_exact for s, _ in schedule)
+        else:
+            is_hopeless = question.delta <= least_resolved(schedule)
+        if is_hopeless:
             break
         stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
         if stalled == (1 if is_epsilon and math.isfinite(best.upper) else 2):
@@ -328,13 +331,6 @@ def levels(schedule: Schedule, question: Question, tolerance: float) -> list[flo
     first = min(max(math.log(easy / tolerance, 4), LOWEST), 1.0)
     last = 5 if all(step.is_exact for step, _ in schedule) else 2  # each level of a norm's law costs four times more
     return [first + more for more in range(math.ceil(last - first) + 1)]
-
-
-def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
-    """Return whether an ε of estimated norms, whose laws cost much time, is too large to be useful, or δ too small."""
-    if question.epsilon is not None:
-        return question.delta <= least_resolved(schedule)
-    return found.lower > 20.0 and math.isfinite(found.upper) and not all(step.is_exact for step, _ in schedule)
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:

@@ -26,9 +26,7 @@ Places: TypeAlias = NDArray[np.int64]
 
 _BEND = 3.0  # the largest N at which a potential is convex
 _PIECES = 48  # intervals of losses with one multiplier β each, of ratios, and of each side of a box of densities
-_ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
-_LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
 
 
 @dataclass(frozen=True)
@@ -285,7 +283,7 @@ def _allowed_multiplier(ends: Array, high: Array, low: Array, probes: int, sampl
     a0, a1, b0, b1 = low[:, None], high[:, None], low[None, :], high[None, :]
     weight, loss = np.exp(ends[:, 0])[:, None, None], ends[:, 1][:, None, None]
     found = np.full((ends.shape[0], high.size, high.size), math.inf)
-    for before, after in pairwise(_ANGLES):
+    for before, after in pairwise((0.0, 0.3, 1.0)):  # values of 1 - cos θ
         b = np.sqrt(a1**2 + b0**2 + 2 * a1 * b0 * (1.0 - after)) - a1
         t = np.maximum(_threshold_above(a0, b, loss, sample_rate), _threshold_above(a1, b, loss, sample_rate))
         lost = weight * _density(b1 + t) / (1.0 / a0 + 1.0 / b0)

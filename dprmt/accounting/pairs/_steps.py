@@ -24,9 +24,6 @@ from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
 from dprmt.accounting.pairs._tight_pair import TightPair, largest_excess, slack_of_excess
 
-LARGEST_GROUP = 1000
-"""Rows of one person that are accounted together."""
-
 
 @dataclass(frozen=True, repr=False)
 class ZeroOut(Value):
@@ -129,7 +126,7 @@ class Group(Value):
     of: ZeroOut | AddRemove | ReplaceOne = ZeroOut()
 
     def __post_init__(self) -> None:
-        self._keep(size=check_count("size", self.size, high=LARGEST_GROUP))
+        self._keep(size=check_count("size", self.size, high=1000))
         of: object = self.of
         if not isinstance(of, ZeroOut | AddRemove | ReplaceOne):
             raise ParameterError("of", self.of, "ZeroOut(), AddRemove() or ReplaceOne()")
@@ -188,9 +185,6 @@ def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
         parts["of"] = neighbours_from_dict(parts["of"])
     value: Neighbours = value_from_dict("neighbours", _NEIGHBOURS, parts)
     return value
-
-
-_LARGEST_PRECISION = 1e6  # σ^-2: beyond, roundings of σ would show in ε
 
 
 @dataclass(frozen=True)
@@ -252,7 +246,7 @@ def gaussians_as_one(schedule: Schedule) -> Schedule:
     """
     found = [(s, n) for s, n in schedule if isinstance(s, ClippingStep) and s.is_exact and s.sample_rate == 1.0]
     precision = math.fsum(count * step.noise_multiplier**-2.0 for step, count in found)
-    if sum(count for _, count in found) < 2 or precision > _LARGEST_PRECISION:
+    if sum(count for _, count in found) < 2 or precision > 1e6:  # beyond, roundings of σ would show in ε
         return schedule
     rest = [(step, count) for step, count in schedule if (step, count) not in found]
     return [*rest, (ClippingStep(precision**-0.5, 1.0), 1)]

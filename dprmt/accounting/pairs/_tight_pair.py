@@ -23,8 +23,6 @@ from dprmt.accounting.pairs._pairs import (
     row_blocks,
 )
 
-_SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
-
 
 @dataclass(frozen=True)
 class TightPair:
@@ -72,7 +70,7 @@ class TightPair:
         ratio = log_shift_ratio(nodes, self.rank_one.sample_rate)
         used = np.isfinite(ratio)
         pair, epsilon = self.rank_one, np.abs(ratio[used])
-        steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
+        steep = pair.shift > math.sqrt(12.0)  # elsewhere h_ε is convex for every ε (T2)
         shift, mass = pair.shift[steep], pair.mass[steep]
         total = pair.infinite * np.maximum(sum(_tangent(epsilon)[1:]) - 1.0, 0.0)
         for part in row_blocks(epsilon.size if shift.size else 0):
@@ -85,7 +83,7 @@ class TightPair:
     def crude_excess(self, largest_loss: float) -> float:
         """Return a bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
         pair = self.rank_one
-        active = pair.shift > _SMALLEST_CONCAVE_SHIFT
+        active = pair.shift > math.sqrt(12.0)
         ratio = abs(float(log_shift_ratio(np.array([largest_loss]), pair.sample_rate)[0]))
         at_zero = 0.2 * float(inflection_shift(np.array([ratio]))[0])
         return float(0.2 * pair.shift[active] @ pair.mass[active]) + pair.infinite * at_zero
@@ -168,7 +166,14 @@ def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
             continue
         a, b, moved = int(before[j]), int(after[j]), float(mass[j])
         mass[j] = 0.0
-        to_left, to_right = (moved * share for share in _shares(nodes, a, j, b))
+        # What nodes a and b, or -∞ and +∞, take of it, in their own units.
+        here, unit = float(nodes[j]), min(float(nodes[j]), 0.0)
+        to_a = np.exp(nodes[a] - here) if a >= 0 else 0.0
+        to_b = np.exp(here - nodes[b]) if b < nodes.size else 0.0
+        left = np.exp(unit - min(nodes[a], 0.0) + nodes[a] - here) if a >= 0 else np.exp(unit - here)
+        right = np.exp(unit - min(nodes[b], 0.0)) if b < nodes.size else np.exp(unit)
+        to_left = moved * float(left * (1.0 - to_b) / (1.0 - to_a * to_b))
+        to_right = moved * float(right * (1.0 - to_a) / (1.0 - to_a * to_b))
         if a >= 0:
             mass[a] += to_left
             after[a] = b
@@ -182,17 +187,6 @@ def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
         else:
             beyond += to_right
     return missing, beyond
-
-
-def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
-    """Split the mass at node j into the masses (in their own units) of nodes a and b, or of -∞ and +∞."""
-    here = float(nodes[j])
-    unit = min(here, 0.0)
-    to_a = np.exp(nodes[a] - here) if a >= 0 else 0.0
-    to_b = np.exp(here - nodes[b]) if b < nodes.size else 0.0
-    left = np.exp(unit - min(nodes[a], 0.0) + nodes[a] - here) if a >= 0 else np.exp(unit - here)
-    right = np.exp(unit - min(nodes[b], 0.0)) if b < nodes.size else np.exp(unit)
-    return float(left * (1.0 - to_b) / (1.0 - to_a * to_b)), float(right * (1.0 - to_a) / (1.0 - to_a * to_b))
 
 
 def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> float:

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import DeltaCurve, Question, best_tilt, composed, window
-from dprmt.accounting.composition._solve import TAIL_SHARE, InconsistentBoundsError, levels, step_laws
+from dprmt.accounting.composition._solve import MOST_POINTS, TAIL_SHARE, InconsistentBoundsError, levels, step_laws
 from dprmt.accounting.pairs._pairs import LossPMF, Schedule, Step
 from dprmt.accounting.pairs._renyi import ends_stay_apart
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
-_MOST_POINTS = 2**20  # points of an inverse transform for single numbers of steps
 _TRANSFORMS = 33  # at most, before it is seen what they leave open
 _LEAST_GAIN = 0.8  # share of the former level's width, above which no further level is tried
 _WIDER = 1.5  # than its neighbours' intervals, where those are wide: nothing narrower is to be had
@@ -133,7 +132,7 @@ class _AtLevel:
                 return False
             middle = round(math.sqrt(float(counts[0]) * float(counts[-1])))
             tilt = best_tilt([(law, middle)], asked)[0]
-            if window([(law, int(counts[-1]))], tilt).size > _MOST_POINTS:
+            if window([(law, int(counts[-1]))], tilt).size > MOST_POINTS:
                 return False
             for place in places:
                 laws = [(law, int(counts[place]))]
