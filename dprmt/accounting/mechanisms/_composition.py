@@ -64,22 +64,17 @@ class Questions:
 
     @overload
     def epsilon(
-        self,
-        delta: float | None = ...,
-        *,
-        steps: int | None = ...,
-        epochs: int | None = ...,
-        tolerance: float = ...,
+        self, delta: float | None = ..., *, steps: int | None = ..., epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyBounds: ...
 
     @overload
     def epsilon(
-        self, delta: float | None = ..., *, steps: Counts, epochs: None = ..., tolerance: float = ...
-    ) -> PrivacyCurve: ...
-
-    @overload
-    def epsilon(
-        self, delta: float | None = ..., *, steps: None = ..., epochs: Counts, tolerance: float = ...
+        self,
+        delta: float | None = ...,
+        *,
+        steps: Counts | None = ...,
+        epochs: Counts | None = ...,
+        tolerance: float = ...,
     ) -> PrivacyCurve: ...
 
     def epsilon(

@@ -126,17 +126,13 @@ def _tangent(epsilon: Array) -> tuple[Array, Array, Array]:
     """Return μ₀(ε), h_ε at x₀ = μ₀^{-2} and x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1), whose sum is the tangent at 0."""
     at = inflection_shift(epsilon)
     offset = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at  # ε/μ₀ - μ₀/2, without cancellation
-    return at, _hockey_stick(offset, at / 2 + epsilon / at), at / 2 * _density(offset)
+    return at, _hockey_stick(offset, at / 2 + epsilon / at), at / 2 * (np.exp(-(offset**2) / 2) / np.sqrt(2 * np.pi))
 
 
 def _hockey_stick(offset: Array, across: Array) -> Array:
     """Compute Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
-    value: Array = ndtr(-offset) - _density(offset) * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
-    return value
-
-
-def _density(x: Array) -> Array:
-    value: Array = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    density = np.exp(-(offset**2) / 2) / np.sqrt(2 * np.pi)
+    value: Array = ndtr(-offset) - density * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
     return value
 
 
