@@ -16,8 +16,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
-from dprmt import ParameterError
-from dprmt.training.models import byte_tokenizer, load_adapter, load_model, save_adapter
+from dprmt.training.models import byte_tokenizer, load_model, save_adapter
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -89,13 +88,3 @@ def test_without_pooling_of_our_own_peft_reads_it_as_it_is(base: Path, tmp_path:
     read = PeftModel.from_pretrained(plain, folder).eval()
     with torch.no_grad():
         torch.testing.assert_close(read(**batch()).logits, model(**batch()).logits)
-
-
-def test_without_its_head_a_mean_pooled_adapter_is_refused(base: Path, tmp_path: Path) -> None:
-    model = trained(base, "mean")
-    save_adapter(model, tmp_path / "adapter")
-    (tmp_path / "adapter" / "classifier.safetensors").unlink()
-    before = {name: value.clone() for name, value in model.named_parameters()}
-    with pytest.raises(ParameterError, match="folder must be adapters of the names and shapes"):
-        load_adapter(model, tmp_path / "adapter")
-    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())

@@ -83,13 +83,3 @@ def test_one_step_is_that_of_the_clipped_gradients_alone() -> None:
 def test_it_does_not_go_with_what_needs_noise(recipe: Recipe, changes: dict[str, object]) -> None:
     with pytest.raises(ParameterError, match=r"clip_only"):
         recipe.with_changes(changes)
-
-
-def test_a_private_run_cannot_be_passed_off_as_one(recipe: Recipe, tmp_path: Path) -> None:
-    train(recipe, tmp_path / "run", noise_seed=1)
-    with pytest.raises(ParameterError, match="recipe"):
-        train(
-            recipe.with_changes({"privacy.clip_only": None, "privacy.noise_multiplier": 1.0}),
-            tmp_path / "run",
-            resume=True,
-        )

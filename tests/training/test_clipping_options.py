@@ -93,13 +93,3 @@ def test_a_compiled_backward_pass_that_gives_its_buffers_away_is_refused_by_name
     way = Way("full", "exact", "batch", "sgd")
     with pytest.raises(TrainingStateError, match=r"set torch\._functorch\.config\.donated_buffer = False before"):
         check(way, make_model(way), 1e-7, "aot_eager")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what inductor imports
-@COMPILED
-@pytest.mark.parametrize("way", WAYS, ids="-".join)
-def test_a_model_compiled_by_inductor_releases_the_literal_sum(way: Way) -> None:
-    """Needs a C++ compiler."""
-    with torch._functorch.config.patch(donated_buffer=False):
-        check(way, make_model(way), 1e-7, "inductor")

@@ -127,38 +127,6 @@ def test_the_first_axis_is_the_sample(clipping: str) -> None:
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_samples_and_steps_come_once(clipping: str) -> None:
-    step = private(network(), clipping)
-
-    def accumulate(samples: list[Any], number: int) -> None:
-        try:
-            step.accumulate(step.model(torch.ones(len(samples), 8)).sum(1), samples=samples, step=number)
-        finally:
-            step.discard()
-
-    accumulate([1, 2], 0)
-    for samples in ([3, 3], [4, 1]):
-        with pytest.raises(ParameterError) as error:
-            accumulate(samples, 0)
-        assert error.value.name == "samples"
-    accumulate(["1", 4], 0)
-    step.step()
-    with pytest.raises(ParameterError) as error:
-        accumulate([7], 0)
-    assert error.value.name == "step"
-    accumulate([1, 2], 5)
-    with pytest.raises(ParameterError) as error:
-        accumulate([1, 2], 3)  # another step without .step(): the sum would have both samples twice
-    assert error.value.name == "step"
-    step.step()
-    accumulate([1, 2], 3)  # an unused number, if a smaller one
-    step.step()
-    with pytest.raises(ParameterError) as error:
-        accumulate([9], 5)
-    assert error.value.name == "step"
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_accumulate_names_bad_input(clipping: str) -> None:
     model = network()
     step = private(model, clipping)

@@ -14,7 +14,7 @@ from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.clipping._modules import is_torch_layer
-from tests.training.test_planted_bugs import literal_sum
+from tests.training.literal import literal_sum
 
 
 class Net(nn.Module):

@@ -17,7 +17,7 @@ pytest.importorskip("opacus")
 
 from opacus.optimizers import DPOptimizer  # noqa: E402
 
-from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep  # noqa: E402
+from dprmt.training.denoising import Denoising, DenoisingStep  # noqa: E402
 from dprmt.training.harness import read_metrics, train  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC  # noqa: E402
 from tests.training.tiny_recipe import recipe_in, write_data  # noqa: E402
@@ -171,19 +171,6 @@ def test_optimizers_whose_momentum_is_another_are_refused(make, message):
     with pytest.raises(ParameterError, match=message):
         DenoisingStep.attach(private, {"weight": weight}, Denoising(on="momentum"))
     DenoisingStep.attach(private, {"weight": weight}, Denoising()).detach()  # nothing is left behind
-
-
-def test_only_attached_steps_see_a_momentum():
-    run = Moves("adam", Denoising(on="momentum"))
-    with pytest.raises(ParameterError, match=r"options\.on must be 'gradient'"):
-        run.step_()
-    with pytest.raises(ParameterError, match="with which the clean one compares"):
-        DenoisingEvaluation(run.step_)
-    with pytest.raises(ParameterError, match="on must be one of"):
-        Denoising(on="weights")
-    run.step_.detach()
-    gradients = noisy_gradients(3)
-    assert torch.equal(run.steps(gradients).weight, Moves("adam").steps(gradients).weight)
 
 
 MOMENTA = {"denoising.method": "paper", "denoising.on": "momentum", "training.checkpoint_every": 2}

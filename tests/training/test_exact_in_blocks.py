@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
-from audits.steps import Parts
-from dprmt.training.clipping import plan_private
-from dprmt.training.clipping._formed_layers import NormPolicy, PerSampleGradients
-from dprmt.training.clipping._matrix_layers import Factors, plan_layers
 from dprmt.training.norms import exact_squared_norms
 from dprmt.training.norms._clipping import sum_of_squares
 
@@ -78,47 +72,3 @@ def test_sums_of_squares_whatever_the_blocks(shape: tuple[int, ...]) -> None:
         assert torch.isinf(sum_of_squares(values)[-1])
         values.view(-1)[-1] = torch.nan
         assert torch.isnan(sum_of_squares(values)[-1])
-
-
-@pytest.mark.parametrize(
-    ("tokens", "by_exact", "by_ghost"),
-    [(3, Factors, Factors), (23, Factors, Factors), (24, PerSampleGradients, PerSampleGradients)],
-)
-def test_what_is_kept_is_the_smaller(tokens: int, by_exact: type, by_ghost: type) -> None:
-    """Of 48 inputs and outputs a gradient has 48² entries, the factors 96 T; from T = 24 on gradients are kept."""
-    inputs, gradients = torch.randn(2, tokens, 48), torch.randn(2, tokens, 48)
-    norms = []
-    for form, kept in ((True, by_exact), (False, by_ghost)):
-        (layer,) = plan_layers({"layer": nn.Linear(48, 48)}, NormPolicy(form=form, memory_budget=1000))
-        squared, (contribution,) = layer.measure([([inputs], gradients)], 0, None)
-        assert type(contribution) is kept
-        norms.append(squared)
-    torch.testing.assert_close(norms[1], norms[0], rtol=1e-4, atol=0.0)
-
-
-def net() -> nn.Module:
-    """A convolution whose gradients are larger than its inputs, used twice."""
-    return Parts(
-        lambda model, x: model.head(model.conv(torch.tanh(model.conv(x))).mean((2, 3))),
-        conv=nn.Conv2d(12, 12, 3, padding=1),
-        head=nn.Linear(12, 3),
-    )
-
-
-def test_convolutions_of_a_few_samples_at_a_time_release_the_same_bits() -> None:
-    """With one sample's gradients as budget, two's, and all; a sample that is not finite is left out of each."""
-    released = []
-    for budget in (1, 12_000, 1 << 26):
-        torch.manual_seed(0)
-        model, x = net(), torch.randn(5, 12, 4, 4)
-        x[3, 0, 0, 0] = torch.inf
-        plan = plan_private(model, norms="exact", clipping_norm=0.1, expected_batch_size=1.0)
-        plan = replace(plan, policy=replace(plan.policy, memory_budget=budget))
-        step = plan.privatize(torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=0.0)
-        before = [p.detach().clone() for p in model.parameters()]
-        step.accumulate(step.model(x).square().sum(1), samples=range(5), step=0)
-        step.step()
-        released.append([old - p.detach() for old, p in zip(before, model.parameters(), strict=True)])
-    for other in released[:2]:
-        for value, expected in zip(other, released[2], strict=True):
-            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-7)

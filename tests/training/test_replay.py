@@ -150,23 +150,6 @@ def test_right_losses_go_on_with_dropout_and_padding(dtype: torch.dtype) -> None
     assert step.replays == 3
 
 
-def test_looking_changes_nothing() -> None:
-    """The same sums and the same random numbers with and without, dropout included."""
-    sums = []
-    for rate in (1.0, 0.0):
-        torch.manual_seed(0)
-        step = private(language(), replay=rate)
-        step._draw_key = b"a" * 32
-        for number in range(2):
-            torch.manual_seed(7)
-            batch = texts([3, 7, 1, 6])
-            samples = range(4 * number, 4 * number + 4)
-            step.accumulate(partial(over_own_tokens, step), samples=samples, step=0, batch=batch)
-        sums.append(([value.summed_grad.clone() for value in step.optimizer.params], torch.rand(1)))
-    assert all(torch.equal(a, b) for a, b in zip(sums[0][0], sums[1][0], strict=True))
-    assert torch.equal(sums[0][1], sums[1][1])
-
-
 def test_losses_given_as_a_tensor_are_not_run_again() -> None:
     """And the step says so."""
     step = private(single().train(), replay=1.0)

@@ -20,7 +20,7 @@ from dprmt.training.harness import _train as harness
 from dprmt.training.harness._recipe_task import RecipeTask
 from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import charged_steps
-from tests.training.tiny_recipe import STEPS, recipe_in, write_data, write_rows
+from tests.training.tiny_recipe import STEPS, recipe_in, write_data
 
 GRAPE = {
     "model.finetune": "full",
@@ -144,16 +144,6 @@ def test_a_run_whose_epsilon_cannot_be_told_is_refused(folder, halfway, tmp_path
         train(recipe_in(folder), tmp_path / "run", resume=True)
     assert charged_steps(tmp_path / "run") <= 3
     assert not (tmp_path / "run" / "summary.json").exists()
-
-
-def test_other_data_under_the_same_name_are_refused(tmp_path):
-    """With more rows the sampling rate is lower: the steps taken at the higher one would be told too cheap."""
-    write_data(tmp_path)
-    recipe = recipe_in(tmp_path, **{"training.steps": 2})
-    train(recipe, tmp_path / "run")
-    write_rows(tmp_path / "train.csv", 120, 1)
-    with pytest.raises(ParameterError, match="as at the run's first start"):
-        train(recipe, tmp_path / "run", resume=True)
 
 
 def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, halfway, tmp_path, monkeypatch):

@@ -254,20 +254,6 @@ def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfw
         read_summary(run)
 
 
-def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_path: Path) -> None:
-    """As for recipes; a run of a task has settings, and no model or data in its configuration."""
-    settings = recipe_in(tmp_path).settings
-    folder = tmp_path / "run"
-    with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
-        run.write_config()
-    lines = (folder / "config.toml").read_text().splitlines()
-    (folder / "config.toml").write_text("\n".join(line for line in lines if "backend" not in line))
-    RunFolder(folder, resume=True, config=settings.to_toml()).close()
-    for other in ({"privacy.clipping_norm": 7.0}, {"denoising.loss": "nuclear"}):
-        with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
-            RunFolder(folder, resume=True, config=settings.with_changes(other).to_toml())
-
-
 @pytest.mark.parametrize(
     ("method", "said", "goes_on"),
     [

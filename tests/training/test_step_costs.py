@@ -16,13 +16,10 @@ from torch import nn
 
 from dprmt.cli import main
 from dprmt.training.clipping import StepCosts, TensorMemory, WayCost, plan_private
-from dprmt.training.clipping._formed_layers import NormPolicy
-from dprmt.training.clipping._matrix_layers import LinearLayer
 from dprmt.training.harness import _preview as harness_costs
 from dprmt.training.harness import dry_run, recipe_costs, train
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._recipe_task import load
-from dprmt.training.norms._exact import gram_entries
 from dprmt.training.recipes import Recipe
 from tests.training.tiny_recipe import recipe_in, write_data
 
@@ -172,10 +169,3 @@ def test_a_recipe_is_measured_and_left_as_it_was(recipe: Recipe, capsys: pytest.
     text = capsys.readouterr().out
     assert "a step of one micro-batch, measured; without privacy" in text
     assert "recommended: " in text
-
-
-def test_gradients_that_take_the_place_of_the_sums_product_are_formed_though_gram_matrices_are_symmetric() -> None:
-    """Of 300 tokens 512 × 512 numbers are kept; of 200, Gram matrices are cheaper."""
-    layer = LinearLayer("layer", nn.Linear(512, 512), NormPolicy())
-    assert gram_entries(300) * 1024 < 300 * 512 * 512
-    assert (layer.takes_gram_matrices(300), layer.takes_gram_matrices(200)) == (False, True)

@@ -157,22 +157,6 @@ def test_before_a_denoiser_it_reads_what_was_released():
     assert telemetry.last["z"] > 3
 
 
-def test_whatever_moves_the_parameters_counts():
-    _, places, H, _ = noisy_descent("gd", 0)
-    x = torch.nn.Parameter(torch.ones(400))
-    optimizer = torch.optim.RMSprop([x], lr=0.1)
-    other = Telemetry(optimizer, {"x": x}, S, every=1)
-    for place in places[:2]:
-        with torch.no_grad():
-            x.copy_(place)
-        x.grad = H * place
-        optimizer.step()
-        with torch.no_grad():
-            x.copy_(places[1])  # whatever moves parameters between two steps counts
-    update = places[1] - places[0]
-    assert other.last["z"] == pytest.approx(float(-(H * places[1]) @ update / (S * update.norm())), rel=1e-4)
-
-
 @pytest.mark.parametrize("name", ["momentum", "adambc"])
 def test_a_run_in_pieces_reads_like_the_run_in_one(name):
     whole, _, H, zs = noisy_descent(name, 7, steps=26, every=13)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import pytest
 import torch
 
 from dprmt.training.denoising import Denoising
-from dprmt.training.harness import load_trained, read_metrics, read_summary, train
-from dprmt.training.harness._checkpoint import load_checkpoint
+from dprmt.training.harness import read_metrics, train
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._recipe_task import load, prepare_recipe
 from dprmt.training.private_run._randomness import fresh_randomness
@@ -95,60 +93,3 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
                 np.testing.assert_allclose(
                     spectra[f"step{number:06d}/denoised/{name}"], expected / 2, rtol=1e-4, atol=1e-5
                 )
-
-
-@pytest.mark.parametrize(("architecture", "dtype"), [("gpt2", "float32"), ("qwen3", "bfloat16")])
-def test_a_generation_run_from_table_to_scores(tmp_path, architecture, dtype):
-    rows = ["mr,ref"] + [f"name[{name}],{name} is here." for name in ("Aromi", "Clowns", "Eagle", "Mill")] * 3
-    (tmp_path / "train.csv").write_text("\n".join(rows) + "\n")
-    (tmp_path / "validation.csv").write_text("\n".join(rows[:5]) + "\n")
-    sizes = {
-        "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64},
-        "qwen3": {
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 8,
-            "intermediate_size": 24,
-            "max_position_embeddings": 64,
-        },
-    }
-    targets = {"gpt2": ["c_attn"], "qwen3": ["q_proj", "v_proj"]}
-    recipe = recipe_in(
-        tmp_path,
-        **{
-            "model.task": "generation",
-            "model.architecture": architecture,
-            "model.dtype": dtype,
-            "model.pooling": "native",
-            "model.config": sizes[architecture],
-            "model.lora.targets": targets[architecture],
-            "data.inputs": ["mr"],
-            "data.target": "ref",
-            "data.max_tokens": 40,
-            "training.batch_size": 4,
-            "training.steps": 2,
-            "evaluation.every": 2,
-            "evaluation.beams": 2,
-            "evaluation.max_new_tokens": 6,
-            "evaluation.metrics": ["bleu", "rouge_l"],
-        },
-    )
-    result = train(recipe, tmp_path / "run", noise_seed=1)  # a seed with which no batch is empty
-    assert {"loss", "bleu", "rouge_l"} <= set(result.evaluation)
-    assert all(0 <= result.evaluation[name] <= 100 for name in ("bleu", "rouge_l"))
-    assert read_summary(tmp_path / "run")["evaluation"] == result.evaluation
-
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is no JSON")
-
-    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
-        assert json.loads(line, parse_constant=refuse)["private"]["loss"] > 0
-    parameters = dict(load_trained(tmp_path / "run").model.named_parameters())
-    saved = load_checkpoint(tmp_path / "run")
-    assert saved is not None
-    assert all(torch.equal(parameters[name], value) for name, value in saved["parameters"].items())
-    assert {value.dtype for value in saved["parameters"].values()} == {torch.float32}
-    frozen = {value.dtype for name, value in parameters.items() if name not in saved["parameters"]}
-    assert frozen == {getattr(torch, dtype)}

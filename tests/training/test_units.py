@@ -228,19 +228,6 @@ def test_kinds_of_layers(kind: str, how: str) -> None:
     assert (step.record.norms == ExactNorms()) is not everything
 
 
-def test_probes_are_the_unit_s_whatever_its_rows_are_called() -> None:
-    way = Way("full", "hutchinson", "sample", "sgd")
-    outcomes = []
-    for rows in (["x", "y", "z", "w"], [1, 2, 3, 4]):
-        model = make_model(way)
-        step = make_step(way, model, 1.0, units=Units(2, regime="together"))
-        step.accumulate(losses(step.model, data()), samples=rows, units=UNITS, step=STEP)
-        step.step()
-        outcomes.append({name: p.detach().clone() for name, p in model.named_parameters()})
-    for name, value in outcomes[0].items():
-        assert torch.equal(value, outcomes[1][name])
-
-
 def test_the_rank_that_is_claimed_is_that_of_all_rows() -> None:
     """A unit's gradient has the rank of all its tokens: with T = 2 a row of rank 2, three rows of rank 6."""
     model = nn.Linear(40, 40, bias=False)
