@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-
 from audits.processes import in_processes
 
 SCRIPTS = Path(__file__).parent / "scripts"

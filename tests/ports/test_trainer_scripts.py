@@ -12,11 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("transformers")
-
 import datasets
+import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import (

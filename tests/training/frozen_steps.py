@@ -1,4 +1,4 @@
-"""What private steps release, bit for bit, before and after a change of form: 312 clip cases and seven recipes.
+"""What private steps release, bit for bit, before and after a change of form: 162 clip cases and seven recipes.
 
     python -m tests.training.frozen_steps store FILE      # before
     python -m tests.training.frozen_steps compare FILE    # after: exit code 1 and a line per case that moved

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-
-torch = pytest.importorskip("torch")
-
-from dprmt.training.optimizers import DPAdamBC  # noqa: E402
+from dprmt.training.optimizers import DPAdamBC
 
 BETAS = st.floats(0.0, 0.9999)
 RATES = st.floats(1e-6, 10.0)

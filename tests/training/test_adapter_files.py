@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("peft")
-
 import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel

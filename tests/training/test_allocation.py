@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from dprmt.training.harness._observer import MetricsFile
 from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom, allocation
-from tests.training.tiny_recipe import positions, recipe_in, write_data
+from tests.training.tiny_recipe import positions, recipe_in
 
 # --------------------------------------------------------------------------------------------- the audit
 
@@ -105,13 +104,6 @@ def test_every_start_and_epoch_has_draws_of_its_own():
 
 
 # -------------------------------------------------------------------------------------------- in a run
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("data")
-    write_data(path)
-    return path
 
 
 SAMPLES, LENGTH, DELTA = 60, 5, 1e-4

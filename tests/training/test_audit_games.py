@@ -9,10 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("peft")
-
 import torch
 from scipy import stats
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
 from audits import mixing, page
 
 TEXT = page.PAGE.read_text(encoding="utf-8")

@@ -12,16 +12,14 @@ from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.training.harness import ItemTask, dry_run, read_metrics, read_summary, run_in_memory, train
 from dprmt.training.recipes import Recipe, Settings
-from tests.training.tiny_recipe import recipe_in, write_data
+from tests.training.tiny_recipe import recipe_in
 
 NO_NOISE = {"privacy.noise_multiplier": None, "privacy.clip_only": True}
 SAID = "clip only, no privacy"
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    folder = tmp_path_factory.mktemp("data")
-    write_data(folder)
+@pytest.fixture
+def recipe(folder: Path) -> Recipe:
     return recipe_in(folder, **NO_NOISE, **{"training.steps": 2})
 
 

@@ -26,6 +26,7 @@ from dprmt.training.norms import (
     NormRecord,
     ProbeGenerator,
 )
+from tests.training.literal import gradients_of
 from tests.training.norms_by_word import by_word
 
 T, K, VOCAB = 6, 4, 30
@@ -35,17 +36,9 @@ QUERY = "bert.encoder.layer.0.attention.self.query"
 def bert(trainable: str = "") -> nn.Module:
     """A BERT in float64 with the layers of that name trainable."""
     torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        vocab_size=VOCAB,
-        max_position_embeddings=16,
-        num_labels=3,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"vocab_size": VOCAB, "max_position_embeddings": 16, "num_labels": 3}
+    config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = BertForSequenceClassification(config).double().train()
     for name, value in model.named_parameters():
         value.requires_grad_(trainable in name)
@@ -80,8 +73,7 @@ def squared_norms(private: ClippedStep, x: torch.Tensor, samples: Sequence[int],
 def gradients(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
     """Of one sample, by a plain backward pass."""
     plain = copy.deepcopy(model)
-    losses(plain, x).sum().backward()
-    return {name: value.grad for name, value in plain.named_parameters() if value.requires_grad}
+    return gradients_of(plain, [losses(plain, x)])[0]
 
 
 def spectrum(model: nn.Module, x: torch.Tensor) -> np.ndarray:

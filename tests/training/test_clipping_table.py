@@ -8,17 +8,7 @@ import torch
 from dprmt import ParameterError
 from dprmt.training.clipping import plan_private
 from dprmt.training.subspaces import Subspaces
-from tests.training.clipping_table import (
-    SHARINGS,
-    WAYS,
-    L,
-    Way,
-    literal_gradients,
-    make_model,
-    make_step,
-    norms_of,
-    released,
-)
+from tests.training.clipping_table import SHARINGS, WAYS, L, Way, check_released, make_model
 from tests.training.norms_by_word import by_word
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
@@ -28,17 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:Futur
 def test_what_a_step_releases_is_the_literal_sum(way: Way) -> None:
     """Σ_i min(1, (1-ρ)C/√n̂_i) v_i / L with v_i whole or projected; some samples are clipped and some are not."""
     model = make_model(way)
-    norms, samples = norms_of(way, model), literal_gradients(way, model)
-    bound = sorted(norms)[1]
-    step = make_step(way, model, bound)
-    before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-    found = released(step, model)
-    factors = [min(1.0, (1 - step.rounding) * bound / norm) for norm in norms]
-    assert min(factors) < 0.9 < 0.999 < max(factors)
-    for name, value in found.items():
-        expected = sum(c * sample[name] for c, sample in zip(factors, samples, strict=True)) / L
-        torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-9)
-    assert all((p != before[name]).any() for name, p in model.named_parameters() if name in before)
+    step = check_released(way, model)
     estimated = way.clipping not in ("exact", "ghost")
     assert step.record.mechanism(1.0, 0.01).norms.secret == (estimated and way.sharing == "sample")
     assert step.close() is model

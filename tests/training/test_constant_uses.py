@@ -32,6 +32,15 @@ def private(model: nn.Module) -> ClippedStep:
     return private_sgd(model, norms="exact")
 
 
+def check_sum(step: ClippedStep, inputs: torch.Tensor) -> None:
+    """Against the loop, once the hooks are off."""
+    step.accumulate(step.model(inputs), samples=range(3), step=0)
+    found = [value.summed_grad.clone() for value in step.model.parameters()]
+    model = step.close()
+    for one, other in zip(found, literal_sum(model, (model(row[None]) for row in inputs), 1.0), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
 def without_hooks(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     return layer.forward(x)
 
@@ -89,12 +98,7 @@ def test_a_hook_that_changes_a_layers_output_comes_after_what_is_captured(when: 
         with pytest.raises(TrainingStateError, match="a hook was put before hooks of second"):
             step.model(inputs)
         return
-    step.accumulate(step.model(inputs), samples=range(3), step=0)
-    found = [value.summed_grad.clone() for value in model.parameters()]
-    step.close()
-    expected = literal_sum(model, [model(row[None]).sum() for row in inputs], 1.0)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+    check_sum(step, inputs)
 
 
 def twice(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
@@ -113,14 +117,7 @@ def for_nothing(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("use", [twice, twice_alike, for_nothing])
 def test_what_is_right_is_summed(use: Any) -> None:
     torch.manual_seed(0)
-    model, inputs = Net(use).double(), torch.randn(3, 5).double()
-    expected = literal_sum(model, [model(row[None]).sum() for row in inputs], 1.0)
-    before = [value.detach().clone() for value in model.parameters()]
-    step = private(model)
-    step.accumulate(step.model(inputs), samples=range(3), step=0)
-    step.step()
-    for old, value, total in zip(before, model.parameters(), expected, strict=True):
-        torch.testing.assert_close(old - value.detach(), total, rtol=1e-6, atol=1e-9)
+    check_sum(private(Net(use).double()), torch.randn(3, 5).double())
 
 
 @pytest.mark.parametrize("where", ["class", "instance", "later"])
@@ -144,9 +141,4 @@ def test_a_forward_pass_that_was_replaced_is_run_sample_by_sample(where: str, mo
             step.model(inputs)
         return
     assert not is_torch_layer(model.second)
-    step.accumulate(step.model(inputs), samples=range(3), step=0)
-    found = [value.summed_grad.clone() for value in model.parameters()]
-    step.close()
-    expected = literal_sum(model, [model(row[None]).sum() for row in inputs], 1.0)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+    check_sum(step, inputs)

@@ -10,11 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("datasets")
-pytest.importorskip("peft")
-
 import torch
 from torch.nn import functional
 

@@ -6,10 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("datasets")
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,20 +7,16 @@ import io
 import math
 
 import pytest
+import torch
+from opacus.optimizers import DPOptimizer
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, momentum_noise_scale
+from dprmt.training.denoising import Denoising, DenoisingStep
+from dprmt.training.harness import read_metrics, train
+from dprmt.training.optimizers import DPAdamBC
 from tests.spectra.simulation import denoise
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
-
-from opacus.optimizers import DPOptimizer  # noqa: E402
-
-from dprmt.training.denoising import Denoising, DenoisingStep  # noqa: E402
-from dprmt.training.harness import read_metrics, train  # noqa: E402
-from dprmt.training.optimizers import DPAdamBC  # noqa: E402
-from tests.training.tiny_recipe import recipe_in, write_data  # noqa: E402
+from tests.training.tiny_recipe import recipe_in, write_data
 
 SHAPE, SIGMA, RATE = (12, 40), 0.5, 0.05
 OPTIMIZERS = {

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from audits.steps import Parts
-from dprmt import ParameterError, TrainingStateError
-from dprmt.spectra import bulk_edge, kappa_for
-from tests.spectra.simulation import denoise_layers
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
-
-from opacus import GradSampleModule  # noqa: E402
-from opacus.grad_sample import GradSampleModuleFastGradientClipping  # noqa: E402
-from opacus.optimizers import (  # noqa: E402
+from opacus import GradSampleModule
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from opacus.optimizers import (
     AdaClipDPOptimizer,
     DPOptimizer,
     DPOptimizerFastGradientClipping,
 )
-from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer  # noqa: E402
-from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import (  # noqa: E402
+from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import (
     DistributedDPOptimizerFastGradientClipping,
 )
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping  # noqa: E402
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
-from dprmt.training.denoising import (  # noqa: E402
+from audits.steps import Parts
+from dprmt import ParameterError, TrainingStateError
+from dprmt.spectra import bulk_edge, kappa_for
+from dprmt.training.denoising import (
     Denoising,
     DenoisingEvaluation,
     DenoisingReport,
@@ -40,7 +34,8 @@ from dprmt.training.denoising import (  # noqa: E402
     PrivateDataWarning,
     gradient_noise_std,
 )
-from dprmt.training.optimizers import DPAdamBC  # noqa: E402
+from dprmt.training.optimizers import DPAdamBC
+from tests.spectra.simulation import denoise_layers
 
 # Torch about the hooks of Opacus on a first layer, whose input needs no gradient.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
@@ -178,16 +173,6 @@ def sample(named: dict[str, Any], samples: int, batches: int = 1, seed: int = 0)
     for p in named.values():
         draws = [torch.randn((samples, *p.shape), generator=generator).to(p.dtype) for _ in range(batches)]
         p.grad_sample = draws if batches > 1 else draws[0]
-
-
-@pytest.fixture
-def one_process(tmp_path: Any) -> Iterator[None]:
-    """A gloo group of this process alone."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

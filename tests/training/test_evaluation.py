@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("datasets")
-pytest.importorskip("peft")
-
 import torch
 
 from dprmt import ParameterError

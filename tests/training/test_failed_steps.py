@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("opacus")
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

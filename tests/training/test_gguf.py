@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 
 from dprmt import ParameterError
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-
-from dprmt.training.models import byte_tokenizer, load_model, load_tokenizer  # noqa: E402
-from dprmt.training.recipes import LoraRecipe, ModelRecipe  # noqa: E402
+from dprmt.training.models import byte_tokenizer, load_model, load_tokenizer
+from dprmt.training.recipes import LoraRecipe, ModelRecipe
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
 WIDTH, HEADS, LAYERS, HIDDEN = 32, 2, 1, 48

@@ -9,9 +9,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.nn import functional

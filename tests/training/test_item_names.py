@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import numpy as np
+import pytest
 import torch
 
 import dprmt

@@ -6,8 +6,6 @@ import warnings
 
 import pytest
 
-pytest.importorskip("torch")
-
 from audits import kills
 
 

@@ -9,10 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,19 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, chi2_mixture_cdf
-from dprmt.spectra import bulk_edge, detection_threshold, improvement, spike_map, vector_overlaps
-from tests.spectra.simulation import denoise_layers
-
-torch = pytest.importorskip("torch")
-for _package in ("opacus", "transformers", "peft", "datasets"):
-    pytest.importorskip(_package)
-
-from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
-
-from dprmt.report.measurements import (  # noqa: E402
+from dprmt.report.measurements import (
     Experiment,
     GradientStep,
     agreement,
@@ -30,12 +23,15 @@ from dprmt.report.measurements import (  # noqa: E402
     private_gradients,
     recipe_experiment,
 )
-from dprmt.training.data import per_sample_losses  # noqa: E402
-from dprmt.training.harness import ItemTask  # noqa: E402
-from dprmt.training.private_run._batches import Draws, poisson  # noqa: E402
-from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
-from dprmt.training.recipes import Recipe, Settings  # noqa: E402
-from tests.training.tiny_recipe import recipe_in, write_data  # noqa: E402
+from dprmt.spectra import bulk_edge, detection_threshold, improvement, spike_map, vector_overlaps
+from dprmt.training.data import per_sample_losses
+from dprmt.training.harness import ItemTask
+from dprmt.training.private_run._batches import Draws, poisson
+from dprmt.training.private_run._randomness import fresh_randomness
+from dprmt.training.recipes import Recipe, Settings
+from tests.spectra.simulation import denoise_layers
+from tests.training.literal import clipped_sum, gradients_of
+from tests.training.tiny_recipe import recipe_in, write_data
 
 
 def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
@@ -96,23 +92,17 @@ def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: A
     experiment, options = tiny_bert(), settings(privacy__clipping_norm=0.7, privacy__norms=clipping)
     drawn = Draws(40, poisson(15, 40), fresh_randomness(0, 1)).at(0)
     trained = {name: p for name, p in experiment.model.named_parameters() if p.requires_grad}
-    expected = {name: torch.zeros_like(p) for name, p in trained.items()}
-    losses = []
-    for i in drawn:
-        loss = per_sample_losses(experiment.model, experiment.task.collate([experiment.task.items[i]])).sum()
-        grads = torch.autograd.grad(loss, list(trained.values()))
-        norm = math.sqrt(sum(float(g.double().square().sum()) for g in grads))
-        for name, g in zip(trained, grads, strict=True):
-            expected[name] += g * min(1.0, 0.7 / norm) / 15
-        losses.append(loss.item())
+    collate, items = experiment.task.collate, experiment.task.items
+    losses = [per_sample_losses(experiment.model, collate([items[i]])).sum() for i in drawn]
+    expected = clipped_sum(gradients_of(experiment.model, losses), 0.7)
     step = next(private_gradients(experiment, options))
     assert (step.number, step.samples) == (0, len(drawn))
     assert step.samples != 15
     assert step.sigma == pytest.approx(0.5 * 0.7 / 15)
-    assert step.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert step.loss == pytest.approx(np.mean([loss.item() for loss in losses]), rel=1e-5)
     assert set(step.clean) == set(step.noisy) == set(trained)
     for name, total in expected.items():
-        torch.testing.assert_close(step.clean[name], total, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(step.clean[name], total / 15, rtol=1e-3, atol=1e-6)
 
 
 # --- singular values ---------------------------------------------------------------------------------------------

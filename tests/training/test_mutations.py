@@ -6,8 +6,6 @@ import os
 
 import pytest
 
-pytest.importorskip("torch")
-
 from audits import mutations
 
 BUGS = mutations.read_list()

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -31,15 +25,7 @@ def accumulate(step: ClippedStep, x: torch.Tensor, *, as_function: bool = False)
         step.accumulate(losses(x), samples=range(len(x)), step=0)
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        torch.distributed.destroy_process_group()
-
-
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("kind", "words"),
@@ -48,7 +34,7 @@ def group(tmp_path: Path) -> Iterator[None]:
         ("FullyShardedDataParallel", "without FullyShardedDataParallel, whose flat parameters"),
     ],
 )
-def test_sharded_parameters(group: None, kind: str, words: str) -> None:
+def test_sharded_parameters(kind: str, words: str) -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 

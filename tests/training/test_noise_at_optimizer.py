@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-pytest.importorskip("opacus")
-
 import torch
 from scipy import stats
 

@@ -5,39 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("opacus")
-
 import torch
 
 from dprmt import ParameterError
 from dprmt.training.clipping import NoisySumOptimizer, sum_of
-from dprmt.training.harness import ItemTask, Observer, train_task
+from dprmt.training.harness import Observer, train_task
 from dprmt.training.randomness import SecureRandom, _secure
-from dprmt.training.recipes import Settings
 from dprmt.training.subspaces import Subspaces
-
-PRIVACY = {"noise_multiplier": 1.0, "delta": 1e-5}
-SETTINGS = Settings(
-    privacy=PRIVACY,
-    optimizer={"name": "adam", "learning_rate": 0.1},
-    training={"batch_size": 10, "steps": 4, "checkpoint_every": 1},
-)
+from tests.training.test_planted_bugs import network, settings, task
 
 
-def losses(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
-
-
-def start(out: Path, settings: Settings = SETTINGS, **options: Any) -> Any:
-    torch.manual_seed(0)
-    task = ItemTask([0, 1, 2] * 10, torch.tensor, losses)
-    return train_task(torch.nn.Linear(4, 3), task, settings, out, **options)
+def start(out: Path, privacy: dict[str, float] | None = None, **options: Any) -> Any:
+    chosen = settings(privacy=privacy or {}, training={"checkpoint_every": 1})
+    return train_task(network(), task(), chosen, out, **options)
 
 
 class StopAfter(Observer):
@@ -192,7 +176,7 @@ def test_every_layer_has_a_projector_of_its_own() -> None:
 def test_another_delta_or_noise_is_another_ledger(tmp_path: Path) -> None:
     digests = set()
     for number, changes in enumerate(({}, {"delta": 1e-6}, {"noise_multiplier": 1.1})):
-        start(tmp_path / str(number), settings=replace(SETTINGS, privacy={**PRIVACY, **changes}))
+        start(tmp_path / str(number), changes)
         lines = (tmp_path / str(number) / "privacy.jsonl").read_text().splitlines()
         digests |= {json.loads(line)["mechanism"] for line in lines}
     assert len(digests) == 3

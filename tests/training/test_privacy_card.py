@@ -12,17 +12,18 @@ from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.training.harness import CARD, read_card, read_summary, train
 from dprmt.training.recipes import Recipe
-from tests.training.tiny_recipe import recipe_in, write_data
+from tests.training.tiny_recipe import recipe_in
 
 
 def recipe(folder: Path, **changes: object) -> Recipe:
-    write_data(folder)
     return recipe_in(folder, **{"training.steps": 3, **changes})
 
 
-def test_a_finished_run_has_a_card_that_is_proved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_has_a_card_that_is_proved(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
-    result = train(recipe(tmp_path), run, noise_seed=3)
+    result = train(recipe(folder), run, noise_seed=3)
     card, page = json.loads((run / CARD).read_text()), (run / "privacy_card.md").read_text()
     assert card["epsilon"]["upper"] == result.epsilon == read_summary(run)["epsilon"]
     digest = hashlib.sha256((run / "privacy.jsonl").read_bytes()).hexdigest()
@@ -36,10 +37,10 @@ def test_a_finished_run_has_a_card_that_is_proved(tmp_path: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out) == card
 
 
-def test_a_card_counts_all_that_was_charged(tmp_path: Path) -> None:
+def test_a_card_counts_all_that_was_charged(folder: Path, tmp_path: Path) -> None:
     """Lines of the ledger beyond the steps that were kept raise ε, and change the digest."""
     run = tmp_path / "run"
-    train(recipe(tmp_path), run)
+    train(recipe(folder), run)
     before = read_card(run)
     ledger = run / "privacy.jsonl"
     last = json.loads(ledger.read_text().splitlines()[-1])
@@ -51,10 +52,10 @@ def test_a_card_counts_all_that_was_charged(tmp_path: Path) -> None:
     assert "noise seed" not in after.as_markdown()
 
 
-def test_an_epoch_of_random_allocation_counts_as_a_whole(tmp_path: Path) -> None:
+def test_an_epoch_of_random_allocation_counts_as_a_whole(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     changes = {"privacy.sampling": "allocation", "training.steps": 7}
-    train(recipe(tmp_path, **changes), run)
+    train(recipe(folder, **changes), run)
     card = read_card(run)
     ((mechanism, steps),) = card.run.phases
     assert mechanism.steps_per_epoch == 5  # type: ignore[attr-defined]
@@ -62,9 +63,9 @@ def test_an_epoch_of_random_allocation_counts_as_a_whole(tmp_path: Path) -> None
     assert card.worst.upper == read_summary(run)["epsilon"]
 
 
-def test_there_is_none_without_privacy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_none_without_privacy(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    train(recipe(tmp_path, **{"privacy.noise_multiplier": None, "privacy.clip_only": True}), run)
+    train(recipe(folder, **{"privacy.noise_multiplier": None, "privacy.clip_only": True}), run)
     assert not (run / CARD).exists()
     with pytest.raises(ParameterError, match="private run"):
         read_card(run)

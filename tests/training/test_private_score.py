@@ -12,17 +12,17 @@ from scipy import stats
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, GaussianRelease, compose
 from dprmt.cli import main
-from dprmt.training.harness import ItemTask, Run, _privacy_cost, dry_run, read_card, read_summary, train, train_task
+from dprmt.training.harness import Run, _privacy_cost, dry_run, read_card, read_summary, train, train_task
 from dprmt.training.harness._privacy_cost import SCORE, release_score
 from dprmt.training.randomness import SecureRandom, secret_generator
-from dprmt.training.recipes import Recipe, Settings
-from tests.training.tiny_recipe import recipe_in, write_data
+from dprmt.training.recipes import Recipe
+from tests.training.test_planted_bugs import network, settings, task
+from tests.training.tiny_recipe import recipe_in
 
 NOISE = 3.0
 
 
 def recipe(folder: Path, **changes: object) -> Recipe:
-    write_data(folder)
     base = {"training.steps": 3, "evaluation.private_noise": NOISE, "evaluation.every": 2}
     return recipe_in(folder, **{**base, **changes})
 
@@ -32,10 +32,10 @@ def lines(run: Path) -> list[dict[str, object]]:
 
 
 def test_the_score_is_charged_with_the_steps_and_exact_ones_are_private(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    wanted = recipe(tmp_path)
+    wanted = recipe(folder)
     result = train(wanted, run, noise_seed=5)
     step = DPSGD(1.0, 12 / 60)
     alone, together = (compose(p).epsilon(1e-4) for p in ([(step, 3)], [(step, 3), GaussianRelease(NOISE)]))
@@ -66,17 +66,17 @@ def test_the_score_is_charged_with_the_steps_and_exact_ones_are_private(
     assert (again.evaluation, again.epsilon) == (result.evaluation, result.epsilon)
 
 
-def test_without_it_scores_are_written_down_as_they_are(tmp_path: Path) -> None:
+def test_without_it_scores_are_written_down_as_they_are(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    result = train(recipe(tmp_path, **{"evaluation.private_noise": None}), run)
+    result = train(recipe(folder, **{"evaluation.private_noise": None}), run)
     assert not (run / SCORE).exists()
     assert lines(run)[-1]["evaluation"]["accuracy"] == result.evaluation["accuracy"]  # type: ignore[index]
 
 
 def test_a_crash_between_charge_and_score_costs_and_gives_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, wanted = tmp_path / "run", recipe(tmp_path)
+    run, wanted = tmp_path / "run", recipe(folder)
 
     def power_cut(generator: object) -> float:
         assert json.loads((run / SCORE).read_text())["charged"] == {"kind": "gaussian", "noise_multiplier": NOISE}
@@ -92,9 +92,9 @@ def test_a_crash_between_charge_and_score_costs_and_gives_nothing(
     assert result.epsilon == read_card(run).worst.upper > DPSGD(1.0, 12 / 60).epsilon(steps=3, delta=1e-4).upper
 
 
-def test_steps_after_the_release_are_charged_beside_it(tmp_path: Path) -> None:
+def test_steps_after_the_release_are_charged_beside_it(folder: Path, tmp_path: Path) -> None:
     """A folder that holds a score, and loses its last checkpoint: ε of every later step includes the score."""
-    run, wanted = tmp_path / "run", recipe(tmp_path, **{"training.checkpoint_every": 2})
+    run, wanted = tmp_path / "run", recipe(folder, **{"training.checkpoint_every": 2})
     whole = Run.release
 
     def release(self: Run) -> dict[str, object]:
@@ -114,9 +114,9 @@ def test_steps_after_the_release_are_charged_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "allocation"])
-def test_a_target_holds_for_steps_and_score_together(tmp_path: Path, sampling: str) -> None:
+def test_a_target_holds_for_steps_and_score_together(folder: Path, tmp_path: Path, sampling: str) -> None:
     changes = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 4.0, "privacy.sampling": sampling}
-    wanted = recipe(tmp_path, **changes)
+    wanted = recipe(folder, **changes)
     plan, plain = dry_run(wanted), dry_run(wanted.with_changes({"evaluation.private_noise": None}))
     assert 3.98 < plan.epsilon_after[3] <= 4.0
     assert plan.mechanism["noise_multiplier"] > 1.01 * plain.mechanism["noise_multiplier"]
@@ -151,23 +151,12 @@ def test_the_noise_is_gaussian_with_so_many_rows(tmp_path: Path, secure: bool) -
         ({"privacy.noise_multiplier": None, "privacy.clip_only": True}, "left out with privacy.clip_only"),
     ],
 )
-def test_what_has_no_bound_is_refused_by_name(tmp_path: Path, changes: dict[str, object], says: str) -> None:
+def test_what_has_no_bound_is_refused_by_name(folder: Path, changes: dict[str, object], says: str) -> None:
     with pytest.raises(ParameterError) as refused:
-        recipe(tmp_path, **changes)
+        recipe(folder, **changes)
     assert says in str(refused.value)
 
 
 def test_a_task_that_does_not_say_how_many_rows_it_scores_is_refused(tmp_path: Path) -> None:
-    import torch
-
-    def losses(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
-
-    settings = Settings(
-        privacy={"noise_multiplier": 1.0, "delta": 1e-5},  # type: ignore[arg-type]
-        optimizer={"name": "adam", "learning_rate": 0.1},  # type: ignore[arg-type]
-        training={"batch_size": 10, "steps": 2},  # type: ignore[arg-type]
-        evaluation={"private_noise": 2.0},  # type: ignore[arg-type]
-    )
     with pytest.raises(ParameterError, match="no accuracy over a known number of rows"):
-        train_task(torch.nn.Linear(4, 3), ItemTask([0, 1, 2] * 10, torch.tensor, losses), settings, tmp_path / "run")
+        train_task(network(), task(), settings(evaluation={"private_noise": 2.0}), tmp_path / "run")

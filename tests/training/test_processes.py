@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from audits.processes import in_processes
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.harness import train_task

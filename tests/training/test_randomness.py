@@ -11,7 +11,6 @@ import sys
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("cryptography")
 
 import torch

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from audits.processes import in_processes

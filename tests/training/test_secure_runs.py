@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("cryptography")
 
 import torch

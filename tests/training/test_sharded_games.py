@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
 from audits.shards import planted_in_shards, sharded_games
 from audits.verdict import judge
 

@@ -16,9 +16,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from dprmt.training.clipping._optimizer import NoisySumOptimizer

@@ -21,7 +21,7 @@ from dprmt.training.harness import dry_run, recipe_costs, train
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._recipe_task import load
 from dprmt.training.recipes import Recipe
-from tests.training.tiny_recipe import recipe_in, write_data
+from tests.training.tiny_recipe import recipe_in
 
 RUN: dict[str, Any] = {"noise_multiplier": 1.0, "sampling": 2000 / 67349, "steps": 400, "delta": 1e-5}
 OPTIONS: dict[str, Any] = {"clipping_norm": 1.0, "expected_batch_size": 4.0}
@@ -117,11 +117,9 @@ def test_an_estimate_is_recommended_only_where_it_pays(times: list[float], exact
     assert costs.sentence.startswith(taken.way)
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    path = tmp_path_factory.mktemp("data")
-    write_data(path)
-    return recipe_in(path, **{"privacy.norms": "auto"})
+@pytest.fixture
+def recipe(folder: Path) -> Recipe:
+    return recipe_in(folder, **{"privacy.norms": "auto"})
 
 
 def fixed(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
-
-pytest.importorskip("opacus")
-
 import torch
 from torch import nn
 

@@ -11,9 +11,9 @@ import pytest
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, GaussianRelease, compose
 from dprmt.cli import main
-from dprmt.training.harness import Run, TrainingResult, read_card, read_sweep_card, train
+from dprmt.training.harness import TrainingResult, read_card, read_sweep_card, train
 from dprmt.training.recipes import Recipe
-from tests.training.tiny_recipe import recipe_in, write_data
+from tests.training.tiny_recipe import killed_before_step, recipe_in
 
 NOISE, RATE, DELTA = 3.0, 12 / 60, 1e-4
 
@@ -24,9 +24,8 @@ def sweep(recipe: Recipe, key: str, values: list[float], folder: Path, **options
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Recipe:
-    write_data(tmp_path)
-    return recipe_in(tmp_path, **{"training.steps": 2, "evaluation.private_noise": NOISE})
+def recipe(folder: Path) -> Recipe:
+    return recipe_in(folder, **{"training.steps": 2, "evaluation.private_noise": NOISE})
 
 
 def test_scores_of_a_sweep_are_charged_in_each_run_and_together(
@@ -66,17 +65,7 @@ def test_runs_of_earlier_calls_and_stopped_ones_count(recipe: Recipe, tmp_path: 
     sweep(plain, "training.seed", [1], folder)
     two = read_sweep_card(folder)
     assert two.worst.upper == pytest.approx(DPSGD(1.0, RATE).epsilon(steps=4, delta=DELTA).upper, rel=1e-3)
-    real = Run._one_step
-
-    def failing(run: Run, step: int, batch: list[int]) -> object:
-        if step == 2:
-            raise RuntimeError("power cut")
-        return real(run, step, batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_one_step", failing)
-        with pytest.raises(RuntimeError, match="power cut"):
-            sweep(plain, "training.seed", [2], folder)
+    killed_before_step(2, plain.with_changes({"training.seed": 2}), folder / "2")
     assert read_sweep_card(folder).worst.upper == pytest.approx(
         DPSGD(1.0, RATE).epsilon(steps=5, delta=DELTA).upper, rel=1e-3
     )

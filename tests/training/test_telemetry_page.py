@@ -9,22 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.report import write_run_report
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
-
-from dprmt.report.measurements import (  # noqa: E402
+from dprmt.report.measurements import (
     Experiment,
     RecipeExperiment,
     _run,
     telemetry_readings,
 )
-from dprmt.training.harness import ItemTask, train_task  # noqa: E402
-from dprmt.training.recipes import Settings  # noqa: E402
+from dprmt.training.harness import ItemTask, train_task
+from dprmt.training.recipes import Settings
 
 
 def losses(model: Any, labels: Any) -> Any:

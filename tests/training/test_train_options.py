@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,17 +14,10 @@ from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._recipe_task import load, prepare_recipe
 from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe
-from tests.training.tiny_recipe import recipe_in, write_data
+from tests.training.tiny_recipe import recipe_in
 
 FULL = {"model.finetune": "full", "model.lora": None}
 GRAPE = {**FULL, "optimizer.name": "grape", "optimizer.rank": 3}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("data")
-    write_data(path)
-    return path
 
 
 def built(recipe: Recipe, processes: int = 1) -> Prepared:

@@ -7,9 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from opacus.layers import DPGRU, DPLSTM
 from peft import LoraConfig, inject_adapter_in_model
@@ -21,7 +18,7 @@ from audits.steps import Parts, make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
-from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
+from tests.training.clipping_table import Way, check_released
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
 
@@ -212,18 +209,7 @@ def build(kind: str) -> nn.Module:
 def test_what_a_step_releases_is_the_literal_sum(kind: str, way: Way) -> None:
     model = build(kind)
     whole = [name for _, name in [NAMED[kind]]] if kind in NAMED else []
-    norms, samples = norms_of(way, model, whole), literal_gradients(way, model)
-    bound = sorted(norms)[1]
-    step = make_step(way, model, bound, tokens=12, whole=whole)
-    before = {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
-    found = released(step, model)
-    factors = [min(1.0, (1 - step.rounding) * bound / norm) for norm in norms]
-    assert min(factors) < 0.9 < 0.999 < max(factors)
-    assert found.keys() == before.keys()
-    for name, value in found.items():
-        expected = sum(c * sample[name] for c, sample in zip(factors, samples, strict=True)) / L
-        torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-9)
-    assert any((value != before[name]).any() for name, value in model.named_parameters() if name in before)
+    step = check_released(way, model, whole=whole, tokens=12)
     exact = not step.record.estimated
     assert exact == (way.clipping in ("exact", "ghost") or kind == "tied")
     assert (step.record.norms == ExactNorms()) == exact
@@ -372,14 +358,6 @@ def test_every_sample_has_its_own_dropout_and_the_gradient_is_of_what_it_saw(bat
     torch.testing.assert_close(before - model.scale.detach(), expected)
 
 
-def test_the_recurrent_kernel_has_dropout_of_its_own() -> None:
-    model = nn.LSTM(D, D, num_layers=2, dropout=0.5, batch_first=True)
-    step = private(Through(model, first))
-    outputs = step.model(torch.ones(3, 4, D))
-    assert not torch.equal(outputs[0], outputs[1])
-    step.accumulate(outputs.square().sum((1, 2)), samples=range(3), step=0)
-
-
 def test_evaluation_and_an_empty_batch_use_the_module_as_it_is() -> None:
     torch.manual_seed(0)
     model = attention_only(nn.MultiheadAttention(D, 2, batch_first=True))
@@ -425,22 +403,6 @@ def test_projections_and_the_loop_of_opacus_refuse_them_by_name() -> None:
         )
 
 
-def test_a_scalar_parameter_of_a_layer_is_summed() -> None:
-    class Scale(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * self.scale
-
-    model = Scale()
-    step = private(model)
-    accumulate(step, torch.ones(3, 2), size=3)
-    step.step()
-    assert model.scale.item() == pytest.approx(1.0 - 12.0)
-
-
 @pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson"])
 @pytest.mark.parametrize("case", NAMED)
 def test_without_a_name_they_are_refused_with_the_way_out(case: str, clipping: str) -> None:
@@ -465,24 +427,9 @@ def test_a_name_is_one_of_a_trainable_module() -> None:
     assert [layer.layer for layer in private(model, whole=[""]).record.layers] == ["model"]
 
 
-class Checkpointed(nn.Module):
-    """A module under gradient checkpointing, and a layer."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part, self.head = part, nn.Linear(D, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(checkpoint(self.part, x, use_reentrant=False).mean(1))
-
-
-@pytest.mark.parametrize("part", ["attention", "encoder"])
-def test_gradient_checkpointing_around_them_is_refused_by_name(part: str) -> None:
-    torch.manual_seed(0)
-    attention = Through(
-        nn.MultiheadAttention(D, 2, batch_first=True), lambda inner, x: inner(x, x, x, need_weights=False)[0]
-    )
+def test_gradient_checkpointing_around_them_is_refused_by_name() -> None:
     encoder = nn.TransformerEncoderLayer(D, 2, 8, dropout=0.0, batch_first=True)
-    step = private(Checkpointed({"attention": attention, "encoder": encoder}[part]))
+    parts = {"part": encoder, "head": nn.Linear(D, 3)}
+    step = private(Parts(lambda model, x: model.head(checkpoint(model.part, x, use_reentrant=False).mean(1)), **parts))
     with pytest.raises(TrainingStateError, match="gradient checkpointing"):
         accumulate(step, torch.randn(6, 5, D), size=6)
