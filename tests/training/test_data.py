@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from dprmt import ParameterError
-from dprmt.training.data import _docstrings, docstrings, load_data, per_sample_losses
+from dprmt.training.data import _docstrings, load_data, per_sample_losses
 from dprmt.training.models import byte_tokenizer, load_model
 from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe
 
@@ -54,19 +54,6 @@ def test_the_split_of_a_text_does_not_depend_on_the_others(small_library: Path) 
     half = {s.text: s.split for s in _docstrings.docstrings.__wrapped__()}
     assert half == {text: every[text] for text in texts[::2]}
     assert set(every.values()) == {"train", "validation", "test"}
-
-
-def test_docstrings_as_task_data() -> None:
-    data = load_data(DataRecipe(source="docstrings", max_tokens=16, limit=100), TOKENIZER, "classification")
-    assert data.labels == tuple(sorted({s.package for s in docstrings()}))
-    training = [s for s in docstrings() if s.split == "train"]
-    assert len(data.train) == 100
-    for item in data.train:
-        sample = training[item["sample_id"]]
-        assert data.labels[item["labels"]] == sample.package
-        assert item["input_ids"] == byte_ids(sample.text)[:16]
-    assert len({item["sample_id"] for item in data.train}) == 100
-    assert len(data.test) == len([s for s in docstrings() if s.split == "test"])
 
 
 # Files

@@ -274,25 +274,6 @@ def test_what_is_refused_changes_nothing(maker: str, refusal: str) -> None:
     accumulate(step, LATER[2])
 
 
-@pytest.mark.parametrize("maker", MAKERS)
-def test_what_the_first_look_refuses_or_fails_at_leaves_no_sum(maker: str) -> None:
-    """Neither samples that mix nor a parameter used elsewhere nor a failure while plain sums are compared."""
-    step = MAKERS[maker]()
-    known, used = state(step), log(step)
-    network(step).mixes = True
-    with pytest.raises(ParameterError, match="samples"):
-        accumulate(step, LATER[0])
-    step.discard()
-    assert_same(known, state(step))
-    network(step).mixes = False
-    weight = network(step).norm.weight
-    losses = step.model(INPUTS[LATER[0]]).square().mean((1, 2)) + weight.square().sum()
-    with pytest.raises(ParameterError, match="its own layer"):
-        step.accumulate(losses, samples=LATER[0], step=STEP)
-    assert all(p.grad is None and getattr(p, "summed_grad", None) is None for p in network(step).parameters())
-    assert log(step) == used
-
-
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda value: value.__name__)
 def test_the_first_look_is_not_over_because_a_batch_failed_or_was_empty(
     failure: Callable[[ClippedStep, list[int]], None],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch.nn import functional
 
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError
-from dprmt.training.clipping import TensorMemory
 from tests.training.literal import literal_sum
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
@@ -125,22 +123,3 @@ def test_a_projected_weight_that_is_used_beside_its_layer_is_refused_too(
             continue
         with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'inner\.weight'"):
             step.accumulate(losses, samples=range(3), step=0)
-
-
-@pytest.mark.parametrize("ends", ["discarded", "summed"])
-def test_no_hook_keeps_the_graph_of_a_look(ends: str) -> None:
-    """Nothing of it waits for the collector of cycles: the sums are left, or nothing."""
-    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
-    step, inputs = private(model, "exact"), torch.randn(3, 8)
-    gc.disable()
-    try:
-        with TensorMemory() as memory:
-            losses = step.model(inputs).flatten()
-            if ends == "discarded":
-                step.discard()
-            else:
-                step.accumulate(losses, samples=range(3), step=0)
-            del losses
-    finally:
-        gc.enable()
-    assert memory.live == (0 if ends == "discarded" else 4 * sum(value.numel() for value in model.parameters()))

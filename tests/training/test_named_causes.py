@@ -112,43 +112,12 @@ def test_a_parameter_that_was_replaced_or_added() -> None:
         accumulate(step, torch.randn(SIZE, WIDTH))
 
 
-def test_values_of_a_parameter_may_be_set() -> None:
-    """What is released is the clipped gradient at the new values, of (w·x + b)² with all w = 1, b = 0."""
-    model = nn.Linear(WIDTH, 1)
-    step = private_sgd(model)
-    model.weight.data, model.bias.data = torch.ones(1, WIDTH), torch.zeros(1)
-    x = torch.arange(1.0, WIDTH + 1)[None]
-    accumulate(step, x)
-    step.step()
-    gradient = torch.cat([x[0], torch.ones(1)])  # up to a factor, and far longer than C = 1
-    clipped = (1 - step.rounding) * gradient / gradient.norm()
-    moved = torch.cat([model.weight.detach()[0], model.bias.detach()])
-    assert torch.allclose(moved, torch.cat([torch.ones(WIDTH), torch.zeros(1)]) - clipped, atol=1e-6)
-
-
 def test_complex_parameters() -> None:
-    class Complex(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.head = nn.Linear(WIDTH, 1, dtype=torch.complex64), nn.Linear(1, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.inner(x.to(torch.complex64)).abs())
-
-    model = Complex()
+    parts = {"inner": nn.Linear(WIDTH, 1, dtype=torch.complex64), "head": nn.Linear(1, 1)}
+    model = Parts(lambda model, x: model.head(model.inner(x.to(torch.complex64)).abs()), **parts)
     with pytest.raises(
         ParameterError, match=r"without trainable complex parameters.*'inner\.weight: torch\.complex64'"
     ):
         private_sgd(model)
     model.inner.requires_grad_(False)
     accumulate(private_sgd(model), torch.randn(SIZE, WIDTH), as_function=True)
-
-
-def test_tables_that_a_function_looks_rows_up_in_are_no_routes() -> None:
-    """A data set in memory, as long as a multiple of the batch: nothing is run at every micro-batch for that."""
-    step, table = private_sgd(nn.Linear(WIDTH, 1), replay=0.0), torch.randn(8 * SIZE, WIDTH)
-    for number in range(3):
-        drawn = torch.arange(SIZE) + SIZE * number
-        step.accumulate(lambda rows: step.model(table[rows]).flatten(), samples=drawn, step=number, batch=drawn)
-        step.step()
-    assert step.replays == 1

@@ -70,9 +70,3 @@ def test_a_plan_leaves_no_folder_behind(recipe: str, tmp_path: Path, capsys) -> 
     assert main([*words, "--out", str(tmp_path / "runs" / "new")]) == 0
     assert json.loads(capsys.readouterr().out)["samples"] == 60
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_report_goes_into_a_folder_with_a_name(tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "--out must be the name of a folder" in refused(capsys, "report", "--out", "")
-    assert list(tmp_path.iterdir()) == []

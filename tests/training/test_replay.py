@@ -21,7 +21,6 @@ from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.clipping._batch_rows import BatchRows
-from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import train_task
 from tests.training.test_isolation import outcome, refuses_mixing
 from tests.training.test_planted_bugs import network, settings, task
@@ -389,25 +388,6 @@ def test_an_adapter_in_float32_has_the_tolerance_of_what_computes_its_inputs(sha
     outcome(step, partial(plain, step), rows(), SIZE, words)
 
 
-def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, tie_word_embeddings=False, **sizes)).train()
-    model.requires_grad_(False).model.layers[0].self_attn.q_proj.requires_grad_(True)
-    step = private(model, replay=1.0)
-    batch = texts([3, 7, 4, 6, 5, 3, 7])  # as many as tokens: to choose among these looks like choosing samples
-    batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    batch["labels"][:, :2] = -100
-    seen: list[int] = []
-    model.lm_head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-    refuses_mixing(step, partial(per_sample_losses, step.model), batch, TOKENS)
-    step.accumulate(partial(per_sample_losses, step.model), samples=range(TOKENS), step=0, batch=batch)
-    assert set(seen[-1:]) == {TOKENS - 1}
-    assert step.replays == 1
-
-
 def test_losses_that_are_nearly_zero_are_not_refused_for_their_rounding() -> None:
     """Where a sample is fitted, a loss of 1e-6 is known to a few per cent only: logits round, not losses."""
     torch.manual_seed(0)
@@ -503,23 +483,6 @@ def test_dropout_of_samples_and_tokens_in_one_axis(wrong: bool) -> None:
     losses = partial(over_padding if wrong else over_own_tokens, step)
     batch = {name: value.flip(1) for name, value in texts([3, 7, 1, 6]).items()}
     outcome(step, losses, batch, 4, "not over padding" if wrong else None)
-
-
-@pytest.mark.parametrize("targets", ["labels", "decoder_attention_mask", "labels alone", "labels of padding"])
-def test_columns_of_a_text_to_be_written(targets: str) -> None:
-    batch = written((7, 7))
-    if targets == "decoder_attention_mask":
-        batch["decoder_attention_mask"] = (batch.pop("labels") != -100).long()
-    elif targets == "labels alone":
-        batch = {"features": torch.randn(4, 3, 2), "labels": batch["labels"]}
-    elif targets == "labels of padding":
-        batch["labels"] = batch["labels"].clamp_min(0)
-    rows = BatchRows(batch, 4, padding=[0], translates=True)
-    alone = rows.alone(0)
-    assert alone["decoder_attention_mask" if targets.startswith("decoder") else "labels"].shape == (1, 5)
-    assert rows.widths_cut(0) == ((7,) if targets == "labels alone" else (7, 7))
-    if targets != "labels alone":
-        assert alone["input_ids"].shape == (1, 3)
 
 
 def test_labels_of_the_text_that_is_read_are_cut_with_it() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import resource
 import signal
 from typing import Any
 
@@ -179,25 +178,6 @@ def test_a_charge_that_does_not_reach_the_disk_stops_the_run_before_the_gradient
     assert moved == [1, 2]
     assert len(read_metrics(tmp_path / "run")) == 2
     assert charged_steps(tmp_path / "run") == 3  # it may have been written: it counts
-
-
-def test_a_disk_that_is_full_ends_the_run_with_one_line_and_loses_nothing(folder, tmp_path, capsys):
-    recipe = recipe_in(folder, **{"training.checkpoint_every": 2})
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    command = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))  # two lines of metrics fit, no checkpoint
-    try:
-        assert main(command) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert message.startswith("dprmt train: ")
-    assert "checkpoint.new" in message
-    assert not (tmp_path / "run" / "checkpoint").exists()
-    assert charged_steps(tmp_path / "run") == 2
-    assert main([*command, "--resume"]) == 0
-    assert read_summary(tmp_path / "run")["charged"] == STEPS + 2
 
 
 def test_a_folder_alone_is_enough_to_go_on(folder, tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.cli import main
 from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._observer import MetricsFile
@@ -260,44 +258,3 @@ def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfw
     (run / "summary.json").write_text("[")
     with pytest.raises(ParameterError, match=r"summary\.json can be read"):
         read_summary(run)
-
-
-@pytest.mark.parametrize(
-    ("method", "said", "goes_on"),
-    [
-        ("none", "true", True),
-        ("paper", "true", True),
-        ("paper", "false", False),
-        ("shrink", "true", False),
-    ],
-)
-def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
-    method: str, said: str, goes_on: bool, tmp_path: Path
-) -> None:
-    """Where the recipe leaves it to the method, the run's folder says what that was."""
-    settings = recipe_in(tmp_path, **{"denoising.method": method}).settings
-    folder = tmp_path / "run"
-    with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
-        run.write_config()
-    written = (folder / "config.toml").read_text()
-    assert ("norm_correction" in written) == (method != "none")
-    lines = [line for line in written.splitlines() if "norm_correction" not in line]
-    at = lines.index("[denoising]")
-    (folder / "config.toml").write_text("\n".join([*lines[: at + 1], f"norm_correction = {said}", *lines[at + 1 :]]))
-    if goes_on:
-        RunFolder(folder, resume=True, config=settings.to_toml()).close()
-        return
-    with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
-        RunFolder(folder, resume=True, config=settings.to_toml())
-
-
-def test_a_recipe_and_a_record_that_are_nested_too_deeply_are_refused_in_one_line(
-    halfway: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "recipe.toml").write_text("a = " + "[" * 100_000)
-    run = Path(shutil.copytree(halfway, tmp_path / "run"))
-    (run / "run.json").write_text("[" * 100_000)
-    for words in (["train", str(tmp_path / "recipe.toml")], ["train", "--resume", str(run)]):
-        assert main(words) == 2
-        said = capsys.readouterr().err.strip().splitlines()[-1]
-        assert "nested too deeply" in said

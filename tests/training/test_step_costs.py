@@ -41,15 +41,6 @@ def of(costs: StepCosts, way: str) -> WayCost:
     return next(one for one in costs.ways if one.way == way)
 
 
-def test_gram_matrices_of_one_token_are_measured_as_faster_by_factors() -> None:
-    """Two numbers a sample against 65,536, formed or multiplied by probes."""
-    costs = costs_of(nn.Linear(256, 256), torch.randn(64, 1, 256, requires_grad=True), **RUN)
-    assert [one.way for one in costs.ways] == WAYS
-    assert all(of(costs, way).seconds > 2 * of(costs, "ghost").seconds for way in WAYS if way != "ghost")
-    assert costs.recommended.way == "ghost"
-    assert of(costs, "ghost").time == of(costs, "ghost").seconds / costs.plain_seconds > 1
-
-
 def test_the_peak_is_that_of_live_tensors() -> None:
     """Of the step that each method does take, its second one."""
     torch.manual_seed(0)

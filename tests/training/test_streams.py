@@ -292,13 +292,6 @@ def test_the_streams_of_a_run_have_keys_of_their_own_from_its_secret(way: dict[s
     assert not set(one.sums) & set(same_batches.sums)
 
 
-def test_a_resumed_allocation_s_draws_are_of_its_own_start() -> None:
-    """Two starts have different secrets; epochs within a start different purposes."""
-    randomness = [Randomness(BASE, True), Randomness(flipped(0), True)]
-    keys = [one.derive(f"allocation of epoch {epoch}") for one in randomness for epoch in range(1, 20)]
-    assert len(set(keys)) == len(keys)
-
-
 # ------------------------------------------------------------------------- probes, by layer, step and sample
 
 

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dprmt import ParameterError
 from dprmt.cli import main
-from dprmt.report import write_run_report
 from dprmt.report.measurements import (
     Experiment,
     RecipeExperiment,
@@ -91,26 +89,3 @@ def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: p
     assert truth["0.weight"] == pytest.approx(sum(clean) / (sum(clean) + 12 * 96), rel=1e-5)
     read = lines[-1]["telemetry"]["signal"]["0.weight"]
     assert read["low"] <= truth["0.weight"] <= read["high"]
-
-
-def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
-    """Of projections there is no slope; without telemetry there is no page."""
-    train_task(
-        model(), TASK, settings("grape", optimizer__rank=2, training__steps=10), tmp_path / "grape", noise_seed=0
-    )
-    learning, layers = write_run_report(tmp_path / "page", tmp_path / "grape").sections
-    assert learning.sentences
-    assert layers.sentences[0].startswith("In ")
-    train_task(model(), TASK, settings(telemetry={"on": False}, training__steps=2), tmp_path / "silent", noise_seed=0)
-    with pytest.raises(ParameterError, match=r"run must be one with telemetry, and some .*, got 0"):
-        write_run_report(tmp_path / "page", tmp_path / "silent")
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--recipe", "minilm-sst2"], ["--steps", "3"], ["--set", "training.steps=3"], ["--run", "nowhere"]]
-)
-def test_the_command_refuses_what_does_not_go_together(
-    run: Path, tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", "--run", str(run), "--out", str(tmp_path), *arguments]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +19,11 @@ from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.cli import main
 from dprmt.training.harness import dry_run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
+from dprmt.training.harness._prepare import Prepared
+from dprmt.training.harness._recipe_task import load, prepare_recipe
 from dprmt.training.private_run._ledger import charged_steps
-from dprmt.training.recipes import load_recipe
+from dprmt.training.private_run._randomness import fresh_randomness
+from dprmt.training.recipes import Recipe, load_recipe
 from tests.training.tiny_recipe import STEPS, recipe_in
 
 FULL = {"model.finetune": "full", "model.lora": None}
@@ -170,56 +171,6 @@ def test_killed_and_resumed_after_charging_it_tells_the_true_epsilon(folder, tmp
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 4, 5, 6]
 
 
-def test_a_run_in_pieces_with_a_known_seed_is_the_run_in_one(folder, tmp_path, monkeypatch):
-    recipe = recipe_in(folder)
-    whole = train(recipe, tmp_path / "whole", noise_seed=8)
-    from dprmt.training.harness import _train
-
-    monkeypatch.setattr(_train.Interrupts, "__enter__", lambda self: setattr(self, "asked", False) or self)
-    real = _one_step_asking_to_stop_after(monkeypatch, 3)
-    stopped = train(recipe, tmp_path / "parts", noise_seed=8)
-    assert (stopped.finished, stopped.steps, stopped.charged) == (False, 3, 3)
-    halfway = load_checkpoint(tmp_path / "parts")
-    monkeypatch.setattr(*real)
-    finished = train(recipe, tmp_path / "parts", resume=True, noise_seed=8)
-    assert (finished.finished, finished.steps, finished.charged) == (True, STEPS, STEPS)
-    assert finished.epsilon == whole.epsilon
-    state = load_checkpoint(tmp_path / "parts")
-    assert halfway is not None
-    assert state is not None
-    assert float(state["optimizer"]["state"][0]["step"]) == STEPS
-    assert float(halfway["optimizer"]["state"][0]["step"]) == 3
-    one, other = parameters(tmp_path / "whole"), parameters(tmp_path / "parts")
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert ("secret" in halfway, "secret" in state) == (True, True)
-    shutil.rmtree(tmp_path / "parts")
-    _one_step_asking_to_stop_after(monkeypatch, 3)
-    train(recipe, tmp_path / "parts")
-    assert "secret" not in load_checkpoint(tmp_path / "parts")  # where nobody knows the seed, nor reads it there
-
-
-def _one_step_asking_to_stop_after(monkeypatch, last: int):
-    from dprmt.training.harness._observer import MetricsFile
-    from dprmt.training.harness._train import Interrupts
-
-    real = MetricsFile.after_step
-    holder: dict[str, Any] = {}
-    enter = Interrupts.__enter__
-
-    def entered(self):
-        holder["interrupts"] = self
-        return enter(self)
-
-    def after_step(self, run, record):
-        real(self, run, record)
-        if record.step == last:
-            holder["interrupts"].asked = True
-
-    monkeypatch.setattr(Interrupts, "__enter__", entered)
-    monkeypatch.setattr(MetricsFile, "after_step", after_step)
-    return MetricsFile, "after_step", real
-
-
 def test_two_processes_do_what_one_does(folder, tmp_path):
     """Equal seeds, equal effective batch: noise added once, one ledger, the same parameters up to rounding."""
     recipe = recipe_in(folder, **{"privacy.norms": HUTCHINSON, "training.steps": 3, **ESTIMATED})
@@ -303,21 +254,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, argumen
         assert not out.parent.exists()
 
 
-def test_command_line_trains_and_reports_json(folder, tmp_path, capsys):
-    path = tmp_path / "recipe.toml"
-    path.write_text(recipe_in(folder).to_toml())
-    assert main(["train", str(path), "--out", str(tmp_path / "run"), "--set", "training.steps=2", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["steps"] == 2
-    assert document["epsilon"] == read_summary(tmp_path / "run")["epsilon"]
-    assert main(["train", str(path), "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["samples"] == 60
-    assert main(["train", str(path), "--dry-run"]) == 0
-    assert "ε ≤" in capsys.readouterr().out
-
-
-def test_tensorboard_events_do_not_stand_in_the_way_of_an_error(folder, tmp_path, monkeypatch):
-    """They are written from the first step on: an error before it finds the folder as it was made."""
+def test_tensorboard_gets_what_is_released_beside_what_is_private(folder, tmp_path, monkeypatch):
     made = []
 
     class SummaryWriter:
@@ -334,10 +271,6 @@ def test_tensorboard_events_do_not_stand_in_the_way_of_an_error(folder, tmp_path
     module = type(sys)("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    with pytest.raises(ValueError, match="batch_size"):
-        train(recipe_in(folder, **{"training.batch_size": 61}), tmp_path / "run", tensorboard=True)
-    assert made == []
-    assert not (tmp_path / "run").exists()
     changes = {"training.steps": 4, "telemetry.every": 2, "telemetry.window": 2}
     train(recipe_in(folder, **changes), tmp_path / "run", tensorboard=True)
     assert made[0] == tmp_path / "run" / "tensorboard"
@@ -345,3 +278,39 @@ def test_tensorboard_events_do_not_stand_in_the_way_of_an_error(folder, tmp_path
     assert {("telemetry/z", 3), ("telemetry/signal/*/value", 4), ("telemetry/signal/*/low", 4)} <= set(made[1:-1])
     assert not any("private/telemetry" in name for name, _ in made[1:-1])
     assert made[-1] == "closed"
+
+
+IN_SUBSPACES = {**FULL, "optimizer.name": "grape", "optimizer.rank": 3}
+
+
+def built(recipe: Recipe, processes: int = 1) -> Prepared:
+    return prepare_recipe(recipe, *load(recipe), torch.device("cpu"), fresh_randomness(1, 1), processes=processes)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gd", {"lr": 0.3, "momentum": 0.0, "weight_decay": 0.2}),
+        ("gdm", {"lr": 0.3, "momentum": 0.7, "weight_decay": 0.2}),
+        ("adam", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
+        ("adamw", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
+        ("adambc", {"lr": 0.3, "betas": (0.8, 0.95), "floor": 1e-2, "weight_decay": 0.2}),
+        ("grape", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
+    ],
+)
+def test_the_optimizer_gets_its_options(folder, name, expected):
+    options = {"learning_rate": 0.3, "momentum": 0.7, "betas": [0.8, 0.95], "eps": 1e-3, "floor": 1e-2}
+    options |= {"weight_decay": 0.2, "rank": 3, "refresh_every": 7, "projector": "stiefel", "name": name}
+    prepared = built(recipe_in(folder, **{f"optimizer.{key}": value for key, value in options.items()}))
+    (group,) = prepared.optimizer.param_groups
+    assert {key: group[key] for key in expected} == expected
+    if name == "grape":
+        subspaces = prepared.optimizer.subspaces
+        assert (subspaces.refresh_every, subspaces.kind, {layer.rank for layer in subspaces}) == (7, "stiefel", {3})
+
+
+def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
+    prepared = built(recipe_in(folder, **IN_SUBSPACES, **{"optimizer.projector": "svd"}))
+    ranks = {layer.name: layer.rank for layer in prepared.optimizer.subspaces}
+    assert ranks.pop("classifier.weight") == 2  # two labels
+    assert set(ranks.values()) == {3}
