@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from audits.processes import in_processes
+from audits.steps import Parts
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, AddRemove, GaussianRelease, Hutchinson, ReplaceOne, calibrate, compose
 from dprmt.training.clipping import Units
@@ -336,16 +337,11 @@ def test_no_sample_adds_more_than_the_clipping_norm_whatever_its_layers() -> Non
     assert math.hypot(*of_layers) <= 2.0 * 1.02
 
 
-class Tied(nn.Module):
+def tied() -> nn.Module:
     """One table that reads words and writes them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.head(self.words(words).mean(1))
+    words, head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+    head.weight = words.weight
+    return Parts(lambda model, rows: model.head(model.words(rows).mean(1)), words=words, head=head)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +349,7 @@ class Tied(nn.Module):
     [
         (network, {"norms": Hutchinson(4, secret=True)}, "norms are estimated"),
         (network, {"units": Units(1, regime="alone")}, "rows of a unit run alone"),
-        (Tied, {}, "layers share a parameter"),
+        (tied, {}, "layers share a parameter"),
     ],
 )
 def test_clipping_of_layers_names_what_it_does_not_cover(model: Any, options: dict[str, Any], reason: str) -> None:

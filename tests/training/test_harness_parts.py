@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from audits.steps import Parts
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.training.harness import SilentParameterError
@@ -211,21 +212,16 @@ def test_run_folder_refuses_what_would_lose_something(tmp_path):
     assert not (tmp_path / "never").exists()
 
 
-class Partly(torch.nn.Module):
+def partly() -> torch.nn.Module:
     """One layer is used, one is not; LoRA's B = 0 stops the gradient of A at first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-        self.lora_a, self.lora_b = torch.nn.Linear(3, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
-        torch.nn.init.zeros_(self.lora_b.weight)
-
-    def forward(self, x):
-        return self.used(x) + self.lora_b(self.lora_a(x))
+    parts = {"lora_a": torch.nn.Linear(3, 2, bias=False), "lora_b": torch.nn.Linear(2, 2, bias=False)}
+    torch.nn.init.zeros_(parts["lora_b"].weight)
+    parts |= {"used": torch.nn.Linear(3, 2), "unused": torch.nn.Linear(3, 2)}
+    return Parts(lambda model, x: model.used(x) + model.lora_b(model.lora_a(x)), **parts)
 
 
 def test_guard_finds_the_parameters_that_are_not_connected():
-    model = Partly()
+    model = partly()
     before = {name: value.clone() for name, value in model.named_parameters()}
     with pytest.raises(SilentParameterError, match=r"no gradient: unused\.weight, unused\.bias") as caught:
         check_gradients_arrive(model, lambda: model(torch.ones(4, 3)).sum(1))
@@ -239,7 +235,7 @@ def test_guard_finds_the_parameters_that_are_not_connected():
 
 
 def test_guard_finds_the_parameters_that_do_not_move():
-    model = Partly()
+    model = partly()
     before = snapshot(model)
     with torch.no_grad():
         for name, value in model.named_parameters():

@@ -466,23 +466,3 @@ def test_a_row_that_is_not_finite_takes_no_neighbour_with_it_in_16_bits(autocast
     distance = sum(float((one - two).square().sum()) for one, two in zip(sums, expected, strict=True)) ** 0.5
     assert distance < 0.3  # rounding; a neighbour that is left out has a norm of 1
     assert torch.backends.mkldnn.enabled
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft
-@pytest.mark.parametrize("words", [99, 100])
-def test_adapters_in_16_bits_are_taken(words: int) -> None:
-    """Every micro-batch is checked; an odd number of words is the length of rows that products run along."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    peft = pytest.importorskip("peft")
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=words, tie_word_embeddings=False, **sizes)).to(torch.bfloat16)
-    model = peft.get_peft_model(model, peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"]))
-    x = torch.randint(1, words, (SIZE, 9))
-
-    def losses(x: torch.Tensor) -> torch.Tensor:
-        logits = model(input_ids=x, use_cache=False).logits[:, :-1].float()
-        return functional.cross_entropy(logits.transpose(1, 2), x[:, 1:], reduction="none").mean(1)
-
-    go_on(model, x, losses)

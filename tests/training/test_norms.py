@@ -194,17 +194,6 @@ def test_a_sketch_from_the_probes_seed_is_refused(width: int, power: bool) -> No
         hutchpp_squared_norms(a, g, *own, power_iteration=power)
 
 
-@pytest.mark.parametrize("power", [False, True])
-def test_a_layer_no_wider_than_sketch_and_probes_is_exact(power: bool) -> None:
-    """At s + k the smaller side is too small, at s + k + 1 it is not."""
-    norms = HutchPlusPlusEstimator(4, sketch=5, power_iteration=power)
-    assert not norms.is_cheaper(9, 40)
-    assert not norms.is_cheaper(40, 9)
-    assert norms.is_cheaper(10, 40)
-    law = HutchPlusPlus(4, 5, power_iteration=power, secret=True)
-    assert layer_record(norms, "l", 10, 40) == LayerRecord("l", law)  # no rank: the head is exact
-
-
 def test_the_basis_is_never_formed_from_coarser_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the user allows TF32, the head's basis is in float32 all the same, and the setting is as it was."""
     seen = []

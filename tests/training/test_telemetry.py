@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +17,13 @@ from opacus.optimizers import DPOptimizer
 
 from audits.steps import make_private
 from dprmt import ParameterError
+from dprmt.cli import main
+from dprmt.report.measurements import (
+    Experiment,
+    RecipeExperiment,
+    _run,
+    telemetry_readings,
+)
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.optimizers import DPAdamBC
@@ -185,28 +197,6 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
     assert {"signal", "z", "z_window"} <= entries[0][-1].keys()
 
 
-@pytest.mark.parametrize(
-    ("changes", "keys"),
-    [
-        ({}, {"z", "signal", "z_window"}),
-        ({"optimizer": {"name": "grape"}}, {"signal"}),
-        ({"denoising": {"method": "paper"}}, {"z", "signal", "z_window"}),
-        ({"optimizer": {"name": "grape"}, "denoising": {"method": "paper"}}, None),
-        ({"telemetry": {"on": False}}, None),
-        ({"privacy": {"clip_only": True, "delta": 1e-5}}, None),
-    ],
-)
-def test_what_a_run_says_of_itself(changes, keys):
-    values = settings().to_dict()
-    for section, change in changes.items():
-        values[section] = change if section == "privacy" else {**values.get(section, {}), **change}
-    with run_in_memory(torch.nn.Linear(8, 4), task(), Settings(**values)) as run:
-        last = [record.entry() for record in run.steps()][-1]
-    assert ("telemetry" in last) == (keys is not None)
-    if keys is not None:
-        assert keys == last["telemetry"].keys()
-
-
 @pytest.mark.parametrize("projector", ["gaussian", "svd"])
 def test_signal_of_projected_weights_is_that_of_the_entries_released(projector):
     """In pure noise intervals cover 0 and estimates are near it."""
@@ -237,3 +227,72 @@ def test_bad_input(options, name):
     given = {"named_parameters": {"x": x}, "sigma": 1.0, **options}
     with pytest.raises(ParameterError, match=name):
         Telemetry(torch.optim.SGD([x], lr=0.1), **given)
+
+
+def page_losses(model: Any, labels: Any) -> Any:
+    return torch.nn.functional.cross_entropy(model(torch.eye(8)[labels]), labels, reduction="none")
+
+
+TASK = ItemTask([0, 1, 2, 3] * 50, torch.tensor, page_losses)
+
+
+def page_settings(optimizer: str = "gdm", **changes: Any) -> Settings:
+    sections: dict[str, Any] = {
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
+        "optimizer": {"name": optimizer, "learning_rate": 0.05},
+        "training": {"batch_size": 50, "steps": 40},
+        "telemetry": {"every": 5, "window": 10},
+    }
+    return Settings(**sections).with_changes({key.replace("__", "."): value for key, value in changes.items()})
+
+
+def model(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.ReLU(), torch.nn.Linear(12, 4))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train_task(model(), TASK, page_settings(), folder, noise_seed=0)
+    return folder
+
+
+def test_the_page_of_a_run_asks_two_questions(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command line; nothing that is private in the metrics is in it, and nothing of it needs truth."""
+    assert main(["report", "--run", str(run), "--out", str(tmp_path / "page")]) == 0
+    printed = capsys.readouterr().out
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    numbers = json.loads((tmp_path / "page" / "numbers.json").read_text(encoding="utf-8"))
+    questions = list(numbers["sections"])
+    assert [question.endswith("?") and question in page and question in printed for question in questions] == [True] * 2
+    assert page.count("<figure>") == 2
+    assert "it costs no privacy" in page.replace("&nbsp;", " ")
+    assert "clean gradients" not in page
+    private = [json.loads(line)["private"]["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert not any(f"{loss:.4f}" in page for loss in private)
+    assert main(["report", "--run", str(run), "--out", str(tmp_path / "page"), "--json"]) == 0
+    assert [section["title"] for section in json.loads(capsys.readouterr().out)["sections"]] == questions
+
+
+@pytest.mark.parametrize("optimizer", ["gdm", "adam"])
+def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held against a literal sum over the run, of the sums that the optimizer was about to add noise to."""
+    network, clean = model(), list[float]()
+    setting = RecipeExperiment(Experiment("toy", network, TASK), page_settings(optimizer), 12, 0.25, None)
+    made = _run.run_in_memory
+
+    @contextmanager
+    def watched(*given: Any, **options: Any) -> Iterator[Any]:
+        with made(*given, **options) as run:
+            weight = network[0].weight
+            hook = lambda *_: clean.append(float(weight.summed_grad.double().square().sum()))  # noqa: E731
+            run.prepared.optimizer.register_step_pre_hook(hook)
+            yield run
+
+    monkeypatch.setattr(_run, "run_in_memory", watched)
+    lines, truth = telemetry_readings(setting, {}, steps=12)
+    assert len(lines) == len(clean) == 12
+    assert truth["0.weight"] == pytest.approx(sum(clean) / (sum(clean) + 12 * 96), rel=1e-5)
+    read = lines[-1]["telemetry"]["signal"]["0.weight"]
+    assert read["low"] <= truth["0.weight"] <= read["high"]

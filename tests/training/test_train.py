@@ -222,10 +222,6 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
             ["RECIPE", "--set", "data.train=['nowhere.csv']"],
             "data.train must be a file that is there (--set \"data.train=['FILE']\" names one), got ",
         ),
-        (["RECIPE", "--set", "data.train=['broken.csv']"], "has not as many fields as the header"),
-        (["RECIPE", "--set", "data.train=['latin.csv']"], "data file must be a readable csv file in UTF-8"),
-        (["RECIPE", "--set", "data.validation=['empty.csv']"], "data file must be a file with rows"),
-        (["RECIPE", "--set", "data.target=mood"], "data.target must be one of the columns"),
         (["RECIPE", "--set", "model.config.hidden_size=15"], "model"),
         (["RECIPE", "--set", "optimizer.learning_rate=1e-30", "--set", "training.steps=1"], "did not change"),
         (["RECIPE", *GRAPE, "--set", "optimizer.rank=25"], "rank of"),
@@ -235,13 +231,8 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, argumen
     path = tmp_path / "recipe.toml"
     path.write_text(recipe_in(folder).to_toml())
     (tmp_path / "folder.toml").mkdir()
-    (tmp_path / "broken.csv").write_text("text,colour\na,1,2,3\n")
-    (tmp_path / "latin.csv").write_bytes(b"text,colour\n\xff\xfe,1\n")
     out = tmp_path / "runs" / "first"
     words = [{"RECIPE": str(path), "FOLDER": str(tmp_path / "folder.toml")}.get(word, word) for word in arguments]
-    (tmp_path / "empty.csv").write_text("text,colour\n")
-    for name in ("broken.csv", "latin.csv", "empty.csv"):
-        words = [word.replace(name, str(tmp_path / name)) for word in words]
     assert main(["train", *words, "--out", str(out)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -267,21 +267,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]],
         lambda: (torch.randn(4, D), torch.randn(3, 4, D)),
         r"model \(Own\), .* has an output of shape \(3, 4, 6\) for one sample",
     ),
-    "an output of no sample": (
-        lambda: Own(lambda own, x: (x * own.scale, own.scale.sum())),
-        lambda: (torch.randn(4, D),),
-        r"model \(Own\), .* has an output of shape \(\) for one sample",
-    ),
-    "an output that is no tensor": (
-        lambda: Own(lambda own, x: (x * own.scale, {1})),
-        lambda: (torch.randn(4, D),),
-        r"has the output set, not tensors: use_cache=False turns caches off",
-    ),
-    "an input that is no tensor": (
-        lambda: Own(lambda own, x, more: x * own.scale),
-        lambda: (torch.randn(4, D), {1}),
-        r"was given more of set",
-    ),
     "a state": (lambda: Own(counted), lambda: (torch.randn(4, D),), r"a forward pass changes buffer model.seen"),
     "packed sequences": (
         lambda: Own(lambda own, x: x * own.scale),
@@ -293,7 +278,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]],
         lambda: (pack_sequence([torch.randn(2, D), torch.randn(2, D)]),),
         r"DPLSTM was given a PackedSequence",
     ),
-    "no batch": (lambda: nn.LSTM(D, D), lambda: (torch.randn(4, D),), r"\(LSTM\), .* has input of shape \(4, 6\)"),
     "a bag": (lambda: nn.Sequential(Own(lambda own, x: x), nn.EmbeddingBag(9, D)), tuple, "1: EmbeddingBag"),
 }
 
