@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.training.optimizers import DPAdamBC
+from tests.training.test_private_run import saved_and_loaded
 
 BETAS = st.floats(0.0, 0.9999)
 RATES = st.floats(1e-6, 10.0)
@@ -62,13 +62,6 @@ def take_steps(optimizer: Any, params: Sequence[Any], gradients: Sequence[Sequen
         for p, g in zip(params, step, strict=True):
             p.grad = None if g is None else g.clone()
         optimizer.step()
-
-
-def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 # --- the algorithm

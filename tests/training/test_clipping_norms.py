@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.clipping import ClippedStep, plan_private
@@ -58,9 +58,7 @@ def losses(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def private(model: nn.Module, norms: Any, **options: Any) -> ClippedStep:
-    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
-    settings: dict[str, Any] = {"clipping_norm": 1.0, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
-    return make_private(model, optimizer, norms=norms, **settings, **options)  # type: ignore[return-value]
+    return private_sgd(model, norms=norms, **options)
 
 
 def squared_norms(private: ClippedStep, x: torch.Tensor, samples: Sequence[int], step: int = 0) -> torch.Tensor:
@@ -187,9 +185,8 @@ def test_memory_of_a_step(clipping: str, sharing: str) -> None:
     """Beside copies of A and G nothing exceeds k(T + d + p) per sample with estimates, as exact methods do."""
     size, length, d, k = 16, 40, 48, 4
     model = nn.Linear(d, d)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    options = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": size}
-    step = make_private(model, optimizer, norms=by_word(clipping, k, sharing=sharing), **options)
+    norms = by_word(clipping, k, sharing=sharing)
+    step = private_sgd(model, norms=norms, noise_multiplier=1.0, expected_batch_size=size)
 
     def losses() -> torch.Tensor:
         return step.model(torch.randn(size, length, d)).square().sum((1, 2))

@@ -11,7 +11,7 @@ from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, make_private, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
 from tests.training.norms_by_word import by_word
@@ -21,8 +21,7 @@ DEFAULTS = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size"
 
 
 def private(model: nn.Module, clipping: str = "hutchinson", **options: Any) -> ClippedStep:
-    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.1)
-    return make_private(model, optimizer, **(DEFAULTS | {"norms": by_word(clipping, 4)} | options))
+    return private_sgd(model, norms=by_word(clipping, 4), **options)
 
 
 def network(*more: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from audits.steps import Parts, make_private, private_sgd
+from audits.steps import Parts, private_sgd
 from dprmt.training.clipping import ClippedStep
 from tests.training.clipping_table import CLIPPINGS, SEED, STEP, K, S, Way, literal_squared_norm
 from tests.training.literal import clipped_sum, gradients_of
@@ -71,16 +71,9 @@ def losses(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def private(model: nn.Module, clipping: str, sharing: str = "sample", **options: object) -> ClippedStep:
-    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
-    defaults = {
-        "norms": by_word(clipping, K, S, sharing=sharing, seed=SEED),
-        "clipping_norm": 1.0,
-        "noise_multiplier": 0.0,
-        "expected_batch_size": 1.0,
-        "tokens": T,
-        "noise_generator": torch.Generator().manual_seed(SEED),
-    }
-    return make_private(model, optimizer, **(defaults | options))
+    norms = by_word(clipping, K, S, sharing=sharing, seed=SEED)
+    usual = {"norms": norms, "tokens": T, "noise_generator": torch.Generator().manual_seed(SEED)}
+    return private_sgd(model, **(usual | options))
 
 
 def trained(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 
 import pytest
@@ -16,6 +15,7 @@ from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.optimizers import DPAdamBC
 from tests.spectra.simulation import denoise
+from tests.training.test_private_run import saved_and_loaded
 from tests.training.tiny_recipe import recipe_in, write_data
 
 SHAPE, SIGMA, RATE = (12, 40), 0.5, 0.05
@@ -128,14 +128,11 @@ def test_a_checkpoint_holds_all_that_the_next_step_needs(name):
     gradients = noisy_gradients(20)
     whole = Moves(name, Denoising(on="momentum")).steps(gradients)
     half = Moves(name, Denoising(on="momentum")).steps(gradients[:9])
-    file = io.BytesIO()
-    torch.save(half.inner.state_dict(), file)
-    file.seek(0)
     resumed = Moves(name, Denoising(on="momentum"), seed=5)
     with torch.no_grad():
         resumed.weight.copy_(half.weight)
         resumed.bias.copy_(half.bias)
-    resumed.inner.load_state_dict(torch.load(file))
+    resumed.inner.load_state_dict(saved_and_loaded(half.inner.state_dict()))
     assert torch.equal(resumed.steps(gradients[9:]).weight, whole.weight)
     kept = "momentum_noise_variance"  # as it stands in checkpoints
     assert resumed.inner.state[resumed.weight][kept] == whole.inner.state[whole.weight][kept]

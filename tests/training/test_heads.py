@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 from transformers.trainer_pt_utils import LabelSmoother
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.data import check_own_loss, head_of, per_sample_losses
@@ -163,10 +163,7 @@ def rows_of(batch: dict[str, torch.Tensor], rows: list[int]) -> dict[str, torch.
 
 
 def private_sums(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:
-    trained = [value for value in model.parameters() if value.requires_grad]
-    settings = {"norms": "exact", "clipping_norm": C, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
-    whole = whole_modules(model)
-    step = make_private(model, torch.optim.SGD(trained, lr=0.0), whole=whole, **(settings | options))
+    step = private_sgd(model, **{"norms": "exact", "clipping_norm": C, "whole": whole_modules(model)} | options)
     losses = partial(per_sample_losses, step.model)
     size = len(next(iter(batch.values())))
     try:

@@ -113,14 +113,8 @@ def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tup
     """A logical step of this process."""
     torch.manual_seed(0)
     model = torch.nn.Linear(40, 30)
-    private = private_sgd(
-        model,
-        0.1,
-        norms=Hutchinson(4, secret=False),
-        noise_multiplier=1.0,
-        expected_batch_size=4.0,
-        distributed=distributed,
-    )
+    options = {"noise_multiplier": 1.0, "expected_batch_size": 4.0, "distributed": distributed}
+    private = private_sgd(model, 0.1, norms=Hutchinson(4, secret=False), **options)
     before = model.weight.detach().clone()
     try:
         if samples:

@@ -38,17 +38,9 @@ def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        config = BertConfig(
-            vocab_size=50,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=24,
-            max_position_embeddings=16,
-            num_labels=3,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+        sizes |= {"vocab_size": 50, "max_position_embeddings": 16, "num_labels": 3}
+        config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model = BertForSequenceClassification(config).train()
     for name, p in model.named_parameters():
         p.requires_grad_("query" in name or "classifier" in name)

@@ -114,13 +114,8 @@ def losses(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
 def settings(way: Way, sigma: float) -> Settings:
     projected = {} if way.projector is None else {"projector": way.projector, "rank": 24, "refresh_every": 3}
     return Settings(
-        privacy={
-            "noise_multiplier": sigma,
-            "delta": 1e-5,
-            "clipping_norm": BOUND,
-            "norms": "exact",
-            "secure": way.secure,
-        },
+        privacy={"noise_multiplier": sigma, "delta": 1e-5, "clipping_norm": BOUND, "norms": "exact"}
+        | {"secure": way.secure},
         optimizer={"name": way.optimizer, "learning_rate": 0.01, "betas": (BETA, 0.999), "momentum": BETA, **projected},
         training={"batch_size": SIZE, "steps": 4 if way.projector is None else 12, "micro_batch_size": 3, "seed": 4},
         denoising={"method": way.method, "on": way.on, "exclude": []},
@@ -290,20 +285,9 @@ def test_every_rule_and_order_of_projected_training(
 ) -> None:
     """What recipes have no words for: the whole gradient is noised where projection comes after the noise."""
     model = network()
-    private = projected_step(
-        model,
-        rank=24,
-        clipping_norm=BOUND,
-        noise_multiplier=SIGMA,
-        expected_batch_size=SIZE,
-        lr=0.01,
-        refresh_every=3,
-        rule=rule,
-        order=order,
-        projector=projector,
-        seed=0,
-        noise_generator=torch.Generator().manual_seed(1),
-    )
+    options = {"rank": 24, "clipping_norm": BOUND, "noise_multiplier": SIGMA, "expected_batch_size": SIZE, "lr": 0.01}
+    options |= {"refresh_every": 3, "rule": rule, "order": order, "projector": projector, "seed": 0}
+    private = projected_step(model, **options, noise_generator=torch.Generator().manual_seed(1))
     looked: list[Any] = []
     monkeypatch.setattr(_options, "shrinkage", marking(_options.shrinkage, looked))
     DenoisingStep.attach(private.optimizer, model.named_parameters())

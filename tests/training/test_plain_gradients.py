@@ -134,16 +134,8 @@ def backward_memory(model: nn.Module, x: torch.Tensor) -> TensorMemory:
 def step_memory(norms: str, tokens: int, **options: object) -> TensorMemory:
     """Counts two whole steps, subspaces and optimizer included."""
     net = stack()
-    private = projected_step(
-        net,
-        rank=RANK,
-        clipping_norm=1.0,
-        noise_multiplier=1.0,
-        expected_batch_size=SIZE,
-        lr=0.1,
-        norms=norms,
-        **options,
-    )
+    usual = {"rank": RANK, "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": SIZE, "lr": 0.1}
+    private = projected_step(net, norms=norms, **usual, **options)
     with TensorMemory(net.parameters()) as memory:
         for step in range(2):
             x = torch.randn(SIZE, tokens, SIDE, requires_grad=True)

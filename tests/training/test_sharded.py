@@ -33,18 +33,8 @@ BATCHES = ([0, 1], [5, 2, 0], [0, 1, 2, 3, 4, 5], [], [4])
 
 def private(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> Any:
     chosen = torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer
-    return make_private(
-        model,
-        chosen,
-        **{
-            "norms": "ghost",
-            "clipping_norm": 0.05,
-            "noise_multiplier": 0.0,
-            "expected_batch_size": 3.0,
-            "distributed": torch.distributed.is_initialized(),
-        }
-        | options,
-    )
+    usual = {"norms": "ghost", "clipping_norm": 0.05, "noise_multiplier": 0.0, "expected_batch_size": 3.0}
+    return make_private(model, chosen, **usual | {"distributed": torch.distributed.is_initialized()} | options)
 
 
 def take(step: Any, rows: list[int], number: int) -> None:

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from dprmt import ParameterError
 from dprmt.training.clipping._optimizer import NoisySumOptimizer
-from dprmt.training.harness import ItemTask, Observer, _checkpoint, load_parameters, train_task
+from dprmt.training.harness import ItemTask, _checkpoint, load_parameters, train_task
 from dprmt.training.harness._checkpoint import SavedRows, load_checkpoint, save_checkpoint
 from dprmt.training.harness._shards import whole_weights
 from dprmt.training.private_run import _ledger, _run
@@ -29,19 +29,9 @@ from dprmt.training.private_run._ledger import charged_steps
 from dprmt.training.recipes import Settings
 from tests.training.sharded import in_processes, losses, network
 from tests.training.test_sharded import _are_independent, _is_noise
+from tests.training.tiny_recipe import StopAfter
 
 TEXTS = torch.randint(11, (40, 4), generator=torch.Generator().manual_seed(5))
-
-
-class StopsAfter(Observer):
-    """Ends a start."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def after_step(self, run: Any, record: Any) -> None:
-        if record.step == self._step:
-            run.stop()
 
 
 class Scored(ItemTask):
@@ -73,7 +63,7 @@ def start(
     model = network()
     task = Scored(list(TEXTS), torch.stack, losses)
     task.model = model
-    observers = [] if stop is None else [StopsAfter(stop)]
+    observers = [] if stop is None else [StopAfter(stop)]
     seed = 3 if config.privacy.clip_only else None
     try:
         result = train_task(model, task, config, folder, resume=resume, noise_seed=seed, observers=observers)
@@ -184,7 +174,7 @@ def noisy_start(rank: int, size: int, folder: str, stop: int, reused: bool) -> A
     model = network(WIDTH, dtype=torch.float32)
     task = ItemTask(list(TEXTS), torch.stack, losses)
     config = settings(noise=80.0, optimizer={"name": "gd", "learning_rate": 1.0}, evaluation={"every": None})
-    return train_task(model, task, config, folder, resume=stop > 1, observers=[StopsAfter(stop)]).steps
+    return train_task(model, task, config, folder, resume=stop > 1, observers=[StopAfter(stop)]).steps
 
 
 @pytest.mark.parametrize("reused", [False, True])

@@ -338,15 +338,9 @@ def test_every_layer_step_and_sample_has_probes_of_its_own(clipping: str, sharin
     torch.manual_seed(0)
     model, generator = twice(), Drawn(BASE)
     options: dict[str, Any] = {"secret": sharing == "sample", "generator": generator}
-    step = private_sgd(
-        model,
-        0.0,
-        norms=HutchPlusPlusEstimator(2, 2, **options)
-        if clipping == "hutch++"
-        else HutchinsonEstimator(2, everything=True, **options),
-        noise_multiplier=1.0,
-        expected_batch_size=4.0,
-    )
+    hutchinson = HutchinsonEstimator(2, everything=True, **options)
+    norms = HutchPlusPlusEstimator(2, 2, **options) if clipping == "hutch++" else hutchinson
+    step = private_sgd(model, 0.0, norms=norms, noise_multiplier=1.0, expected_batch_size=4.0)
     steps, pieces = 3, ([0, 1, 2], [3, 4])
     tokens = torch.randint(9, (5, 4), generator=torch.Generator().manual_seed(1))
     for number in range(steps):

@@ -25,10 +25,11 @@ from dprmt.report.measurements import (
     telemetry_readings,
 )
 from dprmt.training.denoising import Denoising, DenoisingStep
-from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
+from dprmt.training.harness import ItemTask, read_metrics, run_in_memory, train_task
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
+from tests.training.tiny_recipe import StopAfter
 
 S = 0.3
 OPTIMIZERS = {
@@ -99,14 +100,8 @@ def test_readings_follow_from_what_was_released_alone(name):
     torch.manual_seed(1)
     model = torch.nn.Linear(6, 4)
     start = {key: p.detach().clone() for key, p in model.named_parameters()}
-    step = make_private(
-        model,
-        OPTIMIZERS[name](model.parameters()),
-        norms="exact",
-        clipping_norm=1.0,
-        noise_multiplier=2.0,
-        expected_batch_size=10.0,
-    )
+    sizes = {"clipping_norm": 1.0, "noise_multiplier": 2.0, "expected_batch_size": 10.0}
+    step = make_private(model, OPTIMIZERS[name](model.parameters()), norms="exact", **sizes)
     options = {"every": 5, "window": 5}
     telemetry = Telemetry.attach(step.optimizer, model.named_parameters(), **options)
     released, read = [], []
@@ -164,21 +159,10 @@ def task():
     return ItemTask([0, 1, 2, 3] * 10, torch.tensor, losses)
 
 
-class StopAt(Observer):
-    """Ends a run before a step."""
-
-    def __init__(self, step):
-        self._step = step
-
-    def before_step(self, run, step):
-        if step == self._step:
-            run.stop()
-
-
 def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
     """In the metrics, and not under "private"."""
     entries = []
-    for folder, stops in (("one", []), ("pieces", [2, 7])):
+    for folder, stops in (("one", []), ("pieces", [1, 6])):
         for number, stop in enumerate([*stops, None]):
             torch.manual_seed(0)
             result = train_task(
@@ -188,7 +172,7 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
                 tmp_path / folder,
                 noise_seed=3,
                 resume=number > 0,
-                observers=[] if stop is None else [StopAt(stop)],
+                observers=[] if stop is None else [StopAfter(stop)],
             )
         assert result.finished
         entries.append([entry["telemetry"] for entry in read_metrics(tmp_path / folder) if "telemetry" in entry])

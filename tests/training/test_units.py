@@ -208,17 +208,9 @@ def test_the_rank_that_is_claimed_is_that_of_all_rows() -> None:
     """A unit's gradient has the rank of all its tokens: with T = 2 a row of rank 2, three rows of rank 6."""
     model = nn.Linear(40, 40, bias=False)
     estimator = HutchinsonEstimator(8, everything=True)
-    ranks = [
-        plan_private(
-            model,
-            norms=estimator,
-            clipping_norm=1.0,
-            expected_batch_size=1.0,
-            tokens=2,
-            units=None if rows is None else Units(rows, regime="together"),
-        ).record.norms
-        for rows in (None, 3)
-    ]
+    options = {"norms": estimator, "clipping_norm": 1.0, "expected_batch_size": 1.0, "tokens": 2}
+    units = (None, Units(3, regime="together"))
+    ranks = [plan_private(model, **options, units=one).record.norms for one in units]
     assert ranks == [Hutchinson(8, secret=True, rank=2), Hutchinson(8, secret=True, rank=6)]
 
 

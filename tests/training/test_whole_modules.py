@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
@@ -219,9 +219,7 @@ def test_what_a_step_releases_is_the_literal_sum(kind: str, way: Way) -> None:
 
 
 def private(model: nn.Module, **options: Any) -> ClippedStep:
-    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
-    settings: dict[str, Any] = {"norms": "exact", "clipping_norm": 1e6, "noise_multiplier": 0.0}
-    return make_private(model, optimizer, **settings | {"expected_batch_size": 1.0} | options)
+    return private_sgd(model, **{"norms": "exact", "clipping_norm": 1e6} | options)
 
 
 def accumulate(step: ClippedStep, *inputs: Any, size: int) -> None:
@@ -376,15 +374,9 @@ def test_a_module_keeps_its_forward_pass_and_takes_no_later_hook() -> None:
 
 def test_projections_and_the_loop_of_opacus_refuse_them_by_name() -> None:
     words = r"rank must be left out inside Own.*model\.linear\.weight"
+    options = {"clipping_norm": 1.0, "noise_multiplier": 0.0, "expected_batch_size": 1.0, "lr": 0.1}
     with pytest.raises(ParameterError, match=words):
-        projected_step(
-            Own(lambda own, x: own.linear(x) * own.scale),
-            rank=2,
-            clipping_norm=1.0,
-            noise_multiplier=0.0,
-            expected_batch_size=1.0,
-            lr=0.1,
-        )
+        projected_step(Own(lambda own, x: own.linear(x) * own.scale), rank=2, **options)
 
 
 @pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson"])
