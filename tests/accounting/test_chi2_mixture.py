@@ -16,8 +16,8 @@ from hypothesis import given
 from scipy import stats
 from scipy.special import gammainc, gammaincc, roots_jacobi
 
-from dprmt.accounting.laws import _chi2_mixture, chi2_mixture_cdf, chi2_mixture_sf
-from dprmt.accounting.laws._chi2_mixture import mixture_tails
+from dprmt.accounting.laws import _chi2_mixture
+from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf, chi2_mixture_sf, mixture_tails
 
 VALUES = json.loads((Path(__file__).parent / "oracles" / "chi2_mixture.json").read_text())
 ORACLE = VALUES["mixtures"]

@@ -11,9 +11,16 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dprmt.accounting.basics._numbers import graded_indices
-from dprmt.accounting.pairs._discretization import LossPMF, cut_above, from_above, from_below, pulled_in
-from dprmt.accounting.pairs._pairs import LossCells, interval_masses
+from dprmt.accounting.pairs._pairs import (
+    LossCells,
+    LossPMF,
+    cut_above,
+    from_above,
+    from_below,
+    graded_indices,
+    interval_masses,
+    pulled_in,
+)
 
 EPS = np.finfo(np.float64).eps
 

@@ -10,8 +10,8 @@ from scipy import stats
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammainc, roots_jacobi
 
-from dprmt.accounting.laws import chi2_mixture_cdf, envelope_cdf
-from dprmt.accounting.laws._envelope import ENVELOPE_MARGIN, envelope_leading_weight, envelope_switch
+from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf
+from dprmt.accounting.laws._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_leading_weight, envelope_switch
 
 GRID = [(k, d) for k in (2, 3, 8, 32, 256, 4096) for d in (3, 4, 8, 32, 1000, 10**6)]
 

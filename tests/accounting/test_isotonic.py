@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.optimize import isotonic_regression as reference
 
-from dprmt.accounting.basics._numbers import isotonic_regression
+from dprmt.accounting.pairs._pairs import isotonic_regression
 
 
 @given(st.lists(st.tuples(st.floats(-5.0, 5.0), st.floats(1e-6, 10.0)), min_size=1, max_size=60))

@@ -1,14 +1,11 @@
 """Compositions with a rare large loss, taken apart from all others (F4): against sums of positive terms."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.composition._compose import Split, Window, composed, window
-from dprmt.accounting.composition._curve import DeltaCurve
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.composition._compose import DeltaCurve, Question, Split, Window, composed, window
+from dprmt.accounting.pairs._pairs import LossPMF
 
 MESH = 0.01
 
@@ -41,14 +38,14 @@ def test_what_has_a_large_loss_is_known_relative_to_itself(rare, tilt, large):
     """From above each step may have it, beside steps of any loss; from below all others have none (F4)."""
     pmf, steps = law(rare, 3), 7
     truth, first = parts_by_sums(pmf, steps, large)
-    few, beyond = Split(large, tilt, tilt, 0.0).parts([(pmf, steps)])
+    (few, _), (beyond, _) = Split(large, tilt, tilt, 0.0).parts([(pmf, steps)])
     assert few[0][0].mass @ (pmf.losses > large) == 0.0
     found = composed(beyond, tilt, window(beyond, tilt))
     place = np.rint(found.losses / MESH).astype(int) - first
     inside = (place >= 0) & (place < truth.size)
     wanted = np.where(inside, truth[np.clip(place, 0, truth.size - 1)], 0.0) * np.exp(tilt * found.losses)
-    charged = steps * found.mass * np.exp(found.log_scale)
-    error = steps * found.error * np.exp(found.log_scale)
+    charged = found.mass * np.exp(found.log_scale)
+    error = found.error * np.exp(found.log_scale)
     assert np.all(charged >= wanted - error)
     assert np.abs(charged - wanted).sum() <= steps**2 * rare * wanted.sum() + 2 * error  # two of them at once
     assert error < 1e-8 * wanted.sum()  # a transform of everything leaves 1e-13 of 1, however rare they are
@@ -59,12 +56,10 @@ def test_both_parts_together_bound_the_curve(side):
     """A curve of few steps with a heavy tail, by both parts on one grid, against sums of positive terms."""
     pmf, steps, large = law(1e-6, 3), 7, 2.0
     split = Split(large, 3.0, 0.05, 8.0)
-    few, beyond = split.parts([(pmf, steps)], side)
-    tilts = (split.tilt, split.tilt_beyond)
-    windows = [window(part, tilt) for part, tilt in zip((few, beyond), tilts, strict=True)]
+    parts = split.parts([(pmf, steps)], side)
+    windows = [window(*part) for part in parts]
     first, last = min(w.first for w in windows), max(w.first + w.size for w in windows)
-    small, more = (composed(part, t, Window(first, last - first)) for part, t in zip((few, beyond), tilts, strict=True))
-    curve = DeltaCurve(small, split.near, replace(more, log_scale=more.log_scale + np.log(steps)))
+    curve = DeltaCurve(Question(epsilon=split.near), *(composed(*part, Window(first, last - first)) for part in parts))
     exact = np.ones(1)
     for _ in range(steps):
         exact = np.convolve(exact, pmf.mass)

@@ -13,7 +13,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.composition._curve import DeltaAtEpsilon, EpsilonAtDelta
+from dprmt.accounting.composition._compose import Question
 from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.pairs._pairs import AtomicPair
 
@@ -67,7 +67,7 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
     phases = [(DPSGD(sigma, 0.03, Hutchinson(8, secret=False)), 2) for sigma in (0.8, 1.2)]
 
     def bounds() -> tuple[float, float]:
-        at = Level(compose(phases).schedule, DeltaAtEpsilon(0.0), "remove", -1)
+        at = Level(compose(phases).schedule, Question(epsilon=0.0), "remove", -1)
         return tuple(at.curve(side).delta_bounds(0.0)[end] for side, end in (("lower", 0), ("upper", 1)))
 
     monkeypatch.setattr(_level, "_MOST_POINTS", 2**15)
@@ -86,5 +86,5 @@ def test_a_finer_mesh_narrows_phases_too() -> None:
 def test_an_infinite_loss_is_part_of_the_total_variation() -> None:
     """Whose finite losses are all 0: without it δ(0) would be 0."""
     pair = AtomicPair(np.zeros(1), np.array([0.99]), 0.01, reach=1.0)
-    found = _level.coarse_pass([(pair, 3)], EpsilonAtDelta(1e-3), 1e-12).total_variation
+    found = _level.coarse_pass([(pair, 3)], Question(1e-3), 1e-12).total_variation
     assert 0.03 <= found < 0.0301

@@ -8,10 +8,9 @@ import pytest
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics._numbers import UnsoundLawError
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.composition._curve import EpsilonAtDelta
+from dprmt.accounting.composition._compose import Question
 from dprmt.accounting.composition._solve import Level
-from dprmt.accounting.pairs._discretization import from_above
-from dprmt.accounting.pairs._pairs import LossCells
+from dprmt.accounting.pairs._pairs import LossCells, from_above
 
 
 def test_upper_laws_that_lose_mean_are_errors_of_ours() -> None:
@@ -29,9 +28,9 @@ def test_no_mesh_is_unlucky(run: DPSGD, steps: int, monkeypatch: pytest.MonkeyPa
     schedule = [(run.step(), steps)]
     for mesh in (0.06, 0.05, 0.04, 0.035, 0.03, 0.025, 0.02, 0.015):
         monkeypatch.setattr(_level, "_MESH", mesh)
-        at = Level(schedule, EpsilonAtDelta(1e-5), "remove", 0)
-        upper = at.curve("upper").epsilon_above(1e-5)
-        lower = at.curve("lower").epsilon_below(1e-5)
+        at = Level(schedule, Question(1e-5), "remove", 0)
+        upper = at.curve("upper").epsilon(1e-5, "upper")
+        lower = at.curve("lower").epsilon(1e-5, "lower")
         assert 0.0 < upper - lower < 0.6 * mesh**2 * upper
 
 

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.accounting.composition._compose import composed, log_mgf, window
-from dprmt.accounting.composition._curve import OneStepCurve, discounted_suffix_sums
-from dprmt.accounting.pairs._discretization import LossPMF, keep_at_last
-from dprmt.accounting.pairs._discretization import from_above as dots_from_above
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.composition._compose import OneStepCurve, composed, discounted_suffix_sums, log_mgf, window
+from dprmt.accounting.pairs._pairs import LossPMF, PublicPair
+from dprmt.accounting.pairs._pairs import from_above as dots_from_above
 
 MESH, STRIDE, CUT = 0.03, 7, 4
 
@@ -78,7 +76,7 @@ def test_one_step_is_read_off(pmf, epsilon, exponent) -> None:
     high, low = upper.delta_bounds(epsilon)[1], lower.delta_bounds(epsilon)[0]
     assert low <= exact * (1 + 1e-12) + 1e-18
     assert exact * (1 - 1e-12) <= high <= exact * (1 + 1e-9) + 1e-13 + pmf.infinite
-    above, below = upper.epsilon_above(delta), lower.epsilon_below(delta)
+    above, below = upper.epsilon(delta, "upper"), lower.epsilon(delta, "lower")
     if math.isfinite(above):
         assert exact_delta(pmf, 1, above) <= delta * (1 + 1e-9)
         assert above - below >= 0
@@ -94,7 +92,7 @@ def test_the_last_cell_reaches_to_infinity() -> None:
     index = np.arange(-40, 61)
     cells = pair.cells(index * 0.03)
     plain = dots_from_above(index, 0.03, cells)
-    pmf = keep_at_last(plain, cells)
+    pmf = dots_from_above(index, 0.03, cells, to_infinity=True)
     fine = dots_from_above(np.arange(-800, 40_000), 0.0015, pair.cells(np.arange(-800, 40_000) * 0.0015))
     for epsilon in (0.0, 0.5, 1.2, 1.7):
         truth = exact_delta(fine, 1, epsilon) if epsilon else float("nan")

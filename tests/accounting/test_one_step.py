@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.composition._curve import OneStepCurve
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.composition._compose import OneStepCurve
+from dprmt.accounting.pairs._pairs import LossPMF
 
 
 @pytest.mark.parametrize("side", ["upper", "lower"])
@@ -19,7 +19,7 @@ def test_a_heavy_node_does_not_swallow_a_light_tail(side) -> None:
     exact = 1e-25 * -math.expm1(-2.0)
     low, high = curve.delta_bounds(1.0)
     assert (high if side == "upper" else low) == pytest.approx(exact, rel=1e-9)
-    crossing = curve.epsilon_above(exact) if side == "upper" else curve.epsilon_below(exact)
+    crossing = curve.epsilon(exact, "upper") if side == "upper" else curve.epsilon(exact, "lower")
     assert crossing == pytest.approx(1.0, abs=1e-9)
 
 

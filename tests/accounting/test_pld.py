@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.pairs import _pairs
-from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._pairs import LossCells, charged_cells
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs._pairs import LossCells, PublicPair, charged_cells, graded_indices
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
@@ -63,24 +59,6 @@ def gaussian_delta(epsilon: float, rate: float, sigma: float, direction: str) ->
     if direction == "remove":
         return (1 - rate) * norm.sf(y) + rate * norm.sf(y - mu) - alpha * norm.sf(y)
     return norm.cdf(y) - alpha * ((1 - rate) * norm.cdf(y) + rate * norm.cdf(y - mu))
-
-
-masses = st.lists(st.one_of(st.just(0.0), st.floats(1e-12, 1.0)), min_size=2, max_size=30)
-
-
-@given(masses, st.floats(1e-6, 3.0), st.integers(-50, 50), st.floats(0.0, 0.3))
-def test_hockey_stick_curve_is_its_definition(weights: list, mesh: float, first: int, infinite: float) -> None:
-    """δ(l_i) = Σ_{j > i} m_j (1 - e^{l_i - l_j}) + infinite: relative error 1e-13, nonincreasing, in [0, 1]."""
-    mass = np.array(weights) * (1 - infinite) / max(sum(weights), 1e-300)
-    index = np.arange(first, first + mass.size)
-    curve = _pld.hockey_stick_curve(LossPMF(index, mass, mesh, infinite))
-    expected = [
-        infinite + math.fsum(-math.expm1(-mesh * (j - i)) * mass[j] for j in range(i + 1, mass.size))
-        for i in range(mass.size)
-    ]
-    assert_allclose(curve, np.minimum(expected, 1.0), rtol=1e-13)
-    assert np.all(np.diff(curve) <= 0)
-    assert np.all((curve >= 0) & (curve <= 1))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -170,7 +148,7 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     pair = PAIRS[name]
     nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
     whole = charged_cells(pair, nodes)
-    monkeypatch.setattr(_pairs, "ROWS_AT_A_TIME", 7)
+    monkeypatch.setattr(_pairs.row_blocks, "__defaults__", (7,))
     blocks = charged_cells(pair, nodes)
     for direction in DIRECTIONS:
         one, other = whole[direction], blocks[direction]
@@ -200,7 +178,7 @@ def test_both_directions_are_charged() -> None:
 
 def test_wider_steps_beyond_a_loss_of_one_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     graded = TIGHT.to_pld(1e-3, bins=32).self_compose(400).get_epsilon_for_delta(1e-5)
-    monkeypatch.setattr(_pld, "_BULK", 1e9)
+    monkeypatch.setattr(_pld, "graded_indices", lambda low, high, mesh, bulk: graded_indices(low, high, mesh, 1e9))
     uniform = TIGHT.to_pld(1e-3, bins=32).self_compose(400).get_epsilon_for_delta(1e-5)
     assert uniform - 1e-9 <= graded <= uniform + 1e-5
 

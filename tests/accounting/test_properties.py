@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, clt_mu, compose, gdp_epsilon, gdp_trade_off
+from dprmt.accounting.composition._compose import Question
 from dprmt.accounting.composition._solve import InconsistentBoundsError
 from dprmt.testing import check_accountant
 
@@ -154,8 +155,7 @@ def test_the_central_limit_approximation_under_reports() -> None:
 
 def test_contradicting_bounds_are_refused() -> None:
     from dprmt.accounting.basics._bounds import PrivacyBounds
-    from dprmt.accounting.composition._curve import EpsilonAtDelta
     from dprmt.accounting.composition._solve import intersection
 
     with pytest.raises(InconsistentBoundsError, match="report"):
-        intersection(PrivacyBounds(1.1, 1.1, 1.2, "add"), {"lower": 0.9, "upper": 1.0}, EpsilonAtDelta(1e-5), 1e-3)
+        intersection(PrivacyBounds(1.1, 1.1, 1.2, "add"), (1.0, 0.9), Question(1e-5), 1e-3)

@@ -11,11 +11,9 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition._compose import best_tilt, composed, window
-from dprmt.accounting.composition._curve import DeltaCurve, EpsilonAtDelta
+from dprmt.accounting.composition._compose import DeltaCurve, Question, best_tilt, composed, window
 from dprmt.accounting.composition._solve import solve
-from dprmt.accounting.pairs._discretization import from_below
-from dprmt.accounting.pairs._pairs import LossCells
+from dprmt.accounting.pairs._pairs import LossCells, from_below
 
 
 def secret_add_delta(sigma: float, rate: float, probes: int, epsilon: float) -> float:
@@ -48,7 +46,7 @@ def test_bounds_of_every_single_refinement_agree(sigma: float, rate: float, prob
     """Lower bounds used to cross upper ones at fine meshes; `solve` now refuses to return such a pair."""
     schedule = [(DPSGD(sigma, rate, Hutchinson(probes, secret=True)).step(), steps)]
     for direction in ("remove", "add"):
-        bounds = solve(schedule, EpsilonAtDelta(1e-5), direction, 1e-4)
+        bounds = solve(schedule, Question(1e-5), direction, 1e-4)
         assert 0 < bounds.lower <= bounds.upper
 
 
@@ -88,8 +86,9 @@ def test_an_answer_beyond_all_losses_is_zero_up_to_error() -> None:
     pair, _ = step.pairs(8, 1e-12)
     index = np.arange(-50, 50, dtype=np.int64)
     pmf = from_below(index, 0.01, pair.cells(index * 0.01))
-    tilt = best_tilt([(pmf, 3)], epsilon=40.0)
-    low, high = DeltaCurve(composed([(pmf, 3)], tilt, window([(pmf, 3)], tilt)), 40.0).delta_bounds(40.0)
+    question = Question(epsilon=40.0)
+    tilt = best_tilt([(pmf, 3)], question)
+    low, high = DeltaCurve(question, composed([(pmf, 3)], tilt, window([(pmf, 3)], tilt))).delta_bounds(40.0)
     assert_allclose([low, high], 0.0, atol=1e-8)
 
 

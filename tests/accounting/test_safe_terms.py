@@ -7,15 +7,15 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from dprmt.accounting.laws import GammaMixture, envelope_cdf
 from dprmt.accounting.laws import _laws as _envelope_law
-from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
+from dprmt.accounting.laws._envelope import envelope_cdf
+from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF, GammaMixture
 from dprmt.accounting.laws._laws import EnvelopeLaw, RankOneLaw
 from dprmt.accounting.laws._sketch import _averaged_tail, residual_tail
-from dprmt.accounting.pairs._pairs import AtomicPair, cells_with_misses, interval_masses, masses_between
-from dprmt.accounting.pairs._public_pair import PublicPair, largest_excess, majorant_excess
+from dprmt.accounting.pairs._pairs import AtomicPair, PublicPair, cells_with_misses, interval_masses, masses_between
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair, inflection_shift
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
+from dprmt.accounting.pairs._tight_pair import largest_excess, majorant_excess
 from dprmt.accounting.questions._curves import _mu_of_chords
 
 

@@ -61,7 +61,7 @@ def test_the_curve_is_the_sum_over_atoms_of_their_majorants(monkeypatch) -> None
     np.testing.assert_allclose(
         slope, (pair.log_ratio(THRESHOLDS + step)[0] - pair.log_ratio(THRESHOLDS - step)[0]) / (2 * step), rtol=2e-3
     )
-    monkeypatch.setattr(_pairs, "ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(_pairs.row_blocks, "__defaults__", (3,))
     np.testing.assert_allclose(pair._uncapped(THRESHOLDS)[0], value, rtol=1e-12)
     np.testing.assert_allclose(pair.log_ratio(THRESHOLDS)[0], ratio, rtol=1e-12)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics._bounds import PrivacyBounds, worst_of
-from dprmt.accounting.composition._curve import EpsilonAtDelta
-from dprmt.accounting.composition._solve import Level, _solve_at_level, interval
+from dprmt.accounting.basics._bounds import PrivacyBounds
+from dprmt.accounting.composition._compose import Question
+from dprmt.accounting.composition._solve import Level, interval, worst_of
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair, inflection_shift
 
@@ -65,18 +65,16 @@ def test_where_no_mesh_is_fine_enough_both_ends_are_near() -> None:
 def test_what_is_known_of_another_direction_decides_what_is_computed() -> None:
     """Nothing: both sides. That a large ε will do, or any, as of a second analysis: one side, as sharp."""
     schedule: Schedule = [(DPSGD(1.0, 0.01).step(), 1000)]
-    question = EpsilonAtDelta(1e-5)
-    both = _solve_at_level(Level(schedule, question, "remove", 0.0), enough=0.0)
-    above = _solve_at_level(Level(schedule, question, "remove", 0.0), enough=math.inf)
-    rough = _solve_at_level(Level(schedule, question, "remove", 0.0), enough=3.0)
-    assert set(both) == {"upper", "lower"}
-    assert above == {"upper": both["upper"]}
-    assert rough == above
+    question = Question(1e-5)
+    at = Level(schedule, question, "remove", 0.0)
+    both = at.ends(enough=0.0)
+    assert both[1] is not None
+    assert at.ends(enough=math.inf) == at.ends(enough=3.0) == (both[0], None)
 
 
 def test_a_wide_answer_says_so() -> None:
     """With an estimate near the upper bound, which is where the truth most often is."""
-    question = EpsilonAtDelta(1e-5)
+    question = Question(1e-5)
     wide = interval(1.0, 2.0, "remove", question, TOLERANCE)
     assert not wide.is_narrow
     assert wide.estimate >= 1.9
@@ -100,12 +98,12 @@ def test_an_upper_epsilon_is_accepted_as_a_question() -> None:
 def test_losses_beyond_all_windows_are_infinite_from_above() -> None:
     """From below they count as the largest loss of a window that is short enough, or as nothing."""
     pair = AtomicPair(np.array([1e15]), np.ones(1), 0.0)
-    level = Level([(DPSGD(1.0, 1.0).step(), 2)], EpsilonAtDelta(1e-3), "remove", 0.0)
+    level = Level([(DPSGD(1.0, 1.0).step(), 2)], Question(1e-3), "remove", 0.0)
     level.pairs = {side: [(pair, 2)] for side in ("upper", "lower")}
     upper, lower = level.curve("upper"), level.curve("lower")
-    assert upper.epsilon_above(1e-3) == math.inf
+    assert upper.epsilon(1e-3, "upper") == math.inf
     assert upper.delta_bounds(3.0)[1] == 1.0
-    assert 0.0 <= lower.epsilon_below(1e-3) < math.inf
+    assert 0.0 <= lower.epsilon(1e-3, "lower") < math.inf
     assert 0.0 <= lower.delta_bounds(3.0)[0] <= 1.0
 
 

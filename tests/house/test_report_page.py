@@ -1,19 +1,12 @@
-"""The page: self-contained, well-formed, escaped; and the numbers beside it."""
+"""The page: self-contained, well-formed, escaped."""
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from html.parser import HTMLParser
 from typing import Any
 
-import numpy as np
-import pytest
-
-from dprmt._files import strict_json
-from dprmt.report import Picture, Section, Table
-from dprmt.report._page import plain_numbers, render_page
+from dprmt.report._page import Picture, Section, Table, render_page
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -72,11 +65,3 @@ def test_page_is_well_formed_and_nothing_in_it_is_fetched() -> None:
     assert 'Second <script>alert("x")</script>' in checked.text
     assert "3\N{NO-BREAK SPACE}%" in checked.text
     assert "Beware <of> it" in checked.text
-
-
-def test_numbers_become_json() -> None:
-    values = {"a": np.float32(0.5), "b": np.array([1.0, math.nan]), "c": (1, math.inf), 2: None, "d": True, "e": "x"}
-    plain = json.loads(strict_json(plain_numbers(values)))
-    assert plain == {"a": 0.5, "b": [1.0, None], "c": [1, None], "2": None, "d": True, "e": "x"}
-    with pytest.raises((TypeError, ValueError)):
-        strict_json(plain_numbers(object()))

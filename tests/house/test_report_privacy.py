@@ -5,14 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from dprmt.accounting import DPSGD, HutchPlusPlus
-from dprmt.report._privacy import (
-    Row,
-    Run,
-    privacy_curves,
-    privacy_rows,
-    privacy_section,
-    privacy_table,
-)
+from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows, privacy_section
 
 SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(5, 20))
 
@@ -43,7 +36,7 @@ def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
 
 def test_printed_bounds_are_rounded_up() -> None:
     rows = small_rows()
-    table = privacy_table(SMALL, rows)
+    table = privacy_section(SMALL, rows, {}).tables[0]
     printed = float(table.rows[0][1])
     assert 0 <= printed - rows[0].epsilon["exact"].upper < 1e-3
     assert table.rows[1][0] == "16 probes"

@@ -9,7 +9,6 @@ import torch
 from dprmt import ParameterError
 from dprmt.cli._spectrum import _doubts as doubts
 from dprmt.spectra import (
-    TopSingularValue,
     denoise,
     detection_threshold,
     estimate_sigma,
@@ -19,6 +18,7 @@ from dprmt.spectra import (
     visible_signal,
     whiten,
 )
+from dprmt.spectra._top_singular_value import exceeded_with
 from dprmt.spectra._tracy_widom import _first_called
 
 SHAPE = (64, 256)
@@ -171,7 +171,7 @@ def test_noise_alone_passes_at_its_rate(shape) -> None:
     needed to pass.
     """
     for rate in (0.005, 0.3):
-        needed = _first_called(*shape, TopSingularValue(shape).isf(rate))
+        needed = _first_called(*shape, exceeded_with(rate, *shape))
         assert np.mean(needed == 0) == pytest.approx(rate, abs=3.5 * (rate * (1 - rate) / len(needed)) ** 0.5)
 
 

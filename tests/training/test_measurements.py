@@ -12,16 +12,14 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from dprmt import ParameterError
 from dprmt.report.measurements import (
-    Experiment,
-    GradientStep,
-    agreement,
     kappa_sweep,
     measure_alignment,
-    measure_norm_ratios,
-    measure_spikes,
     private_gradients,
     recipe_experiment,
 )
+from dprmt.report.measurements._norm_ratio import measure_norm_ratios
+from dprmt.report.measurements._run import Experiment, GradientStep
+from dprmt.report.measurements._spikes import agreement, measure_spikes
 from dprmt.spectra import bulk_edge, detection_threshold, improvement, spike_map, vector_overlaps
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import ItemTask
@@ -33,7 +31,7 @@ from tests.training.literal import clipped_sum, gradients_of
 from tests.training.tiny_recipe import recipe_in, write_data
 
 
-def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
+def tiny_bert(items: int = 40, seed: int = 0, **changes: Any) -> Experiment:
     """A BERT of random weights, its query matrices and classifier trained, on random tokens."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -60,7 +58,8 @@ def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
             "labels": torch.tensor([item["labels"] for item in batch]),
         }
 
-    return Experiment("tiny", model, ItemTask(data, collate, per_sample_losses, lambda item: len(item["input_ids"])))
+    task = ItemTask(data, collate, per_sample_losses, lambda item: len(item["input_ids"]))
+    return Experiment("tiny", model, task, settings(**changes))
 
 
 def settings(**changes: Any) -> Settings:
@@ -80,13 +79,13 @@ def settings(**changes: Any) -> Settings:
 @pytest.mark.parametrize("clipping", ["exact", "ghost"])
 def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: Any) -> None:
     """Against per-sample gradients one by one, of the samples that the same generator draws."""
-    experiment, options = tiny_bert(), settings(privacy__clipping_norm=0.7, privacy__norms=clipping)
+    experiment = tiny_bert(privacy__clipping_norm=0.7, privacy__norms=clipping)
     drawn = Draws(40, poisson(15, 40), fresh_randomness(0, 1)).at(0)
     trained = {name: p for name, p in experiment.model.named_parameters() if p.requires_grad}
     collate, items = experiment.task.collate, experiment.task.items
     losses = [per_sample_losses(experiment.model, collate([items[i]])).sum() for i in drawn]
     expected = clipped_sum(gradients_of(experiment.model, losses), 0.7)
-    step = next(private_gradients(experiment, options))
+    step = next(private_gradients(experiment))
     assert (step.number, step.samples) == (0, len(drawn))
     assert step.samples != 15
     assert step.sigma == pytest.approx(0.5 * 0.7 / 15)
@@ -204,14 +203,14 @@ def test_alignment_and_sweep_are_those_of_the_library() -> None:
 def test_norm_ratios_follow_their_law_and_reject_others() -> None:
     """The law with k probes fits within the band, those with k/2 and 2k do not; the envelope is kept."""
     experiment = tiny_bert()
-    norms = measure_norm_ratios(experiment, samples=10, draws=200, probes=8)
+    norms = measure_norm_ratios(experiment.model, experiment.task, samples=10, draws=200, probes=8)
     assert norms.samples * norms.draws == len(norms.ratios) == 2000
     assert np.mean(norms.ratios) == pytest.approx(1.0, abs=4 * np.std(norms.ratios) / math.sqrt(2000))
     assert norms.distance <= norms.band
     assert norms.over_envelope <= norms.band
     assert norms.band == pytest.approx(math.sqrt(math.log(2 * math.e / 0.01) / 4000))
     for probes in (4, 16):
-        other = measure_norm_ratios(experiment, samples=10, draws=2, probes=probes)
+        other = measure_norm_ratios(experiment.model, experiment.task, samples=10, draws=2, probes=probes)
         at = np.interp(norms.points, other.points, other.predicted)
         assert np.abs(norms.empirical - at).max() > norms.band
     np.testing.assert_allclose(norms.empirical, [(norms.ratios <= x).mean() for x in norms.points])
@@ -227,11 +226,10 @@ def tiny_recipe(folder: Any, **changes: Any) -> Recipe:
 
 
 def test_a_recipe_becomes_an_experiment(tmp_path: Any) -> None:
-    setting = recipe_experiment(tiny_recipe(tmp_path), steps=2)
-    assert setting.sample_rate == poisson(12, 60).rate > 12 / 60
-    assert (setting.settings.training.steps, setting.steps) == (3, 2)
+    setting = recipe_experiment(tiny_recipe(tmp_path))
+    assert setting.settings.training.steps == 3
     assert setting.settings.privacy.noise_multiplier == 0.4
     assert setting.settings.denoising.method == "paper"
-    steps = list(private_gradients(setting.experiment, setting.settings, steps=setting.steps))
+    steps = list(private_gradients(setting, steps=2))
     assert len(steps) == 2
     assert len(measure_spikes(steps[0])) == 5  # two adapters of two matrices each, and the head

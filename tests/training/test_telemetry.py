@@ -18,12 +18,7 @@ from opacus.optimizers import DPOptimizer
 from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.cli import main
-from dprmt.report.measurements import (
-    Experiment,
-    RecipeExperiment,
-    _run,
-    telemetry_readings,
-)
+from dprmt.report.measurements import _run, private_gradients
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness import ItemTask, read_metrics, run_in_memory, train_task
 from dprmt.training.optimizers import DPAdamBC
@@ -263,7 +258,7 @@ def test_the_page_of_a_run_asks_two_questions(run: Path, tmp_path: Path, capsys:
 def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held against a literal sum over the run, of the sums that the optimizer was about to add noise to."""
     network, clean = model(), list[float]()
-    setting = RecipeExperiment(Experiment("toy", network, TASK), page_settings(optimizer), 12, 0.25, None)
+    experiment = _run.Experiment("toy", network, TASK, page_settings(optimizer, telemetry={"every": 1, "window": 12}))
     made = _run.run_in_memory
 
     @contextmanager
@@ -275,8 +270,9 @@ def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: p
             yield run
 
     monkeypatch.setattr(_run, "run_in_memory", watched)
-    lines, truth = telemetry_readings(setting, {}, steps=12)
-    assert len(lines) == len(clean) == 12
+    steps = list(private_gradients(experiment, steps=12))
+    truth = _run.signal_shares(steps)
+    assert len(steps) == len(clean) == 12
     assert truth["0.weight"] == pytest.approx(sum(clean) / (sum(clean) + 12 * 96), rel=1e-5)
-    read = lines[-1]["telemetry"]["signal"]["0.weight"]
+    read = (steps[-1].telemetry or {})["signal"]["0.weight"]
     assert read["low"] <= truth["0.weight"] <= read["high"]

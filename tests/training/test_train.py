@@ -305,3 +305,14 @@ def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
     ranks = {layer.name: layer.rank for layer in prepared.optimizer.subspaces}
     assert ranks.pop("classifier.weight") == 2  # two labels
     assert set(ranks.values()) == {3}
+
+
+def test_a_plan_counts_the_layers_whose_norms_are_estimated(folder):
+    wide = {"model.lora.also_train": ["value"], "model.lora.targets": ["query"], "model.config.hidden_size": 32}
+    norms = {"privacy.norms": {"kind": "hutch++", "probes": 4, "sketch": 3}}
+    planned = dry_run(recipe_in(folder).with_changes(wide | norms)).norms
+    assert planned.startswith("hutch++ (4 secret probes, a sketch of 3")
+    assert planned.endswith(" in 1 of 4 layers, exact in the others, where that costs less")
+    planned = dry_run(recipe_in(folder).with_changes(norms)).norms
+    assert planned.startswith("exact in all ")
+    assert ", though hutch++ was asked for: " in planned
