@@ -10,7 +10,7 @@ import torch
 
 from dprmt import ParameterError
 from dprmt.cli import main
-from dprmt.training.harness import ItemTask, dry_run, read_metrics, read_summary, run_in_memory, train
+from dprmt.training.harness import ItemTask, read_metrics, read_summary, run_in_memory, train
 from dprmt.training.recipes import Recipe, Settings
 from tests.training.tiny_recipe import recipe_in
 
@@ -33,20 +33,6 @@ def test_all_files_say_that_there_is_no_privacy(recipe: Recipe, tmp_path: Path) 
         assert SAID in document["privacy"]
         assert document.get("epsilon") is None
     assert len(ledger) == 2
-
-
-def test_the_command_says_it_before_and_after(
-    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    arguments = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
-    for more in (["--dry-run"], []):
-        assert main([*arguments, *more]) == 0
-        shown = capsys.readouterr()
-        assert SAID in shown.out
-        assert "ε ≤" not in shown.out + shown.err
-    assert SAID in shown.err
-    assert dry_run(recipe).noise_std == 0
 
 
 def test_one_step_is_that_of_the_clipped_gradients_alone() -> None:

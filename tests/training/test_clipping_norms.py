@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification
 
 from audits.steps import private_sgd
@@ -31,7 +30,6 @@ from dprmt.training.norms import (
 )
 from dprmt.training.norms._clipping import sum_of_squares
 from tests.training.literal import gradients_of
-from tests.training.norms_by_word import by_word
 
 T, K, VOCAB = 6, 4, 30
 QUERY = "bert.encoder.layer.0.attention.self.query"
@@ -158,46 +156,6 @@ def test_a_value_with_a_rank_estimates_everything_and_may_not_claim_less() -> No
     assert claimed(Hutchinson(K, rank=whole.rank + 5, secret=False), bert(), tokens=T).norms == whole
     with pytest.raises(ParameterError, match=f"norms.rank must be at least {whole.rank}"):
         claimed(Hutchinson(K, rank=whole.rank - 1, secret=False), bert(), tokens=T)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Elements of the largest tensor that an operation gives back, except for those of one size."""
-
-    def __init__(self, ignored: int) -> None:
-        super().__init__()
-        self.largest, self.ignored = 0, ignored
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(value, torch.Tensor) and value.numel() != self.ignored:
-                self.largest = max(self.largest, value.numel())
-        return result
-
-
-@pytest.mark.parametrize("sharing", ["sample", "batch"])
-@pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson", "hutch++"])
-def test_memory_of_a_step(clipping: str, sharing: str) -> None:
-    """Beside copies of A and G nothing exceeds k(T + d + p) per sample with estimates, as exact methods do."""
-    size, length, d, k = 16, 40, 48, 4
-    model = nn.Linear(d, d)
-    norms = by_word(clipping, k, sharing=sharing)
-    step = private_sgd(model, norms=norms, noise_multiplier=1.0, expected_batch_size=size)
-
-    def losses() -> torch.Tensor:
-        return step.model(torch.randn(size, length, d)).square().sum((1, 2))
-
-    step.accumulate(losses(), samples=range(size), step=0)  # the first one is looked at more closely
-    step.step()
-    total = losses()
-    with LargestTensor(ignored=size * length * d) as memory:
-        step.accumulate(total, samples=range(size), step=1)
-        step.step()
-    limit = size * k * (length + 2 * d + 1)
-    assert limit < size * min(length**2, d**2)
-    assert (memory.largest <= limit) == clipping.startswith("hutch")
-    if not clipping.startswith("hutch"):
-        assert memory.largest >= size * min(length**2, d**2)
 
 
 PEAK = """

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from dprmt import ParameterError
-from dprmt.training.data import _docstrings, load_data, per_sample_losses
+from dprmt.training.data import _docstrings, docstrings, load_data, per_sample_losses
 from dprmt.training.models import byte_tokenizer, load_model
 from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe
 
@@ -297,3 +297,16 @@ def test_logits_that_no_loss_reads_are_left_out(architecture: str, padding_first
         others = torch.autograd.grad(expected[number], trained, retain_graph=True)
         for one, other in zip(own, others, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_docstrings_as_task_data() -> None:
+    data = load_data(DataRecipe(source="docstrings", max_tokens=16, limit=100), TOKENIZER, "classification")
+    assert data.labels == tuple(sorted({s.package for s in docstrings()}))
+    training = [s for s in docstrings() if s.split == "train"]
+    assert len(data.train) == 100
+    for item in data.train:
+        sample = training[item["sample_id"]]
+        assert data.labels[item["labels"]] == sample.package
+        assert item["input_ids"] == byte_ids(sample.text)[:16]
+    assert len({item["sample_id"] for item in data.train}) == 100
+    assert len(data.test) == len([s for s in docstrings() if s.split == "test"])

@@ -10,8 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from opacus import GradSampleModule
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from opacus.optimizers import (
     AdaClipDPOptimizer,
     DPOptimizer,
@@ -21,9 +19,7 @@ from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import (
     DistributedDPOptimizerFastGradientClipping,
 )
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
-from audits.steps import Parts
 from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, kappa_for
 from dprmt.training.denoising import (
@@ -209,62 +205,6 @@ def test_optimizers_whose_noise_is_not_known_are_refused() -> None:
 
 
 # --- attached to Opacus ----------------------------------------------------------------------------------------
-
-
-def net() -> torch.nn.Module:
-    """Two linear layers and a norm."""
-    return Parts(
-        lambda model, x: model.last(model.norm(torch.tanh(model.first(x)))),
-        first=torch.nn.Linear(20, 30),
-        norm=torch.nn.LayerNorm(30),
-        last=torch.nn.Linear(30, 4),
-    )
-
-
-def trained(ghost: bool, options: Denoising | None, micro: int) -> tuple[dict[str, Any], Any]:
-    """Weights after a private step of SGD, and the report of its denoising step."""
-    torch.manual_seed(0)
-    model = net()
-    inner = torch.optim.SGD(model.parameters(), lr=0.5)
-    module = GradSampleModuleFastGradientClipping(model, max_grad_norm=20.0) if ghost else GradSampleModule(model)
-    kind = DPOptimizerFastGradientClipping if ghost else DPOptimizer
-    named = dict(model.named_parameters())
-    private = private_optimizer(named, kind, inner, noise_multiplier=0.02, max_grad_norm=20.0)
-    step = DenoisingStep.attach(private, model.named_parameters(), options) if options else None
-    criterion: Any = torch.nn.CrossEntropyLoss()
-    if ghost:
-        criterion = DPLossFastGradientClipping(module, private, criterion)
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(24, 20, generator=generator) + 1.0, torch.randint(4, (24,), generator=generator)
-    for i, (inputs, targets) in enumerate(chunks := list(zip(x.split(micro), y.split(micro), strict=True))):
-        private.zero_grad()
-        private.signal_skip_step(i + 1 < len(chunks))
-        criterion(module(inputs), targets).backward()
-        private.step()
-    return {name: p.detach().clone() for name, p in named.items()}, step.last_report if step else None
-
-
-@pytest.mark.parametrize("ghost", [False, True], ids=["hooks", "ghost"])
-@pytest.mark.parametrize("micro", [24, 7])
-def test_end_to_end_with_opacus(ghost: bool, micro: int) -> None:
-    """One SGD step moves by the denoised gradient of the noisy one, with skipped micro-batches too."""
-    noisy, _ = trained(ghost, None, micro)
-    denoised, report = trained(ghost, Denoising(), micro)
-    torch.manual_seed(0)
-    start = {name: p.detach() for name, p in net().named_parameters()}
-    sigma = 0.02 * 20.0 / 30
-    grads = {name: (start[name].double() - noisy[name].double()) / 0.5 for name in start}
-    expected, layers = denoise_layers(grads, sigma, 1.02, norm_correction=False)
-    assert report.sigma == sigma
-    assert (
-        set(report.replaced)
-        == {name for name, layer in layers.items() if layer.denoised}
-        == {"first.weight", "last.weight"}
-    )
-    for name in start:
-        moved = (start[name].double() - denoised[name].double()) / 0.5
-        torch.testing.assert_close(moved, expected[name], rtol=1e-3, atol=1e-5)
-    assert not torch.allclose(noisy["first.weight"], denoised["first.weight"], rtol=1e-3)
 
 
 def test_detach() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from audits.steps import Parts
@@ -147,25 +146,6 @@ def test_svd_steps_stay_in_the_leading_subspace_of_a_released_gradient(order: st
 # The rest of the interface
 
 
-def test_lora_layers_are_projected_and_the_base_stays_frozen() -> None:
-    net = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 3))
-    lora = get_peft_model(net, LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False))
-    frozen = {name: p.clone() for name, p in lora.named_parameters() if not p.requires_grad}
-    step = private(lora, rank=3, norms="ghost")
-    assert [(layer.m, layer.n) for layer in step.optimizer.original_optimizer.subspaces] == [
-        (20, 4),
-        (30, 4),
-        (30, 4),
-        (4, 3),
-    ]
-    before = weights_of(lora)
-    x = torch.randn(5, 20)
-    step.accumulate(step.model(x).square().sum(1), samples=range(5), step=0)
-    step.step()
-    assert all((w != before[n]).any() for n, w in weights_of(lora).items())
-    assert all(torch.equal(p, frozen[n]) for n, p in lora.named_parameters() if not p.requires_grad)
-
-
 @pytest.mark.parametrize("norms", NORMS)
 def test_an_embedding_table_with_padding_that_is_used_twice(norms: str) -> None:
     def pairs() -> nn.Module:
@@ -256,25 +236,6 @@ def test_moments_at_a_change_of_subspace() -> None:
         optimizer.step()
         torch.testing.assert_close(layer.weight.detach(), expected)
     assert optimizer.state[layer.weight]["exp_avg"].shape == (R, N)
-
-
-@pytest.mark.parametrize("refresh_every", [1, 4, 10, 1000])
-def test_changes_of_subspace_do_not_shorten_the_way(refresh_every: int) -> None:
-    """A small constant gradient under noise moves the weights by ηG/s per step, for s of the projected noise."""
-    m, n, r, s, steps = 40, 30, 8, 1.0, 400
-    torch.manual_seed(0)
-    ways = []
-    for seed in range(6):
-        layer = nn.Linear(n, m, bias=False, dtype=torch.float64)
-        clean, start = 0.1 * torch.randn(m, n, dtype=torch.float64), layer.weight.detach().clone()
-        subspaces = Subspaces(layer, rank=r, refresh_every=refresh_every, seed=seed)
-        optimizer = DPGrape(layer.parameters(), lr=1e-3, subspaces=subspaces)
-        for _ in range(steps):
-            layer.weight.grad = clean + s * torch.randn(m, n, dtype=torch.float64)
-            optimizer.step()
-        unit = 1e-3 / (s * (m / r) ** 0.5) * steps * clean.square().sum()
-        ways.append(float(((start - layer.weight.detach()) * clean).sum() / unit))
-    assert sum(ways) / len(ways) == pytest.approx(1.0, abs=0.15)  # uncorrected: 0.1, 0.23 and 0.41 for the first three
 
 
 def test_the_adambc_rule_is_dp_adambc_in_the_projected_space() -> None:

@@ -23,11 +23,8 @@ from dprmt.report.measurements._spikes import agreement, measure_spikes
 from dprmt.spectra import bulk_edge, detection_threshold, improvement, spike_map, vector_overlaps
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import ItemTask
-from dprmt.training.private_run._batches import Draws, poisson
-from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe, Settings
 from tests.spectra.simulation import denoise_layers
-from tests.training.literal import clipped_sum, gradients_of
 from tests.training.tiny_recipe import recipe_in, write_data
 
 
@@ -74,25 +71,6 @@ def settings(**changes: Any) -> Settings:
 
 
 # --- the run ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("clipping", ["exact", "ghost"])
-def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: Any) -> None:
-    """Against per-sample gradients one by one, of the samples that the same generator draws."""
-    experiment = tiny_bert(privacy__clipping_norm=0.7, privacy__norms=clipping)
-    drawn = Draws(40, poisson(15, 40), fresh_randomness(0, 1)).at(0)
-    trained = {name: p for name, p in experiment.model.named_parameters() if p.requires_grad}
-    collate, items = experiment.task.collate, experiment.task.items
-    losses = [per_sample_losses(experiment.model, collate([items[i]])).sum() for i in drawn]
-    expected = clipped_sum(gradients_of(experiment.model, losses), 0.7)
-    step = next(private_gradients(experiment))
-    assert (step.number, step.samples) == (0, len(drawn))
-    assert step.samples != 15
-    assert step.sigma == pytest.approx(0.5 * 0.7 / 15)
-    assert step.loss == pytest.approx(np.mean([loss.item() for loss in losses]), rel=1e-5)
-    assert set(step.clean) == set(step.noisy) == set(trained)
-    for name, total in expected.items():
-        torch.testing.assert_close(step.clean[name], total / 15, rtol=1e-3, atol=1e-6)
 
 
 # --- singular values ---------------------------------------------------------------------------------------------

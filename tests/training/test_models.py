@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, BertModel
 
@@ -387,15 +386,3 @@ def test_what_the_page_says_gives_the_same_logits_without_this_package(
     assert config["auto_mapping"]["base_model_class"] == "BertModel"
     assert config["auto_mapping"]["parent_library"].startswith("transformers.")
     assert "dprmt" not in (folder / "adapter_config.json").read_text()
-
-
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_without_pooling_of_our_own_peft_reads_it_as_it_is(base: Path, tmp_path: Path) -> None:
-    model, folder = trained(base, "native"), tmp_path / "adapter"
-    save_adapter(model, folder)
-    torch.manual_seed(0)
-    plain = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
-    plain.bert.pooler.load_state_dict(model.get_base_model().bert.pooler.state_dict())  # not in the checkpoint
-    read = PeftModel.from_pretrained(plain, folder).eval()
-    with torch.no_grad():
-        torch.testing.assert_close(read(**padded_batch()).logits, model(**padded_batch()).logits)

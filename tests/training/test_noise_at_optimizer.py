@@ -22,7 +22,6 @@ from dprmt.training.harness._prepare import prepare
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, Settings
 from dprmt.training.recipes._recipe import _WITH_MOMENTUM
-from paper_figures.studies import plan_sums
 from tests.training.projected import projected_step
 
 SIGMA, BOUND, SIZE, ITEMS, WIDTH = 1.7, 0.6, 5, 40, 90
@@ -306,40 +305,3 @@ def test_every_rule_and_order_of_projected_training(
         assert set(seen) == projected
         steps.append(Step(clean, received[-1], seen, stated))
     assert_received(Way("grape", projector, "paper"), steps)
-
-
-def test_sums_of_one_s_own_get_the_stated_noise() -> None:
-    model = network()
-    parameters, steps = dict(model.named_parameters()), []
-
-    def sums(*_: object) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return torch.zeros(1), {name: torch.randn(p.shape) for name, p in parameters.items()}
-
-    plan = plan_sums(model, sums, clipping_norm=BOUND, expected_batch_size=SIZE)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = plan.privatize(inner, noise_multiplier=SIGMA, noise_generator=torch.Generator().manual_seed(1))
-    received: list[dict[str, torch.Tensor]] = []
-    inner.register_step_pre_hook(lambda *_: received.append({name: given(p) for name, p in parameters.items()}))
-    for number in range(4):
-        step.accumulate(None, batch=None, samples=[0], step=number)
-        clean = {name: p.summed_grad.clone() for name, p in parameters.items()}
-        step.step()
-        steps.append(Step(clean, received[-1], {}, STD / SIZE))
-    assert_received(Way("gd", None, "none"), steps)
-
-
-@pytest.mark.parametrize("size", [0.25, 5.0])
-def test_what_is_received_is_divided_by_the_expected_size_whatever_it_is(size: float) -> None:
-    """Also where less than one sample is expected; in a subspace and without one."""
-    model = network()
-    options = {"clipping_norm": BOUND, "noise_multiplier": 0.0, "expected_batch_size": size}
-    private = projected_step(model, rank=24, lr=0.01, seed=0, **options)  # type: ignore[arg-type]
-    parameters, received = dict(model.named_parameters()), {}
-    private.optimizer.original_optimizer.register_step_pre_hook(  # type: ignore[attr-defined]
-        lambda *_: received.update({name: given(p) for name, p in parameters.items()})
-    )
-    private.accumulate(losses(private.model, torch.arange(5)), samples=range(5), step=0)
-    clean = {name: p.summed_grad.clone() for name, p in parameters.items()}
-    private.step()
-    for name, value in received.items():
-        torch.testing.assert_close(value * size, oriented(clean[name], value))

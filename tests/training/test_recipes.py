@@ -139,19 +139,6 @@ def test_a_missing_section_is_named() -> None:
         recipe_from_dict(values)
 
 
-def test_changes_are_made_together_and_leave_the_original_alone() -> None:
-    before = EXAMPLE.to_dict()
-    changed = EXAMPLE.with_changes(
-        {"privacy.target_epsilon": None, "privacy.noise_multiplier": 1.5, "training.seed": 7}
-    )
-    assert (changed.privacy.target_epsilon, changed.privacy.noise_multiplier, changed.training.seed) == (None, 1.5, 7)
-    assert EXAMPLE.to_dict() == before
-    assert (
-        changed.with_changes({"privacy.noise_multiplier": None, "privacy.target_epsilon": 6.7, "training.seed": 0})
-        == EXAMPLE
-    )
-
-
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 FOLDER_NAMES = ANY_TEXT.filter(
     lambda name: name.isprintable() and name not in (".", "..") and not set(name) & set("/\\:") and len(name) <= 200

@@ -373,21 +373,6 @@ def test_rows_that_get_other_numbers_beside_shorter_ones_are_not_compared() -> N
     assert step.replays == 3
 
 
-@pytest.mark.parametrize(("share", "refused"), [(0.002, False), (0.5, True)])
-def test_an_adapter_in_float32_has_the_tolerance_of_what_computes_its_inputs(share: float, refused: bool) -> None:
-    """Of a frozen model in 16 bits: its products round, whatever the adapter's own inputs are cast to."""
-
-    def adapted(model: Any, x: torch.Tensor) -> torch.Tensor:
-        rounded = model.fixed(x.bfloat16()).float()
-        return model.adapter(rounded * (1.0 + share * (len(x) > 1))).flatten()
-
-    torch.manual_seed(0)
-    fixed = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(False)
-    step = private(Parts(adapted, fixed=fixed, adapter=nn.Linear(WIDTH, 1)).train())
-    words = "inputs of adapter depend on other samples" if refused else None
-    outcome(step, partial(plain, step), rows(), SIZE, words)
-
-
 @pytest.mark.parametrize("size", [1, SIZE])
 def test_buffers_that_move_are_refused_in_given_losses_too(size: int) -> None:
     """In every micro-batch, and of one sample: it would be kept for others."""
@@ -472,3 +457,20 @@ def test_labels_of_the_text_that_is_read_are_cut_with_it() -> None:
     rows = BatchRows(batch, 4)
     assert rows.widths_cut(0) == (7,)
     assert rows.alone(0)["labels"].shape == (1, 3)
+
+
+@pytest.mark.parametrize("targets", ["labels", "decoder_attention_mask", "labels alone", "labels of padding"])
+def test_columns_of_a_text_to_be_written(targets: str) -> None:
+    batch = written((7, 7))
+    if targets == "decoder_attention_mask":
+        batch["decoder_attention_mask"] = (batch.pop("labels") != -100).long()
+    elif targets == "labels alone":
+        batch = {"features": torch.randn(4, 3, 2), "labels": batch["labels"]}
+    elif targets == "labels of padding":
+        batch["labels"] = batch["labels"].clamp_min(0)
+    rows = BatchRows(batch, 4, padding=[0], translates=True)
+    alone = rows.alone(0)
+    assert alone["decoder_attention_mask" if targets.startswith("decoder") else "labels"].shape == (1, 5)
+    assert rows.widths_cut(0) == ((7,) if targets == "labels alone" else (7, 7))
+    if targets != "labels alone":
+        assert alone["input_ids"].shape == (1, 3)
