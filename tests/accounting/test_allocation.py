@@ -6,10 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
 from scipy.special import gammaincinv, ndtr, roots_legendre
 
-from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, RandomAllocation, calibrate, compose
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, RandomAllocation, compose
 
 # ------------------------------------------------------------------------------------- independent numbers
 
@@ -189,26 +188,6 @@ def test_participations_are_blocks():
     assert allocated(1.0, 10, participations=10).epsilon(epochs=1, delta=1e-5) == DPSGD(1.0, 1.0).epsilon(
         steps=10, delta=1e-5
     )
-
-
-def test_phases_of_both_samplings_compose():
-    """An order of phases does not matter, and nothing is cheaper than a part of it."""
-    poisson, epochs = (DPSGD(4.0, 0.01), 100), (allocated(1.0, 100), 900)
-    both = compose([poisson, epochs]).epsilon(delta=1e-5)
-    assert both == compose([epochs, poisson]).epsilon(delta=1e-5)
-    assert both.upper > compose([epochs]).epsilon(delta=1e-5).lower
-    assert both.is_narrow
-
-
-def test_calibration_and_inversion():
-    """The noise multiplier meets its target and little less would not; δ inverts ε."""
-    for probes in (None, 16):
-        sigma = calibrate(allocated(1.0, 50, probes), epochs=4, target_epsilon=1.0, delta=1e-5).noise_multiplier
-        assert allocated(sigma, 50, probes).epsilon(epochs=4, delta=1e-5).upper <= 1.0
-        assert allocated(0.99 * sigma, 50, probes).epsilon(epochs=4, delta=1e-5).lower > 1.0
-    found = allocated(1.0, 50).delta(epochs=4, epsilon=1.5)
-    inverse = brentq(lambda e: allocated(1.0, 50).delta(epochs=4, epsilon=e).estimate - found.estimate, 1.4, 1.6)
-    assert abs(inverse - 1.5) < 1e-3
 
 
 def test_trade_off_lies_between_its_bounds():

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.accounting.composition._compose import composed, log_mgf, window
 from dprmt.accounting.composition._curve import OneStepCurve, discounted_suffix_sums
 from dprmt.accounting.pairs._discretization import LossPMF, keep_at_last
 from dprmt.accounting.pairs._discretization import from_above as dots_from_above
@@ -52,23 +51,6 @@ def test_discounted_sums_over_several_blocks() -> None:
     values = np.random.default_rng(0).random(nodes.size)
     direct = np.array([values[j:] @ np.exp(nodes[j] - nodes[j:]) for j in range(nodes.size)])
     np.testing.assert_allclose(discounted_suffix_sums(values, nodes), direct, rtol=1e-12)
-
-
-@pytest.mark.parametrize("steps", [10, 23, 40])
-def test_a_window_holds_nearly_all(steps: int) -> None:
-    """Tilted mass outside is at most 2e-10, by direct convolution."""
-    pmf = LossPMF(np.arange(-2, 5), np.array([0.2, 0.4, 0.2, 0.1, 0.05, 0.03, 0.02]), MESH, 0.0)
-    tilt = 3.0
-    span = window([(pmf, steps)], tilt)
-    start, law = power(pmf, steps)
-    index = start + np.arange(law.size)
-    tilted = law * np.exp(tilt * index * MESH - steps * log_mgf([(pmf, 1)], np.array([tilt]))[0])
-    inside = (index >= span.first) & (index < span.first + span.size)
-    assert tilted[~inside].sum() <= 2e-10
-    whole = np.zeros(span.size)
-    whole[index[inside] - span.first] = tilted[inside]
-    found = composed([(pmf, steps)], tilt, span)
-    assert np.abs(found.mass - whole).sum() <= found.error
 
 
 @given(laws(), st.floats(0.0, 2.0), st.floats(-7.0, -1.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -35,7 +34,6 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-import dprmt.accounting.opacus  # noqa: E402
 from dprmt.accounting.opacus import ClippingConfiguration, RandomizedClippingAccountant, register  # noqa: E402
 
 NAME = "randomized_clipping"
@@ -75,29 +73,6 @@ def test_importing_registers_an_accountant_that_refuses_to_guess(default_name: s
     )
     with pytest.raises(ParameterError):
         accountant.get_epsilon(DELTA, sampling="poisson")
-
-
-def test_registering_the_module_s_name_again_by_import_leaves_what_is_registered(default_name: str) -> None:
-    configured = register(Hutchinson(8, secret=False))
-    importlib.reload(dprmt.accounting.opacus)
-    assert type(create_accountant(default_name)) is configured
-
-
-def test_registered_configurations_stay_apart() -> None:
-    few, many = (
-        register(Hutchinson(8, secret=False), name="rc-8"),
-        register(Hutchinson(64, secret=False, analysis="envelope"), name="rc-64"),
-    )
-    assert few.mechanism() == "rc-8"
-    assert many.configuration == ClippingConfiguration(Hutchinson(64, secret=False, analysis="envelope"))
-    history = (2.0, 0.05, 30)
-    for name, mechanism in (
-        ("rc-8", DPSGD(2.0, 0.05, Hutchinson(8, secret=False))),
-        ("rc-64", DPSGD(2.0, 0.05, Hutchinson(64, secret=False, analysis="envelope"))),
-    ):
-        accountant = after(create_accountant(name), history)
-        assert accountant.mechanism() == name
-        assert accountant.get_epsilon(DELTA) == mechanism.epsilon(steps=30, delta=DELTA).upper
 
 
 STEPS = st.lists(st.tuples(st.sampled_from([0.5, 1.0]), st.sampled_from([0.01, 0.5, 1.0])), min_size=1, max_size=8)
@@ -325,17 +300,6 @@ def test_virtual_steps_are_one_step_at_the_logical_rate() -> None:
     with BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer) as loader:
         run.epoch(loader)
     assert run.engine.accountant.history == [(1.0, 1 / 4, 4)]
-
-
-@marked
-def test_accumulating_batches_is_refused_under_poisson_sampling() -> None:
-    register(Hutchinson(32, secret=False), name="rc-poisson")
-    run = Run("rc-poisson", noise_multiplier=1.0)
-    batch = torch.randn(4, 4), torch.randint(0, 2, (4,))
-    run.backward(batch)
-    with pytest.raises(ValueError, match="not compatible with grad accumulation"):
-        run.backward(batch)
-    assert run.engine.accountant.history == []
 
 
 @marked

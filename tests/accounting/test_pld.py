@@ -16,7 +16,7 @@ from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.pairs import _pairs
 from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._pairs import LossCells, charged_cells
+from dprmt.accounting.pairs._pairs import charged_cells
 from dprmt.accounting.pairs._public_pair import PublicPair
 
 dp_accounting = pytest.importorskip("dp_accounting")
@@ -178,31 +178,6 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert_allclose(other.q, one.q, rtol=1e-9, atol=1e-15)
         assert_allclose([other.p_below, other.p_above], [one.p_below, one.p_above], rtol=1e-9, atol=1e-9)
         assert other.p_below + other.p.sum() + other.p_above >= 1 + pair.slack - 1e-14
-
-
-class Charging:
-    """A pair that charges 1% of the P-mass of its cells, and 2% of the Q-mass, to an infinite loss."""
-
-    slack = 0.005
-
-    def cells(self, nodes: np.ndarray) -> LossCells:
-        """Uniform masses on [0, 1]."""
-        mass = np.diff(np.clip(nodes, 0.0, 1.0))
-        low, high = float(np.clip(nodes[0], 0.0, 1.0)), 1.0 - float(np.clip(nodes[-1], 0.0, 1.0))
-        return LossCells(mass, mass, low, low + 0.02 * mass.sum(), high + 0.01 * mass.sum(), high)
-
-
-def test_both_directions_are_charged() -> None:
-    cells = charged_cells(Charging(), np.linspace(0.0, 1.0, 20))
-    assert_allclose(cells["remove"].p_above, 0.015)
-    assert_allclose(cells["add"].p_above, 0.025)
-
-
-def test_wider_steps_beyond_a_loss_of_one_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    graded = TIGHT.to_pld(1e-3, bins=32).self_compose(400).get_epsilon_for_delta(1e-5)
-    monkeypatch.setattr(_pld, "_BULK", 1e9)
-    uniform = TIGHT.to_pld(1e-3, bins=32).self_compose(400).get_epsilon_for_delta(1e-5)
-    assert uniform - 1e-9 <= graded <= uniform + 1e-5
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import pytest
-from scipy import fft, integrate, stats
+from scipy import integrate, stats
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 
@@ -266,76 +266,3 @@ def test_both_pairs_are_close_to_the_curve_of_a_step(secret, direction):
 
 
 # ------------------------------------------------------------------------------------------ plain FFT composition
-
-FINE = 2e-5
-LENGTH = 2**21
-
-
-def loss_atoms(sigma, q, probes, analysis, secret, direction):
-    """One step's loss as fine cells: (smallest loss, largest loss, probability) per cell."""
-    if probes is None:
-        x, mass = np.ones(1), np.ones(1)
-    else:
-        x, mass = norm_ratios(probes, analysis, panels=24, points=12)
-        x, mass = x[mass > 1e-15], mass[mass > 1e-15]
-    mu = 1 / (sigma * np.sqrt(x))
-    if secret:
-        y = np.linspace(-9.0, 16.0, 400_001)
-        ratio = sum(m * np.exp(u * y - u**2 / 2) for u, m in zip(mu, mass, strict=True))
-        loss = np.log1p(q * (ratio - 1.0))
-        absent, present = -ndtr(-y), -sum(m * ndtr(u - y) for u, m in zip(mu, mass, strict=True))
-    else:
-        loss = np.arange(np.floor(np.log1p(-q) / FINE), np.ceil(14.0 / FINE)) * FINE
-        with np.errstate(divide="ignore"):
-            shift = np.log(np.maximum(np.expm1(loss) / q + 1.0, 0.0))
-        y = (shift / u + u / 2 for u in mu)
-        absent, present = np.zeros(loss.size), np.zeros(loss.size)
-        for u, m, point in zip(mu, mass, y, strict=True):
-            absent -= m * ndtr(-point)
-            present -= m * ndtr(u - point)
-    if direction == "remove":
-        return loss[:-1], loss[1:], np.diff((1 - q) * absent + q * present)
-    return -loss[1:], -loss[:-1], np.diff(absent)
-
-
-def composed_epsilon(low, high, mass, steps, delta, up):
-    """ε of ``steps`` steps after rounding every loss up (or down) to the grid; missing mass is infinite (or lost)."""
-    index = np.ceil(high / FINE) if up else np.floor(low / FINE)
-    index = index.astype(np.int64)
-    law = fft.rfft(np.bincount(index % LENGTH, weights=mass, minlength=LENGTH))
-    total = np.maximum(fft.irfft(law**steps, LENGTH), 0.0)
-    first = -LENGTH // 4
-    total = np.roll(total, -(first % LENGTH))
-    losses = (first + np.arange(LENGTH)) * FINE
-    infinite = -np.expm1(steps * np.log(min(mass.sum(), 1.0))) if up else 0.0
-
-    def excess(epsilon):
-        return float(np.maximum(-np.expm1(epsilon - losses), 0.0) @ total) + infinite - delta
-
-    return brentq(excess, 0.0, 9.0, xtol=1e-6)
-
-
-def assert_bracketed(sigma, probes, analysis, secret, direction, steps=400, delta=1e-5):
-    cells = loss_atoms(sigma, Q, probes, analysis, secret, direction)
-    slow_upper = composed_epsilon(*cells, steps, delta, up=True)
-    slow_lower = composed_epsilon(*cells, steps, delta, up=False)
-    assert slow_upper - slow_lower < 1.5 * steps * FINE
-    mechanism = (
-        DPSGD(sigma, Q) if probes is None else DPSGD(sigma, Q, Hutchinson(probes, secret=secret, analysis=analysis))
-    )
-    bounds = mechanism.epsilon_by_direction(steps=steps, delta=delta)[direction]
-    assert slow_lower - 1e-6 <= bounds.upper <= slow_upper + 1e-4
-    assert slow_lower - 5e-3 <= bounds.lower <= slow_upper + 1e-6
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
-@pytest.mark.parametrize("analysis", ["tight", "envelope"])
-def test_400_steps_lie_between_worst_case_roundings(analysis, secret, direction):
-    """T = 400, k = 32, σ = 1: a literal PLD on a mesh of 2e-5, every loss rounded up, and every loss rounded down."""
-    assert_bracketed(1.0, 32, analysis, secret, direction)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_400_exact_steps_lie_between_worst_case_roundings(direction):
-    assert_bracketed(1.0, None, "exact", False, direction)

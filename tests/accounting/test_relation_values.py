@@ -7,25 +7,19 @@ samples cost.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pytest
-from scipy.special import ndtr
 
 from dprmt.accounting import DPSGD, ExactNorms, Group, Hutchinson, PrivacyBounds, ReplaceOne
-from dprmt_verify import read_statement, verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "theory" / "neighbours.md"
 BEGIN, END = "<!-- check values: begin -->", "<!-- check values: end -->"
 ROWS = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip().splitlines()[2:]
-FINE = 2.5e-5
 Q = 2000 / 67349
 
 
@@ -107,39 +101,3 @@ def test_the_page_prints_what_is_computed() -> None:
             pytest.approx((upper - lower) / upper, abs=1e-2 * width + 1e-4) if upper < math.inf else math.inf
         )
         assert cells[7].startswith("yes" if value.refuted is None else "**no**")
-
-
-@pytest.mark.slow
-def test_the_value_that_is_outside_is_refuted_by_proof_and_by_finer_meshes() -> None:
-    (value,) = [one for one in VALUES if one.refuted]
-    said = {"mechanism": value.mechanism.as_dict(), "steps": value.steps, "delta": value.delta}
-    proof = verify(read_statement(json.dumps(said | {"epsilon": {"upper": value.refuted}})), 60.0)
-    assert [verdict.word for verdict in proof] == ["proved"]
-    bounds = answer(value)
-    assert bounds.lower <= by_fourier(FINE, value) <= bounds.upper < by_fourier(2e-4, value) < value.value
-    printed = re.search(r"has\n([\d., ]+), and", PAGE.read_text(encoding="utf-8"))
-    assert printed is not None
-    assert by_fourier(2e-4, value) == pytest.approx(float(printed[1].split(", ")[0]), abs=6e-6)
-    assert by_fourier(FINE, value) == pytest.approx(float(printed[1].split(", ")[-1]), abs=6e-6)
-
-
-def by_fourier(mesh: float, value: Value) -> float:
-    """ε of (N1) with losses rounded to the nearest node: no bound, one number."""
-    q, sigma = value.mechanism.sample_rate, value.mechanism.noise_multiplier
-    assert value.mechanism == DPSGD(sigma, q, neighbours=ReplaceOne())
-    nodes = round(6.0 / mesh)
-    edges = (np.arange(-nodes, nodes + 2) - 0.5) * mesh
-    x = sigma * (edges / 2 + np.arcsinh((1 - q) / q * np.exp(1 / (2 * sigma**2)) * np.sinh(edges / 2)))
-    mass = np.diff((1 - q) * ndtr(x) + q * ndtr(x - 1 / sigma))
-    size = 1 << int(np.ceil(np.log2(20.0 / mesh)))
-    around = np.zeros(size)
-    around[: nodes + 1], around[-nodes:] = mass[nodes:], mass[:nodes]
-    spectrum = np.fft.rfft(around)
-    composed = np.fft.irfft(np.exp(value.steps * np.log(spectrum)), size)
-    losses = np.fft.fftfreq(size, 1 / size) * mesh
-    low, high = 0.0, 9.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        delta = composed @ np.maximum(-np.expm1(np.minimum(middle - losses, 50.0)), 0.0)
-        low, high = (middle, high) if delta > value.delta else (low, middle)
-    return high

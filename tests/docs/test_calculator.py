@@ -74,11 +74,6 @@ def test_answers_are_the_librarys(words: dict[str, Any], run: DPSGD) -> None:
     assert json.loads(ANSWER.answer_json(json.dumps(asked))) == found
 
 
-def test_words_that_do_not_go_together_are_refused_in_the_commands_words() -> None:
-    found = ANSWER.answer(SETTINGS | {"neighbours": "replace-one", "group": "2"})
-    assert "--group must be left out where --neighbours is replace-one" in found["error"]
-
-
 def test_what_the_command_refuses_is_refused_in_its_words() -> None:
     found = ANSWER.answer(SETTINGS | {"sample_rate": "2.0"})
     assert found["error"].startswith("dprmt epsilon: --sample-rate must be")

@@ -93,23 +93,6 @@ def test_every_tutorial_shows_what_it_drew(tmp_path: Path) -> None:
         assert "as it ran when this site was built" in page
 
 
-def test_formulas_beside_each_other_may_come_one_below_the_other() -> None:
-    pytest.importorskip("latex2mathml")
-    formulas = module(ROOT / "docs" / "_site" / "formulas.py")
-    assert formulas.beside_each_other(r"a,\qquad \left\{b\qquad c\right\},\qquad \text{if }d") == [
-        "a,",
-        r"\left\{b\qquad c\right\},",
-        r"\text{if }d",
-    ]
-    assert formulas.beside_each_other(r"\begin{cases}a&b\qquad c\end{cases}") == [
-        r"\begin{cases}a&b\qquad c\end{cases}"
-    ]
-    page = formulas.drawn(r'<div class="arithmatex">\[a=b,\qquad c=d\]</div><span class="arithmatex">\(x\)</span>')
-    assert page.startswith('<div class="formulas"><math')
-    assert page.count("<math") == 3
-    assert page.count('display="block"') == 2
-
-
 def test_a_formula_of_a_line_may_be_broken_after_a_relation() -> None:
     pytest.importorskip("latex2mathml")
     formulas = module(ROOT / "docs" / "_site" / "formulas.py")

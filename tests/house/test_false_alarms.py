@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dprmt.cli import main
-from dprmt.spectra import false_alarm_rate, kappa_for, spike_map_inverse
+from dprmt.spectra import false_alarm_rate
 from tests.spectra.simulation import denoise
 
 SHAPES = ((8, 384), (16, 768), (4, 9), (64, 64), (128, 40))
@@ -27,20 +27,6 @@ def noise_file(folder: Path, number: int, seed: int) -> Path:
     return folder / "noise.npz"
 
 
-@pytest.mark.slow
-def test_noise_is_called_as_often_as_stated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of 2,000 noise matrices of five shapes at most 1.3 % are called; above the edge are ten times that."""
-    path = noise_file(tmp_path, 400, seed=0)
-    matrices = json.loads(spectrum(capsys, path, "--json"))["matrices"]
-    assert len(matrices) == 2000
-    found = sum(bool(matrix["spikes"]) for matrix in matrices)
-    assert 8 <= found <= 26
-    over_the_edge = sum(matrix["singular_values"][0] > matrix["bulk_edge"] for matrix in matrices)
-    assert over_the_edge > 5 * found
-    loose = json.loads(spectrum(capsys, path, "--json", "--false-alarm", "0.05"))["matrices"]
-    assert 70 <= sum(bool(matrix["spikes"]) for matrix in loose) <= 130
-
-
 def test_the_rate_and_what_is_to_be_expected_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = spectrum(capsys, noise_file(tmp_path, 40, seed=1))
     assert "noise alone would give 2 on average (false alarm rate 1 %)" in out
@@ -55,19 +41,6 @@ def test_a_rate_above_that_of_the_edge_is_not_claimed(capsys: pytest.CaptureFixt
     (matrix,) = json.loads(spectrum(capsys, tmp_path / "x.npy", "--json", "--false-alarm", "0.9"))["matrices"]
     assert matrix["gate"] == matrix["bulk_edge"]
     assert matrix["false_alarm"] == false_alarm_rate((16, 768), 1.0) < 0.2
-
-
-def test_a_signal_above_the_gate_is_called(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A signal 1.5 times what would reach the gate by itself is called in every shape, and its size is found."""
-    rng = np.random.default_rng(3)
-    for shape in SHAPES:
-        gate = kappa_for(shape, 0.01) * (shape[0] ** 0.5 + shape[1] ** 0.5)
-        signal = 1.5 * spike_map_inverse(gate, shape, 1.0)
-        left, right = (vector / np.linalg.norm(vector) for vector in map(rng.standard_normal, shape))
-        np.save(tmp_path / "x.npy", signal * np.outer(left, right) + rng.standard_normal(shape))
-        (matrix,) = json.loads(spectrum(capsys, tmp_path / "x.npy", "--json"))["matrices"]
-        assert len(matrix["spikes"]) == 1
-        assert matrix["spikes"][0]["signal"] == pytest.approx(signal, rel=0.25)
 
 
 def test_the_default_of_denoise_leaves_noise_alone() -> None:

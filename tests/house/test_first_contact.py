@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dprmt.cli import main
@@ -29,16 +28,6 @@ def test_any_encoding_gets_the_answer(encoding: str) -> None:
     first = done.stdout.decode(encoding).splitlines()[0]
     assert first.startswith("ε <= 1.0" if encoding == "utf-8" else "epsilon <= 1.0")
     assert ("δ" if encoding == "utf-8" else "delta") + " = 1e-05" in first
-
-
-def test_a_spectrum_needs_the_core_alone(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", 9 * np.eye(3, 5))
-    extras = "matplotlib rich safetensors torch opacus transformers peft datasets shtab"
-    code = f"import sys; sys.modules |= dict.fromkeys({extras.split()}); from dprmt.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "spectrum", str(tmp_path / "x.npy"), "--sigma", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "a value above the gate: 1 of 1" in done.stdout
 
 
 @pytest.mark.parametrize(

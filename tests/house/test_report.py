@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +44,6 @@ def recipe(tmp_path: Path) -> str:
     changes = {"name": "tiny <recipe>", "privacy.noise_multiplier": 0.4, "training.steps": 3}
     (tmp_path / "tiny.toml").write_text(recipe_in(tmp_path, **changes).to_toml())
     return str(tmp_path / "tiny.toml")
-
-
-def test_without_torch_one_line_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = lambda name: None if name == "torch" else find_spec(name)  # noqa: E731
-    monkeypatch.setattr("dprmt._validation.find_spec", found)
-    assert main(["report", "--out", str(tmp_path / "new")]) == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    assert "needs torch" in message
-    assert ".[demo]" in message
 
 
 def test_report_on_a_tiny_model(recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import struct
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -161,17 +158,6 @@ def test_picture_shows_the_matrix_that_stands_out_most(
     assert figures[1].get_suptitle() == "layers.1.query"
 
 
-def test_without_torch_a_pt_file_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = save_arrays(tmp_path / "x.pt", {"x": np.eye(2)})
-    monkeypatch.setitem(sys.modules, "torch", None)
-    expected = (
-        f"FILE must be a .npy, .npz or .safetensors file, as torch is not installed (extra train), got {str(path)!r}"
-    )
-    assert refusal(capsys, path, "--sigma", 1) == expected
-
-
 def test_sigma_may_come_from_how_noise_was_added(capsys: pytest.CaptureFixture[str], matrix_file: Path) -> None:
     parts = ["--noise-multiplier", "2", "--clipping-norm", "0.5", "--batch-size", "4"]
     assert main(["spectrum", str(matrix_file), *parts, "--json"]) == 0
@@ -197,18 +183,6 @@ def test_sigma_is_estimated_matrix_by_matrix(capsys: pytest.CaptureFixture[str],
     assert estimates == pytest.approx({"a": 0.1, "b": 0.3}, rel=0.05)
     assert main(["spectrum", str(path), "--sigma", "auto"]) == 0
     assert "estimated for each matrix" in capsys.readouterr().out
-
-
-def test_csv_has_a_row_for_every_singular_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = save_arrays(tmp_path / "x.npz", ARRAYS)
-    assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--csv-values"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    document = run_json(capsys, path)
-    values = [value for matrix in document["matrices"] for value in matrix["singular_values"]]
-    assert [float(row["singular_value"]) for row in rows] == values
-    signals = [spike["signal"] for matrix in document["matrices"] for spike in matrix["spikes"]]
-    assert [float(row["signal"]) for row in rows if row["signal"]] == signals
-    assert "--csv must be left out" in refusal(capsys, path, "--sigma", 1, "--csv", "--json")
 
 
 def test_a_folder_is_read_in_its_best_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -90,14 +90,6 @@ def test_a_card_is_a_record_and_its_claim_is_proved(tmp_path: Any, capsys: pytes
     assert main(["verify", str(tmp_path / "card.json"), "--seconds", "20"]) == 4
 
 
-def test_a_card_without_a_claim_is_refused_in_one_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    card = card_of(capsys, "--also", "laplace:4")
-    assert card["claim"] is None
-    (tmp_path / "card.json").write_text(json.dumps(card))
-    assert main(["verify", str(tmp_path / "card.json")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_a_fixed_order_is_claimed_as_steps_of_all_samples() -> None:
     run = compose([(DPSGD(4.0, FixedOrder(), neighbours=ReplaceOne()), 5)])
     proved = privacy_card(run, 1e-6).as_dict()["claim"]

@@ -11,8 +11,6 @@ from dprmt.cli import main
 
 RUN = {"mechanism": {"noise_multiplier": 1.0, "sampling": {"rate": 2000 / 67349}}, "steps": 400, "delta": 1e-5}
 
-SHORT = ["--noise-multiplier", "1", "--sample-rate", "0.01", "--steps", "50", "--delta", "1e-5", "--json"]
-
 
 def written(folder: Path, name: str, **ends: float) -> str:
     path = folder / f"{name}.json"
@@ -36,13 +34,6 @@ def test_json_is_one_object_of_all_ends(tmp_path: Path, capsys: pytest.CaptureFi
     claims = json.loads(capsys.readouterr().out)["claims"]
     assert [(claim["end"], claim["verdict"]) for claim in claims] == [("upper", "proved"), ("lower", "proved")]
     assert 3.80 < claims[0]["at_least"] < 3.8096 < claims[0]["at_most"] < 3.82
-
-
-def test_what_epsilon_prints_is_a_statement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["epsilon", *SHORT]) == 0
-    (tmp_path / "said.json").write_text(capsys.readouterr().out)
-    assert main(["verify", str(tmp_path / "said.json")]) == 0
-    assert capsys.readouterr().out.count("proved: ε") == 6
 
 
 @pytest.mark.parametrize("text", ["{", '{"epsilon": 3}', '{"steps": 4, "delta": 1e-5, "epsilon": {"upper": 1}}', "[]"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt.spectra import bulk_edge
-from paper_figures.shrinkers import BlendMemory, blend, blend_layers
+from paper_figures.shrinkers import blend, blend_layers
 from paper_figures.shrinkers._blend import NAMES, divergence, fit_weights, members, moments_of
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -68,19 +68,6 @@ def test_equals_the_trace_of_the_jacobian(seed, m, n):
     J = jacobian(y)
     expected = float(J.trace()), float((J @ J).trace())
     assert divergence(values, *smooth(values), (m, n)) == pytest.approx(expected, rel=1e-8)
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (3, 5), (5, 3)], ids=str)
-@pytest.mark.parametrize("values", [(2.0, 2.0, 2.0), (2.0, 2.0, 0.5), (1.5, 0.0, 0.0), (0.0, 0.0, 0.0)], ids=str)
-def test_repeated_and_vanishing_values(shape, values):
-    """The limit forms, at matrices where the plain formula is 0/0."""
-    m, n = shape
-    y = torch.zeros(m, n, dtype=torch.float64)
-    y[range(3), range(3)] = torch.tensor(values, dtype=torch.float64)
-    J = jacobian(y)
-    observed = np.array(values)
-    expected = float(J.trace()), float((J @ J).trace())
-    assert divergence(observed, *smooth(observed), shape) == pytest.approx(expected, abs=1e-12)
 
 
 def exact_divergence(values, shape):
@@ -180,25 +167,3 @@ def test_the_report_rebuilds_the_result(norm_correction):
             assert entry.noisy_share == entry.weights["identity"] < 1
             assert relative_error(blended[name], blend(layer, σ, norm_correction)) < 1e-12
     assert blended["bias"] is layers["bias"]
-
-
-def stream(seed, steps, top, shape=(16, 200)):
-    """Noisy gradients of a matrix that turns slowly, with their clean matrices."""
-    rng = np.random.default_rng(seed)
-    left, right = (rng.standard_normal((side, 3)) for side in shape)
-    for _ in range(steps):
-        left, right = (0.99 * x + math.sqrt(1 - 0.99**2) * rng.standard_normal(x.shape) for x in (left, right))
-        Q, R = (np.linalg.qr(x)[0] for x in (left, right))
-        clean = (Q * (top * math.prod(shape) ** 0.25 / np.arange(1, 4))) @ R.T
-        yield clean, clean + rng.standard_normal(shape)
-
-
-def test_memory_is_a_sum_with_exponential_forgetting():
-    memory, shape = BlendMemory(decay=0.5), (16, 200)
-    steps = [moments_of(np.linalg.svd(noisy, compute_uv=False), shape) for _, noisy in stream(10, 4, 2.0)]
-    for moments in steps:
-        pooled = memory.pooled("w", shape, moments)
-    for at, decay in enumerate((0.5, 0.5, 0.25)):
-        expected = sum(decay ** (3 - t) * moments[at] for t, moments in enumerate(steps))
-        np.testing.assert_allclose(pooled[at], expected, rtol=1e-12)
-    assert memory.pooled("w", (200, 16), steps[0]) is steps[0]

@@ -105,9 +105,3 @@ def test_the_crossing_is_the_root_of_unbiased_squares() -> None:
     along, b, theta = np.array([1.0, 2.0, 3.0, 6.0]), 8, 100.0
     root = max(np.roots([9 - 14 / 12, 8 * 14 / 3, -(theta**2)]).real)
     assert _crossing(along, b, theta) == pytest.approx(root, rel=1e-12)
-
-
-def test_no_lower_end_is_claimed_below_one_micro_batch() -> None:
-    stack = Samples(5, 2.0).means(64, 8)
-    assert detection_batch(stack, 64, 0.1).low == 0.0
-    assert detection_batch(stack, 64, 1e4).low > 64

@@ -85,11 +85,3 @@ def test_a_result_is_of_the_present_code_only_where_its_pieces_were_measured_by_
     assert recorded() == ((code, "2 pieces, at most 0 apart") if agrees else ({}, ""))
     assert command.main(["run", "toy", "--again", "--results", str(stored)]) == 0
     assert recorded() == (code, "")
-
-
-def test_clock_readings_never_agree_and_are_not_compared(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = ({**VALUES, "two": {"loss": [3.0], "seconds": {"step": time}}} for time in (1.0, 2.0))
-    monkeypatch.setattr(command, "ITEMS", {"toy": item(first)})
-    run(command.ITEMS["toy"], "small", stored / "timed")
-    monkeypatch.setattr(command, "ITEMS", {"toy": item(second)})
-    assert replayed(stored / "timed") == 0

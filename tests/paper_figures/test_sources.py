@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from paper_figures import _sources
-from paper_figures.__main__ import main
-from paper_figures._reproduction import load
-from paper_figures._sources import changed, digests, place_of
-from paper_figures.items import ITEMS
+from paper_figures._sources import changed, digests
 
-Capture = pytest.CaptureFixture[str]
 ITEM = "paper_figures.item", "f"
 TEXT = '''"""Says."""
 
@@ -64,31 +59,3 @@ def test_what_is_computed_is_seen_and_what_is_said_is_not(
     assert old in text
     path.write_text(text.replace(old, new))
     assert changed(before, ITEM) == ([seen] if seen else [])
-
-
-@pytest.mark.slow
-def test_every_item_has_code_of_its_own() -> None:
-    for item in ITEMS.values():
-        assert digests(place_of(item.measure)), item.name
-
-
-def test_the_place_of_what_is_partly_called() -> None:
-    assert place_of(partial(partial(digests, "a"), "b")) == ("paper_figures._sources", "digests")
-
-
-def test_older_results_are_told(tmp_path: Path, capsys: Capture) -> None:
-    assert main(["run", "generation-counts", "adam-bound", "--results", str(tmp_path)]) == 0
-    capsys.readouterr()
-    assert main(["stale", "--results", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "0 of 2 results are older than their code; of 0 it was not recorded\n"
-    path = tmp_path / "adam-bound.json"
-    stored = load("adam-bound", tmp_path)
-    assert stored is not None
-    digest = stored.code["measure"]
-    path.write_text(path.read_text().replace(digest, "0" * len(digest)))
-    counts = tmp_path / "generation-counts.json"
-    counts.write_text(counts.read_text().split('"code"')[0].rstrip().rstrip(",") + "}")
-    assert main(["stale", "--results", str(tmp_path)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split(maxsplit=1) == ["adam-bound", "changed since: measure"]
-    assert lines[1] == "1 of 1 results are older than their code; of 1 it was not recorded"

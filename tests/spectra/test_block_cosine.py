@@ -114,11 +114,3 @@ def test_default_tolerance_is_that_of_the_coarsest_dtype(dtype, within, beyond):
         result = block_cosine([x, x.to(dtype)], [x, x.to(dtype)], [factor * x, x.to(dtype)])
         assert result.applies == holds
         assert result.norm_changed == (() if holds else (0,))
-
-
-def test_one_array_is_one_block():
-    x, y = np.array([1.0, 0.0]), np.array([0.6, 0.8])
-    result = block_cosine(x, y, x)
-    assert result.applies
-    assert (result.before, result.after) == (pytest.approx(0.6), pytest.approx(1.0))
-    assert block_cosine(x, x, y).less_aligned == (None,)

@@ -34,35 +34,6 @@ def test_a_series_keeps_index_and_name(function: Any) -> None:
     np.testing.assert_array_equal(found.to_numpy(), function(values.to_numpy(), (6, 20), 1.0))
 
 
-def test_a_keyword_is_as_good_as_a_place() -> None:
-    assert isinstance(denoise(matrix=FRAME, sigma=1.0), pd.DataFrame)
-
-
-class Labelled:
-    """What is used of an xarray DataArray."""
-
-    dims = ("row", "column")
-
-    def __init__(self, data: np.ndarray) -> None:
-        self.data, self.shape = data, data.shape
-
-    def copy(self, data: np.ndarray) -> Labelled:
-        return Labelled(data)
-
-    def to_numpy(self) -> np.ndarray:
-        return self.data
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.array(self.data, dtype=dtype)
-
-
-def test_dimensions_are_kept_as_xarray_does() -> None:
-    found = denoise(Labelled(NOISY), 1.0)
-    assert isinstance(found, Labelled)
-    assert found.dims == ("row", "column")
-    np.testing.assert_array_equal(found.data, denoise(NOISY, 1.0))
-
-
 def test_a_data_array_keeps_dimensions_coordinates_and_name() -> None:
     xarray = pytest.importorskip("xarray")
     names = [f"neuron {i}" for i in range(NOISY.shape[0])]

@@ -208,9 +208,3 @@ def check_optimality(size, draws):
 def test_no_monotone_shrinker_has_a_smaller_error():
     """No threshold and none of 1,000 monotone shrinkers beats η by 3 standard errors; 128 × 128, 60 draws."""
     check_optimality(128, 60)
-
-
-@pytest.mark.slow
-def test_no_monotone_shrinker_has_a_smaller_error_at_512():
-    """The same at 512 × 512, 60 draws."""
-    check_optimality(512, 60)

@@ -190,10 +190,6 @@ def test_values_of_others(source: str, computed: Callable[[], float], expected: 
     assert computed() == pytest.approx(expected, rel=relative), source
 
 
-def test_there_are_forty_of_them() -> None:
-    assert len(ROWS) >= 40
-
-
 @pytest.mark.parametrize(("correlation", "threshold", "rank"), [(0.0, 2.3696, 7), (0.6, 3.0754, 5)])
 def test_the_published_example_of_screenot(correlation: float, threshold: float, rank: int) -> None:
     """Its notebook: 500 × 500, clean values 0.5, 1, …, 5, k = 20; white noise and AR(1). Its draws have no seed."""
