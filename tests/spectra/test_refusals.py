@@ -250,7 +250,7 @@ def test_a_value_is_a_real_finite_number(value: Any, allowed: str) -> None:
     for name in ("spike_map", "spike_map_inverse", "vector_overlaps", "shrink"):
         with pytest.raises(ParameterError, match=rf"^(signal|observed) must be .*{allowed}"):
             getattr(spectra, name)(value, SHAPE, 1.0)
-        with pytest.raises(ParameterError, match="must be .*>= 0"):
+        with pytest.raises(ParameterError, match=r"must be .*>= 0"):
             getattr(spectra, name)(-1.0, SHAPE, 1.0)
     for method in (LAW.pdf, LAW.cdf, LAW.sf, LAW.ppf):
         with pytest.raises(ParameterError, match=rf"^[xq] must be .*{allowed}"):

@@ -15,6 +15,7 @@ from dprmt.accounting import (
     ExactNorms,
     Hutchinson,
     HutchPlusPlus,
+    RandomAllocation,
     ReplaceOne,
     ZeroOut,
     clt_mu,
@@ -117,6 +118,20 @@ def test_the_accountant_is_accepted(neighbours):
 def test_the_accountant_of_estimated_norms_is_accepted():
     norms = Hutchinson(8, secret=False)
     check_accountant(upper(norms), norms=norms, loosest=0.0)
+
+
+def test_an_accountant_of_another_mechanism_is_judged_by_its_bounds():
+    """Its own upper end passes; half of that is refuted."""
+
+    def allocated(noise, rate):
+        return DPSGD(noise, RandomAllocation(round(1.0 / rate)))
+
+    def claims(noise, rate, steps, delta):
+        return allocated(noise, rate).epsilon(epochs=steps, delta=delta).upper
+
+    options = {"mechanism": allocated, "convex": False, "examples": 2}
+    check_accountant(claims, loosest=0.0, **options)
+    rejected("A tight accountant's", check_accountant, lambda *run: 2.0 * claims(*run) + 1e-6, loosest=0.5, **options)
 
 
 def test_claims_for_each_direction_are_accepted():
