@@ -14,7 +14,6 @@ from dprmt.accounting import (
     HutchPlusPlus,
     Norms,
     ProbeChoice,
-    RandomAllocation,
     choose_probes,
     norms_from_dict,
 )
@@ -50,13 +49,6 @@ def test_the_split_is_the_best_of_all(choices: tuple[ProbeChoice, ...]) -> None:
 
 def is_one_pass(norms: Norms, *, secret: bool) -> bool:
     return isinstance(norms, HutchPlusPlus) and not norms.power_iteration and norms.secret == secret
-
-
-@pytest.mark.slow
-def test_random_allocation_is_taken_as_well() -> None:
-    shuffled = DPSGD(3.0, RandomAllocation(10))
-    exact, *_ = choose_probes(shuffled, epochs=2, delta=1e-5, budget=4)
-    assert exact.epsilon == shuffled.epsilon(epochs=2, delta=1e-5)
 
 
 def test_the_costs_are_those_of_the_shapes(choices: tuple[ProbeChoice, ...]) -> None:

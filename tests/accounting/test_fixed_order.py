@@ -69,15 +69,6 @@ def test_as_many_steps_of_poisson_sampling_cost_no_more(
         assert order.lower <= drawn.upper
 
 
-def test_but_poisson_epochs_may_cost_more_than_those_of_a_fixed_order() -> None:
-    """With little noise sampling amplifies the wrong way round: an epoch of 1/q steps at σ = ½, q = 1/10."""
-    order = DPSGD(0.5, FixedOrder()).epsilon(epochs=1, delta=1e-5)
-    drawn = DPSGD(0.5, 0.1).epsilon(steps=10, delta=1e-5)
-    assert order.upper < 10.0 < 12.2 < drawn.lower
-    less = DPSGD(1.0, 0.1).epsilon(steps=10, delta=1e-5)
-    assert less.upper < 2.9 < 4.3 < DPSGD(1.0, FixedOrder()).epsilon(epochs=1, delta=1e-5).lower
-
-
 @pytest.mark.parametrize("secret", [False, True])
 def test_replacement_with_estimated_norms_is_finite(secret: bool) -> None:
     """Public probes by composed curves, which are tight without sampling: near a lower end, that of equal norms."""

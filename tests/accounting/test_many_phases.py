@@ -17,9 +17,6 @@ from dprmt.accounting.composition._curve import DeltaAtEpsilon, EpsilonAtDelta
 from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.pairs._pairs import AtomicPair
 
-EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
-TAIL = 1e-11
-
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """ε of N(μ, 1) against N(0, 1)."""
@@ -39,27 +36,6 @@ def test_gaussian_phases_compose_to_a_gaussian(noise: list[float], steps: int) -
     for bound in bounds.values():
         assert bound.lower <= exact <= bound.upper
         assert bound.is_narrow
-
-
-def test_phases_without_sampling_and_with_little_noise_are_answered_in_both_directions() -> None:
-    noise = (0.1, 0.105, 0.11, 0.115)
-    exact = gaussian_epsilon(math.sqrt(sum(sigma**-2.0 for sigma in noise)), 1e-5)
-    for bound in compose([(DPSGD(sigma, 1.0), 1) for sigma in noise]).epsilon_by_direction(1e-5).values():
-        assert bound.lower <= exact <= bound.upper
-        assert bound.is_narrow
-
-
-def mixed_phases() -> list[tuple[DPSGD, int]]:
-    noise = np.linspace(0.8, 1.6, 9)
-    phases: list[tuple[DPSGD, int]] = [(DPSGD(sigma, 0.02), 3) for sigma in noise]
-    phases += [(DPSGD(sigma, 0.02, Hutchinson(24, secret=False)), 2) for sigma in noise]
-    phases += [(DPSGD(sigma, 0.01 * sigma), 4) for sigma in noise]
-    return [*phases, (DPSGD(1.0, 0.02, Hutchinson(24, secret=True)), 2)]
-
-
-def test_one_phase_more_among_many_never_lowers_a_bound_below_the_others() -> None:
-    phases = mixed_phases()
-    assert compose(phases).epsilon(1e-5).upper > compose(phases[:-1]).epsilon(1e-5).lower
 
 
 def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.MonkeyPatch) -> None:

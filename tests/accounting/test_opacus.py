@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -302,23 +301,6 @@ def test_virtual_steps_are_one_step_at_the_logical_rate() -> None:
     assert run.engine.accountant.history == [(1.0, 1 / 4, 4)]
 
 
-@marked
-def test_accumulating_batches_without_poisson_sampling_multiplies_the_rate() -> None:
-    """Opacus' convention, stated in the docstring as not certified; beyond rate 1 it is refused."""
-    register(Hutchinson(32, secret=False), name="rc-accumulate")
-    run = Run("rc-accumulate", batch_size=16, noise_multiplier=1.0, poisson_sampling=False)
-    batch = torch.randn(16, 4), torch.randint(0, 2, (16,))
-    for _ in range(3):
-        run.backward(batch)
-    run.optimizer.step()
-    assert run.engine.accountant.history == [(1.0, 3 / 4, 1)]
-    run.optimizer.zero_grad()
-    for _ in range(5):
-        run.backward(batch)
-    with pytest.raises(ParameterError, match=r"sample_rate .* got 1\.25"):
-        run.optimizer.step()
-
-
 def test_random_allocation_is_charged_in_whole_epochs() -> None:
     """Seven steps of epochs of five are two epochs; noise may change between epochs, not within one."""
     mechanism = DPSGD(1.0, RandomAllocation(5))
@@ -357,17 +339,3 @@ def test_neighbours_are_those_that_were_stated() -> None:
         zero_out.load_state_dict({**accountant.state_dict(), "mechanism": "zero_out"})
     with pytest.raises(ParameterError, match="neighbours must be"):
         register(ExactNorms(), neighbours="replace-one", name="worded")
-
-
-@pytest.mark.parametrize("norms", [ExactNorms(), Hutchinson(32, secret=False), Hutchinson(32, secret=True)], ids=repr)
-def test_every_relation_has_the_mechanism_s_own_numbers(norms: Any) -> None:
-    """Also those of probes; groups with public ones are slow, and asked of exact norms alone."""
-    from dprmt.accounting import AddRemove, ZeroOut
-
-    relations: list[Any] = [ZeroOut(), AddRemove(), ReplaceOne()]
-    if norms == ExactNorms():
-        relations += [Group(2), Group(2, AddRemove()), Group(3, ReplaceOne())]
-    accountant = after(register(norms, name="related")(), (1.0, 0.02, 50))
-    answers = [accountant.get_epsilon(DELTA, neighbours=whose) for whose in relations]
-    assert answers == [DPSGD(1.0, 0.02, norms, whose).epsilon(steps=50, delta=DELTA).upper for whose in relations]
-    assert answers[0] == answers[1] < answers[2]

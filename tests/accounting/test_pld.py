@@ -14,10 +14,7 @@ from scipy.stats import norm
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.pairs import _pairs
 from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._pairs import charged_cells
-from dprmt.accounting.pairs._public_pair import PublicPair
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
@@ -155,29 +152,6 @@ def test_everything_cut_off_is_infinite(name: str) -> None:
         assert above + pair.slack <= infinite <= 1.1 * pair.cells(np.array([cut])).p_above + pair.slack
     infinite = in_direction(mechanism.to_pld(1e-3, largest_loss=2.0), "add").get_delta_for_epsilon(1e9)
     assert pair.slack <= infinite <= pair.slack + 1e-11
-
-
-PAIRS = {
-    "with an atom at infinity": PublicPair(np.array([0.5, 1.0, 3.0]), np.array([0.5, 0.3, 0.1]), 0.3, 0.1, 1e-3),
-    "secret": MECHANISMS["secret"].step().pairs(16, 1e-10)[0],
-    "always": DPSGD(1.0, 1.0, Hutchinson(8, secret=True)).step().pairs(16, 1e-10)[0],
-}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of seven nodes at a time are those of all nodes at once, except for a charge of the size of the tails."""
-    pair = PAIRS[name]
-    nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
-    whole = charged_cells(pair, nodes)
-    monkeypatch.setattr(_pairs, "ROWS_AT_A_TIME", 7)
-    blocks = charged_cells(pair, nodes)
-    for direction in DIRECTIONS:
-        one, other = whole[direction], blocks[direction]
-        assert_allclose(other.p, one.p, rtol=1e-9, atol=1e-15)
-        assert_allclose(other.q, one.q, rtol=1e-9, atol=1e-15)
-        assert_allclose([other.p_below, other.p_above], [one.p_below, one.p_above], rtol=1e-9, atol=1e-9)
-        assert other.p_below + other.p.sum() + other.p_above >= 1 + pair.slack - 1e-14
 
 
 @pytest.mark.parametrize(

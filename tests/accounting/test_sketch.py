@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, calibrate, compose
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, compose
 from dprmt.accounting.laws import _laws as _sketched_law
 from dprmt.accounting.laws._sketch import ROUNDING
 from dprmt.training.norms import hutchpp_squared_norms
@@ -70,11 +70,6 @@ def test_a_cruder_law_of_j_gives_values_computed_elsewhere_and_the_law_used_is_b
     assert exact.lower < ours.lower < ours.upper < bounds.lower
 
 
-def noise_of(norms: Norms) -> float:
-    """σ at ε = 0.7, q = 16/1225, T = 3480."""
-    return calibrate(DPSGD(1.0, 16 / 1225, norms), steps=3480, target_epsilon=0.7, delta=DELTA).noise_multiplier
-
-
 @pytest.mark.parametrize(
     ("sketch", "probes", "sharing", "power_iteration", "most"),
     [
@@ -92,12 +87,6 @@ def test_what_hutch_plus_plus_costs(sketch: int, probes: int, sharing: str, powe
     bounds = DPSGD(1.0, RATE, norms).epsilon(steps=STEPS, delta=DELTA)
     assert 3.81 < bounds.upper < most
     assert bounds.upper - bounds.lower <= 2e-3 * bounds.upper
-
-
-def test_the_noise_multiplier_is_almost_that_of_exact_norms() -> None:
-    exact, noise = noise_of(ExactNorms()), noise_of(HutchPlusPlus(32, 32, secret=False))
-    assert 1.0 < noise / exact < 1.0036
-    assert DPSGD(noise, 16 / 1225, HutchPlusPlus(32, 32, secret=False)).epsilon(steps=3480, delta=DELTA).upper <= 0.7
 
 
 # ------------------------------------------------------------------------------------------ what must hold

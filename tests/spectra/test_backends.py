@@ -132,39 +132,6 @@ def test_many_spikes(shape, strengths, library):
     assert_same_spectrum(matrix, spectrum, 1.0, 1e-5)
 
 
-@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-@pytest.mark.parametrize("shape", [(200, 200), (300, 420), (256, 1024)], ids=str)
-@pytest.mark.parametrize("strength", [1.2, 3.0, 40.0])
-def test_number_of_spikes_from_two_moments(shape, strength, library):
-    """Told from what a few probes see: a third of what is called few is few, three times as much is many."""
-    rows, columns = shape
-    rng = np.random.default_rng(1)
-    edge = math.sqrt(rows) + math.sqrt(columns)
-
-    def many(share):
-        count = round(share * rows)
-        noisy = rng.standard_normal(shape) + with_singular_values(rng, np.full(count, strength * edge), columns, rows)
-        squares, fourths = _backends._moments(library(noisy.astype(np.float32)))
-        exact = np.linalg.svd(noisy)[1]
-        assert squares == pytest.approx((exact**2).sum(), rel=1e-5)
-        assert fourths == pytest.approx((exact**4).sum(), rel=0.8)
-        return _backends._many_spikes(squares, fourths, shape, edge)
-
-    assert [many(share * (1 / 16)) for share in (0, 1 / 3, 3)] == [False, False, True]
-
-
-@given(SEEDS, st.integers(1, 8))
-def test_least_top_eigenvalue_is_a_lower_bound(seed, size):
-    """Never above the top eigenvalue, and not below a third of it at these sizes."""
-    rng = np.random.default_rng(seed)
-    factors = rng.standard_normal((3, size, 5))
-    gram = factors @ factors.mT
-    top = np.linalg.eigvalsh(gram)[:, -1]
-    least = _backends._least_top_eigenvalue(gram)
-    assert (least <= top).all()
-    assert (least >= top / 3).all()
-
-
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("spikes", [(), (1.3,), (1.05, 1.1, 4.0)], ids=str)
@@ -251,13 +218,3 @@ def test_stack_with_different_edges_and_ranges_is_padded():
         for top, scale, values in zip(tops, scales, spectrum.values, strict=True):
             np.testing.assert_allclose(values[: len(top)], scale * np.array(top), rtol=3e-3)
             assert (values[len(top) :] <= scale).all()
-
-
-@pytest.mark.parametrize("size", [255, 257, 300])
-def test_symmetric_product_in_blocks(size):
-    rng = np.random.default_rng(size)
-    y = rng.standard_normal((2, size, 31))
-    np.testing.assert_allclose(_backends._gram(y, 8), y @ y.transpose(0, 2, 1), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(
-        _backends._gram(torch.from_numpy(y), 8), y @ y.transpose(0, 2, 1), rtol=1e-12, atol=1e-12
-    )

@@ -15,7 +15,6 @@ from dprmt import ParameterError
 from dprmt.spectra import (
     LayerDenoiser,
     LayerReport,
-    _denoise,
     bulk_edge,
     kappa_for,
 )
@@ -128,23 +127,6 @@ def test_mixed_dtypes_and_libraries_come_back_as_they_were():
     assert close(denoised["parameter"], expected)
     assert denoised["counter"] is layers["counter"]
     assert denoised["steps"] is layers["steps"]
-
-
-@pytest.mark.parametrize("entries", [1, 1000, 2**24])
-def test_batches_are_bounded_and_nothing_is_lost(entries, monkeypatch):
-    """No call gets more entries than the limit, unless in one matrix; the result does not depend on it."""
-    layers = gradient(np.random.default_rng(4))
-    expected, report = denoise_layers(layers, 1.0)
-    sizes, original = [], _denoise.denoise_stack
-    monkeypatch.setattr(_denoise, "_BATCH_ENTRIES", entries)
-    monkeypatch.setattr(_denoise, "denoise_stack", lambda y, *a, **k: sizes.append(y.shape) or original(y, *a, **k))
-    denoised, again = denoise_layers(layers, 1.0)
-    assert all(len_ == 1 or len_ * m * n <= entries for len_, m, n in sizes)
-    assert len(sizes) == {1: 11, 1000: 7, 2**24: 3}[entries]
-    assert {name: entry.denoised for name, entry in again.items()} == {
-        name: entry.denoised for name, entry in report.items()
-    }
-    assert all(close(denoised[name], expected[name], 1e-12) for name in layers)
 
 
 def test_a_denoiser_of_many_steps_is_denoise_layers_at_each():
