@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.fft import irfft, rfft
 
 from dprmt.accounting.composition._compose import (
     best_tilt,
@@ -226,3 +227,25 @@ def test_a_window_holds_the_phases_that_had_no_say_in_its_tilt(count):
     first = -50 * 40 * count
     kept = exact[win.first - first : win.first - first + win.size]
     assert np.abs(loss.mass - kept).sum() + exact.sum() - kept.sum() <= loss.error <= 1e-9
+
+
+@pytest.mark.parametrize("size", [256, 1000, 2**15])
+def test_f2_fft_errors_against_long_double(size):
+    """Forward: each component within 8ε log₂N. Inverse: an error e of the spectrum has 1-norm at most ‖e‖₂."""
+    rng = np.random.default_rng(size)
+    unit = 8 * np.finfo(float).eps * np.log2(size)
+    mass = rng.exponential(size=size) * np.exp(-(np.linspace(-9, 9, size) ** 2))
+    mass /= mass.sum()
+    spectrum = rfft(mass)
+    exact = rfft(mass.astype(np.longdouble))
+    assert float(np.abs(spectrum - exact).max()) <= unit
+    power = spectrum**200
+    padded = np.abs(spectrum) + unit
+    bound = 2 * unit * np.sqrt(np.sum((padded**200 + 400 * padded**199) ** 2))
+    error = irfft(power, size) - irfft(exact**200, size).astype(float)
+    assert 0 < np.abs(error).sum() <= bound
+    noise = rng.normal(size=size // 2 + 1) + 1j * rng.normal(size=size // 2 + 1)
+    noise[0] = noise[0].real
+    noise[-1] = noise[-1].real
+    moved = np.abs(irfft(noise, size)).sum()
+    assert 0.3 * np.linalg.norm(noise) < moved <= np.sqrt(2) * np.linalg.norm(noise)

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dprmt.accounting import PrivacyBounds
+from dprmt._files import strict_json
+from dprmt.accounting import DPSGD, HutchPlusPlus, PrivacyBounds
 from dprmt.cli import main
-from dprmt.report import _write
-from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows
+from dprmt.report import Picture, Section, Table, _write
+from dprmt.report._page import plain_numbers, render_page
+from dprmt.report._privacy import (
+    Row,
+    Run,
+    privacy_curves,
+    privacy_rows,
+    privacy_section,
+    privacy_table,
+)
 from dprmt.report._validation import NOISE_SCALES, Sizes
 from dprmt.report._words import effect, per_cent
 from tests.training.tiny_recipe import recipe_in, write_data
@@ -118,3 +131,106 @@ def test_full_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     norms = sections["Randomized norms against their envelope"]
     assert norms["over_envelope"] <= norms["band"]
     assert norms["distance"] <= norms["band"]
+
+
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Checked(HTMLParser):
+    """Keeps what was opened and whether all was closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, Any]]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def named(self, tag: str) -> list[dict[str, Any]]:
+        """Attributes of all tags of a kind."""
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def section(**changes: Any) -> Section:
+    fields: dict[str, Any] = {
+        "title": "A < B & C",
+        "sentences": ["First: 3 %.", 'Second <script>alert("x")</script>'],
+        "tables": [Table("Caption <i>", ["name", "value"], [["a & b", "−1"], ["c", "2"]])],
+        "pictures": [Picture(lambda ax: ax.plot([0, 1], color="#0072B2"), 'Alt "text" & more')],
+    }
+    return Section(**{**fields, **changes})
+
+
+def test_page_is_well_formed_and_nothing_in_it_is_fetched() -> None:
+    page = render_page("T & U", ["Intro <b>."], [section(), section(title="Other")], warning="Beware <of> it")
+    checked = Checked(page)
+    assert checked.open == []
+    assert page.startswith("<!DOCTYPE html>")
+    kinds = {name for name, _ in checked.tags}
+    assert kinds.isdisjoint({"link", "script", "iframe", "object", "img", "b", "i", "of"})
+    assert not any("src" in attributes for _, attributes in checked.tags)
+    assert re.findall(r"url\((?!#)", page) == []
+    assert "prefers-color-scheme: dark" in page
+    assert len(checked.named("h1")) == 1
+    assert len(checked.named("h2")) == 3  # two sections and the glossary
+    assert len(checked.named("table")) == len(checked.named("svg")) == 2
+    assert "A < B & C" in checked.text
+    assert 'Second <script>alert("x")</script>' in checked.text
+    assert "3\N{NO-BREAK SPACE}%" in checked.text
+    assert "Beware <of> it" in checked.text
+
+
+def test_numbers_become_json() -> None:
+    values = {"a": np.float32(0.5), "b": np.array([1.0, math.nan]), "c": (1, math.inf), 2: None, "d": True, "e": "x"}
+    plain = json.loads(strict_json(plain_numbers(values)))
+    assert plain == {"a": 0.5, "b": [1.0, None], "c": [1, None], "2": None, "d": True, "e": "x"}
+    with pytest.raises((TypeError, ValueError)):
+        strict_json(plain_numbers(object()))
+
+
+TWO_POINTS = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(5, 20))
+
+
+@cache
+def small_rows() -> list[Row]:
+    return privacy_rows(TWO_POINTS)
+
+
+def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
+    exact, row = small_rows()
+    upper = {label: bounds.upper for label, bounds in row.epsilon.items()}
+    assert exact.epsilon["exact"] == DPSGD(1.0, 0.05).epsilon(steps=20, delta=1e-5)
+    assert upper["published"] >= upper["tight"] > upper["tight, secret probes"] > exact.epsilon["exact"].upper
+    assert upper["tight, secret probes"] > upper["Hutch++, secret probes"] > exact.epsilon["exact"].upper
+    assert (
+        upper["Hutch++, secret probes"]
+        == DPSGD(1.0, 0.05, HutchPlusPlus(8, 4, secret=True)).epsilon(steps=20, delta=1e-5).upper
+    )
+    assert row.extra_noise["tight, secret probes"] > row.extra_noise["Hutch++, secret probes"] > 0
+    assert row.extra_noise["published"] > row.extra_noise["tight, secret probes"] > 0
+    section = privacy_section(TWO_POINTS, [exact, row], privacy_curves(TWO_POINTS))
+    assert "zero-out" in section.tables[0].caption
+    assert section.numbers["neighbours"] == "zero-out"
+    assert section.numbers["rows"][1]["epsilon"]["tight"]["upper"] == upper["tight"]
+    assert section.numbers["curves"]["exact norms"][1]["upper"] == exact.epsilon["exact"].upper
+
+
+def test_printed_bounds_are_rounded_up() -> None:
+    rows = small_rows()
+    table = privacy_table(TWO_POINTS, rows)
+    printed = float(table.rows[0][1])
+    assert 0 <= printed - rows[0].epsilon["exact"].upper < 1e-3
+    assert table.rows[1][0] == "16 probes"
+    assert 0 <= float(table.rows[1][2].split()[0]) - rows[1].epsilon["tight"].upper < 1e-3

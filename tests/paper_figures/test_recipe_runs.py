@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dprmt.training.harness import Run, read_metrics
-from dprmt.training.private_run import PrivateRun
 from dprmt.training.recipes import Recipe
 from paper_figures.__main__ import main
 from paper_figures._pieces import Pieces, raw_file
 from paper_figures._reproduction import Found, Item, Row, Scale
-from paper_figures.items._recipe_runs import run_variants, train_on
+from paper_figures.items._recipe_runs import run_variants
 from tests.training.tiny_recipe import recipe_in, write_data
 
 STEPS, PROBES = 4, 12
-CUTS = ("_accumulate", "_charge", "_checkpoint")
-"""Methods of a run before whose work it is cut: before the batch, before and after the step is charged and used."""
 
 
 @pytest.fixture(scope="module")
@@ -41,41 +36,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
             "denoising": {"method": "paper", "on": "momentum"},
         }
     )
-
-
-@pytest.fixture(scope="module")
-def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    run = tmp_path_factory.mktemp("whole") / "run"
-    found = train_on(recipe, 3, run)
-    norms = json.loads((run / "run.json").read_text())["step"]["norms"]
-    assert (norms["kind"], norms["probes"]) == ("hutchinson", PROBES)  # not exact ones, as smaller matrices would get
-    return found
-
-
-def cut(method: str, step: int, call: Callable[[], Any]) -> None:
-    """The call, killed at a place of a step: nothing after it is done or written."""
-    owner: Any = PrivateRun if method == "_charge" else Run
-    real = getattr(owner, method)
-
-    def killed(run: Any, *given: Any) -> Any:
-        done = run.steps_taken if method == "_charge" else run.done
-        if done + (method != "_checkpoint") == step:
-            raise OSError("power cut")
-        return real(run, *given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, method, killed)
-        with pytest.raises(OSError, match="power cut"):
-            call()
-
-
-@pytest.mark.parametrize("step", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, STEPS)), STEPS])
-@pytest.mark.parametrize("method", CUTS)
-def test_a_run_that_is_cut_anywhere_gives_the_numbers_of_the_run_in_one(
-    recipe: Recipe, whole: dict[str, Any], tmp_path: Path, method: str, step: int
-) -> None:
-    cut(method, step, lambda: train_on(recipe, 3, tmp_path / "run"))
-    assert train_on(recipe, 3, tmp_path / "run") == whole
 
 
 def item(recipe: Recipe) -> Item:
