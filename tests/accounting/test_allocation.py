@@ -183,18 +183,6 @@ def test_participations_are_blocks():
     )
 
 
-def test_trade_off_lies_between_its_bounds():
-    """Of one epoch: f(α) from δ(ε) by duality, and above that of no sampling."""
-    alpha = np.array([0.01, 0.1, 0.5])
-    mechanism = allocated(1.0, 10)
-    band = mechanism.trade_off(epochs=1, alpha=alpha)
-    epsilons = np.linspace(0.0, 2.0, 6)
-    deltas = np.array([mechanism.delta(epochs=1, epsilon=e).upper for e in epsilons])
-    dual = np.max(1 - deltas - np.exp(epsilons) * alpha[:, None], axis=1)
-    assert np.all(dual <= band.upper + 1e-9)
-    assert np.all(band.lower > DPSGD(1.0, 1.0).trade_off(steps=1, alpha=alpha).upper)
-
-
 # -------------------------------------------------------------------------------------------------- refusals
 @pytest.mark.parametrize("steps", [2, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_law_that_lies_at_one_ratio_is_answered(steps):

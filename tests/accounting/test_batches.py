@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 
 import numpy as np
@@ -18,19 +17,14 @@ from dprmt.accounting import (
     FixedSize,
     GaussianRelease,
     Group,
-    Hutchinson,
     Neighbours,
     Poisson,
     RandomAllocation,
     ReplaceOne,
     ZeroOut,
-    calibrate,
-    compose,
-    sampling_from_dict,
 )
 from dprmt.accounting.pairs._fixed_size import DisplacedPair, FixedSizeStep
 from dprmt.accounting.pairs._pairs import StepPair
-from dprmt.statements import mechanism_from_dict
 
 GRID = np.linspace(-11.0, 14.0, 40_001)
 RATE, STEPS, DELTA = 2000 / 67349, 400, 1e-5
@@ -68,13 +62,6 @@ def test_a_sum_and_a_count_of_one_batch_are_one_vector(alpha: float) -> None:
     for exchanged, wanted in ((False, hockey_stick(p, q, alpha)), (True, hockey_stick(q, p, alpha))):
         assert of_pair(above, alpha, exchanged) == pytest.approx(wanted, abs=2e-5)
         assert of_pair(below, alpha, exchanged) == pytest.approx(wanted, abs=2e-5)
-
-
-def test_one_batch_for_two_releases_costs_more_than_two_batches() -> None:
-    separate = compose([(DPSGD(1.0, 0.01), 1000), (DPSGD(2.0, 0.01), 1000)]).epsilon(1e-5)
-    shared = DPSGD(1.0, 0.01, beside=[GaussianRelease(2.0)]).epsilon(steps=1000, delta=1e-5)
-    assert separate.lower <= 1.948 <= separate.upper * 1.001
-    assert shared.lower <= 2.3515 <= shared.upper
 
 
 @pytest.mark.parametrize(
@@ -186,25 +173,6 @@ def test_correlated_noise_hides_a_sample_as_well_as_the_pairs_say() -> None:
     bounds = DPSGD(1.0, CyclicPoisson(rate / 2, 2)).run(steps=4).delta_by_direction(epsilon)["remove"]
     error = 4 * gains.std() / math.sqrt(len(z))
     assert bounds.lower - error <= gains.mean() <= bounds.upper + error
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        DPSGD(1.0, Poisson(0.1, 3, 10), beside=[GaussianRelease(2.0), GaussianRelease(3.0)]),
-        DPSGD(1.0, CyclicPoisson(0.1, 3), Hutchinson(32, secret=False)),
-    ],
-)
-def test_values_come_back_from_their_records(mechanism: DPSGD) -> None:
-    record = json.loads(json.dumps(mechanism.as_dict()))
-    assert mechanism_from_dict(record) == mechanism
-    assert sampling_from_dict(record["sampling"]) == mechanism.sampling
-    assert DPSGD(1.0, 0.1).as_dict()["sampling"] == {"kind": "poisson", "rate": 0.1}
-    assert "beside" not in DPSGD(1.0, 0.1).as_dict()
-    if isinstance(mechanism.sampling, Poisson):
-        sufficient = calibrate(mechanism, steps=10, target_epsilon=3.0, delta=1e-5)
-        assert sufficient.beside == mechanism.beside
-        assert sufficient.epsilon(steps=10, delta=1e-5).upper <= 3.0
 
 
 @pytest.mark.parametrize(("joined", "changed", "rate"), [(2.0, 1.0, 0.03), (2.0, 0.0, 0.2), (1.0, 0.5, 0.9)])

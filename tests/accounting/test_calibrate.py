@@ -32,8 +32,6 @@ from dprmt.accounting import (
     norms_from_dict,
 )
 from dprmt.cli import _accounting, main
-from dprmt.training.norms import HutchPlusPlusEstimator
-from dprmt.training.recipes import NormsRecipe
 
 
 @settings(max_examples=8)
@@ -258,33 +256,3 @@ def test_the_command(
     assert [row["epsilon"]["upper"] for row in rows] == [choice.epsilon.upper for choice in choices]
     assert main([*run, "--budget", "32"]) == 0
     assert capsys.readouterr().out.count("\n") == len(choices) + 3  # heads, a rule, and the neighbours
-
-
-# ------------------------------------------------------------------------------------------ defaults
-@pytest.mark.parametrize(
-    "run",
-    [
-        (4.1, 16 / 1225, 3480, 1e-5),
-        pytest.param((1.0, 2000 / 67349, 400, 1e-5), marks=pytest.mark.slow),
-        pytest.param((0.9, 128 / 1225, 100, 1e-5), marks=pytest.mark.slow),
-    ],
-)
-def test_defaults_of_recipes_are_what_is_found_best_for_as_many_products(run: tuple[float, float, int, float]) -> None:
-    """Sharing, power iteration and split of a recipe's "hutch++" with its default probes: within 0.2 % of the best."""
-    sigma, rate, steps, delta = run
-    recipe: Any = NormsRecipe("hutch++")
-    default = HutchPlusPlusEstimator(
-        recipe.probes, recipe.sketch, power_iteration=recipe.power_iteration, secret=recipe.secret
-    ).norms
-    assert isinstance(default, HutchPlusPlus)
-    assert default.secret
-    products, asked = 3 * default.sketch + default.probes, {"steps": steps, "delta": delta}
-    exact, best, *_ = choose_probes(DPSGD(sigma, rate), **asked, budget=products)
-    assert isinstance(best.norms, HutchPlusPlus)
-    assert best.norms.secret
-    epsilon = DPSGD(sigma, rate, default).epsilon(steps=steps, delta=delta).upper
-    assert exact.epsilon.upper < epsilon <= 1.002 * best.epsilon.upper
-    one_pass: Any = HutchPlusPlusEstimator(default.probes, power_iteration=False).norms
-    rows = choose_probes(DPSGD(sigma, rate), **asked, budget=2 * one_pass.sketch + one_pass.probes)
-    row = next(row for row in rows if isinstance(row.norms, HutchPlusPlus) and not row.norms.power_iteration)
-    assert DPSGD(sigma, rate, one_pass).epsilon(steps=steps, delta=delta).upper <= 1.002 * row.epsilon.upper

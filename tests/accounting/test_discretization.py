@@ -314,14 +314,6 @@ def test_what_a_cell_leaves_at_larger_losses_is_no_rounding(p, offset, width, be
     assert float(left.sum()) == pytest.approx(p + beyond, rel=1e-14)
 
 
-@given(st.lists(st.tuples(st.floats(-5.0, 5.0), st.floats(1e-6, 10.0)), min_size=1, max_size=60))
-def test_it_is_scipys(pairs: list[tuple[float, float]]) -> None:
-    values, weights = np.array(pairs).T
-    found = isotonic_regression(values, weights)
-    assert np.all(np.diff(found) >= 0.0)
-    assert_allclose(found, reference(values, weights=weights).x, rtol=1e-9, atol=1e-9)
-
-
 def test_weights_over_three_hundred_orders_of_magnitude() -> None:
     weights = np.geomspace(1.0, 1e-290, 400)
     values = np.sin(np.arange(400.0)) / weights

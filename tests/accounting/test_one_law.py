@@ -211,14 +211,6 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
     assert upper - lower < 0.1 * upper
 
 
-def test_a_finer_mesh_narrows_phases_too() -> None:
-    """Nodes beside the means of the commonest losses cost a lower bound 2 % here, on a mesh a third as wide."""
-    exact, known = [(1.0567, 8), (1.3559, 9)], [(0.9149, 10), (1.3943, 2), (1.0768, 14), (1.3153, 13)]
-    phases = [(DPSGD(sigma, 0.00434), steps) for sigma, steps in exact]
-    phases += [(DPSGD(sigma, 0.00434, Hutchinson(16, secret=False)), steps) for sigma, steps in known]
-    assert compose(phases).epsilon(4.57e-6).is_narrow
-
-
 def test_an_infinite_loss_is_part_of_the_total_variation() -> None:
     """Whose finite losses are all 0: without it δ(0) would be 0."""
     pair = AtomicPair(np.zeros(1), np.array([0.99]), 0.01, reach=1.0)

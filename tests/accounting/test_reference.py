@@ -230,21 +230,4 @@ def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, 
     assert np.all(below <= exact + 1e-9 * exact + 1e-14)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
-def test_both_pairs_are_close_to_the_curve_of_a_step(secret, direction):
-    """In the setting of the check values the curve of a step is known to 0.5 % of δ or 1e-7 from both sides."""
-    step = ClippingStep(1.0, Q, Hutchinson(32, secret=False).law(), secret)
-    upper, lower = step.pairs(256, 1e-13)
-    truth = OneStep(1.0, Q, 32, "tight", secret)
-    mesh, far = 2.5e-4, np.geomspace(10_400, 60_000, 400).astype(np.int64)
-    index = np.concatenate([np.arange(-200, 10_400), far])
-    epsilon = np.linspace(-0.02, 2.5, 60)
-    exact = np.array([truth.delta(e, direction) for e in epsilon])
-    above = discrete_delta(discretize_step(facing(upper, direction), index, mesh, "upper"), epsilon)
-    below = discrete_delta(discretize_step(facing(lower, direction), index, mesh, "lower"), epsilon)
-    assert np.all(above - exact <= 5e-3 * exact + 1e-7)
-    assert np.all(exact - below <= 5e-3 * exact + 1e-7)
-
-
 # ------------------------------------------------------------------------------------------ plain FFT composition

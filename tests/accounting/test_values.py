@@ -19,16 +19,29 @@ import dprmt.accounting
 from dprmt._rounding import round_down, round_up
 from dprmt.accounting import (
     DPSGD,
+    AddRemove,
+    CyclicPoisson,
     ExactNorms,
+    GaussianDPRelease,
+    GaussianRelease,
+    Group,
     Hutchinson,
     HutchPlusPlus,
+    LaplaceRelease,
     Poisson,
     PrivacyBounds,
     RandomAllocation,
+    RenyiRelease,
+    ReplaceOne,
+    ZCDPRelease,
+    ZeroOut,
     compose,
+    neighbours_from_dict,
     norms_from_dict,
+    release_from_dict,
     sampling_from_dict,
 )
+from dprmt.statements import mechanism_from_dict
 
 PROBES, FLAGS = st.integers(2, 100), st.booleans()
 NORMS = st.one_of(
@@ -42,14 +55,22 @@ NORMS = st.one_of(
     ),
     st.builds(HutchPlusPlus, PROBES, st.integers(3, 99), power_iteration=FLAGS, secret=FLAGS),
 )
-SAMPLINGS = st.one_of(
+PLAIN = st.one_of(
     st.builds(Poisson, st.floats(1e-9, 1.0)),
     st.builds(RandomAllocation, st.integers(9, 99), participations=st.integers(1, 9)),
 )
-MECHANISMS = st.builds(DPSGD, st.floats(1e-3, 1e6), SAMPLINGS, NORMS)
+SAMPLINGS = st.one_of(
+    PLAIN,
+    st.builds(Poisson, st.floats(0.1, 0.9), st.integers(1, 9), st.just(10)),
+    st.builds(CyclicPoisson, st.floats(0.01, 0.1), st.integers(1, 9)),
+)
+RELATIONS = st.sampled_from([ZeroOut(), AddRemove(), ReplaceOne(), Group(3), Group(2, ReplaceOne())])
+RENYI = RenyiRelease((2, 4), (0.1, 0.2))
+RELEASES = st.sampled_from([GaussianDPRelease(0.5), ZCDPRelease(0.1), RENYI, LaplaceRelease(1.0, 0.1)])
+MECHANISMS = st.builds(DPSGD, st.floats(1e-3, 1e6), PLAIN, NORMS)
 
 
-@given(st.one_of(NORMS, SAMPLINGS, MECHANISMS))
+@given(st.one_of(NORMS, SAMPLINGS, MECHANISMS, RELATIONS, RELEASES))
 def test_a_value_survives_what_values_survive(value: Any) -> None:
     typed = eval(repr(value), vars(dprmt.accounting))
     same = (typed, pickle.loads(pickle.dumps(value)), copy.deepcopy(value), replace(value))
@@ -59,12 +80,16 @@ def test_a_value_survives_what_values_survive(value: Any) -> None:
         value.probes = 3
 
 
-@given(NORMS, SAMPLINGS)
-def test_a_value_is_read_back_from_json(norms: Any, sampling: Any) -> None:
+@given(NORMS, SAMPLINGS, RELATIONS, RELEASES)
+def test_a_value_is_read_back_from_json(norms: Any, sampling: Any, relation: Any, release: Any) -> None:
+    assert neighbours_from_dict(relation.as_dict()) == relation
+    assert release_from_dict(json.loads(json.dumps(release.as_dict()))) == release
     assert norms_from_dict(json.loads(json.dumps(norms.as_dict()))) == norms
     assert sampling_from_dict(json.loads(json.dumps(sampling.as_dict()))) == sampling
-    whole = DPSGD(1.0, sampling, norms).as_dict()
-    assert (whole["norms"], whole["sampling"]) == (norms.as_dict(), sampling.as_dict())
+    beside = DPSGD(1.0, Poisson(0.1, 3, 10), beside=[GaussianRelease(2.0), GaussianRelease(3.0)])
+    assert mechanism_from_dict(json.loads(json.dumps(beside.as_dict()))) == beside
+    whole = DPSGD(1.0, 0.1, norms).as_dict()
+    assert whole["norms"] == norms.as_dict()
 
 
 def test_a_plain_number_is_poisson_sampling() -> None:

@@ -20,11 +20,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.cli import build_parser, main
 from dprmt.training.recipes import builtin_recipes, load_recipe
-
-EPSILON = ["epsilon", "--noise-multiplier", "2", "--delta", "1e-5"]
 
 
 def sub_parsers() -> dict[str, argparse.ArgumentParser]:
@@ -72,23 +69,6 @@ def test_a_command_alone_is_the_same_command(name: str, capsys: pytest.CaptureFi
     assert refusal(capsys, name, "--none").startswith(f"{COMMANDS[name].prog}: no such option: --none")
 
 
-def test_an_answer_loads_no_other_room() -> None:
-    """A whole ``dprmt epsilon`` is mostly imports: neither matrices nor training are among them."""
-    code = (
-        "import sys; from dprmt.cli import main; main(sys.argv[1:]); print([m for m in sys.modules if 'dprmt.' in m])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *EPSILON, "--sample-rate", "0.1", "--steps", "9"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = done.stdout.splitlines()[-1]
-    assert "dprmt.accounting.composition._solve" in loaded
-    for room in ("dprmt.spectra", "dprmt.training", "dprmt.report", "dprmt.plots", "dprmt.cli._spectrum"):
-        assert f"'{room}'" not in loaded
-
-
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
 def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
     exact, printed = Fraction(batch, batch + more), io.StringIO()
@@ -126,26 +106,6 @@ def test_empty_paths_are_refused(
     monkeypatch.chdir(tmp_path)
     assert "must be the name of a" in refusal(capsys, *arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-RUN = ["--sample-rate", "0.1", "--steps", "5"]
-
-
-def test_statement_names_the_conditions_and_rounds_up(capsys: pytest.CaptureFixture[str]) -> None:
-    document = answer(capsys, *EPSILON, *RUN, "--probes", "8", "--secret-probes", "--statement")
-    said = document["statement"]
-    for words in (
-        "Poisson sampling",
-        "8 Gaussian probes per layer, drawn in secret",
-        "one without a gradient",
-        "1e-05",
-    ):
-        assert words in said
-    claimed = float(said.partition("ε ≤ ")[2].split()[0])
-    assert claimed >= DPSGD(2.0, 0.1, Hutchinson(8, secret=True)).epsilon(steps=5, delta=1e-5).upper
-    assert "statement" not in answer(capsys, *EPSILON, *RUN)
-    assert main(["delta", "--epsilon", "1", "--noise-multiplier", "2", *RUN, "--statement"]) == 0
-    assert "ε = 1 and δ ≤ " in capsys.readouterr().out
 
 
 def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:

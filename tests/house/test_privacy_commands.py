@@ -12,6 +12,7 @@ import pytest
 
 from dprmt.accounting import (
     DPSGD,
+    FixedOrder,
     GaussianRelease,
     Group,
     Hutchinson,
@@ -102,6 +103,7 @@ ALLOCATED = {"noise": 1.2, "sampling": RandomAllocation(20)}
             "tight",
         ),
         (f"--noise-multiplier 1.2 {EPOCHS}", step(**ALLOCATED), "exact"),
+        ("--noise-multiplier 1 --sampling fixed-order --epochs 1", DPSGD(1.0, FixedOrder()), "exact"),
         (
             f"--noise-multiplier 1.2 {EPOCHS} --probes 32 --public-probes",
             step(Hutchinson(32, secret=False), **ALLOCATED),
@@ -294,6 +296,15 @@ BAD = [
     (f"epsilon {NOISE} --sampling allocation --steps-per-epoch 3", "--epochs must be given"),
     (f"epsilon {NOISE} {EPOCHS} --steps 60", "--steps must be left out where --sampling is allocation, got 60"),
     (f"epsilon {NOISE} {EPOCHS} --epochs 1.5", "--epochs must be an integer where --sampling is allocation, got 1.5"),
+    *(
+        (f"epsilon {NOISE} --sampling fixed-order {more}", message)
+        for more, message in (
+            ("", "--epochs"),
+            ("--epochs 1.5", "an integer where --sampling is fixed-order"),
+            ("--epochs 1 --sample-rate 0.1", "left out where --sampling is fixed-order"),
+            ("--epochs 1 --neighbours add-remove", "in a fixed order"),
+        )
+    ),
     (f"epsilon {NOISE} {BATCHES} --participations 2", "--participations must be left out where --sampling is poisson"),
     (
         f"epsilon {NOISE} --sampling allocation --samples 100 --batch-size 10 --steps 5",

@@ -144,20 +144,12 @@ def test_picture_shows_the_matrix_that_stands_out_most(
     path, picture = save_arrays(tmp_path / "gradients.npz", ARRAYS), tmp_path / "out.png"
     document = run_json(capsys, path, "--plot", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["gradients.npz", "out.png"]
-    (figure,) = figures
-    title = figure.get_suptitle()
-    assert title.startswith("layers.0.query\n")
-    assert figure.axes[0].get_title(loc="right") == "24 × 40, σ = 0.25"
-    assert "among 3 matrices" in title
-    sorted_values, histogram = figure.axes
-    drawn = {line.get_label(): line.get_ydata() for line in sorted_values.lines}
+    assert figures[0].get_suptitle().startswith("layers.0.query\n")
+    drawn = {line.get_label(): line.get_ydata() for line in figures[0].axes[0].lines}
     np.testing.assert_array_equal(drawn["noisy"], document["matrices"][0]["singular_values"])
     assert drawn["denoised"][0] == document["matrices"][0]["spikes"][0]["shrunk"]
-    assert histogram.get_xlabel() == "singular value"
     assert main(["spectrum", str(path), "--sigma", "0.25", "--param", "layers.1.query", "--plot", str(picture)]) == 0
     assert capsys.readouterr().out.endswith(f"wrote {picture}: layers.1.query\n")
-    assert figures[1].get_suptitle() == "layers.1.query"
 
 
 def test_sigma_may_come_from_how_noise_was_added(capsys: pytest.CaptureFixture[str], matrix_file: Path) -> None:

@@ -237,23 +237,6 @@ def test_ends_moved_by_a_hundredth_are_refuted(capsys: pytest.CaptureFixture[str
         assert words(document | {"epsilon": {"lower": lower * 1.01, "upper": upper * 0.99}}) == ["refuted", "refuted"]
 
 
-PHASES = """
-[[phases]]
-noise_multiplier = 1.5
-sample_rate = 0.02
-steps = 50
-[[phases]]
-noise_multiplier = 2
-sample_rate = 0.05
-steps = 20
-"""
-
-
-def test_phases_of_two_kinds_are_proved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "run.toml").write_text(PHASES)
-    assert words(said(f"--phases {tmp_path / 'run.toml'} --delta 1e-5", capsys)) == ["proved", "proved"]
-
-
 KNOWN = {"mechanism": {"noise_multiplier": 1.0, "sampling": {"rate": 2000 / 67349}}, "steps": 400, "delta": 1e-5}
 
 

@@ -11,9 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.spectra import bulk_edge
-from paper_figures.shrinkers import blend, blend_layers
-from paper_figures.shrinkers._blend import NAMES, divergence, fit_weights, members, moments_of
+from paper_figures.shrinkers import blend
+from paper_figures.shrinkers._blend import divergence, fit_weights, members, moments_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 20)
@@ -143,27 +142,3 @@ def test_a_stack_is_a_set_of_matrices_and_those_that_do_not_change_keep_every_bi
 
 
 # Layers and memory
-
-
-@pytest.mark.parametrize("norm_correction", [True, False])
-def test_the_report_rebuilds_the_result(norm_correction):
-    """With a noise level of each layer's own; what is no matrix, or has no noise, passes through."""
-    rng = np.random.default_rng(0)
-    layers = {"strong": noisy_matrix(rng, (8, 60), top=4.0), "loud": noisy_matrix(rng, (60, 8), top=2.0, sigma=50.0)}
-    layers |= {"bias": rng.standard_normal(7), "clean": np.eye(3)}
-    sigmas = {"strong": 1.0, "loud": 50.0, "clean": 0.0}
-    blended, report = blend_layers(layers, sigmas, norm_correction)
-    assert list(blended) == list(report) == list(layers)
-    assert (report["bias"].top_over_edge, report["clean"].top_over_edge, report["clean"].spikes) == (None, math.inf, 3)
-    for name, σ in sigmas.items():
-        layer, entry = layers[name], report[name]
-        assert entry.denoised == (blended[name] is not layer) == (name in ("strong", "loud"))
-        if entry.denoised:
-            U, y, Vt = np.linalg.svd(layer, full_matrices=False)
-            values = σ * members(y / σ, layer.shape)
-            assert relative_error(blended[name], (U * ([entry.weights[n] for n in NAMES] @ values)) @ Vt) < 1e-9
-            assert entry.top_over_edge == pytest.approx(y[0] / bulk_edge(layer.shape, σ))
-            assert 0 < entry.cosine_gain < 1
-            assert entry.noisy_share == entry.weights["identity"] < 1
-            assert relative_error(blended[name], blend(layer, σ, norm_correction)) < 1e-12
-    assert blended["bias"] is layers["bias"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ pytest.importorskip("opacus")
 
 from paper_figures.next_token import (  # noqa: E402
     HeadData,
-    e2e_data,
     head_and_features,
     small_gpt2,
     text_data,
@@ -24,37 +22,11 @@ from paper_figures.next_token import (  # noqa: E402
 )
 
 TEXT = "the cat sat on the mat , and the dog sat on the cat . " * 12
-E2E = (
-    "mr,ref\n"
-    '"name[Alimentum], area[city centre]",There is a place in the city centre called Alimentum.\n'
-    '"name[Zizzi]",Zizzi is a pub.\n'
-)
 
 
 def words(length: int = 8, size: int = 12):
     vocabulary = word_vocabulary(TEXT, size)
     return text_data(word_encoder(vocabulary)(TEXT), length, size, lowest=[40, 20, 0])
-
-
-def test_e2e_predicts_the_reference_alone(tmp_path: Path) -> None:
-    path = tmp_path / "e2e.csv"
-    path.write_text(E2E)
-    vocabulary = word_vocabulary(E2E, 60)
-    encode = word_encoder(vocabulary)
-    data = e2e_data(path, encode, 60, length=40, end=0)
-    names = {number: word for word, number in vocabulary.items()} | {0: "."}
-    spoken = [" ".join(names[i] for i in row[keep].tolist()) for row, keep in zip(data.ids, data.counted, strict=True)]
-    assert spoken == ["There is a place in the city centre called Alimentum . .", "Zizzi is a pub . ."]
-    prompt = encode("name[Zizzi] |")
-    assert data.ids[1, : len(prompt)].tolist() == prompt
-    assert e2e_data(path, encode, 60, length=40, rows=1).size == 1
-    short = e2e_data(path, encode, 60, length=4)
-    assert short.ids.shape == (2, 4)
-    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "empty.csv").write_text("mr,ref\n")
-    for name in ("bad.csv", "empty.csv"):
-        with pytest.raises(ParameterError, match="path"):
-            e2e_data(tmp_path / name, encode, 60)
 
 
 def test_measured_losses_are_those_of_a_loop() -> None:
