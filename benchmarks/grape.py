@@ -130,7 +130,7 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
             return 0
 
         return module, ghost_step
-    grape = DPGrape(trainable, lr=1e-4, subspaces=Subspaces(model, rank=lambda layer: min(case.rank, layer.m), seed=0))
+    grape = DPGrape(trainable, lr=1e-4, subspaces=Subspaces(model, rank=case.rank, seed=0))
     norms = "exact" if method == "DP-GRAPE" else "ghost"
     private = make_private(
         model, grape, norms=norms, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=case.batch
@@ -138,9 +138,8 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     assert isinstance(private, ClippedStep)  # no units were asked for
 
     def projected_step(losses: torch.Tensor) -> int:
-        with private._capture.backward(step=0, samples=None, size=len(losses)):
-            losses.sum().backward()
-        squared, contributions = private._capture.measured()
+        squared = private._capture.backward(losses, step=0, samples=None)
+        contributions = [contribution for _, contribution in private._capture.contributions]
         formed, factors = sum(map(kept_bytes, contributions)), torch.ones_like(squared)
         for contribution in contributions:
             contribution.add_to_sums(factors, slice(None))

@@ -119,14 +119,14 @@ def chi2_nodes(probes: int) -> tuple[np.ndarray, np.ndarray]:
 def unsplit(question: Question) -> PrivacyBounds:
     """The coarsest bounds of the engine, all on one mesh."""
     from dprmt.accounting.composition import _solve as _level
-    from dprmt.accounting.composition._curve import EpsilonAtDelta
+    from dprmt.accounting.composition._compose import Question as Asked
     from dprmt.accounting.composition._solve import solve
 
     keep = _level.best_split
     _level.best_split = lambda *arguments: None  # type: ignore[assignment]
     try:
         schedule = [(question.mechanism.step(), question.steps)]
-        return solve(schedule, EpsilonAtDelta(question.delta), "remove", 0.5)
+        return solve(schedule, Asked(question.delta), "remove", 0.5)
     finally:
         _level.best_split = keep
 

@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -93,7 +93,7 @@ def lock(handle: IO[Any]) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def strict_json(value: Any, *, indent: int | None = None) -> str:
+def strict_json(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
     """Format strict JSON: numbers that are not finite become ``null``.
 
     Examples
@@ -101,7 +101,7 @@ def strict_json(value: Any, *, indent: int | None = None) -> str:
     >>> strict_json({"loss": float("nan"), "scores": (1.0, float("inf"))})
     '{"loss": null, "scores": [1.0, null]}'
     """
-    finite = json.loads(json.dumps(value), parse_constant=lambda word: None)
+    finite = json.loads(json.dumps(value, default=default), parse_constant=lambda word: None)
     return json.dumps(finite, indent=indent)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import DPSGD
-from dprmt.training.norms import DEFAULT_ROUNDING, clip_factors
+from dprmt.training.norms import clip_factors
 from dprmt.training.recipes import Settings
 from paper_figures.studies import ClosedFormTask, GroupRecord, Measured, OnStep, private_settings, train_privately
 
@@ -149,7 +149,7 @@ def clipped_gradient_sum(
     correct = logits.argmax(1) == labels
     rows = _residuals(logits, labels)
     x_norms = _squares(inputs) if squared_input_norms is None else squared_input_norms
-    rounding = 2.0**-8 if inputs.dtype == torch.bfloat16 else DEFAULT_ROUNDING  # 2⁻⁹ per entry of the rows
+    rounding = 2.0**-8 if inputs.dtype == torch.bfloat16 else 2.0**-13  # 2⁻⁹ per entry of the rows
     factors = clip_factors(_squares(rows) * x_norms, bound, rounding=rounding)
     rows.mul_(factors.to(rows.dtype)[:, None])
     return ClippedSum((rows.to(inputs.dtype).T @ inputs).to(rows.dtype), losses, correct)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.training.data import read_rows
+from dprmt.training.data._rows import read_rows
 from dprmt.training.norms import clip_factors, ghost_squared_norms
 from dprmt.training.recipes import DataRecipe
 from paper_figures.studies import ClosedFormTask, GroupTask, Measured, frequency_groups

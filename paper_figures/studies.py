@@ -17,8 +17,9 @@ import torch
 
 from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.training.clipping import ClippingPlan, NoisySumOptimizer, sum_of
+from dprmt.training.clipping import ClippingPlan, NoisySumOptimizer
 from dprmt.training.clipping._formed_layers import NormPolicy
+from dprmt.training.clipping._optimizer import sum_of
 from dprmt.training.clipping._step import LogicalStep
 from dprmt.training.harness import Observer, StepRecord, Task, train_task
 from dprmt.training.norms import LayerRecord, NormRecord

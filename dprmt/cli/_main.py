@@ -18,17 +18,15 @@ from dprmt.cli._terminal import speak_any_encoding
 _MODULES = dict.fromkeys(("epsilon", "noise", "steps", "delta", "probes", "tradeoff", "statement"), "_accounting")
 _MODULES |= dict.fromkeys(("plan", "train", "recipes"), "_recipes")
 """Modules that hold several commands; every other is named like its one."""
-_EXTRAS = {
-    "matplotlib": "plots",
-    "jinja2": "cli",
-    "safetensors": "cli",
-    "flint": "verify",
-    "dprmt_verify": "verify",
-}
-_EXTRAS |= dict.fromkeys(("torch", "opacus", "transformers", "peft", "datasets", "tomli_w"), "train")
-_EXTRAS_OF_COMMANDS = {"dprmt report": "demo"}  # at once all that it shows, not one package after another
 _OF_NO_COMMAND = (["-h"], ["--help"], ["--version"])
-_FILES = ("FILE", "OUT", "DIR", "RUN", "BEFORE")  # metavars of options whose values a shell completes to files
+_FILES = (
+    "FILE",
+    "OUT",
+    "DIR",
+    "RUN",
+    "BEFORE",
+    "RECIPE",
+)  # metavars of options whose values a shell completes to files
 _SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
@@ -115,11 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainingStateError as error:
         return _fail(f"{command}: {error}")
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        if "pip install" not in str(error):
             raise
-        extra = _EXTRAS_OF_COMMANDS.get(command, _EXTRAS[package])
-        return _fail(f"{command}: needs {package}: {how_to_install(extra)}")
+        return _fail(f"{command}: {error}")
     except BrokenPipeError:
         sys.stderr.close()
         return 0
@@ -145,19 +141,12 @@ class _PrintCompletion(argparse.Action):
             raise UsageError(f"dprmt: --print-completion needs shtab: {how_to_install('completion')}") from None
         from dprmt.training.recipes import builtin_recipes
 
-        names = " ".join(builtin_recipes())
-        # A recipe's name or a file: by a function of the shell, or its own words; tcsh has neither and takes files.
-        bash = f'_dprmt_recipes() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}'
-        zsh = f"_dprmt_recipes() {{ _alternative 'recipes:recipe:({names})' 'files:file:_files'; }}"
-        fish = f"{names} (__fish_complete_path (commandline -ct))"
-        recipe = {"bash": "_dprmt_recipes", "zsh": "_dprmt_recipes", "tcsh": "f", "fish": fish}
         (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
         for command in subparsers.choices.values():
             for action in command._actions:
-                if action.metavar in _FILES or action.metavar == "RECIPE":
-                    action.complete = recipe if action.metavar == "RECIPE" else shtab.FILE
-                words = builtin_recipes() if action.metavar == "NAME" and command.prog == "dprmt recipes" else ()
-                if words:
-                    action.choices = words
-        sys.stdout.write(shtab.complete(parser, rest[1], preamble={"bash": bash, "zsh": zsh}) + "\n")
+                if action.metavar in _FILES:
+                    action.complete = shtab.FILE
+                if action.metavar == "NAME" and command.prog == "dprmt recipes":
+                    action.choices = builtin_recipes()
+        sys.stdout.write(shtab.complete(parser, rest[1]) + "\n")
         raise SystemExit(0)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt._files import parse_toml, strict_json
-from dprmt._validation import ParameterError, how_to_install
+from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
-from dprmt.cli._options import Commands, Parser, UsageError, add_parser, name_of, refused
+from dprmt.cli._options import Commands, Parser, UsageError, add_parser, count, name_of, refused
 from dprmt.cli._terminal import text_table
 from dprmt.statements import round_up
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 NO_PRIVACY = "clip only, no privacy: no noise was or would be added, and no ε is stated"
 _CONFIG = "config"  # the key under which a record has its recipe, every value written out and changes made
-_EXTRAS = {"minilm": "demo", "smollm2": "smollm2"}  # of models that are packages
-_LAYERS_SHOWN = 8
 _COSTS = ["norms", "time ×", "seconds", "MiB at the peak", "ε ≤"]
 
 
@@ -39,12 +37,6 @@ def _change(text: str) -> tuple[str, Any]:
     with suppress(ValueError):  # also a number with more digits than Python reads
         return key, parse_toml(f"value = {value}")["value"]
     return key, value or None
-
-
-def _noise_seed(text: str) -> int:
-    with suppress(ValueError):
-        return int(text)
-    raise refused(text, "an integer in [0, 2**63)")
 
 
 def add_set(parser: Parser) -> None:
@@ -79,20 +71,10 @@ def add_command(commands: Commands) -> None:
     seed, cipher = "repeatable noise, for studies: known noise protects no one", "draw noise and batches from a cipher"
     add("--out", metavar="DIR", type=folder, help="the run folder; runs/NAME by default")
     add("--resume", metavar="RUN", type=folder, nargs="?", const=True, help=go_on)
-    add("--dry-run", action="store_true", help="print what would be done: shapes, noise, ε")
-    add("--noise-seed", metavar="SEED", type=_noise_seed, help=seed)
+    add("--dry-run", action="store_true", help="print what would be done: noise, ε, norms")
+    add("--noise-seed", metavar="SEED", type=count(low=0, high=2**63 - 1), help=seed)
     add("--secure", action="store_true", help=f"{cipher} (privacy.secure)")
     add("--tensorboard", action="store_true", help="write TensorBoard events too")
-
-
-def _needs(namespace: argparse.Namespace, error: ModuleNotFoundError) -> UsageError:
-    """Name the extra that training a recipe needs: with the packaged encoder, if that is its model."""
-    from dprmt.training.recipes import load_recipe
-
-    extra = "train"
-    with suppress(ParameterError):
-        extra = _EXTRAS.get(str(load_recipe(namespace.recipe or "").model.source), extra)
-    return UsageError(f"dprmt {namespace.command}: needs {error.name}: {how_to_install(extra)}")
 
 
 def run_recipes(namespace: argparse.Namespace) -> None:
@@ -111,11 +93,9 @@ def run_recipes(namespace: argparse.Namespace) -> None:
 
 def run_plan(namespace: argparse.Namespace) -> None:
     """Measured costs, as a table or JSON."""
-    try:
-        from dprmt.training.harness import recipe_costs
-        from dprmt.training.recipes import load_recipe
-    except ModuleNotFoundError as error:
-        raise _needs(namespace, error) from None
+    from dprmt.training.harness import recipe_costs
+    from dprmt.training.recipes import load_recipe
+
     recipe = load_recipe(namespace.recipe).with_changes(dict(namespace.set))
     costs = recipe_costs(recipe, device=namespace.device)
     plain = f"without privacy {costs.plain_seconds:.3g} s, {costs.plain_peak / 2**20:.3g} MiB"
@@ -131,25 +111,20 @@ def run_plan(namespace: argparse.Namespace) -> None:
 
 def run_train(namespace: argparse.Namespace) -> None:
     """A run of a recipe, its continuation, or what it would do."""
-    try:
-        from dprmt.training.harness import SilentParameterError, dry_run, train
-        from dprmt.training.recipes import load_recipe
-    except ModuleNotFoundError as error:
-        raise _needs(namespace, error) from None
-    try:
-        out, resume = _folder(namespace)
-        recipe = _recipe_of_run(Path(out)) if namespace.recipe is None else load_recipe(namespace.recipe)
-        recipe = recipe.with_changes(dict(namespace.set) | ({"privacy.secure": True} if namespace.secure else {}))
-        options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
-        if namespace.dry_run:
-            # Without --out or --resume no folder is meant: a plan can be asked for next to a run.
-            plan = dry_run(recipe, out=out or None, **options)
-            _print(namespace, recipe, *_planned(plan, recipe))
-            return
-        more = {"show_progress": not namespace.json, "tensorboard": namespace.tensorboard}
-        result = train(recipe, out or str(Path("runs") / recipe.name), **options, **more)
-    except SilentParameterError as error:
-        raise UsageError(f"dprmt train: {error}") from None
+    from dprmt.training.harness import dry_run, train
+    from dprmt.training.recipes import load_recipe
+
+    out, resume = _folder(namespace)
+    recipe = _recipe_of_run(Path(out)) if namespace.recipe is None else load_recipe(namespace.recipe)
+    recipe = recipe.with_changes(dict(namespace.set) | ({"privacy.secure": True} if namespace.secure else {}))
+    options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
+    if namespace.dry_run:
+        # Without --out or --resume no folder is meant: a plan can be asked for next to a run.
+        plan = dry_run(recipe, out=out or None, **options)
+        _print(namespace, recipe, *_planned(plan, recipe))
+        return
+    more = {"show_progress": not namespace.json, "tensorboard": namespace.tensorboard}
+    result = train(recipe, out or str(Path("runs") / recipe.name), **options, **more)
     if os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun prints for all
         found, lines = _trained(result, recipe)
         _print(namespace, recipe, (_charged(result, recipe) if namespace.json else {}) | found, lines)
@@ -179,8 +154,6 @@ def _recipe_of_run(folder: Path) -> Recipe:
     except (OSError, ValueError):
         allowed = "the folder of a run that was started: one with a config.toml"
         raise ParameterError("resume", str(folder), allowed) from None
-    if "model" not in values:
-        raise ParameterError("resume", str(folder), "the folder of a recipe's run: this one's task is in a program")
     return recipe_from_dict(values)
 
 
@@ -195,8 +168,7 @@ def _trained(result: TrainingResult, recipe: Recipe) -> tuple[dict[str, Any], li
     lines = [f"{result.folder}: {how} after {result.steps} of {recipe.training.steps} steps"]
     if not result.finished:
         lines.append(f"continue with: dprmt train --resume {result.folder}")
-    exact = _with_exact_norms(result.epsilon, result.epsilon_of_exact_norms, " ({})")
-    at = f"at δ = {privacy.delta:g}, {result.charged} steps charged; {result.neighbours}{exact}"
+    at = f"at δ = {privacy.delta:g}, {result.charged} steps charged; {result.neighbours}"
     lines += [NO_PRIVACY if privacy.clip_only else f"ε ≤ {round_up(result.epsilon)} {at}", f"norms: {result.norms}"]
     if recipe.evaluation.private_noise is not None and result.finished:
         lost = "with noise, charged in ε" if result.evaluation else "charged in ε, and lost in a crash"
@@ -223,13 +195,8 @@ def _planned(plan: DryRun, recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
     for step, epsilon in {} if clip_only else plan.epsilon_after.items():
         score = " and the score" if recipe.evaluation.private_noise and step == training.steps else ""
         lines.append(f"ε ≤ {round_up(epsilon)} after step {step}{score}")
-    exact = _with_exact_norms(max(plan.epsilon_after.values()), plan.epsilon_of_exact_norms, "{}")
-    lines += [exact] if exact else []
     numbers = sum(map(math.prod, plan.trainable.values()))
     lines.append(f"trainable: {numbers} numbers in {len(plan.trainable)} parameters")
-    lines += [f"  {name} {' × '.join(map(str, shape))}" for name, shape in plan.trainable.items()][:_LAYERS_SHOWN]
-    if len(plan.trainable) > _LAYERS_SHOWN:
-        lines.append(f"  … {len(plan.trainable) - _LAYERS_SHOWN} more (--json lists all)")
     return document, lines
 
 
@@ -241,10 +208,3 @@ def _charged(result: TrainingResult, recipe: Recipe) -> dict[str, object]:
         return {}
     card = read_card(result.folder).as_dict()
     return {name: card[name] for name in ("neighbours", "unit", "phases", "also") if name in card}
-
-
-def _with_exact_norms(epsilon: float, exact: float | None, form: str) -> str:
-    # Only where they differ: norms that were exact have no other price.
-    if exact is None or exact == epsilon:
-        return ""
-    return form.format(f"with exact norms and the same noise: ε ≤ {round_up(exact)}")

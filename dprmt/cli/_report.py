@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from dprmt import __version__
 from dprmt._files import strict_json
-from dprmt._validation import ParameterError, require
+from dprmt._validation import ParameterError
 from dprmt.cli._options import Commands, add_parser, count, name_of
 from dprmt.cli._recipes import add_set
 
-if TYPE_CHECKING:
-    from dprmt.report import Report
-
-_ASKED = ("recipe", "run_folder", "set", "steps", "seeds")
+_ASKED = ("recipe", "run", "set", "steps", "seeds")
 _EXAMPLES = (
     "--out report",
     "--out report --recipe minilm-docstrings --json",
@@ -31,7 +27,7 @@ def add_command(commands: Commands) -> None:
     run = "a run of dprmt train: what it released, instead of all else"
     recipe = "a recipe (name or .toml) whose first steps are run; else the report's"
     add("--out", metavar="DIR", type=folder, required=True, help="folder for index.html and numbers.json")
-    add("--run", metavar="RUN", type=name_of("a run folder"), dest="run_folder", help=run)
+    add("--run", metavar="RUN", type=name_of("a run folder"), help=run)
     add("--recipe", metavar="RECIPE", type=name_of("a recipe"), help=recipe)
     add_set(parser)
     add("--steps", metavar="STEPS", type=count(), help="how many of its steps are run (10)")
@@ -40,15 +36,14 @@ def add_command(commands: Commands) -> None:
 
 def run_report(namespace: argparse.Namespace) -> None:
     """Write the page, and print its sentences."""
-    require("demo", "matplotlib", "jinja2")
     from dprmt.report import write_report, write_run_report
 
     asked = {name: getattr(namespace, name) for name in _ASKED}
-    if namespace.run_folder is not None:
+    if namespace.run is not None:
         for name in ("recipe", "set", "steps"):
             if asked[name]:
                 raise ParameterError(name, asked[name], "left out with --run: a run has its own")
-        report = write_run_report(namespace.out, namespace.run_folder)
+        report = write_run_report(namespace.out, namespace.run)
     else:
         report = write_report(
             namespace.out,
@@ -62,11 +57,7 @@ def run_report(namespace: argparse.Namespace) -> None:
         sections = [{"title": section.title, "sentences": list(section.sentences)} for section in report.sections]
         written = {"page": str(report.page), "numbers": str(report.numbers), "sections": sections}
         sys.stdout.write(strict_json({"version": __version__, "asked": asked, **written}) + "\n")
-    else:
-        _print(report)
-
-
-def _print(report: Report) -> None:
+        return
     for section in report.sections:
         sys.stdout.writelines(f"{line}\n" for line in (section.title, *section.sentences))
     sys.stdout.write(f"page and numbers: {report.page}, {report.numbers}\n")

@@ -126,9 +126,11 @@ def _releases(text: str) -> tuple[Release, ...]:
     return tuple(release for part in text.split("+") for release in _release(part))
 
 
-def _phase_of(words: Iterable[str]) -> dict[str, Any]:
+def _phase_of(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    given = ((f"--{key.strip().replace('_', '-')}", value) for key, value in options if value is not False)
+    words = [flag if value is True else f"{flag}={value}" for flag, value in given]
     try:
-        values = vars(_phase_parser().parse_args([f"--{word}" for word in words]))
+        values = vars(_phase_parser().parse_args(words))
         return {name: value for name, value in values.items() if value}
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
@@ -136,7 +138,7 @@ def _phase_of(words: Iterable[str]) -> dict[str, Any]:
 
 def _one_phase(text: str) -> dict[str, Any]:
     pairs = (part.partition("=") for part in text.split(",") if part.strip())
-    return _phase_of(f"{key.strip().replace('_', '-')}{sign}{value.strip()}" for key, sign, value in pairs)
+    return _phase_of((key, value.strip() if sign else True) for key, sign, value in pairs)
 
 
 def _phases_of_file(text: str) -> list[dict[str, Any]]:
@@ -147,11 +149,7 @@ def _phases_of_file(text: str) -> list[dict[str, Any]]:
         raise refused(text, f"{_TABLES} ({str(error).splitlines()[0]})") from None
     if not phases:
         raise refused(text, _TABLES)
-    return [_phase_of(_word(*item) for item in phase.items() if item[1] is not False) for phase in phases]
-
-
-def _word(key: str, value: Any) -> str:
-    return key.replace("_", "-") + ("" if value is True else f"={value}")
+    return [_phase_of(phase.items()) for phase in phases]
 
 
 def _spent(text: str) -> Composition:
@@ -309,30 +307,22 @@ def _described(mechanism: DPSGD, steps: int) -> dict[str, Any]:
 def _analysis(mechanism: DPSGD) -> str:
     if not mechanism.has_pairs:
         return "composed curves"
-    # What public probes are charged gives way to curves where these are smaller.
-    norms = mechanism.norms
-    if isinstance(norms, ExactNorms):
-        return "exact"
-    by_curves = " or composed curves" * (mechanism.neighbours.is_replacement and not norms.secret)
-    return getattr(norms, "analysis", "tight") + by_curves
+    return "exact" if isinstance(mechanism.norms, ExactNorms) else getattr(mechanism.norms, "analysis", "tight")
 
 
 def _label(mechanism: DPSGD) -> str:
-    by_curves = "" if mechanism.has_pairs else ", composed curves"
-    most = getattr(mechanism.sampling, "at_most", None)
+    analysis, most = _analysis(mechanism), getattr(mechanism.sampling, "at_most", None)
     scheme = f", batches of at most {most}" if most else _LABELS.get(type(mechanism.sampling), "")
     beside = f", {len(mechanism.beside)} more of each batch" if mechanism.beside else ""
-    norms = norms_label(mechanism.norms)
-    if not isinstance(mechanism.norms, ExactNorms):
-        norms += f", {getattr(mechanism.norms, 'analysis', 'tight')} analysis"
-    return f"{norms}{scheme}{beside}{by_curves}"
+    how = "" if analysis == "exact" else f", {analysis}" + " analysis" * mechanism.has_pairs
+    return f"{norms_label(mechanism.norms)}{scheme}{beside}{how}"
 
 
 def run_of(stated: Mapping[str, Any]) -> Run:
     """The run of a record."""
     try:
         phases = tuple(
-            (_mechanism(phase["mechanism"]), check_count("steps", phase["steps"]))
+            (mechanism_from_dict(phase["mechanism"]), check_count("steps", phase["steps"]))
             for phase in stated.get("phases", [stated])
         )
         releases = tuple(release_from_dict(release) for release in stated.get("also", ()))
@@ -341,14 +331,6 @@ def run_of(stated: Mapping[str, Any]) -> Run:
     except (KeyError, TypeError, AttributeError) as error:
         raise ParameterError("from_json", f"a record without {error}", "a file with what --json printed") from None
     return Run(phases, "phases" in stated, releases, spent=before)
-
-
-def _mechanism(stated: Mapping[str, Any]) -> DPSGD:
-    try:
-        return mechanism_from_dict(stated)
-    except ParameterError as error:
-        name = "from_json" if error.name == "mechanism" else error.name
-        raise ParameterError(name, error.value, error.allowed, error.fix) from None
 
 
 def composition_of(stated: Mapping[str, Any]) -> Composition:

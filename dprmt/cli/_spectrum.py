@@ -8,33 +8,26 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli._options import Commands, UsageError, add_parser, count, name_of, picture, real, writable
+from dprmt.cli._options import Commands, UsageError, add_parser, count, leave_out, name_of, picture, real, writable
 from dprmt.cli._terminal import text_table
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, spectra_of
-from dprmt.spectra._checkpoint import SUBTRACTED
+from dprmt.spectra._checkpoint import summary
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 Spectra = Mapping[str, NoisySpectrum]
 _MATRIX = "a matrix of real floating-point numbers"
-_NAMES_LISTED = 3
-_AUTO = "auto"
-_FALSE_ALARM = 0.01
-_LOW, _HIGH = 1e-100, 1e100  # of σ
+_SHOWN = 3  # names of a list, and predicted clean values in a row of the overview
 _PARTS = ("noise_multiplier", "clipping_norm", "batch_size")
-_SORTED: dict[str, Callable[[NoisySpectrum], float]] = {
-    "energy": lambda spectrum: spectrum.energy_above_edge,
-    "sigma": lambda spectrum: spectrum.fit.sigma,
-    "spikes": lambda spectrum: len(spectrum.spikes),
-    "stable-rank": lambda spectrum: spectrum.stable_rank,
-    "top/edge": lambda spectrum: spectrum.top_over_edge,
-}
+_SORTED = {"energy": "energy_above_edge", "sigma": "estimated_sigma", "spikes": "spikes", "stable-rank": "stable_rank"}
+_SORTED["top/edge"] = "top_over_edge"
+"""What ``--sort`` takes, and the column of :meth:`CheckpointSpectra.rows` that it stands for."""
 _READ = {
     "kernel": "kernels, taken as matrices, their first axis against all others",
     "stack": "stacks, taken as one matrix for each place on their first axis",
@@ -47,23 +40,29 @@ _EXAMPLES = (
     "gradients.npz --sigma 0.01 --param layers.0.query --plot query.png",
     "after.safetensors --minus before.safetensors --sigma auto --sort top/edge --top 10",
 )
-_TITLE = 100  # characters of a name that fit on a picture
-_SPIKES_NAMED = 3  # predicted clean values in a row of the overview
-_SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
 _SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
-_LEGEND = {
-    "σ̂": "the noise level estimated from the matrix",
-    "top/edge": "the largest singular value over the bulk edge, which that of noise alone is near",
-    "spikes": "values above the gate, which noise alone exceeds in {rate} of such matrices",
-    "clean": "predicted clean values of the top spikes",
-    "ranks": "stable rank, effective rank",
-    "energy": "share of the squared norm in values above the edge",
-    "visible": "the smallest clean value that is called in 95 % of draws",
-    "fit D": "distance of the other values from the law of noise",
-    "p": "how often noise has a larger one",
+_OVERVIEW = {
+    "shape": ("{shape}", ""),
+    "σ": ("{sigma:.4g}", ""),
+    "σ̂": ("{estimated_sigma:.3g}", "the noise level estimated from the matrix"),
+    "top/edge": (
+        "{top_over_edge:.3f}",
+        "the largest singular value over the bulk edge, which that of noise alone is near",
+    ),
+    "spikes": ("{spikes}", "values above the gate, which noise alone exceeds in {rate} of such matrices"),
+    "clean": ("{clean}", "predicted clean values of the top spikes"),
+    "ranks": ("{stable_rank:.1f} {effective_rank:.1f}", "stable rank, effective rank"),
+    "energy": ("{energy:.3g} %", "share of the squared norm in values above the edge"),
+    "visible": ("{visible:.4g}", "the smallest clean value that is called in 95 % of draws"),
+    "fit D": ("{fit_distance:.2g}", "distance of the other values from the law of noise"),
+    "p": ("{fit_p_value:.2g}", "how often noise has a larger one"),
+    "matrix": ("{matrix}", ""),
 }
+"""Columns of the overview: the cell, from what :func:`summary` returns, and what the legend says."""
 
-_number = real(low=_LOW, high=_HIGH)
+
+def _level(text: str) -> float | str:
+    return text if text == "auto" else real(low=1e-100, high=1e100)(text)
 
 
 def add_command(commands: Commands) -> None:
@@ -81,13 +80,12 @@ def add_command(commands: Commands) -> None:
     alarm = "chance that a matrix of noise alone is called, in [1e-12, 1 - 1e-6]; 0.01 by default"
     name = "the matrices of this name, with * and ?; one is shown value by value"
     draw = "write a picture (png, pdf or svg) of"
-    level = "B, the expected batch size; then σ = σ_DP·C/B"
     add("file", metavar="FILE", nargs="*", type=file, help=files)
-    add("--sigma", metavar="SIGMA|auto", type=lambda text: text if text == _AUTO else _number(text), help=sigma)
+    add("--sigma", metavar="SIGMA|auto", type=_level, help=sigma)
     add("--noise-multiplier", metavar="S", type=real(low=1e-3, high=1e6), help="σ_DP, in [1e-3, 1e6]")
     add("--clipping-norm", metavar="C", type=positive, help="C, > 0")
-    add("--batch-size", metavar="B", type=positive, help=level)
-    add("--false-alarm", metavar="P", type=real(low=1e-12, high=1 - 1e-6), help=alarm)
+    add("--batch-size", metavar="B", type=positive, help="B, the expected batch size; then σ = σ_DP·C/B")
+    add("--false-alarm", metavar="P", type=real(low=1e-12, high=1 - 1e-6), default=0.01, help=alarm)
     add("--minus", metavar="BEFORE", type=file, help="a file that is subtracted by name")
     add("--sort", choices=sorted(_SORTED), help="order of the matrices, the largest first")
     add("--top", metavar="N", type=count(), help="show the first N matrices only")
@@ -119,19 +117,17 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     kinds = [f"--{name.replace('_', '-')}" for name in ("json", "csv", "csv_values") if getattr(namespace, name)]
     if len(kinds) > 1:
         raise UsageError(f"dprmt spectrum: {kinds[1]} must be left out where {kinds[0]} is given")
-    sigma, alarm = _sigma_of(namespace), namespace.false_alarm or _FALSE_ALARM
-    found = _analysed(namespace, sigma, alarm)
-    if not found:
-        _refuse_all(namespace, found.skipped)
+    sigma = _sigma_of(namespace)
+    found = every = _analysed(namespace, sigma)
     names = list(found)
     if namespace.sort is not None:
-        names.sort(key=lambda name: _SORTED[namespace.sort](found[name]), reverse=True)
-    every, found = found, replace(found, spectra={name: found[name] for name in names[: namespace.top]})
+        names.sort(key=lambda name: summary(every[name])[_SORTED[namespace.sort]], reverse=True)
+    found = replace(every, spectra={name: every[name] for name in names[: namespace.top]})
     widest = max(found, key=lambda name: found[name].top_over_edge)
     if namespace.plot is not None:
-        _draw(namespace.plot, widest, found[widest], len(found), alarm)
+        _draw(namespace, widest, found)
     if namespace.plot_all is not None:
-        from dprmt.plots import save_picture
+        from dprmt.plots._style import save_picture
 
         printed = replace(found, spectra={printable(name): spectrum for name, spectrum in found.items()})
         save_picture(namespace.plot_all, printed.plot, size=(8.0, min(2.0 + 0.2 * len(found), 40.0)))
@@ -139,21 +135,10 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
         style = "body{font-family:sans-serif;color-scheme:light dark}"
         head = f"<!doctype html><meta charset=utf-8><title>Spectra</title><style>{style}</style>"
         Path(namespace.html).write_text(f"{head}{found._repr_html_()}\n", encoding="utf-8")
-    _print(namespace, sigma, alarm, every, found, widest)
-
-
-def _print(
-    namespace: argparse.Namespace,
-    sigma: float | None,
-    alarm: float,
-    every: CheckpointSpectra,
-    found: CheckpointSpectra,
-    widest: str,
-) -> None:
     if namespace.json:
         about = ((name, {"kind": found.kinds[name], "array_shape": found.array_shapes[name]}) for name in found)
         matrices = [{"name": name} | how | found[name].as_dict() for name, how in about]
-        asked = {"version": __version__, "sigma": sigma, "false_alarm": alarm}
+        asked = {"version": __version__, "sigma": sigma, "false_alarm": namespace.false_alarm}
         document = {**asked, "matrices": matrices, "skipped": list(found.skipped), "reasons": found.skipped}
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     elif namespace.csv:
@@ -176,28 +161,24 @@ def _sigma_of(namespace: argparse.Namespace) -> float | None:
         raise UsageError("dprmt spectrum: FILE must be given")
     parts = {name: getattr(namespace, name) for name in _PARTS}
     given = [name for name in _PARTS if parts[name] is not None]
-    if namespace.sigma is not None:
-        for name in given:
-            raise ParameterError(name, parts[name], "left out where --sigma is given")
-        return None if namespace.sigma == _AUTO else namespace.sigma
-    if given and namespace.minus is not None:
-        of_difference = "left out with --minus: give --sigma learning rate·σ·C·√steps/L, for steps of SGD"
-        raise ParameterError(given[0], parts[given[0]], of_difference)
-    if not given:
+    found: Any = namespace.sigma
+    if given:
+        if found is not None:
+            raise ParameterError(given[0], parts[given[0]], "left out where --sigma is given")
+        if namespace.minus is not None:
+            of_difference = "left out with --minus: give --sigma learning rate·σ·C·√steps/L, for steps of SGD"
+            raise ParameterError(given[0], parts[given[0]], of_difference)
+        leave_out(parts, (), f"{namespace.shown(given[0])} is", _PARTS)
+        noise, norm, size = parts.values()
+        found = namespace.parser.read("sigma", _level, repr(noise * norm / size))
+    if found is None:
         flags = ", ".join(map(namespace.shown, _PARTS))
-        raise ParameterError("sigma", None, f"given, or {flags}: a number in [{_LOW:g}, {_HIGH:g}] or auto")
-    for name, value in parts.items():
-        if value is None:
-            raise ParameterError(name, None, f"given where {namespace.shown(given[0])} is")
-    product = repr(parts["noise_multiplier"] * parts["clipping_norm"] / parts["batch_size"])
-    try:
-        return _number(product)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"dprmt spectrum: σ {error}") from None
+        raise ParameterError("sigma", None, f"given, a number or auto; or {flags}")
+    return None if found == "auto" else float(found)
 
 
-def _analysed(namespace: argparse.Namespace, sigma: float | None, alarm: float) -> CheckpointSpectra:
-    # The spectra of the matrices of all files, and what keeps the other arrays from having one.
+def _analysed(namespace: argparse.Namespace, sigma: float | None) -> CheckpointSpectra:
+    # The spectra of the matrices of all files, at least one, and what keeps the other arrays from having one.
     every, wanted, before = CheckpointSpectra(), namespace.param or "*", namespace.minus
     option, file = "--minus", before
     try:
@@ -206,17 +187,25 @@ def _analysed(namespace: argparse.Namespace, sigma: float | None, alarm: float) 
         option = "FILE"
         for file in namespace.file:
             prefix = f"{Path(file).name}:" if len(namespace.file) > 1 else ""
-            found = spectra_of(file, sigma, minus=before, param=wanted, false_alarm=alarm, progress=_with_progress)
+            asked = {"minus": before, "param": wanted, "false_alarm": namespace.false_alarm}
+            found = spectra_of(file, sigma, progress=_with_progress, **asked)
             for part in ("spectra", "kinds", "array_shapes", "skipped"):
                 getattr(every, part).update({prefix + name: value for name, value in getattr(found, part).items()})
     except UnreadableFileError as error:
-        _refuse(option, error.allowed, file, error.reason)
-    if not every and not every.skipped:
-        names = [name for file in namespace.file for name in open_tensors(Path(file))]
-        if not names:
-            _refuse("FILE", f"a file with {_MATRIX}", namespace.file[0], "it holds no arrays")
-        _refuse("--param", f"one of {_some_names(names, wanted)}", wanted)
-    return every
+        raise _refused(option, error.allowed, file, error.reason) from None
+    if every:
+        return every
+    name, reason = next(iter(every.skipped.items()), ("", "it holds no arrays"))
+    if not every.skipped and (names := [name for file in namespace.file for name in open_tensors(Path(file))]):
+        # Of a name that is not there, a few that are like it, if any are.
+        like = [name for name in names if wanted in name] or difflib.get_close_matches(wanted, names) or names
+        more = f", … ({len(names)} in all)" if len(names) > len(like[:_SHOWN]) else ""
+        raise _refused("--param", f"one of {', '.join(map(repr, like[:_SHOWN]))}{more}", wanted)
+    if every.skipped and namespace.param is not None:
+        raise _refused("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
+    others = f", {len(every.skipped) - 1} more likewise" if len(every.skipped) > 1 else ""
+    why = f"{name!r} {reason}{others}" if every.skipped else reason
+    raise _refused("FILE", f"a file with {_MATRIX}", namespace.file[0], why)
 
 
 def _with_progress(names: list[str]) -> Iterator[str]:
@@ -227,35 +216,27 @@ def _with_progress(names: list[str]) -> Iterator[str]:
         yield name
 
 
-def _draw(place: str, name: str, spectrum: NoisySpectrum, among: int, alarm: float) -> None:
-    from dprmt.plots import plot_singular_values, save_picture
+def _draw(namespace: argparse.Namespace, name: str, found: Spectra) -> None:
+    from dprmt.plots import plot_singular_values
+    from dprmt.plots._style import save_picture
 
-    values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
+    spectrum, alarm, title = found[name], namespace.false_alarm, printable(name)
+    values, sigma = spectrum.singular_values, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))
-    name = printable(name)
-    title = name if len(name) <= _TITLE else "…" + name[-_TITLE:]
-    if among > 1:
-        title += f"\nthe largest ratio of top singular value to bulk edge among {among} matrices"
+    if len(title) > 100:  # what fits
+        title = "…" + title[-100:]
+    if len(found) > 1:
+        title += f"\nthe largest ratio of top singular value to bulk edge among {len(found)} matrices"
 
     def draw(axes: Any) -> None:
-        plot_singular_values(values, shape, sigma, denoised=shrunk, false_alarm=alarm, ax=axes[0])
+        plot_singular_values(values, spectrum.shape, sigma, denoised=shrunk, false_alarm=alarm, ax=axes[0])
         if sigma > 0:
             spectrum.plot(axes[1], false_alarm=alarm)
         else:
             axes[1].remove()
         axes[0].figure.suptitle(title, fontsize="medium", parse_math=False)
 
-    save_picture(place, draw, size=(11.0, 4.4), panels=(1, 2))
-
-
-def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoReturn:
-    name, reason = next(iter(skipped.items()))
-    if namespace.param is not None:
-        _refuse("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
-    others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
-    if namespace.minus is not None and all(why.endswith(SUBTRACTED) for why in skipped.values()):
-        _refuse("--minus", "a file with matrices of FILE", namespace.minus, f"{name!r} {reason}{others}")
-    _refuse("FILE", f"a file with {_MATRIX}", namespace.file[0], f"{name!r} {reason}{others}")
+    save_picture(namespace.plot, draw, size=(11.0, 4.4), panels=(1, 2))
 
 
 def _notes(found: CheckpointSpectra) -> Iterator[str]:
@@ -268,21 +249,13 @@ def _notes(found: CheckpointSpectra) -> Iterator[str]:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(printable, names[:_NAMES_LISTED]))
-    return f"{len(names)} ({shown}{', …' * (len(names) > _NAMES_LISTED)})"
+    shown = ", ".join(map(printable, names[:_SHOWN]))
+    return f"{len(names)} ({shown}{', …' * (len(names) > _SHOWN)})"
 
 
-def _some_names(tensors: list[str], wanted: str) -> str:
-    # A few that are like the one that was asked for, if any are.
-    like = [name for name in tensors if wanted in name] or difflib.get_close_matches(wanted, tensors)
-    listed = (like or tensors)[:_NAMES_LISTED]
-    more = f", … ({len(tensors)} in all)" if len(tensors) > len(listed) else ""
-    return ", ".join(map(repr, listed)) + more
-
-
-def _refuse(option: str, allowed: str, given: str, reason: str = "") -> NoReturn:
+def _refused(option: str, allowed: str, given: str, reason: str = "") -> UsageError:
     why = f" ({reason})" if reason else ""
-    raise UsageError(f"dprmt spectrum: {option} must be {allowed}, got {given!r}{why}") from None
+    return UsageError(f"dprmt spectrum: {option} must be {allowed}, got {given!r}{why}")
 
 
 def printable(name: str) -> str:
@@ -299,35 +272,24 @@ def printable(name: str) -> str:
 def _overview(found: Spectra) -> str:
     """One line per matrix."""
     levels = sorted({spectrum.sigma for spectrum in found.values()})
-    rows = [_cells(name, spectrum) for name, spectrum in found.items()]
-    headings = [heading for heading in rows[0] if heading != "σ" or len(levels) > 1]
-    table = text_table(headings, [[row[heading] for heading in headings] for row in rows])
-    legend = ";\n".join(f"{heading}: {_LEGEND[heading]}" for heading in headings if heading in _LEGEND)
+    columns = {heading: column for heading, column in _OVERVIEW.items() if heading != "σ" or len(levels) > 1}
+    rows = []
+    for name, spectrum in found.items():
+        clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SHOWN]]
+        values = summary(spectrum) | {
+            "clean": " ".join(clean + ["…"] * (len(spectrum.spikes) > _SHOWN)),
+            "energy": 100 * spectrum.energy_above_edge,
+            "matrix": printable(name),
+        }
+        rows.append([cell.format(**values) for cell, _ in columns.values()])
+    legend = ";\n".join(f"{heading}: {meaning}" for heading, (_, meaning) in columns.items() if meaning)
     level = f"σ = {levels[0]:g}"
     if len(levels) > 1:
         level = f"σ, estimated for each matrix, {levels[0]:.4g} to {levels[-1]:.4g},"
     return (
         f"Singular values in noise of standard deviation {level} per entry\n\n"
-        f"{table}\n{legend.format(rate=_rate(found))}\n\n"
+        f"{text_table(list(columns), rows)}\n{legend.format(rate=_rate(found))}\n\n"
     )
-
-
-def _cells(name: str, spectrum: NoisySpectrum) -> dict[str, str]:
-    clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SPIKES_NAMED]]
-    return {
-        "shape": _shape(spectrum),
-        "σ": f"{spectrum.sigma:.4g}",
-        "σ̂": f"{spectrum.fit.sigma:.3g}",
-        "top/edge": f"{spectrum.top_over_edge:.3f}",
-        "spikes": str(len(spectrum.spikes)),
-        "clean": " ".join(clean + ["…"] * (len(spectrum.spikes) > _SPIKES_NAMED)),
-        "ranks": f"{spectrum.stable_rank:.1f} {spectrum.effective_rank:.1f}",
-        "energy": f"{100 * spectrum.energy_above_edge:.3g} %",
-        "visible": f"{spectrum.visible:.4g}",
-        "fit D": f"{spectrum.fit.distance:.2g}",
-        "p": f"{spectrum.fit.p_value:.2g}",
-        "matrix": printable(name),
-    }
 
 
 def _verdict(found: Spectra, *, estimated: bool) -> str:
@@ -371,15 +333,19 @@ def _value_rows(found: Spectra) -> Iterator[Sequence[object]]:
 
 def _details(name: str, spectrum: NoisySpectrum) -> str:
     """One line per singular value of one matrix: its spikes, and the first and the last of the others."""
-    spikes, count, noise = len(spectrum.spikes), len(spectrum.singular_values), spectrum.predicted()
-    first = [*range(min(spikes, _SPIKES_LISTED)), *range(spikes, min(spikes + _BULK_LISTED, count)), count - 1]
+    spikes, count, noise, over = (
+        spectrum.spikes,
+        len(spectrum.singular_values),
+        spectrum.predicted(),
+        _over_edge(spectrum),
+    )
+    shown = {*range(min(len(spikes), 30)), *range(len(spikes), min(len(spikes) + 5, count)), count - 1}
     table = []
-    for i in sorted(set(first)):
-        row = [str(i + 1), f"{spectrum.singular_values[i]:.4g}", f"{_over_edge(spectrum)[i]:.4f}"]
-        if i < spikes:
-            spike = spectrum.spikes[i]
-            row += ["", f"{spike.signal:.4g}", f"{spike.shrunk:.4g}"]
-            row += [f"{spike.left_overlap:.3f}", f"{spike.right_overlap:.3f}"]
+    for i in sorted(shown):
+        row = [str(i + 1), f"{spectrum.singular_values[i]:.4g}", f"{over[i]:.4f}"]
+        if i < len(spikes):
+            values = (getattr(spikes[i], column) for column in _SPIKE_COLUMNS)
+            row += ["", *map(format, values, (".4g", ".4g", ".3f", ".3f"))]
         else:
             row.append(f"{noise[i]:.4g}")
         table.append(row)

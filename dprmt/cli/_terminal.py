@@ -9,27 +9,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 _HANDLER = "dprmt.spelled"
-_SPELLED = {
-    "α": "alpha",
-    "δ": "delta",
-    "ε": "epsilon",
-    "κ": "kappa",
-    "λ": "lambda",
-    "ρ": "rho",
-    "σ": "sigma",
-    "≤": "<=",
-    "≥": ">=",
-    "≈": "~",
-    "·": "*",
-    "×": "x",
-    "−": "-",
-    "–": "-",
-    "…": "...",
-    "√": "sqrt",
-    "‖": "||",
-    "²": "^2",
-    "’": "'",
-}
+_LETTERS = {"α": "alpha", "δ": "delta", "ε": "epsilon", "κ": "kappa", "λ": "lambda", "ρ": "rho", "σ": "sigma"}
+_SIGNS = {"≤": "<=", "≥": ">=", "≈": "~", "·": "*", "×": "x", "−": "-", "–": "-", "…": "...", "√": "sqrt"}
+_SPELLED = {**_LETTERS, **_SIGNS, "‖": "||", "²": "^2", "’": "'"}
 
 
 def spelled(text: str, encoding: str) -> str:

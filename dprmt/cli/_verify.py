@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
+from dprmt._validation import needing
 from dprmt.cli._options import Commands, UsageError, add_parser, real
 
 if TYPE_CHECKING:
     from dprmt_verify import Verdict
 
-_SECONDS = 60.0  # of CPU time for a file
 _CODES = """\
 exit code: 0 if every end is proved; 2: a file cannot be read; 3: an end is not settled or covered; 4: one is refuted
 """
@@ -25,15 +25,16 @@ def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     examples = ("statement.json", "others/*.json --seconds 10 --json")
     parser = add_parser(commands, "verify", run_verify, examples, about=_CODES, usage="STATEMENT.json ... [options]")
-    seconds = f"CPU time for finer meshes, a file ({_SECONDS:g})"
-    parser.add_argument("files", metavar="STATEMENT.json", nargs="+", help="what is claimed")
-    parser.add_argument("--seconds", metavar="SECONDS", type=real(low=0.0, high=1e6), default=_SECONDS, help=seconds)
+    add, seconds = parser.add_argument, "CPU time for finer meshes, a file (60)"
+    add("files", metavar="STATEMENT.json", nargs="+", help="what is claimed")
+    add("--seconds", metavar="SECONDS", type=real(low=0.0, high=1e6), default=60.0, help=seconds)
 
 
 def run_verify(namespace: argparse.Namespace) -> int:
     """A line or an object for each end; the exit code of the worst."""
-    from dprmt_verify import NotCoveredError, read_statement, verify
-    from dprmt_verify.__main__ import CODES
+    with needing("verify"):
+        from dprmt_verify import NotCoveredError, read_statement, verify
+        from dprmt_verify.__main__ import CODES
 
     seconds = namespace.seconds
     found, worst = [], 0

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
-from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, legend_below, level, look, points
-from dprmt.plots._values import Floats, finite_values, matching
+from dprmt.plots import _style as draw
 from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, spike_map, vector_overlaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_, _BLUE, _RED = PALETTE[:3]
-_REACH, _LEAST = 3.0, 0.03  # ends of the curves, in units of the detection threshold; smaller signals are drawn there
+_LEAST = (
+    0.03  # signal in units of the detection threshold at which logarithmic axes begin; smaller ones are drawn there
+)
 _PAIRED = "line: predicted, marker: measured"
 
 
@@ -67,16 +67,15 @@ def plot_spike_map(
     'clean singular value λ'
     """
     law = MarchenkoPastur(shape, sigma)
-    signals, observed = _simulation(simulated, observed=np.inf)
-    ax = axes_or_new(ax)
+    signals, *observed = _columns(simulated, ["observed"], np.inf, draws=True)
+    ax = draw.axes_or_new(ax)
     grid = _grid(shape, sigma, signals)
-    ax.axhspan(*law.support, color=ink(ax, 0.1), linewidth=0, label="bulk of the noise")
-    ax.plot(grid, grid, color=ink(ax, 0.55), linestyle=(0, (6, 2)), linewidth=1.2, label="without noise")
-    kwargs = {"color": _BLUE, "linewidth": 2.0, "label": "predicted", **style}
-    ax.plot(grid, spike_map(grid, shape, sigma), **kwargs)
-    for values in observed:
-        _simulated(ax, signals, values, _RED, "o", "simulated")
-    return _against_signal(ax, shape, sigma, grid, "noisy singular value", (0.0, None))
+    ax.axhspan(*law.support, color=draw.ink(ax, 0.1), linewidth=0, label="bulk of the noise")
+    ax.plot(grid, grid, color=draw.ink(ax, 0.55), linestyle=draw.DASHES, linewidth=1.2, label="without noise")
+    curves = [(spike_map(grid, shape, sigma), "predicted", "-", draw.BLUE)]
+    marks = [(values, "simulated", "o", draw.RED) for values in observed]
+    ax.set(ylabel="noisy singular value")
+    return _against_signal(ax, shape, sigma, (grid, curves), (signals, marks), (0.0, None), style)
 
 
 def plot_overlaps(
@@ -124,16 +123,15 @@ def plot_overlaps(
     'squared overlap with the clean vector'
     """
     m, n = MarchenkoPastur(shape, sigma).shape
-    signals, observed = _simulation(simulated, left=1.0, right=1.0)
-    ax = axes_or_new(ax)
+    signals, *observed = _columns(simulated, ["left", "right"], 1.0, draws=True)
+    ax = draw.axes_or_new(ax)
     grid = _grid(shape, sigma, signals)
-    sides = (_BLUE, "-", "o", "left", m), (_RED, "--", "^", "right", n)
-    for curve, (color, line, _, side, length) in zip(vector_overlaps(grid, shape, sigma), sides, strict=True):
-        label = f"{side} vector, length {length}"
-        ax.plot(grid, curve, **{"color": color, "linestyle": line, "linewidth": 2.0, "label": label, **style})
-    for values, (color, _, marker, side, _) in zip(observed, sides, strict=False):
-        _simulated(ax, signals, values, color, marker, f"{side}, simulated")
-    return _against_signal(ax, shape, sigma, grid, "squared overlap with the clean vector", (-0.02, 1.02))
+    left, right = vector_overlaps(grid, shape, sigma)
+    names = (left, f"left vector, length {m}", "-", draw.BLUE), (right, f"right vector, length {n}", "--", draw.RED)
+    looks = ("left, simulated", "o", draw.BLUE), ("right, simulated", "^", draw.RED)
+    marks = [(values, *look) for values, look in zip(observed, looks, strict=False)]
+    ax.set(ylabel="squared overlap with the clean vector")
+    return _against_signal(ax, shape, sigma, (grid, names), (signals, marks), (-0.02, 1.02), style)
 
 
 def plot_measured_spikes(
@@ -172,20 +170,17 @@ def plot_measured_spikes(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['16 × 384', 'detection threshold']
     """
-    if not points:
-        raise ParameterError("points", {}, "of at least one shape")
-    groups = {shape: _columns(x, {"observed": (y, 0.0, np.inf)}) for shape, (x, y) in points.items()}
+    groups = {shape: _columns(columns, ["observed"], np.inf) for shape, columns in points.items()}
     grid = _log_grid(groups)
-    ax = axes_or_new(ax)
-    for number, (shape, (signals, observed)) in enumerate(groups.items()):
+    measured = []
+    for shape, columns in groups.items():
         predicted = spike_map(grid * detection_threshold(shape, 1.0), shape, 1.0) / bulk_edge(shape, 1.0)
-        _measured(ax, number, _name(shape), (grid, predicted), (signals, observed))
+        measured.append(("{} × {}".format(*shape), predicted, *columns))
+    ax = _against_log_signal(ax, grid, measured, ylabel="noisy top singular value / bulk edge")
     ax.set_yscale("log")
-    _plain_log_ticks(ax.yaxis)
-    _against_log_signal(ax, "noisy top singular value / bulk edge")
-    ax.legend(
-        loc="upper left", framealpha=0.9, edgecolor="none", fontsize="small", title=_PAIRED, title_fontsize="small"
-    )
+    draw.log_ticks(ax.yaxis)
+    small = {"fontsize": "small", "title_fontsize": "small"}
+    ax.legend(loc="upper left", framealpha=0.9, edgecolor="none", title=_PAIRED, **small)
     return ax
 
 
@@ -223,91 +218,74 @@ def plot_measured_overlaps(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['16 of 16 × 384', '384 of 16 × 384', 'detection threshold']
     """
-    if not points:
-        raise ParameterError("points", {}, "of at least one shape")
-    merged: dict[tuple[int, int], list[list[Floats]]] = {}
-    for shape, (signals, left, right) in points.items():
-        columns = _columns(signals, {"left": (left, 0.0, 1.0 + 1e-9), "right": (right, 0.0, 1.0 + 1e-9)})
-        columns = columns if shape[0] <= shape[1] else [columns[0], columns[2], columns[1]]
-        merged.setdefault((min(shape), max(shape)), []).append(columns)
-    groups = {shape: [np.concatenate(column) for column in zip(*rows, strict=True)] for shape, rows in merged.items()}
+    groups: dict[tuple[int, int], list[draw.Floats]] = {}
+    for (m, n), given in points.items():
+        signals, left, right = _columns(given, ["left", "right"], 1.0)
+        columns = [signals, left, right] if m <= n else [signals, right, left]
+        earlier = groups.get((min(m, n), max(m, n)), 3 * [signals[:0]])
+        groups[min(m, n), max(m, n)] = [np.concatenate(both) for both in zip(earlier, columns, strict=True)]
     grid = _log_grid(groups)
-    ax = axes_or_new(ax)
-    number = 0
+    measured = []
     for shape, (signals, *sides) in groups.items():
         curves = vector_overlaps(grid * detection_threshold(shape, 1.0), shape, 1.0)
-        for length, curve, measured in zip(shape, curves, sides, strict=True):
-            _measured(ax, number, f"{length} of {_name(shape)}", (grid, curve), (signals, measured))
-            number += 1
-    _against_log_signal(ax, "squared overlap", ylim=(-0.02, 1.02))
-    legend_below(ax, 3, title=f"vector's length, of shape; {_PAIRED}", title_fontsize="small")
+        for length, curve, values in zip(shape, curves, sides, strict=True):
+            measured.append(("{} of {} × {}".format(length, *shape), curve, signals, values))
+    ax = _against_log_signal(ax, grid, measured, ylabel="squared overlap", ylim=(-0.02, 1.02))
+    draw.legend_below(ax, 3, title=f"vector's length, of shape; {_PAIRED}", title_fontsize="small")
     return ax
 
 
-def _columns(signals: ArrayLike, others: Mapping[str, Any], draws: bool = False) -> list[Floats]:
-    # Signals of shape (k,), and for each name values between two limits, of this shape or, with draws, (draws, k).
-    x = np.ravel(finite_values("signals", signals, low=0.0))
-    given = ((name, finite_values(name, values, low=low, high=high)) for name, (values, low, high) in others.items())
-    return [x, *(matching(name, values, "signals", x, draws=draws) for name, values in given)]
+def _columns(given: Sequence[Any] | None, names: list[str], high: float, draws: bool = False) -> list[draw.Floats]:
+    # Signals, of shape (k,), and for each name values in [0, high]. Without any given, no signal.
+    if given is None:
+        return [np.zeros(0)]
+    x = np.ravel(draw.finite_values("signals", given[0], 0.0))
+    options: dict[str, Any] = {"low": 0.0, "high": high + 1e-9, "count": len(x), "draws": draws}
+    return [x, *(draw.finite_values(name, y, **options) for name, y in zip(names, given[1:], strict=True))]
 
 
-def _simulation(simulated: tuple[ArrayLike, ...] | None, **highest: float) -> tuple[Floats | None, list[Floats]]:
-    if simulated is None:
-        return None, []
-    names = {name: (values, 0.0, highest[name]) for name, values in zip(highest, simulated[1:], strict=True)}
-    signals, *checked = _columns(simulated[0], names, draws=True)
-    return signals, checked
-
-
-def _grid(shape: tuple[int, int], sigma: float, signals: Floats | None) -> Floats:
+def _grid(shape: tuple[int, int], sigma: float, signals: draw.Floats) -> draw.Floats:
     # From 0 to beyond the transition and the signals, with the kink at the threshold among the points.
     threshold = detection_threshold(shape, sigma)
-    top = _REACH * threshold if signals is None else max(_REACH * threshold, 1.04 * float(signals.max()))
+    top = max(3 * threshold, 1.04 * float(signals.max(initial=0.0)))
     return np.unique(np.append(np.linspace(0.0, top, 401), threshold))
 
 
-def _log_grid(groups: Mapping[Any, list[Floats]]) -> Floats:
+def _log_grid(groups: Mapping[Any, list[draw.Floats]]) -> draw.Floats:
     # The same in units of the threshold, on a logarithmic axis.
-    top = max(_REACH, *(1.1 * float(columns[0].max()) for columns in groups.values()))
+    if not groups:
+        raise ParameterError("points", {}, "of at least one shape")
+    top = max(3.0, *(1.1 * float(columns[0].max()) for columns in groups.values()))
     return np.union1d(np.geomspace(_LEAST, top, 301), [1.0])
 
 
-def _name(shape: tuple[int, int]) -> str:
-    return f"{shape[0]} × {shape[1]}"
-
-
-def _simulated(ax: Axes, signals: Any, values: Floats, color: str, marker: str, label: str) -> None:
-    x = np.broadcast_to(signals, values.shape).ravel()
-    points(ax, x, values.ravel(), color, marker, label, markerfacecolor=ax.get_facecolor())
-
-
-def _measured(ax: Axes, number: int, name: str, predicted: tuple[Any, Any], measured: tuple[Any, Any]) -> None:
-    # A line, and markers of the same look with the name.
-    kwargs = look(ax, number, shift=1)
-    ax.plot(*predicted, **{**kwargs, "marker": None, "linewidth": 1.8, "label": f"_{name}, predicted"})
-    signals, values = measured
-    points(ax, np.maximum(signals, _LEAST), values, **{**kwargs, "linestyle": "none", "label": name, "alpha": 0.7})
-
-
-def _against_signal(ax: Axes, shape: tuple[int, int], sigma: float, grid: Floats, ylabel: str, ylim: Any) -> Axes:
-    level(ax, detection_threshold(shape, sigma), "detection threshold", upright=True)
-    legend = {"loc": "lower right", "frameon": True, "framealpha": 1.0, "edgecolor": "none"}
-    finish(ax, legend=legend, xlabel="clean singular value λ", ylabel=ylabel)
+def _against_signal(
+    ax: Axes, shape: tuple[int, int], sigma: float, curves: Any, marks: Any, ylim: Any, style: dict[str, Any]
+) -> Axes:
+    # ``curves`` and ``marks``: where on the axis of signals, and rows of heights, label, line or marker, and colour.
+    grid, rows = curves
+    for heights, label, line, color in rows:
+        ax.plot(grid, heights, **{"color": color, "linestyle": line, "linewidth": 2.0, "label": label, **style})
+    signals, rows = marks
+    for heights, label, marker, color in rows:
+        x = np.broadcast_to(signals, heights.shape).ravel()
+        draw.points(ax, x, heights.ravel(), color, marker, label, markerfacecolor=ax.get_facecolor())
+    draw.level(ax, detection_threshold(shape, sigma), "detection threshold", upright=True)
+    draw.finish(ax, draw.OPAQUE, xlabel="clean singular value λ")
     ax.set_xlim(0.0, grid[-1], auto=True)  # so that a scale that is chosen afterwards finds its own
     ax.set_ylim(ylim, auto=True)
     return ax
 
 
-def _against_log_signal(ax: Axes, ylabel: str, **settings: Any) -> None:
-    level(ax, 1.0, "detection threshold", upright=True)
+def _against_log_signal(ax: Axes | None, grid: draw.Floats, measured: list[Any], **settings: Any) -> Axes:
+    # ``measured``: rows of a name, heights of the line, and signals and heights of its markers.
+    ax = draw.axes_or_new(ax)
+    for number, (name, predicted, signals, values) in enumerate(measured):
+        kwargs = draw.look(ax, number, shift=1)
+        ax.plot(grid, predicted, **{**kwargs, "marker": None, "linewidth": 1.8, "label": f"_{name}, predicted"})
+        kwargs |= {"linestyle": "none", "label": name, "alpha": 0.7}
+        draw.points(ax, np.maximum(signals, _LEAST), values, **kwargs)
+    draw.level(ax, 1.0, "detection threshold", upright=True)
     ax.set_xscale("log")
-    _plain_log_ticks(ax.xaxis)
-    finish(ax, xlabel="clean top singular value / detection threshold", ylabel=ylabel, **settings)
-
-
-def _plain_log_ticks(axis: Any) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    draw.log_ticks(ax.xaxis)
+    return draw.finish(ax, xlabel="clean top singular value / detection threshold", **settings)

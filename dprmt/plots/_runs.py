@@ -1,4 +1,4 @@
-"""Plots of a private run: its ε and trade-off, its estimated norms and its telemetry."""
+"""Plots of a private run: its ε and trade-off, its estimated norms, its telemetry, and what denoising does to it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dprmt._validation import check_real
 from dprmt.accounting import PrivacyBounds, TradeOff, gdp_trade_off
-from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, look, shade
-from dprmt.plots._values import finite_values, matching
+from dprmt.plots import _style as draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_TRUTH: dict[str, Any] = {"color": PALETTE[2], "linestyle": "none", "marker": "x", "label": "from clean gradients"}
 
 
 def plot_epsilon_against_steps(
@@ -54,11 +52,11 @@ def plot_epsilon_against_steps(
     >>> ax.get_xlabel()
     'steps'
     """
-    ax = axes_or_new(ax)
+    ax = draw.axes_or_new(ax)
     for number, (label, bounds) in enumerate(curves.items()):
         _with_band(ax, number, label, steps, [b.upper for b in bounds], [b.lower for b in bounds], style)
     ylabel = f"ε at δ = {delta:g} (certified upper bound)"
-    return finish(ax, legend={}, xlabel="steps", ylabel=ylabel, xlim=(0.0, None), ylim=(0.0, None))
+    return draw.finish(ax, legend={}, xlabel="steps", ylabel=ylabel, xlim=(0.0, None), ylim=(0.0, None))
 
 
 def plot_trade_off(
@@ -94,19 +92,17 @@ def plot_trade_off(
     >>> plot_trade_off({"exact norms": band}, ax=Figure().subplots()).get_ylabel()
     'false negative rate β'
     """
-    ax = axes_or_new(ax)
-    ax.plot([0, 1], [1, 0], color=ink(ax, 0.4), linewidth=1.0, label="perfect privacy")
+    ax = draw.axes_or_new(ax)
+    ax.plot([0, 1], [1, 0], color=draw.ink(ax, 0.4), linewidth=1.0, label="perfect privacy")
     named = {"certified": bands} if isinstance(bands, TradeOff) else bands
     for number, (label, curve) in enumerate(named.items()):
         _with_band(ax, number, label, curve.alpha, curve.lower, curve.upper, style)
     if gaussian_mu is not None:
         grid = np.linspace(0.0, 1.0, 401)
         label = f"{gaussian_mu:.2f}-GDP (approximation that under-reports)"
-        ax.plot(grid, gdp_trade_off(gaussian_mu, grid), color=ink(ax, 0.65), linestyle=":", linewidth=1.5, label=label)
-    ax.set_aspect("equal")
-    ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
-    legend = {"loc": "upper right", "fontsize": "small"}
-    return finish(ax, legend=legend, xlabel="false positive rate α", ylabel="false negative rate β")
+        ax.plot(grid, gdp_trade_off(gaussian_mu, grid), ":", color=draw.ink(ax, 0.65), linewidth=1.5, label=label)
+    ax.set(aspect="equal", xlim=(0.0, 1.0), ylim=(0.0, 1.0), xlabel="false positive rate α")
+    return draw.finish(ax, {"loc": "upper right", "fontsize": "small"}, ylabel="false negative rate β")
 
 
 def plot_signal_shares(
@@ -146,20 +142,21 @@ def plot_signal_shares(
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['head', 'layer 0']
     """
-    values = finite_values("layers", [list(numbers) for numbers in layers.values()])
-    ax = axes_or_new(ax)
+    values = draw.finite_values("layers", [list(numbers) for numbers in layers.values()])
+    ax = draw.axes_or_new(ax)
     places = np.arange(len(layers))
     for place, (value, low, high) in zip(places, 100 * values, strict=True):
         shown = float(np.clip(value, low, high))  # an estimate of a square may be negative
-        seen = {"color": PALETTE[1], "marker": "o"} if low > 0 else {"color": ink(ax, 0.4), "marker": "|"}
+        seen = {"color": draw.BLUE, "marker": "o"} if low > 0 else {"color": draw.ink(ax, 0.4), "marker": "|"}
         kwargs: dict[str, Any] = {**seen, "capsize": 2, "markersize": 4, **style}
         ax.errorbar([shown], [place], xerr=[[shown - low], [high - shown]], **kwargs)
     if truth is not None:
-        ax.plot(100 * finite_values("truth", [truth[name] for name in layers]), places, **_TRUTH)
+        shares = 100 * draw.finite_values("truth", [truth[name] for name in layers])
+        ax.plot(shares, places, "x", color=draw.RED, label="from clean gradients")
     ax.set_yticks(places, list(layers), fontsize=7 if len(layers) > 8 else 9)
-    above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.0}
-    xlabel = "signal in it (%); grey: none seen"
-    return finish(ax, legend=above if truth else None, xlabel=xlabel, xlim=(0.0, None), ylim=(len(layers) - 0.4, -0.6))
+    above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.0} if truth else None
+    ax.set(xlabel="signal in it (%); grey: none seen", xlim=(0.0, None), ylim=(len(layers) - 0.4, -0.6))
+    return draw.finish(ax, above)
 
 
 def plot_norm_ratios(
@@ -206,26 +203,206 @@ def plot_norm_ratios(
     >>> ax.get_ylabel()
     'probability of at most this ratio'
     """
-    x = np.ravel(finite_values("points", points, low=0.0))
+    x = np.ravel(draw.finite_values("points", points, 0.0))
     given = {"empirical": empirical, "predicted": predicted, "envelope": envelope}
-    y = {
-        name: matching(name, finite_values(name, values, low=0.0, high=1.0 + 1e-9), "points", x)
-        for name, values in given.items()
+    measured, law, highest = (draw.finite_values(name, y, 0.0, 1.0 + 1e-9, count=len(x)) for name, y in given.items())
+    width = check_real("band", band, low=0.0)
+    ax = draw.axes_or_new(ax)
+    lower, upper = np.clip(measured - width, 0, 1), np.clip(measured + width, 0, 1)
+    ax.fill_between(x, lower, upper, color=draw.BLUE, alpha=0.2, linewidth=0, label="confidence band")
+    ax.plot(x, measured, color=draw.BLUE, linewidth=1.8, label="measured")
+    ax.plot(x, law, color=draw.ink(ax), linestyle="--", linewidth=1.4, label="exact law, predicted")
+    ax.plot(x, highest, color=draw.RED, linestyle="-.", linewidth=1.8, label="envelope of all spectra")
+    ax.set(ylim=(-0.02, 1.04), xlabel="estimated / true squared norm, n̂/n", ylabel="probability of at most this ratio")
+    return draw.finish(ax, draw.OPAQUE)
+
+
+def plot_kappa_sweep(
+    kappas: ArrayLike,
+    improved: Mapping[str, ArrayLike],
+    *,
+    passed: Mapping[str, ArrayLike] | None = None,
+    kappa: float = 1.02,
+    what: str = "layers",
+    ax: Axes | None = None,
+    **style: Any,
+) -> Axes:
+    """Plot the share of denoised matrices that gain alignment against the gate κ.
+
+    Parameters
+    ----------
+    kappas : array, shape (k,)
+        Gates, in units of the bulk edge.
+    improved : mapping of label to array, shape (k,)
+        Share in [0, 1], among the layers that pass the gate, of those whose cosine with the clean gradient
+        grew; NaN where no layer passes. Not private.
+    passed : mapping of label to array, shape (k,), optional
+        Share in [0, 1] of the layers that pass the gate: the price of a high one. Thin lines in the colours of
+        the same labels.
+    kappa : float, default 1.02
+        The chosen gate, >= 0, marked.
+    what : str
+        Unit of the shares, for the axis: "layers", "matrices", "steps", "draws".
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+    **style
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, in per cent.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match, ``kappas`` or ``kappa`` is not finite, or a share is outside [0, 1].
+
+    References
+    ----------
+    Figures 4 and 6–8 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_kappa_sweep([1.0, 1.02, 1.05], {"16 × 768": [0.75, 1.0, 1.0]}, ax=Figure().subplots())
+    >>> ax.lines[0].get_ydata().tolist()
+    [75.0, 100.0, 100.0]
+    """
+    gates = np.ravel(draw.finite_values("kappas", kappas))
+    given = ("improved", "improved", 1.8, improved), ("passed", "passing the gate", 0.8, passed or {})
+    curves = [
+        (label, f"{label}, {words}", width, draw.shares(name, values, len(gates)))
+        for name, words, width, family in given
+        for label, values in family.items()
+    ]
+    gate, labels = check_real("kappa", kappa, low=0.0), [*improved, *(passed or {})]
+    ax = draw.axes_or_new(ax)
+    for label, text, width, values in curves:
+        kwargs = draw.look(ax, labels.index(label)) | {"markersize": 5, "linewidth": width, "label": text}
+        kwargs["markerfacecolor"] = kwargs["color"] if width > 1 else ax.get_facecolor()
+        ax.plot(gates, 100 * values, **{**kwargs, **style})
+    draw.level(ax, gate, f"gate κ = {gate:g}", upright=True)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.set(xlabel="gate κ, in units of the bulk edge", ylabel=f"{what} (%)", ylim=(0.0, 104.0))
+    return draw.finish(ax, legend={"handlelength": 3.5})
+
+
+def plot_layer_improvement(
+    layers: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    kappa: float = 1.02,
+    ax: Axes | None = None,
+    **style: Any,
+) -> Axes:
+    """Plot one point per layer: the change of its cosine by denoising, against its top singular value over the bulk
+    edge.
+
+    A good gate has few points to its lower right (denoised and worse) and few to its upper left (missed).
+
+    Parameters
+    ----------
+    layers : mapping of label to (top_over_edge, improvement)
+        Two arrays of shape (k,) per group of layers. The first has the top noisy singular value in units of the bulk
+        edge. The second has the change of the cosine with the clean gradient by denoising, in [-2, 2], as if there
+        were no gate. Not private.
+    kappa : float, default 1.02
+        The chosen gate, >= 0, marked.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+    **style
+        Options of matplotlib's lines for all curves, such as ``linewidth`` or ``alpha``.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ParameterError
+        If the two arrays of a group differ in length, a value is out of range or not finite.
+
+    References
+    ----------
+    Figure 9 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_layer_improvement({"16 × 768": ([0.99, 1.3], [-0.1, 0.2])}, ax=Figure().subplots())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['16 × 768', 'gate κ = 1.02']
+    """
+    groups = {}
+    for label, (ratios, improvements) in layers.items():
+        x = np.ravel(draw.finite_values("top_over_edge", ratios, 0.0))
+        groups[label] = x, draw.finite_values("improvement", improvements, -2.0, 2.0, count=len(x))
+    gate = check_real("kappa", kappa, low=0.0)
+    ax = draw.axes_or_new(ax)
+    draw.level(ax, 0.0, style="-")
+    for number, (label, (x, y)) in enumerate(groups.items()):
+        kwargs = draw.look(ax, number) | {"alpha": 0.8, "markersize": 5, "linestyle": "none", "label": label, **style}
+        draw.points(ax, x, y, **kwargs)
+    draw.level(ax, gate, f"gate κ = {gate:g}", upright=True)
+    ax.set(xlabel="top singular value, in units of the bulk edge", ylabel="gain in cosine with the clean gradient")
+    return draw.finish(ax, legend={})
+
+
+def plot_improvement_over_steps(
+    steps: Sequence[int], improvements: Mapping[str, ArrayLike], *, ax: Axes | None = None
+) -> Axes:
+    """Plot Improvement(t) of the alignment with the clean gradient along a run.
+
+    Parameters
+    ----------
+    steps : sequence of int
+        Numbers of the steps.
+    improvements : mapping of label to array, shape (k,) or (runs, k)
+        Cosine with the clean gradient after denoising minus before, in [-2, 2], one per step. Not private. For several
+        runs the mean is drawn, with a band from the lowest to the highest.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match, or a value is out of range or not finite.
+
+    References
+    ----------
+    Figure 2 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_improvement_over_steps([1, 2], {"with norm correction": [0.02, 0.03]}, ax=Figure().subplots())
+    >>> ax.get_ylabel()
+    'Improvement(t)'
+    """
+    x = np.ravel(draw.finite_values("steps", steps))
+    checked = {
+        label: np.atleast_2d(draw.finite_values("improvements", given, -2.0, 2.0, count=len(x), draws=True))
+        for label, given in improvements.items()
     }
-    (width,) = finite_values("band", [band], low=0.0)
-    ax = axes_or_new(ax)
-    lower, upper = np.clip(y["empirical"] - width, 0, 1), np.clip(y["empirical"] + width, 0, 1)
-    shade(ax, x, lower, upper, PALETTE[1], "confidence band")
-    ax.plot(x, y["empirical"], color=PALETTE[1], linewidth=1.8, label="measured")
-    ax.plot(x, y["predicted"], color=ink(ax), linestyle="--", linewidth=1.4, label="exact law, predicted")
-    ax.plot(x, y["envelope"], color=PALETTE[2], linestyle="-.", linewidth=1.8, label="envelope of all spectra")
-    ax.set(ylim=(-0.02, 1.04), xlabel="estimated / true squared norm, n̂/n")
-    legend = {"loc": "lower right", "frameon": True, "framealpha": 1.0, "edgecolor": "none"}
-    return finish(ax, legend=legend, ylabel="probability of at most this ratio")
+    ax = draw.axes_or_new(ax)
+    draw.level(ax, 0.0, style="-")
+    for number, (label, runs) in enumerate(checked.items()):
+        kwargs = draw.look(ax, number, shift=1)
+        ax.plot(x, runs.mean(0), markersize=5, linewidth=1.8, label=label, **kwargs)
+        if len(runs) > 1:
+            ax.fill_between(x, runs.min(0), runs.max(0), color=kwargs["color"], alpha=0.2, linewidth=0)
+    ax.locator_params(axis="x", integer=True)
+    return draw.finish(ax, legend={}, xlabel="step t", ylabel="Improvement(t)")
 
 
 def _with_band(ax: Axes, number: int, label: str, x: Any, y: Any, other: Any, style: dict[str, Any]) -> None:
     # A certified curve, and the space up to its other bound.
-    kwargs = look(ax, number) | {"marker": None, "linewidth": 1.8, "label": label, **style}
+    kwargs = draw.look(ax, number) | {"marker": None, "linewidth": 1.8, "label": label, **style}
     ax.plot(x, y, **kwargs)
-    shade(ax, x, other, y, kwargs["color"])
+    ax.fill_between(x, other, y, color=kwargs["color"], alpha=0.2, linewidth=0)

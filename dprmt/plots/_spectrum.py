@@ -9,16 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
-from dprmt.plots._style import PALETTE, axes_or_new, finish, ink, legend_below, level
-from dprmt.plots._values import Floats, descending
+from dprmt.plots import _style as draw
 from dprmt.spectra import MarchenkoPastur, NoisySpectrum, bulk_edge, detection_threshold, kappa_for, spike_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_, _BLUE, _RED = PALETTE[:3]
-_EACH_MARKED = 16  # leading values with separate markers; markers of a long bulk would merge
-_DASHES = (0, (6, 2))
 _FAR = 4.0  # top singular value, in units of the bulk edge, from which the axis is logarithmic beyond the edge
 
 
@@ -79,9 +75,9 @@ def plot_singular_values(
     edge, threshold = bulk_edge(shape, sigma), detection_threshold(shape, sigma)
     gate = kappa_for(shape, false_alarm) * edge
     given = {"clean": clean, "noisy": noisy, "denoised": denoised}
-    curves = {name: descending(name, values) for name, values in given.items() if values is not None}
-    ax = axes_or_new(ax)
-    appearances = {"clean": (ink(ax), ":", "o"), "noisy": (_BLUE, "-", "s"), "denoised": (_RED, "--", "^")}
+    curves = {name: draw.descending(name, values) for name, values in given.items() if values is not None}
+    ax = draw.axes_or_new(ax)
+    appearances = {"clean": (draw.ink(ax), ":", "o"), "noisy": (draw.BLUE, "-", "s"), "denoised": (draw.RED, "--", "^")}
     top = max(values[0] for values in curves.values())
     for name, heights in curves.items():
         color, line, marker = appearances[name]
@@ -89,8 +85,11 @@ def plot_singular_values(
         index = np.arange(1, len(heights) + 1)
         ax.plot(index, heights, markevery=_marked(heights, 1e-3 * top), label=name, **kwargs)
     _edge_and_gate(ax, edge, gate, "bulk edge (of noisy values)", false_alarm)
-    level(ax, threshold, "detection threshold (of clean values)")
-    _index_axis(ax, max(map(len, curves.values())))
+    draw.level(ax, threshold, "detection threshold (of clean values)")
+    ax.set(xscale="log", xlabel="index")
+    ax.set_xlim(0.9, 1.1 * max(2, *map(len, curves.values())), auto=True)
+    draw.log_ticks(ax.xaxis)
+    ax.minorticks_off()
     lowest = min(float(values[values > 0].min(initial=edge or top)) for values in curves.values())
     highest = max(top, gate) or 1.0
     is_far = top > _FAR * edge > 0
@@ -155,33 +154,33 @@ def plot_spectrum_histogram(
     """
     law = MarchenkoPastur(shape, sigma)
     low, edge = law.support
-    values = descending("noisy", noisy)
+    values = draw.descending("noisy", noisy)
     gate = kappa_for(shape, false_alarm) * edge
     spikes = values[values > gate]
-    predicted = _predicted_spikes(signals, shape, sigma)
-    ax = axes_or_new(ax)
+    clean = np.zeros(0) if signals is None else draw.descending("signals", signals)
+    visible = clean[clean > detection_threshold(shape, sigma)]
+    predicted = np.asarray(spike_map(visible, shape, sigma)) if len(visible) else visible
+    ax = draw.axes_or_new(ax)
     bins = _bins(values, low, edge)
     weights = np.full(len(values), 1 / (len(values) * (bins[1] - bins[0])))
-    bars: dict[str, Any] = {"color": ink(ax, 0.18), "edgecolor": ink(ax, 0.45), "linewidth": 0.5}
+    bars: dict[str, Any] = {"color": draw.ink(ax, 0.18), "edgecolor": draw.ink(ax, 0.45), "linewidth": 0.5}
     counts, *_ = ax.hist(values, bins.tolist(), weights=weights, label="singular values", **bars)
     grid = low + (edge - low) * (1 - np.cos(np.linspace(0.0, np.pi, 301))) / 2  # denser at both ends
     density = (1 - len(spikes) / len(values)) * law.pdf(grid)
-    ax.plot(grid, density, **{"color": _BLUE, "linewidth": 1.8, "label": "Marchenko–Pastur density", **style})
+    ax.plot(grid, density, **{"color": draw.BLUE, "linewidth": 1.8, "label": "Marchenko–Pastur density", **style})
     _edge_and_gate(ax, edge, gate, "bulk edge", false_alarm, upright=True)
     heights = ax.get_xaxis_transform()
     if len(predicted):
-        ax.vlines(predicted, 0, 0.25, ink(ax), ":", linewidth=1.8, transform=heights, label="predicted spikes")
+        ax.vlines(predicted, 0, 0.25, draw.ink(ax), ":", linewidth=1.8, transform=heights, label="predicted spikes")
     if len(spikes):
-        marks: dict[str, Any] = {"marker": "v", "markersize": 7, "linestyle": "none", "transform": heights}
-        ax.plot(spikes, np.full(len(spikes), 0.03), color=_RED, label="values above the gate", **marks)
-    top = max(gate, values[0], *predicted)
-    if top <= _FAR * edge:
-        ax.set_xlabel("singular value")
-        ax.set_xlim(0.0, 1.06 * top, auto=True)
-    else:
+        filled = {"markersize": 7, "markerfacecolor": draw.RED, "transform": heights}
+        draw.points(ax, spikes, np.full(len(spikes), 0.03), draw.RED, "v", "values above the gate", **filled)
+    top, words, space = max(gate, values[0], *predicted), "singular value", 1.06
+    if top > _FAR * edge:
         ax.set_xscale("symlog", linthresh=edge, linscale=2.0)
-        ax.set_xlabel("singular value (logarithmic above the edge)")
-        ax.set_xlim(0.0, 1.5 * top, auto=True)
+        words, space = "singular value (logarithmic above the edge)", 1.5
+    ax.set_xlabel(words)
+    ax.set_xlim(0.0, space * top, auto=True)
     return _finished(ax, "density", (0.0, 1.05 * (max(float(np.max(density)), np.max(counts)) or 1.0)), shape, sigma)
 
 
@@ -189,47 +188,26 @@ def _finished(ax: Axes, ylabel: str, ends: tuple[float, float], shape: tuple[int
     # Limits stay automatic, so that a scale that is chosen afterwards finds its own.
     ax.set_ylim(ends, auto=True)
     ax.set_title(f"{shape[0]} × {shape[1]}, σ = {sigma:.4g}", loc="right", fontsize="small")
-    legend_below(ax)
-    return finish(ax, ylabel=ylabel)
+    draw.legend_below(ax)
+    return draw.finish(ax, ylabel=ylabel)
 
 
-def _edge_and_gate(
-    ax: Axes, edge: float, gate: float, label: str, false_alarm: float, *, upright: bool = False
-) -> None:
-    level(ax, edge, label, upright=upright, style=_DASHES)
-    words = f"gate, {100 * false_alarm:.3g} % false alarms"
-    level(ax, gate, words, upright=upright, style=":", color=_RED, linewidth=1.8)
+def _edge_and_gate(ax: Axes, edge: float, gate: float, label: str, rate: float, *, upright: bool = False) -> None:
+    draw.level(ax, edge, label, upright=upright, style=draw.DASHES)
+    words = f"gate, {100 * rate:.3g} % false alarms"
+    draw.level(ax, gate, words, upright=upright, style=":", color=draw.RED, linewidth=1.8)
 
 
-def _marked(heights: Floats, visible: float) -> list[int]:
+def _marked(heights: draw.Floats, visible: float) -> list[int]:
     # Positions that get a marker: the leading ones, some of the others, none at the bottom of the picture.
-    count = len(heights)
-    some = np.geomspace(_EACH_MARKED, max(count, _EACH_MARKED), 16).round().astype(int)
-    candidates = np.union1d(np.arange(1, _EACH_MARKED), some)
+    count, each = len(heights), 16  # leading values with separate markers; markers of a long bulk would merge
+    some = np.geomspace(each, max(count, each), 16).round().astype(int)
+    candidates = np.union1d(np.arange(1, each), some)
     chosen = candidates[candidates <= count] - 1
     return chosen[heights[chosen] > visible].tolist()
 
 
-def _index_axis(ax: Axes, count: int) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    ax.set_xscale("log")
-    ax.set_xlim(0.9, 1.1 * max(count, 2), auto=True)
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.set_xlabel("index")
-
-
-def _predicted_spikes(signals: ArrayLike | None, shape: tuple[int, int], sigma: float) -> Floats:
-    if signals is None:
-        return np.zeros(0)
-    values = descending("signals", signals)
-    visible = values[values > detection_threshold(shape, sigma)]
-    return np.asarray(spike_map(visible, shape, sigma)) if len(visible) else visible
-
-
-def _bins(values: Floats, low: float, edge: float) -> Floats:
+def _bins(values: draw.Floats, low: float, edge: float) -> draw.Floats:
     # Of equal width, one boundary at the edge, over all values, or up to the edge if some are far above.
     width = (edge - low) / np.clip(round(1.5 * len(values) ** 0.5), 6, 40)
     below = np.ceil((edge - min(low, values[-1])) / width)
@@ -238,12 +216,7 @@ def _bins(values: Floats, low: float, edge: float) -> Floats:
     return edge + width * np.arange(-below, above + 1)
 
 
-def plot_spectra(
-    spectra: Mapping[str, NoisySpectrum],
-    *,
-    ax: Axes | None = None,
-    **style: Any,
-) -> Axes:
+def plot_spectra(spectra: Mapping[str, NoisySpectrum], *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw the singular values of many matrices below each other, in units of their bulk edges.
 
     Use it to see which matrices of a checkpoint stand out. The first matrix is at the top. A matrix without noise, such
@@ -281,33 +254,30 @@ def plot_spectra(
     if not spectra:
         raise ParameterError("spectra", {}, "at least one spectrum")
     count = len(spectra)
-    ax = axes_or_new(ax, width=9.0, height=min(2.0 + 0.2 * count, 40.0))
-    places = np.arange(count)
-    below, above = [], []
-    for place, spectrum in enumerate(spectra.values()):
-        unit, spikes = spectrum.bulk_edge or float(spectrum.singular_values[0]), len(spectrum.spikes)
-        above += [(value / unit, place) for value in spectrum.singular_values[:spikes]]
-        rest = spectrum.singular_values[spikes:] / unit
-        if len(rest) and spectrum.sigma > 0:  # else they are rounding
-            below.append((place, float(np.max(rest)), float(np.min(rest))))
-    own = np.array([spectrum.fit.sigma / spectrum.sigma if spectrum.sigma > 0 else 0 for spectrum in spectra.values()])
-    seen = [*own[own > 0], *(value for value, _ in above), *(max(low, 0.1) for _, _, low in below), 1.0]
-    floor = 0.7 * min(seen)
-    rows = [(place, max(low, floor), high) for place, high, low in below]
-    grey: dict[str, Any] = {"color": ink(ax, 0.45), "linewidth": 3.0, "capstyle": "round"}
-    ax.hlines(*(np.transpose(rows) if rows else ([], [], [])), label="values below the gate", **grey)
+    ax = draw.axes_or_new(ax, width=9.0, height=min(2.0 + 0.2 * count, 40.0))
+    names, own, above, below = [], np.zeros(count), [], []
+    for place, (name, spectrum) in enumerate(spectra.items()):
+        values, spikes, sigma = spectrum.singular_values, len(spectrum.spikes), spectrum.sigma
+        unit = spectrum.bulk_edge or float(values[0])
+        above += [(value / unit, place) for value in values[:spikes]]
+        name = name if len(name) <= 60 else "…" + name[-59:]  # longer ones would leave no room
+        names.append(name if sigma > 0 else f"{name}\nno noise: over its largest")
+        if sigma > 0:  # else the other values are rounding
+            own[place] = spectrum.fit.sigma / sigma
+            below += [(place, float(rest[-1]) / unit, float(rest[0]) / unit) for rest in [values[spikes:]] if len(rest)]
+    floor = 0.7 * min([1.0, *own[own > 0], *(value for value, _ in above), *(max(low, 0.1) for _, low, _ in below)])
+    rows = np.reshape([(place, max(low, floor), high) for place, low, high in below], (-1, 3)).T
+    grey: dict[str, Any] = {"color": draw.ink(ax, 0.45), "linewidth": 3.0, "capstyle": "round"}
+    ax.hlines(*rows, label="values below the gate", **grey)
     if above:
-        kwargs = {"color": _RED, "marker": "|", "markersize": 8, "linestyle": "none", "label": "values above the gate"}
-        ax.plot(*np.transpose(above), **{**kwargs, **style})
-    level(ax, 1.0, "bulk edge", upright=True, style=_DASHES)
-    marks: dict[str, Any] = {"marker": "d", "markersize": 5, "markerfacecolor": "none", "linestyle": "none"}
-    ax.plot(own[own > floor], places[own > floor], color=_BLUE, label="edge by the estimated σ", **marks)
+        kwargs = {"color": draw.RED, "marker": "|", "markersize": 8, "label": "values above the gate", **style}
+        draw.points(ax, *np.transpose(above), **kwargs)
+    draw.level(ax, 1.0, "bulk edge", upright=True, style=draw.DASHES)
+    (places,) = np.nonzero(own > floor)
+    draw.points(ax, own[places], places, draw.BLUE, "d", "edge by the estimated σ", markersize=5)
     ax.set_xscale("log")
-    every, longest = -(-count // 200), 60  # matrices for a name on the axis, and characters of one
-    names = [name if len(name) <= longest else "…" + name[1 - longest :] for name in spectra]
-    silent = [spectrum.sigma == 0 for spectrum in spectra.values()]
-    names = [f"{name}\nno noise: over its largest" if none else name for name, none in zip(names, silent, strict=True)]
-    ax.set_yticks(places[::every], names[::every], fontsize="x-small", parse_math=False)
-    legend_below(ax)
+    every = -(-count // 200)  # matrices for a name on the axis
+    ax.set_yticks(np.arange(count)[::every], names[::every], fontsize="x-small", parse_math=False)
+    draw.legend_below(ax)
     ylim = (count - 0.4, -0.6)
-    return finish(ax, xlim=(floor, None), ylim=ylim, xlabel="singular value over bulk edge", ylabel="matrix")
+    return draw.finish(ax, xlim=(floor, None), ylim=ylim, xlabel="singular value over bulk edge", ylabel="matrix")

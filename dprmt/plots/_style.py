@@ -1,4 +1,4 @@
-"""Colours, line styles, the axes to draw on, and how a picture is saved: shared by all plots."""
+"""What all plots share: checks of the numbers, colours and line styles, the axes, and how a picture is saved."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from dprmt._files import replacing
-from dprmt._validation import needing
+from dprmt._validation import ParameterError, needing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+BLUE, RED = "#0072B2", "#D55E00"
+PALETTE = ("#000000", BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe & Ito's colours: distinct with any colour vision, and ordered so that neighbours differ in grey."""
 
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
@@ -21,6 +25,61 @@ LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2))
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per colour."""
+
+OPAQUE = {"loc": "lower right", "frameon": True, "framealpha": 1.0, "edgecolor": "none"}
+"""Options of a legend that curves may pass behind."""
+
+DASHES = (0, (6, 2))
+"""Line style of what has no noise, and of the bulk edge; matplotlib's own dashes are finer."""
+
+Floats = NDArray[np.float64]
+
+
+def as_floats(values: object) -> Floats:
+    """Convert arrays, lists, and tensors of any dtype, device and graph to float64."""
+    if isinstance(values, (list, tuple)):
+        return np.array([as_floats(value) for value in values], dtype=np.float64)
+    if hasattr(values, "detach"):  # a torch tensor: NumPy takes neither bfloat16 nor what requires a gradient
+        values = values.detach().double().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def finite_values(
+    name: str, values: ArrayLike, low: float = -np.inf, high: float = np.inf, *, count: int = 0, draws: bool = False
+) -> Floats:
+    """Return the values as a non-empty array of finite floats within ``[low, high]``.
+
+    ``count``: if given, the shape is (count,) or, if draws are allowed, (draws, count).
+    """
+    allowed = "finite numbers"
+    allowed += f" >= {low:g}" if low > -np.inf else ""
+    allowed += f" and <= {high:g}" if high < np.inf else ""
+    try:
+        array = as_floats(values)
+    except (TypeError, ValueError):
+        raise ParameterError(name, values, allowed) from None
+    if array.size == 0 or (count and (array.shape[-1] != count or array.ndim > 1 + draws)):
+        shape = f", of shape ({count},)" + f" or (draws, {count})" * draws if count else ", at least one"
+        raise ParameterError(name, array.shape, allowed + shape)
+    good = np.isfinite(array) & (array >= low) & (array <= high)
+    if not good.all():
+        raise ParameterError(name, float(array[~good][0]), allowed)
+    return array
+
+
+def descending(name: str, values: ArrayLike) -> Floats:
+    """Return the values, numbers >= 0 along one axis, in decreasing order."""
+    array = finite_values(name, values, 0.0)
+    if array.ndim != 1:
+        raise ParameterError(name, array.shape, "an array of shape (k,)")
+    return np.sort(array)[::-1]
+
+
+def shares(name: str, values: ArrayLike, count: int) -> Floats:
+    """Return the values as ``count`` shares in [0, 1], or NaN for a share of nothing."""
+    array = as_floats(values)
+    finite_values(name, np.where(np.isnan(array), 0.0, array), 0.0, 1.0, count=count)
+    return array
 
 
 def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
@@ -31,8 +90,8 @@ def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
     from matplotlib.colors import to_rgb
 
     text, paper = to_rgb(rcParams["text.color"]), to_rgb(ax.get_facecolor())
-    mixed = [share * one + (1 - share) * other for one, other in zip(text, paper, strict=True)]
-    return mixed[0], mixed[1], mixed[2]
+    red, green, blue = (share * one + (1 - share) * other for one, other in zip(text, paper, strict=True))
+    return red, green, blue
 
 
 def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
@@ -42,9 +101,7 @@ def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axe
     with needing("plots"):
         from matplotlib import pyplot
 
-    figure, ax = pyplot.subplots(figsize=(width, height), layout="constrained")
-    del figure
-    return ax
+    return pyplot.figure(figsize=(width, height), layout="constrained").subplots()
 
 
 def look(ax: Axes, number: int, shift: int = 0) -> dict[str, Any]:
@@ -62,19 +119,23 @@ def level(ax: Axes, value: float, label: str = "_", *, upright: bool = False, st
     return draw(value, **{"color": ink(ax, 0.7), "linestyle": style, "linewidth": 1.0, "label": label, **more})
 
 
-def shade(ax: Axes, x: Any, low: Any, high: Any, color: Any, label: str = "_") -> None:
-    """Shade the space between two curves."""
-    ax.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0, label=label)
-
-
 def points(ax: Axes, x: Any, y: Any, color: Any, marker: str, label: str, **more: Any) -> Any:
     """Draw hollow markers without a line."""
     hollow: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 1.0, "linestyle": "none"}
     return ax.plot(x, y, **{**hollow, "color": color, "marker": marker, "label": label, **more})[0]
 
 
-def finish(ax: Axes, title: str | None = None, legend: Mapping[str, Any] | None = None, **settings: Any) -> Axes:
-    """Draw a light grid and no box, and the title and the legend if there are any.
+def log_ticks(axis: Any) -> None:
+    """Label 1, 2 and 5 of every decade of a logarithmic axis with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def finish(ax: Axes, legend: Mapping[str, Any] | None = None, **settings: Any) -> Axes:
+    """Draw a light grid and no box, and the legend if there is one.
 
     ``settings``: of ``ax.set``, such as labels and limits.
     """
@@ -84,8 +145,6 @@ def finish(ax: Axes, title: str | None = None, legend: Mapping[str, Any] | None 
     ax.spines[["top", "right"]].set_visible(False)
     if legend is not None:
         ax.legend(**{"frameon": False, **legend})
-    if title:
-        ax.set_title(title)
     return ax
 
 
@@ -105,7 +164,6 @@ def save_picture(
     path: str | Path,
     draw: Callable[[Any], object],
     size: tuple[float, float] = (6.4, 4.4),
-    dpi: int = 160,
     panels: tuple[int, int] = (1, 1),
 ) -> None:
     """Draw on fresh axes and save; the file appears only once it is complete.
@@ -118,8 +176,6 @@ def save_picture(
         Gets the axes, or an array of them if there are several panels.
     size : (float, float)
         Inches.
-    dpi : int
-        Dots per inch for bitmaps.
     panels : (int, int)
         Rows and columns of axes.
 
@@ -143,4 +199,4 @@ def save_picture(
     draw(figure.subplots(*panels))
     with replacing(Path(path), public=True) as fresh, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # names may be in any script
-        figure.savefig(fresh, dpi=dpi)
+        figure.savefig(fresh, dpi=160)

@@ -9,23 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from dprmt.plots import (
+    plot_improvement_over_steps,
+    plot_kappa_sweep,
+    plot_layer_improvement,
+    plot_measured_overlaps,
+    plot_measured_spikes,
+    plot_norm_ratios,
+    plot_singular_values,
+)
 from dprmt.report._page import Picture, Section, Table, along_steps
 from dprmt.report._words import by_columns, counted, effect, matrices, number, per_cent, with_interval
+from dprmt.report.measurements._alignment import AlignmentStep, kappa_sweep
+from dprmt.report.measurements._norm_ratio import NormRatios
+from dprmt.report.measurements._spikes import LayerSpectra, Spike, agreement
 
-if TYPE_CHECKING:
-    from dprmt.report.measurements import Agreement, AlignmentStep, LayerSpectra, NormRatios, Spike
-
-NOISY = "clipping and noise"
-TOLERANCE = 0.05  # on singular values, relative, for 95 % of the matrices
-OVERLAP_TOLERANCE = 0.1  # on squared overlaps, absolute, for 95 %
-_RANGES = (0.0, 0.5, 0.9, 1.1, 1.5, 3.0, math.inf)  # of λ/λ*
-_GATE = 1.02
-_LEVELS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)  # of n̂/n in the table
-_ADAPTER = ".default"  # peft's name of the only adapter, in the middle of names
+_GATE = 1.02  # κ of arXiv:2510.01137
 _CURVES = {"corrected": "κ gate, norm correction", "uncorrected": "κ gate, without"}
 _POINT = (
     *("layer", "step", "shape", "noise_scale", "signal_over_threshold", "gap", "predicted", "single", "mean"),
@@ -41,39 +44,39 @@ def _by_shape(spikes: Sequence[Spike], *columns: Any) -> dict[tuple[int, int], A
     return {shape: tuple(zip(*rows, strict=True)) for shape, rows in groups.items()}
 
 
-def _ranges(spikes: Sequence[Spike]) -> dict[str, Agreement]:
-    from dprmt.report.measurements import agreement
-
-    found = {}
-    for low, high in pairwise(_RANGES):
+def theory_sections(spikes: list[Spike]) -> list[Section]:
+    """Compare singular values with F(clean) and the edge (Eq. 3), and squared overlaps with Eqs. 4 and 5."""
+    ranges = {}
+    for low, high in pairwise((0.0, 0.5, 0.9, 1.1, 1.5, 3.0, math.inf)):
         inside = [spike for spike in spikes if low <= spike.signal_over_threshold < high]
         if inside:
-            found[f"{low:g} to {high:g}" if high < math.inf else f"{low:g} and more"] = agreement(inside)
-    return found
-
-
-def spike_section(spikes: list[Spike]) -> Section:
-    """Compare singular values with F(clean) and the edge (Eq. 3)."""
-    from dprmt.plots import plot_measured_spikes
-    from dprmt.report.measurements import agreement
-
-    ranges, above = _ranges(spikes), [spike for spike in spikes if spike.signal_over_threshold > 1]
+            ranges[f"{low:g} to {high:g}" if high < math.inf else f"{low:g} and more"] = agreement(inside)
+    above = [spike for spike in spikes if spike.signal_over_threshold > 1]
     found = agreement(above) if above else None
-    said = f"No statement about F: of {matrices(len(spikes))} none has a clean singular value above the threshold."
+    # Tolerances for 95 % of the matrices: on singular values relative, on squared overlaps absolute.
+    tolerance, overlap_tolerance = 0.05, 0.1
+    values = f"No statement about F: of {matrices(len(spikes))} none has a clean singular value above the threshold."
+    vectors = "No statement about the overlaps: no clean singular value is above the detection threshold."
     if found is not None:
-        verdict = "agree" if found.large_error <= TOLERANCE else "differ"
-        said = (
-            f"Theory and measurement {verdict}: above the detection threshold the noisy top singular value is F(λ) of"
+        values = (
+            f"Theory and measurement {'agree' if found.large_error <= tolerance else 'differ'}: above the detection"
+            " threshold the noisy top singular value is F(λ) of"
             f" Eq. 3 within {per_cent(found.large_error)} for 95 % of {matrices(found.count)}, with a median error of"
-            f" {per_cent(found.median_error)} (tolerance {per_cent(TOLERANCE, 0)})."
+            f" {per_cent(found.median_error)} (tolerance {per_cent(tolerance, 0)})."
         )
-    table = Table.of(
+        holds = "hold" if found.overlap_large_error <= overlap_tolerance else "do not hold everywhere"
+        vectors = (
+            f"The squared overlaps of Eqs. 4 and 5 {holds} on these gradients:"
+            f" 95 % of {matrices(found.count)} above the threshold are within {found.overlap_large_error:.3f}, with a"
+            f" median difference of {found.overlap_error:.3f} (tolerance {overlap_tolerance:g})."
+        )
+    first = {"clean λ over threshold λ*": lambda row: row[0], "matrices": lambda row: str(row[1].count)}
+    of_values = Table.of(
         "Measured over predicted top singular value, minus 1: noise averaged over repeated draws, and in one draw."
         " Each layer and step is measured with the noise of the run and with less, as larger batches would have.",
         ranges.items(),
-        {
-            "clean λ over threshold λ*": lambda row: row[0],
-            "matrices": lambda row: str(row[1].count),
+        first
+        | {
             "mean error": lambda row: per_cent(row[1].bias, sign=True),
             "median |error|": lambda row: per_cent(row[1].median_error),
             "95 % of |error|": lambda row: per_cent(row[1].large_error),
@@ -82,59 +85,41 @@ def spike_section(spikes: list[Spike]) -> Section:
             "called": lambda row: per_cent(row[1].passing),
         },
     )
-    alt = "Measured noisy top singular values against clean ones, with the predicted curve that rises at the threshold"
-    return Section(
-        title="Noisy singular values against theory",
-        sentences=[said],
-        tables=[table],
-        pictures=[Picture(lambda ax: plot_measured_spikes(_by_shape(spikes, lambda s: s.mean), ax=ax), alt)],
-        numbers={
-            "tolerance": TOLERANCE,
-            "ranges": {name: vars(a) for name, a in ranges.items()},
-            "above_threshold": found and vars(found),
-            "private_points": by_columns(spikes, _POINT),
-        },
-    )
-
-
-def overlap_section(spikes: list[Spike]) -> Section:
-    """Compare squared overlaps with Eqs. 4 and 5."""
-    from dprmt.plots import plot_measured_overlaps
-    from dprmt.report.measurements import agreement
-
-    def draw(ax: Any) -> None:
-        sides = [lambda s, side=side: min(1.0, s.overlaps[side]) for side in (0, 1)]
-        plot_measured_overlaps(_by_shape(spikes, *sides), ax=ax)
-
-    above = [spike for spike in spikes if spike.signal_over_threshold > 1]
-    said = "No statement about the overlaps: no clean singular value is above the detection threshold."
-    if above:
-        found = agreement(above)
-        holds = found.overlap_large_error <= OVERLAP_TOLERANCE
-        said = (
-            f"The squared overlaps of Eqs. 4 and 5 {'hold' if holds else 'do not hold everywhere'} on these gradients:"
-            f" 95 % of {matrices(found.count)} above the threshold are within {found.overlap_large_error:.3f}, with a"
-            f" median difference of {found.overlap_error:.3f} (tolerance {OVERLAP_TOLERANCE:g})."
-        )
-    table = Table.of(
+    of_vectors = Table.of(
         "Measured minus predicted squared overlap of the top singular vectors, both sides together.",
-        _ranges(spikes).items(),
-        {
-            "clean λ over threshold λ*": lambda row: row[0],
-            "matrices": lambda row: str(row[1].count),
+        ranges.items(),
+        first
+        | {
             "mean difference": lambda row: number(row[1].overlap_bias, 3, sign=True),
             "median |difference|": lambda row: f"{row[1].overlap_error:.3f}",
             "95 % of |difference|": lambda row: f"{row[1].overlap_large_error:.3f}",
         },
     )
-    alt = "Measured squared overlaps of noisy and clean singular vectors against the clean value, with Eqs. 4 and 5"
-    return Section(
-        title="Noisy singular vectors against theory",
-        sentences=[said],
-        tables=[table],
-        pictures=[Picture(draw, alt)],
-        numbers={"tolerance": OVERLAP_TOLERANCE},
+    tops = Picture(
+        lambda ax: plot_measured_spikes(_by_shape(spikes, lambda spike: spike.mean), ax=ax),
+        "Measured noisy top singular values against clean ones, with the predicted curve that rises at the threshold",
     )
+    sides = [lambda spike, side=side: min(1.0, spike.overlaps[side]) for side in (0, 1)]
+    overlaps = Picture(
+        lambda ax: plot_measured_overlaps(_by_shape(spikes, *sides), ax=ax),
+        "Measured squared overlaps of noisy and clean singular vectors against the clean value, with Eqs. 4 and 5",
+    )
+    numbers = {
+        "tolerance": tolerance,
+        "ranges": {name: vars(a) for name, a in ranges.items()},
+        "above_threshold": found and vars(found),
+        "private_points": by_columns(spikes, _POINT),
+    }
+    return [
+        Section("Noisy singular values against theory", [values], [of_values], [tops], numbers),
+        Section(
+            "Noisy singular vectors against theory",
+            [vectors],
+            [of_vectors],
+            [overlaps],
+            {"tolerance": overlap_tolerance},
+        ),
+    ]
 
 
 def spectra_section(strongest: list[LayerSpectra], alarms: list[LayerSpectra], spikes: list[Spike]) -> Section:
@@ -155,20 +140,17 @@ def spectra_section(strongest: list[LayerSpectra], alarms: list[LayerSpectra], s
         f"{f'; all names begin with {prefix[:-1]}' if prefix else ''}.",
         everything,
         {
-            "layer": lambda entry: entry.layer.removeprefix(prefix).replace(_ADAPTER, ""),
+            # ".default" is peft's name of the only adapter, in the middle of names.
+            "layer": lambda entry: entry.layer.removeprefix(prefix).replace(".default", ""),
             "step": lambda entry: str(entry.step),
             "clean λ over threshold λ*": lambda entry: f"{entry.signal_over_threshold:.2f}",
             "noisy top value over bulk edge": lambda entry: f"{entry.top_over_edge:.3f}",
             "seen": lambda entry: entry.verdict,
         },
     )
-    return Section(
-        title="Spectra of real gradients",
-        sentences=[said],
-        tables=[table],
-        pictures=[_spectra_picture(entries) for entries in (strongest, alarms) if entries],
-        numbers={"private_spectra": [vars(entry) | {"seen": entry.verdict} for entry in everything]},
-    )
+    pictures = [_spectra_picture(entries) for entries in (strongest, alarms) if entries]
+    numbers = {"private_spectra": [vars(entry) | {"seen": entry.verdict} for entry in everything]}
+    return Section("Spectra of real gradients", [said], [table], pictures, numbers)
 
 
 def _common_prefix(names: list[str]) -> str:
@@ -178,8 +160,6 @@ def _common_prefix(names: list[str]) -> str:
 
 
 def _spectra_picture(spectra: list[LayerSpectra]) -> Picture:
-    from dprmt.plots import plot_singular_values
-
     def draw(axes: Any) -> None:
         for entry, ax in zip(spectra, np.atleast_1d(axes), strict=True):
             noisy, shape, sigma = entry.noisy, entry.shape, entry.sigma
@@ -198,8 +178,6 @@ def _spectra_picture(spectra: list[LayerSpectra]) -> Picture:
 
 def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
     """Show Improvement(t) of the denoiser of Eq. 10 with and without norm correction."""
-    from dprmt.plots import plot_improvement_over_steps
-
     steps = [step for run in runs for step in run]
 
     def draw(ax: Any) -> None:
@@ -226,13 +204,9 @@ def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
             "without norm correction": lambda at: effect(_mean(at, "uncorrected")),
         },
     )
-    return Section(
-        title="Improvement over steps",
-        sentences=[said],
-        tables=[table],
-        pictures=[Picture(draw, "Improvement(t) along the run: κ gate with and without norm correction")],
-        numbers={"private_steps": by_columns(steps, ("number", "cosine", *_CURVES)), "seeds": len(runs)},
-    )
+    picture = Picture(draw, "Improvement(t) along the run: κ gate with and without norm correction")
+    numbers = {"private_steps": by_columns(steps, ("number", "cosine", *_CURVES)), "seeds": len(runs)}
+    return Section("Improvement over steps", [said], [table], [picture], numbers)
 
 
 def _mean(steps: Sequence[AlignmentStep], name: str) -> float:
@@ -241,13 +215,10 @@ def _mean(steps: Sequence[AlignmentStep], name: str) -> float:
 
 def kappa_section(steps: list[AlignmentStep]) -> Section:
     """Describe the gate κ: which layers pass, and which gain."""
-    from dprmt.plots import plot_kappa_sweep, plot_layer_improvement
-    from dprmt.report.measurements import kappa_sweep
-
     points = kappa_sweep(steps)
     by_shape: dict[str, tuple[list[float], list[float]]] = {}
     for layer in sorted((layer for step in steps for layer in step.layers), key=lambda layer: layer.shape):
-        if (layer.top_over_edge or 0.0) >= 1:
+        if layer.passes(1.0):
             ratios, gains = by_shape.setdefault(" × ".join(map(str, layer.shape)), ([], []))
             ratios.append(layer.top_over_edge or 0.0)
             gains.append(layer.improvement)
@@ -276,14 +247,8 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
         "Left: share of the matrices that pass the gate, and of those that gain, against κ. Right: gain of each matrix"
         " above the bulk edge against its top singular value, by shape."
     )
-    columns = ("kappa", "passing", "improved", "improvement", "by_step", "matrices")
-    return Section(
-        title="The gate κ",
-        sentences=[said],
-        tables=[table],
-        pictures=[Picture(draw, alt, panels=2)],
-        numbers={"private_sweep": by_columns(points, columns)},
-    )
+    numbers = by_columns(points, ("kappa", "passing", "improved", "improvement", "by_step", "matrices"))
+    return Section("The gate κ", [said], [table], [Picture(draw, alt, panels=2)], {"private_sweep": numbers})
 
 
 def course_section(courses: Mapping[str, Sequence[float]]) -> Section:
@@ -307,24 +272,21 @@ def course_section(courses: Mapping[str, Sequence[float]]) -> Section:
             f"On the same batches noise adds {with_interval(added)} to the loss of a run that only clips, and clipping"
             f" {with_interval(cost)} to the loss of a run that does neither: means over the steps after the first."
         )
-    return Section(
-        title="What clipping costs, and what noise costs",
-        sentences=[said],
-        tables=[Table("Mean loss of each step's batch, in nats, before the step.", ["step", *courses], rows)],
-        pictures=[Picture(draw, f"Loss along the run: {', '.join(courses)}")],
-        numbers={"private_losses": {name: list(losses) for name, losses in courses.items()}},
-    )
+    table = Table("Mean loss of each step's batch, in nats, before the step.", ["step", *courses], rows)
+    picture = Picture(draw, f"Loss along the run: {', '.join(courses)}")
+    numbers = {"private_losses": {name: list(losses) for name, losses in courses.items()}}
+    return Section("What clipping costs, and what noise costs", [said], [table], [picture], numbers)
 
 
 def norm_section(norms: NormRatios) -> Section:
     """Compare n̂/n with its law and the envelope."""
-    from dprmt.plots import plot_norm_ratios
 
     def draw(ax: Any) -> None:
         laws = {"predicted": np.clip(norms.predicted, 0, 1), "envelope": np.clip(norms.envelope, 0, 1)}
         plot_norm_ratios(norms.points, norms.empirical, **laws, band=norms.band, ax=ax)
 
-    nearest = sorted({int(np.argmin(np.abs(norms.points - level))) for level in _LEVELS})
+    levels = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
+    nearest = sorted({int(np.argmin(np.abs(norms.points - level))) for level in levels})
     table = Table.of(
         f"Probability that n̂/n is at most x; band ±{norms.band:.4f} at {per_cent(1 - norms.error, 0)} confidence.",
         nearest,
@@ -335,8 +297,6 @@ def norm_section(norms: NormRatios) -> Section:
             "envelope": lambda i: f"{norms.envelope[i]:.4f}",
         },
     )
-    names = "probes", "rank", "samples", "draws", "leading_share", "band", "error", "over_envelope", "distance"
-    curves = "points", "empirical", "predicted", "envelope"
     holds, fits = norms.over_envelope <= norms.band, norms.distance <= norms.band
     said = (
         f"The envelope {'holds' if holds else 'is VIOLATED'} and the exact law {'fits' if fits else 'does NOT fit'}:"
@@ -344,11 +304,9 @@ def norm_section(norms: NormRatios) -> Section:
         f" by {max(norms.over_envelope, 0.0):.4f} at most and differs from the law by {norms.distance:.4f} at most; the"
         f" confidence band is {norms.band:.4f} wide."
     )
-    return Section(
-        title="Randomized norms against their envelope",
-        sentences=[said],
-        tables=[table],
-        pictures=[Picture(draw, "Measured distribution of estimated over true squared norm, exact law, and envelope")],
-        numbers={name: getattr(norms, name) for name in names}
-        | {f"private_{name}": getattr(norms, name) for name in curves},
-    )
+    names = ("probes", "rank", "samples", "draws", "leading_share", "band", "error", "over_envelope", "distance")
+    curves = ("points", "empirical", "predicted", "envelope")
+    numbers = {name: getattr(norms, name) for name in names}
+    numbers |= {f"private_{name}": getattr(norms, name) for name in curves}
+    picture = Picture(draw, "Measured distribution of estimated over true squared norm, exact law, and envelope")
+    return Section("Randomized norms against their envelope", [said], [table], [picture], numbers)

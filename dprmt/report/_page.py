@@ -6,41 +6,18 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 from dprmt._validation import needing
 
-_SIZE = (6.0, 4.1)  # inches of a panel
 _POINTS = 72  # units of SVG in an inch
 _GREY = re.compile(r"#([0-9a-f]{2})\1\1\b")
-_COLOURS = {
-    "#0072b2": "blue",
-    "#d55e00": "red",
-    "#009e73": "green",
-    "#cc79a7": "pink",
-    "#e69f00": "amber",
-    "#56b4e9": "sky",
-}
+_COLOURS = {"#0072b2": "blue", "#d55e00": "red", "#009e73": "green"}
+_COLOURS |= {"#cc79a7": "pink", "#e69f00": "amber", "#56b4e9": "sky"}
 _NAMES = re.compile(r'(\bid="|href="#|url\(#)')
 _PAPER = re.compile(r"arXiv:(\d{4}\.\d{5})(?:v\d+)?")
-_GLOSSARY = {
-    "noise multiplier σ": "Standard deviation of the noise in units of the clipping norm C.",
-    "bulk edge": "σ(√m + √n): near it is the largest singular value of m × n noise, in one draw of eight above.",
-    "threshold": "Detection threshold σ(mn)^¼: a clean singular value below it leaves no trace in the noisy matrix.",
-    "Eq. 3, F(λ)": "Where a clean singular value λ above the threshold shows in the noisy matrix (arXiv:2510.01137).",
-    "called": "A matrix whose top singular value is above what noise alone exceeds in 1 % of draws.",
-    "false alarm": "A matrix that is called although no clean singular value of it is above the threshold.",
-    "overlap": "Squared inner product of a noisy singular vector with the clean one (Eqs. 4 and 5), in [0, 1].",
-    "gate κ": "A matrix is denoised only if its top singular value is above κ times the bulk edge (Eq. 10).",
-    "Improvement": "Cosine of the gradient with the clean one after denoising minus before.",
-    "norm correction": "Scaling a denoised matrix back to the length of the noisy one.",
-    "randomized norm": "A per-sample gradient norm estimated from random probes (arXiv:2605.24879).",
-    "envelope": "The largest distribution function that an estimated norm can have, over all spectra of a gradient.",
-    "ε, δ": "Bounds on what anybody can find out about one sample being in the training data or not.",
-}
 
 
 @dataclass(frozen=True)
@@ -123,17 +100,12 @@ def render_page(
         }
         for place, section in enumerate(sections)
     ]
-    said = {"title": title, "introduction": introduction, "warning": warning}
-    return _template().render(**said, parts=parts, glossary=_GLOSSARY, style=_file("page.css"))
-
-
-@cache
-def _template() -> Any:
     with needing("cli"):
         from jinja2 import Environment, StrictUndefined
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["prose"] = _prose
-    return environment.from_string(_file("page.html"))
+    said = {"title": title, "introduction": introduction, "warning": warning, "parts": parts}
+    return str(environment.from_string(_file("page.html")).render(**said, style=_file("page.css")))
 
 
 def _file(name: str) -> str:
@@ -148,17 +120,6 @@ def _prose(text: str) -> Any:
     return Markup(_PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', text))
 
 
-def plain_numbers(value: Any) -> Any:
-    """Return the value in Python's own types, for ``dprmt._files.strict_json``."""
-    if isinstance(value, Mapping):
-        return {str(key): plain_numbers(entry) for key, entry in value.items()}
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain_numbers(entry) for entry in value]
-    return value
-
-
 def _panels(draw: Any, panels: int, alt: str, prefix: str) -> str:
     """Draw one SVG for each panel, so that they stack on a narrow page."""
     import numpy as np
@@ -166,7 +127,7 @@ def _panels(draw: Any, panels: int, alt: str, prefix: str) -> str:
     from matplotlib.figure import Figure
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix, "figure.dpi": _POINTS}):
-        figures = [Figure(figsize=_SIZE, dpi=_POINTS, layout="constrained") for _ in range(panels)]
+        figures = [Figure(figsize=(6.0, 4.1), dpi=_POINTS, layout="constrained") for _ in range(panels)]
         axes = [figure.subplots() for figure in figures]
         draw(axes[0] if panels == 1 else np.array(axes, dtype=object))
         return "".join(_svg(figure, alt, f"{prefix}-{number}-") for number, figure in enumerate(figures))
@@ -184,11 +145,8 @@ def along_steps(ax: Any, ylabel: str) -> None:
 
 def _svg(figure: Any, alt: str, prefix: str) -> str:
     stream = io.StringIO()
-    figure.patch.set_alpha(0.0)
-    for ax in figure.axes:
-        ax.patch.set_alpha(0.0)
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(stream, format="svg", metadata=nothing)
+    figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
     text = stream.getvalue()
     body = text[text.index(">", text.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL).replace("xlink:href", "href")
@@ -202,9 +160,8 @@ def _themed(body: str) -> str:
     # Greys between the page's text and its background, the palette as the page's variables.
     for colour, name in _COLOURS.items():
         body = body.replace(colour, f"var(--{name})")
-    body = _GREY.sub(lambda match: _mixed(int(match[1], 16) / 255), body)
-    return re.sub(r"font: ([^;\"]*?)'[^;\"]*", r"font: \1system-ui, sans-serif", body)
 
+    def mixed(grey: re.Match[str]) -> str:
+        return f"color-mix(in srgb, var(--text) {round(100 * (1 - int(grey[1], 16) / 255))}%, var(--back))"
 
-def _mixed(lightness: float) -> str:
-    return f"color-mix(in srgb, var(--text) {round(100 * (1 - lightness))}%, var(--back))"
+    return re.sub(r"font: ([^;\"]*?)'[^;\"]*", r"font: \1system-ui, sans-serif", _GREY.sub(mixed, body))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, ZeroOut, calibrate
+from dprmt.plots import plot_epsilon_against_steps
 from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import per_cent
 
@@ -54,11 +54,6 @@ class Run:
         """ε of so many steps."""
         return self.mechanism(norms).epsilon(steps=steps, delta=self.delta)
 
-    @property
-    def setting(self) -> str:
-        """The beginning of a caption."""
-        return f"{self.name}; σ = {self.noise_multiplier:g}, δ = {self.delta:g}; {ZeroOut.kind} neighbours."
-
 
 @dataclass(frozen=True)
 class Row:
@@ -96,62 +91,46 @@ def privacy_curves(run: Run, say: Say = lambda text: None) -> dict[str, list[Pri
     return curves
 
 
-def privacy_table(run: Run, rows: list[Row]) -> Table:
-    """Format the rows as a table: certified upper bounds, and their excess over exact norms."""
-    exact = rows[0].epsilon["exact"]
-    caption = f"{run.setting} ε: certified upper bound; in brackets, how far it is above that of exact norms."
-    cells = [["exact norms", *[f"{exact:.3f}"] * len(_ANALYSES)]]
-    for row in rows[1:]:
-        more = {label: 100 * (bounds.upper / exact.upper - 1) for label, bounds in row.epsilon.items()}
-        values = [f"{row.epsilon[label]:.3f} ({more[label]:+.1f} %)" for label in _ANALYSES]
-        cells.append([f"{row.probes} probes", *values])
-    return Table(caption, ["clipping", *(f"ε, {heading}" for heading, _, _ in _ANALYSES.values())], cells)
-
-
-def _noise_table(rows: list[Row]) -> Table:
-    """Tabulate the noise that makes up for random norms."""
-    extra = [[f"+{100 * row.extra_noise[label]:.1f} %" for label in _ANALYSES] for row in rows[1:]]
-    cells = [[f"{row.probes} probes", *values] for row, values in zip(rows[1:], extra, strict=True)]
-    caption = f"How much larger σ has to be for the ε = {rows[0].epsilon['exact']:.3f} of exact norms. Same setting."
-    return Table(caption, ["clipping", *(f"σ, {heading}" for heading, _, _ in _ANALYSES.values())], cells)
-
-
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
-    """Show table, picture and sentence."""
-    from dprmt.plots import plot_epsilon_against_steps
-
-    def draw(ax: Any) -> None:
-        plot_epsilon_against_steps(run.curve_steps, curves, delta=run.delta, ax=ax)
-
-    alt = "Certified ε against the number of steps, one curve per analysis of randomized clipping"
+    """Show certified upper bounds of ε and their excess over exact norms, and the noise that makes up for it."""
+    exact, labels = rows[0].epsilon["exact"], list(_ANALYSES)
+    prices = [[row.epsilon[label].upper / exact.upper - 1 for label in labels] for row in rows[1:]]
+    number = min(1, len(prices) - 1)
+    said = [per_cent(price) for price in prices[number]]
+    sentence = (
+        f"With {rows[1 + number].probes} probes the published analysis adds {said[0]} to the ε = {exact:.3f} of exact"
+        f" norms and the tight one {said[1]}; secret probes for every sample add {said[2]}, and Hutch++ of as many"
+        f" products {said[3]}."
+    )
+    dearer, noisier = [["exact norms", *[f"{exact:.3f}"] * len(labels)]], []
+    for row, extra in zip(rows[1:], prices, strict=True):
+        name = f"{row.probes} probes"
+        ends = zip(labels, extra, strict=True)
+        dearer.append([name, *(f"{row.epsilon[label]:.3f} ({100 * more:+.1f} %)" for label, more in ends)])
+        noisier.append([name, *(f"+{100 * row.extra_noise[label]:.1f} %" for label in labels)])
+    tables = [
+        Table(
+            f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}; {ZeroOut.kind} neighbours."
+            " ε: certified upper bound; in brackets, how far it is above that of exact norms.",
+            ["clipping", *(f"ε, {heading}" for heading, _, _ in _ANALYSES.values())],
+            dearer,
+        ),
+        Table(
+            f"How much larger σ has to be for the ε = {exact:.3f} of exact norms. Same setting.",
+            ["clipping", *(f"σ, {heading}" for heading, _, _ in _ANALYSES.values())],
+            noisier,
+        ),
+    ]
+    picture = Picture(
+        lambda ax: plot_epsilon_against_steps(run.curve_steps, curves, delta=run.delta, ax=ax),
+        "Certified ε against the number of steps, one curve per analysis of randomized clipping",
+    )
     setting = {name: getattr(run, name) for name in ("noise_multiplier", "sample_rate", "delta", "steps")}
-    epsilon = [{label: _ends(bounds) for label, bounds in row.epsilon.items()} for row in rows]
-    return Section(
-        title="What randomized clipping costs",
-        sentences=[_privacy_sentence(rows)],
-        tables=[privacy_table(run, rows), _noise_table(rows)],
-        pictures=[Picture(draw, alt)],
-        numbers={
-            "setting": setting | {"neighbours": ZeroOut.kind},
-            "neighbours": ZeroOut.kind,
-            "rows": [vars(row) | {"epsilon": ends} for row, ends in zip(rows, epsilon, strict=True)],
-            "curve_steps": list(run.curve_steps),
-            "curves": {label: [_ends(bounds) for bounds in curve] for label, curve in curves.items()},
-        },
-    )
-
-
-def _privacy_sentence(rows: list[Row]) -> str:
-    """Describe the table in words."""
-    exact, row = rows[0].epsilon["exact"], rows[-1] if len(rows) < 3 else rows[2]
-    prices = [row.epsilon[label].upper / exact.upper - 1 for label in _ANALYSES]
-    said = [per_cent(price) for price in prices]
-    return (
-        f"With {row.probes} probes the published analysis adds {said[0]} to the ε = {exact:.3f} of exact norms and the"
-        f" tight one {said[1]}; secret probes for every sample add {said[2]}, and Hutch++ of as many products"
-        f" {said[3]}."
-    )
-
-
-def _ends(bounds: PrivacyBounds) -> dict[str, float]:
-    return {"lower": bounds.lower, "estimate": bounds.estimate, "upper": bounds.upper}
+    numbers = {
+        "setting": setting | {"neighbours": ZeroOut.kind},
+        "neighbours": ZeroOut.kind,
+        "rows": [vars(row) | {"epsilon": {name: one.as_dict() for name, one in row.epsilon.items()}} for row in rows],
+        "curve_steps": list(run.curve_steps),
+        "curves": {label: [bounds.as_dict() for bounds in curve] for label, curve in curves.items()},
+    }
+    return Section("What randomized clipping costs", [sentence], tables, [picture], numbers)

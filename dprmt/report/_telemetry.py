@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dprmt._validation import ParameterError
+from dprmt.plots import plot_signal_shares
 from dprmt.report._page import Picture, Section, along_steps
 from dprmt.report._words import counted, number, per_cent
-
-_MOST = 24  # layers of a picture
-_WRAPPED = ("base_model.model.", "_module.", ".default")
 
 Line = Mapping[str, Any]
 
@@ -49,11 +48,9 @@ def _learning(full: Sequence[Line]) -> Section:
 
 
 def _layers(last: Line, truth: Mapping[str, float]) -> Section:
-    from dprmt.plots import plot_signal_shares
-
     ends = {name: (e["value"], e["low"], e["high"]) for name, e in last["signal"].items() if name != "*"}
     whole, loud = last["signal"]["*"], sum(low > 0 for _, low, _ in ends.values())
-    order = sorted(ends, key=lambda name: (-ends[name][1], -ends[name][0]))[:_MOST]
+    order = sorted(ends, key=lambda name: (-ends[name][1], -ends[name][0]))[:24]
     short, many = _short_names(ends), counted(len(ends), "layer")
     value, low, high = (_share(whole[end]) for end in ("value", "low", "high"))
     share = f"{value} ({low} to {high})" if whole["low"] > 0 else f"not told from noise, at most {high}"
@@ -80,10 +77,6 @@ def _share(value: float) -> str:
 
 
 def _short_names(names: Iterable[str]) -> dict[str, str]:
-    short = {}
-    for name in names:
-        text = name
-        for part in _WRAPPED:
-            text = text.replace(part, "")
-        short[name] = text if len(text) <= 44 else "…" + text[-43:]
+    bare = {name: re.sub(r"base_model\.model\.|_module\.|\.default", "", name) for name in names}
+    short = {name: text if len(text) <= 44 else "…" + text[-43:] for name, text in bare.items()}
     return short if len(set(short.values())) == len(short) else {name: name for name in short}

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from dprmt._validation import require
+from dprmt._validation import check_count
 from dprmt.report._gradients import (
-    NOISY,
     course_section,
     improvement_section,
     kappa_section,
     norm_section,
-    overlap_section,
     spectra_section,
-    spike_section,
+    theory_sections,
 )
 from dprmt.report._page import Section
 from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._words import matrices
-
-if TYPE_CHECKING:
-    from dprmt.report.measurements import (
-        AlignmentStep,
-        GradientStep,
-        LayerSpectra,
-        RecipeExperiment,
-        Spike,
-    )
-    from dprmt.training.recipes import Recipe
+from dprmt.report.measurements._alignment import AlignmentStep, measure_alignment
+from dprmt.report.measurements._norm_ratio import measure_norm_ratios
+from dprmt.report.measurements._run import (
+    Experiment,
+    GradientStep,
+    private_gradients,
+    recipe_experiment,
+    signal_shares,
+)
+from dprmt.report.measurements._spikes import LayerSpectra, Spike, measure_spectra, measure_spikes
+from dprmt.training.recipes import load_recipe, recipe_from_dict
 
 _RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to look at
     "name": "minilm-docstrings, adapters in all layers",
@@ -44,8 +43,6 @@ _RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to 
     "optimizer": {"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01},
     "training": {"batch_size": 256, "micro_batch_size": 32, "steps": 40},
 }
-_SHOWN = 3  # matrices of a picture
-NOISE_SCALES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
 @dataclass(frozen=True)
@@ -53,47 +50,10 @@ class Sizes:
     """How much is measured."""
 
     steps: int = 10
-    seeds: int = 1
     noise_draws: int = 8
     samples: int = 32
     probe_draws: int = 128
     probes: int = 32
-
-
-def report_recipe(name: str | None, changes: Mapping[str, Any]) -> Recipe:
-    """Return a recipe by name, or the report's."""
-    require("demo", "torch", "opacus", "transformers", "peft", "datasets")
-    from dprmt.training.recipes import load_recipe, recipe_from_dict
-
-    return (recipe_from_dict(_RECIPE) if name is None else load_recipe(name)).with_changes(changes)
-
-
-class _Seen:
-    """What is measured along the first of the runs, step by step."""
-
-    def __init__(self, draws: int) -> None:
-        self._draws = draws
-        self.spikes: list[Spike] = []
-        self.strongest: list[LayerSpectra] = []
-        self.alarms: list[LayerSpectra] = []  # the largest one, if there is any
-        self.losses: list[float] = []
-
-    def look(self, step: GradientStep) -> None:
-        """Measure a step. Kept are the three layers, each at its best step, whose clean value is furthest above the
-        threshold or least below it, also of those that the recipe keeps from denoising; and the largest false alarm.
-        """
-        from dprmt.report.measurements import measure_spectra, measure_spikes
-
-        found = measure_spikes(step, draws=self._draws, noise_scales=NOISE_SCALES, seed=step.number)
-        self.spikes += found
-        self.losses.append(step.loss)
-        own = sorted((spike for spike in found if spike.noise_scale == 1), key=_weakness)
-        best = measure_spectra(step, [spike.layer for spike in own[:_SHOWN]])
-        firsts = {entry.layer: entry for entry in sorted([*self.strongest, *best], key=_weakness, reverse=True)}
-        self.strongest = sorted(firsts.values(), key=_weakness)[:_SHOWN]
-        called = [spike.layer for spike in own if spike.called and spike.signal_over_threshold <= 1]
-        alarms = [*self.alarms, *(e for e in measure_spectra(step, called) if e.verdict == "false alarm")]
-        self.alarms = sorted(alarms, key=lambda entry: -entry.top_over_edge)[:1]
 
 
 def _weakness(measured: Spike | LayerSpectra) -> float:
@@ -101,61 +61,79 @@ def _weakness(measured: Spike | LayerSpectra) -> float:
 
 
 def measured_sections(
-    recipe: Recipe, sizes: Sizes, say: Callable[[str], None]
+    name: str | None, changes: Mapping[str, Any], steps: int | None, seeds: int, say: Callable[[str], None]
 ) -> tuple[list[str], list[Section], dict[str, Any]]:
-    """Train by the recipe's first steps and measure; return introduction, sections, and numbers about the setting."""
-    from dprmt.report.measurements import (
-        losses_without_noise,
-        measure_alignment,
-        measure_norm_ratios,
-        private_gradients,
-        recipe_experiment,
-        telemetry_readings,
-    )
-
+    """Train by a recipe's first steps, or the report's, and measure; return introduction, sections, and the setting."""
+    sizes = Sizes() if steps is None else replace(Sizes(), steps=check_count("steps", steps))
+    recipe = (recipe_from_dict(_RECIPE) if name is None else load_recipe(name)).with_changes(changes)
     say("loading model and data")
-    setting = recipe_experiment(recipe, steps=sizes.steps)
-    seen, experiment = _Seen(sizes.noise_draws), setting.experiment
-    start = {name: p.detach().clone() for name, p in experiment.model.named_parameters() if p.requires_grad}
-    alignment: list[list[AlignmentStep]] = []
-    for seed in range(sizes.seeds):
-        experiment.model.load_state_dict(start, strict=False)
+    experiment = recipe_experiment(recipe)
+    model, task, settings = experiment.model, experiment.task, experiment.settings
+    total = min(sizes.steps, settings.training.steps)
+    start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+    def run(changes: Mapping[str, Any], seed: int = 0) -> Iterator[GradientStep]:
+        model.load_state_dict(start, strict=False)
+        return private_gradients(experiment, steps=sizes.steps, seed=seed, changes=changes)
+
+    spikes, losses, alignment = list[Spike](), list[float](), list[list[AlignmentStep]]()
+    strongest, alarms = list[LayerSpectra](), list[LayerSpectra]()
+    for seed in range(check_count("seeds", seeds)):
         alignment.append([])
-        for step in private_gradients(experiment, setting.settings, steps=setting.steps, seed=seed):
-            say(f"measuring step {step.number + 1} of {setting.steps}, run {seed + 1} of {sizes.seeds}")
-            alignment[seed].append(measure_alignment(step, exclude=setting.settings.denoising.exclude))
-            if seed == 0:
-                seen.look(step)
+        for step in run({}, seed):
+            say(f"measuring step {step.number + 1} of {total}, run {seed + 1} of {seeds}")
+            alignment[seed].append(measure_alignment(step, exclude=settings.denoising.exclude))
+            if seed > 0:
+                continue
+            losses.append(step.loss)
+            found = measure_spikes(
+                step, draws=sizes.noise_draws, noise_scales=(1.0, 0.5, 0.25, 0.125, 0.0625), seed=step.number
+            )
+            spikes += found
+            # Also of layers that the recipe keeps from denoising.
+            own = sorted((spike for spike in found if spike.noise_scale == 1), key=_weakness)
+            strongest += measure_spectra(step, [spike.layer for spike in own[:3]])
+            called = [spike.layer for spike in own if spike.called and spike.signal_over_threshold <= 1]
+            alarms += [entry for entry in measure_spectra(step, called) if entry.verdict == "false alarm"]
+    best = {entry.layer: entry for entry in sorted(strongest, key=_weakness, reverse=True)}  # of each layer, one step
+    strongest = sorted(best.values(), key=_weakness)[:3]
+    alarms = sorted(alarms, key=lambda entry: -entry.top_over_edge)[:1]
     say("measuring norms")
-    samples = min(sizes.samples, experiment.task.size)
-    norms = measure_norm_ratios(experiment, samples=samples, draws=sizes.probe_draws, probes=sizes.probes)
+    samples = min(sizes.samples, task.size)
+    norms = measure_norm_ratios(model, task, samples=samples, draws=sizes.probe_draws, probes=sizes.probes)
     say("training without noise")
-    courses = {NOISY: seen.losses, **losses_without_noise(setting, start)}
+    plain: dict[str, Any] = {"denoising": {"method": "none"}}
+    clipped = {**plain, "privacy.noise_multiplier": None, "privacy.clip_only": True}
+    courses = {
+        "clipping and noise": losses,
+        "clipping alone": [step.loss for step in run(clipped)],
+        "neither": [step.loss for step in run({**clipped, "privacy.clipping_norm": 1e9})],  # which clips nothing
+    }
     say("reading telemetry")
-    telemetry, truth = telemetry_readings(setting, start, steps=setting.steps)
+    telemetry = {"on": True, "every": 1, "window": max(2, total)}
+    read = list(run({**plain, "telemetry": telemetry}))
+    lines = [{"step": step.number + 1, "telemetry": step.telemetry} for step in read]
+    # DP-GRAPE's gradients are not whole: they have no true values.
+    truth = {} if settings.optimizer.name == "grape" else signal_shares(read)
     sections = [
-        spike_section(seen.spikes),
-        overlap_section(seen.spikes),
-        spectra_section(seen.strongest, seen.alarms, seen.spikes),
+        *theory_sections(spikes),
+        spectra_section(strongest, alarms, spikes),
         improvement_section(alignment),
         kappa_section([step for run in alignment for step in run]),
         course_section(courses),
         norm_section(norms),
-        *telemetry_sections(telemetry, truth),
+        *telemetry_sections(lines, truth),
     ]
-    return (
-        [_setting_sentence(setting, seen)],
-        sections,
-        {"setting": setting.settings.to_dict() | {"seeds": sizes.seeds}},
-    )
+    return [_setting_sentence(experiment, spikes)], sections, {"setting": settings.to_dict() | {"seeds": seeds}}
 
 
-def _setting_sentence(setting: RecipeExperiment, seen: _Seen) -> str:
-    privacy, training = setting.settings.privacy, setting.settings.training
-    shapes = ", ".join(f"{m} × {n}" for m, n in sorted({spike.shape for spike in seen.spikes}))
+def _setting_sentence(experiment: Experiment, spikes: list[Spike]) -> str:
+    privacy, training = experiment.settings.privacy, experiment.settings.training
+    shapes = ", ".join(f"{m} × {n}" for m, n in sorted({spike.shape for spike in spikes}))
+    steps, layers = (len({getattr(spike, name) for spike in spikes}) for name in ("step", "layer"))
     return (
-        f"Recipe {setting.experiment.name}: the first {len(seen.losses)} of its {training.steps} steps of DP-SGD on"
-        f" {setting.experiment.task.size} training items, expected batch {training.batch_size}, clipping norm"
+        f"Recipe {experiment.name}: the first {steps} of its {training.steps} steps of DP-SGD on"
+        f" {experiment.task.size} training items, expected batch {training.batch_size}, clipping norm"
         f" {privacy.clipping_norm:g}, noise multiplier {privacy.noise_multiplier:.3f}, with denoising. Measured on"
-        f" {matrices(len({spike.layer for spike in seen.spikes}))} of shapes {shapes} at each step."
+        f" {matrices(layers)} of shapes {shapes} at each step."
     )

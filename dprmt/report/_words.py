@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 
 def by_columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any]]:
@@ -42,7 +42,7 @@ def with_interval(values: Sequence[float]) -> str:
     mean, count = float(np.mean(values)), len(values)
     if count < 2:
         return effect(mean)
-    half = float(stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1)) / math.sqrt(count)
+    half = float(stdtrit(count - 1, 0.975) * np.std(values, ddof=1)) / math.sqrt(count)
     return f"{effect(mean)} (95 % interval {effect(mean - half)} to {effect(mean + half)})"
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from dprmt import __version__
 from dprmt._files import parse_json, strict_json, write_whole
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import ParameterError, require
 from dprmt.accounting import neighbours_from_dict
-from dprmt.report._page import Section, plain_numbers, render_page
+from dprmt.report._page import Section, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section
 from dprmt.report._telemetry import telemetry_sections
-from dprmt.report._validation import Sizes, measured_sections, report_recipe
 from dprmt.report._words import counted
 from dprmt.statements import relation_label, round_up
 
@@ -23,6 +23,8 @@ _WARNING = (
     "This report reads clean gradients and uses known seeds. On a recipe's public data that is how theory is checked;"
     " on private data nothing of it may be shown to anyone: no ε covers these numbers."
 )
+
+_PICTURES = ("matplotlib", "jinja2")  # packages for every page
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,11 @@ def write_report(
     >>> report = write_report("report", "minilm-docstrings")  # doctest: +SKIP
     >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
     """
+    require("demo", *_PICTURES, "torch", "opacus", "transformers", "peft", "datasets")
+    from dprmt.report._validation import measured_sections
+
     folder, run = _writable_folder(Path(out)), Run()
-    sizes = replace(Sizes(), seeds=check_count("seeds", seeds))
-    if steps is not None:
-        sizes = replace(sizes, steps=check_count("steps", steps))
-    introduction, sections, numbers = measured_sections(report_recipe(recipe, changes or {}), sizes, say)
+    introduction, sections, numbers = measured_sections(recipe, changes or {}, steps, seeds, say)
     rows = privacy_rows(run, say)
     sections.append(privacy_section(run, rows, privacy_curves(run, say)))
     say("drawing")
@@ -137,6 +139,7 @@ def write_run_report(out: str | Path, run: str | Path) -> Report:
     >>> report = write_run_report("page", "runs/sst2")  # doctest: +SKIP
     >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
     """
+    require("demo", *_PICTURES)
     folder = _writable_folder(Path(out))
     lines = _metrics(Path(run))
     sections = telemetry_sections(lines)
@@ -155,8 +158,9 @@ def write_run_report(out: str | Path, run: str | Path) -> Report:
 
 def _written(folder: Path, page: str, sections: list[Section], numbers: Mapping[str, Any]) -> Report:
     shown = {section.title: {"sentences": list(section.sentences), **section.numbers} for section in sections}
-    document = plain_numbers({"version": __version__, **numbers, "sections": shown})
-    write_whole(folder / "numbers.json", strict_json(document) + "\n", public=True)
+    document = {"version": __version__, **numbers, "sections": shown}
+    text = strict_json(document, default=methodcaller("tolist"))  # of arrays
+    write_whole(folder / "numbers.json", text + "\n", public=True)
     write_whole(folder / "index.html", page, public=True)
     return Report(folder / "index.html", folder / "numbers.json", sections)
 

@@ -14,7 +14,6 @@ from dprmt.spectra._alignment import improvement as improvement
 from dprmt.spectra._alignment import layer_improvements as layer_improvements
 from dprmt.spectra._checkpoint import CheckpointSpectra as CheckpointSpectra
 from dprmt.spectra._checkpoint import spectra_of as spectra_of
-from dprmt.spectra._denoise import LayerDenoiser as LayerDenoiser
 from dprmt.spectra._denoise import LayerReport as LayerReport
 from dprmt.spectra._denoise import denoise as denoise
 from dprmt.spectra._denoise import denoise_layers as denoise_layers
@@ -38,8 +37,6 @@ from dprmt.spectra._telemetry import Estimate as Estimate
 from dprmt.spectra._telemetry import momentum_noise_scale as momentum_noise_scale
 from dprmt.spectra._telemetry import signal_energy as signal_energy
 from dprmt.spectra._telemetry import signal_energy_over_steps as signal_energy_over_steps
-from dprmt.spectra._top_singular_value import TopSingularValue as TopSingularValue
-from dprmt.spectra._tracy_widom import TracyWidom as TracyWidom
 from dprmt.spectra._tracy_widom import false_alarm_rate as false_alarm_rate
 from dprmt.spectra._tracy_widom import kappa_for as kappa_for
 from dprmt.spectra._tracy_widom import tracy_widom_edge as tracy_widom_edge

@@ -208,11 +208,11 @@ def block_cosine(target: Blocks, before: Blocks, after: Blocks, tolerance: float
     ('q',)
     """
     x, y, y_new = matching_blocks(target=target, before=before, after=after)
-    τ = (
-        _default_tolerance(x, y, y_new)
-        if tolerance is None
-        else check_real("tolerance", tolerance, low=0.0, high=1.0, high_open=True)
-    )
+    if tolerance is None:  # effect of rounding, on a vector stored in its dtype and on results computed in float32
+        arrays = [array for blocks in (x, y, y_new) for array in blocks.values()]
+        coarsest = max(float(array_namespace(array).finfo(array.dtype).eps) for array in arrays)
+        tolerance = 1e-13 if coarsest < 1e-12 else max(coarsest, 1e-6)
+    τ = check_real("tolerance", tolerance, low=0.0, high=1.0, high_open=True)
     return BlockCosine(
         before=cosine(y, x),
         after=cosine(y_new, x),
@@ -224,13 +224,6 @@ def block_cosine(target: Blocks, before: Blocks, after: Blocks, tolerance: float
 
 def _block_cosine(y: NamedBlocks, x: NamedBlocks, name: Hashable) -> float:
     return cosine({name: y[name]}, {name: x[name]})
-
-
-def _default_tolerance(*vectors: NamedBlocks) -> float:
-    # Effect of rounding alone: on a vector stored in its dtype, and on results computed in float32.
-    epsilons = (array_namespace(b).finfo(b.dtype).eps for blocks in vectors for b in blocks.values())
-    coarsest = max(map(float, epsilons))
-    return 1e-13 if coarsest < 1e-12 else max(coarsest, 1e-6)
 
 
 def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
@@ -289,14 +282,9 @@ def _label(name: str, key: Hashable) -> str:
     return name if key is None else f"{name}[{key!r}]"
 
 
-def _peak(block: Array) -> float:
-    # NaN if there is one.
-    return float(abs(block).max()) if math.prod(block.shape) else 0.0
-
-
 def _in_safe_range(blocks: NamedBlocks) -> tuple[NamedBlocks, float]:
     # The blocks in a unit in which squares neither overflow nor vanish, and that unit.
-    peak = max(_peak(block) for block in blocks.values())
+    peak = max(float(abs(block).max()) if math.prod(block.shape) else 0.0 for block in blocks.values())
     if peak == 0 or 1e-100 < peak < 1e100:
         return blocks, 1.0
     return {name: to_float64(block) / peak for name, block in blocks.items()}, peak

@@ -67,8 +67,8 @@ def is_tensor(x: object) -> bool:
 def as_array(name: str, x: object) -> Array:
     """Convert ``x`` to an array of real floating dtype: tensors and arrays unchanged, numbers and lists as float64.
 
-    Python numbers, also in lists, count as floating point. Integer, boolean and complex *arrays* do not, since casting
-    back would truncate the result. Sparse matrices become dense, 8-bit floats float32.
+    Numbers in lists count as floating point. Integer, boolean and complex *arrays* do not, since casting back would
+    truncate the result. Sparse matrices become dense, 8-bit floats float32.
     """
     if is_tensor(x):
         tensor: Any = x
@@ -86,8 +86,7 @@ def as_array(name: str, x: object) -> Array:
         values = np.asarray(x)
     except ValueError:  # ragged nesting
         raise ParameterError(name, x, "an array " + _FLOATING) from None
-    whole = values.size == 0 or values.dtype.kind in "iu"
-    if whole and isinstance(x, (list, tuple)) and not _holds_arrays(x):
+    if isinstance(x, (list, tuple)) and (values.size == 0 or values.dtype.kind in "iu"):
         values = values.astype(float)
     if not np.issubdtype(values.dtype, np.floating):
         raise ParameterError(name, values.dtype, _FLOATING)
@@ -111,14 +110,17 @@ def check_nonempty(name: str, values: Array) -> None:
         raise ParameterError(name, tuple(values.shape), "a non-empty array, whose shape has no 0")
 
 
-def check_matrices(name: str, x: object) -> Array:
-    """Check that ``x`` is a matrix or a stack of matrices: floating, finite, non-empty, at least two axes."""
+def check_matrices(name: str, x: object, *, finite: bool = True) -> Array:
+    """Check that ``x`` is a matrix or a stack of matrices: floating, non-empty, at least two axes, perhaps finite."""
     values = as_array(name, x)
     if values.ndim < 2:
         raise ParameterError(name, tuple(values.shape), "a matrix or a stack of matrices, shape (..., m, n)")
     check_nonempty(name, values)
-    refuse_kernels(name, values)
-    check_finite(name, values)
+    if values.ndim in (4, 5) and max(values.shape[2:]) <= _LARGEST_WINDOW < max(values.shape[:2]):
+        allowed = "a matrix or a stack of matrices; a convolution's kernel as a matrix, such as x.reshape(len(x), -1)"
+        raise ParameterError(name, tuple(values.shape), allowed)
+    if finite:
+        check_finite(name, values)
     return values
 
 
@@ -128,13 +130,6 @@ def check_matrix(name: str, x: object) -> Array:
     if values.ndim != 2:
         raise ParameterError(name, tuple(values.shape), "one matrix: an array with two axes")
     return values
-
-
-def refuse_kernels(name: str, values: Array) -> None:
-    """Raise for what can only be the kernel (out, in, h, w, …) of a convolution, not a batch of matrices."""
-    if values.ndim in (4, 5) and max(values.shape[2:]) <= _LARGEST_WINDOW < max(values.shape[:2]):
-        allowed = "a matrix or a stack of matrices; a convolution's kernel as a matrix, such as x.reshape(len(x), -1)"
-        raise ParameterError(name, tuple(values.shape), allowed)
 
 
 def check_shape(shape: object) -> tuple[int, int]:
@@ -195,13 +190,6 @@ def promote_half(values: Array) -> Array:
     return values.float() if is_tensor(values) else values.astype(np.float32)
 
 
-def sort_descending(values: Array) -> Array:
-    """Return the array with its last axis in decreasing order."""
-    if is_tensor(values):
-        return values.sort(dim=-1, descending=True).values
-    return np.sort(values, axis=-1)[..., ::-1]
-
-
 def cast_like(result: Array, original: object) -> Array:
     """Cast ``result`` to the dtype of ``original``; a Python number gives a Python float."""
     if array_namespace(original) is not np:
@@ -230,11 +218,6 @@ def matrices_of(array: Array) -> tuple[Array, str] | None:
     return array, "stack"
 
 
-def _holds_arrays(values: Sequence[Any]) -> bool:
-    nested = (value for value in values if isinstance(value, (list, tuple)))
-    return any(isinstance(value, np.ndarray) for value in values) or any(map(_holds_arrays, nested))
-
-
 def _is_python_number(x: object) -> bool:
     return isinstance(x, Real) and not isinstance(x, (bool, np.generic))
 
@@ -247,13 +230,13 @@ def keeps_labels(function: Function) -> Function:
     def labelled(*args: Any, **kwargs: Any) -> Any:
         given = args[0] if args else kwargs.get(first)
         answer = function(*args, **kwargs)
-        return relabelled(answer, given) if hasattr(given, "to_numpy") else answer
+        return _relabelled(answer, given) if hasattr(given, "to_numpy") else answer
 
     return cast(Function, labelled)
 
 
-def relabelled(values: Any, like: Any) -> Any:
-    """Return the values with the labels of a Series, a DataFrame or a DataArray of their shape."""
+def _relabelled(values: Any, like: Any) -> Any:
+    # With the labels of a Series, a DataFrame or a DataArray of their shape.
     if np.shape(values) != like.shape:
         return values
     if hasattr(like, "dims"):  # xarray

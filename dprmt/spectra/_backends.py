@@ -59,12 +59,9 @@ from dprmt.spectra._arrays import Array, array_namespace, cast_like, is_tensor, 
 Backend: TypeAlias = Literal["auto", "gram", "lanczos", "products", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
-PRODUCT_FREE = 2560  # shorter side from which YYᵀ is not formed
 _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
-_RESIDUAL = {4: 1e-6, 8: 1e-11}  # residual of a Ritz pair, in units of b², by bytes per entry of the product
 _TINY = 1e-300  # replaces the norm of a zero vector
-_FAILURE, _WIDTH, _BLOCK_STEPS = 1e-12, 16, 48  # probability of a wrong proof, columns of its block, and its steps
 _BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
 
 
@@ -95,7 +92,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     """
     rows = stack.shape[-2]
     if backend == "auto":
-        backend = "gram" if rows <= GRAM_LIMIT else "lanczos" if rows < PRODUCT_FREE else "products"
+        backend = "gram" if rows <= GRAM_LIMIT else "lanczos" if rows < 2560 else "products"
         if 96 < rows <= 400 and _svd_is_fast(stack):
             backend = "svd"
     products = _PRODUCTS[stack.dtype.itemsize][0 if "cpu" in str(stack.device) else -1 :]
@@ -173,7 +170,7 @@ def _from_lanczos(stack: Array, edges: Array, products: _Products, form_product:
     if looked and _many_spikes(*_moments(y), y.shape, edge):
         return _from_svd(stack) if svd_is_fast else _from_products(stack, edges, products)
     for size, largest in products:
-        limit, residual = (largest * edge) ** 2, _RESIDUAL[size]
+        limit, residual = (largest * edge) ** 2, 1e-6 if size == 4 else 1e-11  # of a Ritz pair, in units of b²
         pairs = None if form_product else leading_pairs(y if size == 4 else to_float64(y), edge**2, residual, limit)
         if pairs is None:
             gram = _gram(stack, size)
@@ -296,15 +293,21 @@ def _search(
 ) -> tuple[Array, Array] | None:
     # As `lanczos`; without the matrix what looks complete is not proven to be.
     largest = min(len(start) // 2, basis)
-    run, bulk = KrylovBasis(apply, start, largest), BulkTop(threshold)
+    run, before = KrylovBasis(apply, start, largest), (-1, math.inf, 0)
     for _ in range(largest // 12):  # steps between checks of the Ritz values
         for _ in range(12):
             run.step()
         done = run.basis[: run.steps].T, run.images[: run.steps].T
         θ, S = ritz_pairs(*done)
-        if 2 * int((θ > threshold).sum()) > largest:
+        spikes, k = int((θ > threshold).sum()), run.steps
+        if 2 * spikes > largest:
             return None  # the basis would grow too far
-        pairs = _proven(θ, S, matrix, *done, threshold, residual, bulk.seems_below(θ), rounding)
+        # Where the largest of the others will end: below a dense edge, after k steps, it is about 1/k² of the way
+        # short.
+        now, (spikes_before, last, steps) = float(θ[-spikes - 1]) if spikes < k else math.inf, before
+        rise = (now - last) * steps**2 / (k**2 - steps**2) if spikes == spikes_before else math.inf
+        before = spikes, now, k
+        pairs = _proven(θ, S, matrix, *done, threshold, residual, now + rise < threshold, rounding)
         if pairs is not None:
             return pairs
     return None
@@ -348,7 +351,7 @@ def leading_pairs(y: Array, threshold: float, residual: float, limit: float = ma
         order = xp.argsort(values)
         if top > limit:
             return values[order], U[:, order]
-        last = _nothing_above(apply, gaussian(rng, U, _WIDTH, len(y)), threshold, rounding * top)
+        last = _nothing_above(apply, gaussian(rng, U, 16, len(y)), threshold, rounding * top)
         if last is not False:
             return last if last is None or not len(values) else (values[order], U[:, order])
     return None
@@ -359,14 +362,13 @@ def _nothing_above(
 ) -> tuple[Array, Array] | Literal[False] | None:
     # The top Ritz pair, if a run from a Gaussian block proves all eigenvalues to be below the threshold; False if one
     # is seen that is not, None if the run is too short.
-    norm = float(array_namespace(block).linalg.norm(block))
-    run = KrylovBasis(lambda rows: apply(rows.reshape(block.shape)).reshape(-1), block.reshape(-1), _BLOCK_STEPS)
-    δ = math.sqrt(2 * (math.gamma(_WIDTH / 2 + 1) * _FAILURE) ** (2 / _WIDTH))
-    xp, like = array_namespace(block), {"dtype": block.dtype, "device": block.device}
-    for k in range(1, _BLOCK_STEPS + 1):
+    xp, like, p, most = array_namespace(block), {"dtype": block.dtype, "device": block.device}, len(block), 48
+    norm = float(xp.linalg.norm(block))
+    run = KrylovBasis(lambda rows: apply(rows.reshape(block.shape)).reshape(-1), block.reshape(-1), most)
+    δ = math.sqrt(2 * (math.gamma(p / 2 + 1) * 1e-12) ** (2 / p))  # for a probability of 1e-12
+    for k in range(2, most + 1, 2):
         run.step()
-        if k % 2:
-            continue
+        run.step()
         Q, images = run.basis[:k], run.images[:k]
         full = xp.clip(Q @ images.T, 0.0, None)
         beside = (full.diagonal(1) + full.diagonal(-1)) / 2
@@ -384,25 +386,6 @@ def _nothing_above(
                 θ, S = ritz_pairs(basis, apply(basis.T).T)
                 return θ[-1:], basis @ S[:, -1:]
     return None
-
-
-class BulkTop:
-    """A guess, from one look to the next, where the largest Ritz value that is not above the threshold will end.
-
-    Below a dense edge, after k steps, it is about 1/k² of the way short.
-    """
-
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
-        self.spikes, self.last, self.steps = -1, math.inf, 0
-
-    def seems_below(self, θ: Array) -> bool:
-        """Return whether it will stay below the threshold."""
-        spikes, k = int((θ > self.threshold).sum()), len(θ)
-        now = float(θ[-spikes - 1]) if spikes < k else math.inf
-        rise = (now - self.last) * self.steps**2 / (k**2 - self.steps**2) if spikes == self.spikes else math.inf
-        self.spikes, self.last, self.steps = spikes, now, k
-        return now + rise < self.threshold
 
 
 def ritz_pairs(basis: Array, images: Array) -> tuple[Array, Array]:
@@ -446,14 +429,9 @@ def _proven(
     certificate = (U[:, 1:] * θ[1:]) @ U[:, 1:].T  # becomes threshold·I - (matrix - UΘUᵀ), in place
     certificate -= matrix
     certificate.reshape(-1)[:: len(matrix) + 1] += threshold
-    return (θ, U) if _is_orthonormal(basis) and _is_positive_definite(certificate) else None
-
-
-def _is_orthonormal(basis: Array) -> bool:
-    # It is not if the Krylov space was exhausted.
-    overlap = basis.T @ basis
+    overlap = basis.T @ basis  # not the identity if the Krylov space was exhausted
     overlap.reshape(-1)[:: len(overlap) + 1] -= 1
-    return float(abs(overlap).max()) < 1e-12
+    return (θ, U) if float(abs(overlap).max()) < 1e-12 and _is_positive_definite(certificate) else None
 
 
 def _is_positive_definite(matrix: Array) -> bool:

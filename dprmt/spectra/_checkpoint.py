@@ -22,7 +22,6 @@ from dprmt.spectra._noise_level import ROUNDING, spectrum_sigma
 from dprmt.spectra._noisy_spectrum import GramSpectrum, NoisySpectrum, largest_entry, spectrum_of_values
 from dprmt.spectra._tensor_files import EightBit, UnreadableFileError, as_numpy, open_tensors
 
-LARGEST_ENTRY = 1e100
 SUBTRACTED = "in the file that is subtracted"
 """How the reasons end for which there is no difference."""
 _MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg"}
@@ -63,7 +62,7 @@ class CheckpointSpectra(Mapping[str, NoisySpectrum]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
-        found = [{"matrix": name, "kind": self.kinds[name], **summary(spectrum)} for name, spectrum in self.items()]
+        found = [{"matrix": name, "kind": self.kinds[name], **_summary(spectrum)} for name, spectrum in self.items()]
         return found + [{"matrix": name, "verdict": reason} for name, reason in self.skipped.items()]
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
@@ -96,18 +95,16 @@ def _cell(value: object) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
-    """Return the columns of a table of matrices."""
+def _summary(spectrum: NoisySpectrum) -> dict[str, Any]:
+    # The columns of a table of matrices.
+    names = "stable_rank", "effective_rank", "energy_above_edge", "visible"
     return {
         "shape": "{} × {}".format(*spectrum.shape),
         "sigma": spectrum.sigma,
         "estimated_sigma": spectrum.fit.sigma,
         "top_over_edge": spectrum.top_over_edge,
         "spikes": len(spectrum.spikes),
-        "stable_rank": spectrum.stable_rank,
-        "effective_rank": spectrum.effective_rank,
-        "energy_above_edge": spectrum.energy_above_edge,
-        "visible": spectrum.visible,
+        **{name: getattr(spectrum, name) for name in names},
         "fit_distance": spectrum.fit.distance,
         "fit_p_value": spectrum.fit.p_value,
         "verdict": spectrum.fit.verdict,
@@ -115,10 +112,10 @@ def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
 
 
 def spectra_of(
-    source: str | Path | Mapping[str, Any],
+    source: Source,
     sigma: Sigma = None,
     *,
-    minus: str | Path | Mapping[str, Any] | None = None,
+    minus: Source | None = None,
     param: str = "*",
     false_alarm: float = 0.01,
     progress: Callable[[list[str]], Iterable[str]] = iter,
@@ -235,8 +232,8 @@ def _spectrum(matrix: NDArray[Any], sigma: Sigma, false_alarm: float) -> NoisySp
     largest = largest_entry(matrix)
     if not math.isfinite(largest):
         raise _NoSpectrumError("has entries that are not finite")
-    if largest == 0 or largest > LARGEST_ENTRY:
-        raise _NoSpectrumError(f"has entries above {LARGEST_ENTRY:g}" if largest else "is zero")
+    if largest == 0 or largest > 1e100:  # whose squares would leave the range of floats
+        raise _NoSpectrumError("has entries above 1e+100" if largest else "is zero")
     shape, gram = (int(matrix.shape[0]), int(matrix.shape[1])), GramSpectrum(matrix)
     try:
         level = sigma(promote_half(matrix)) if callable(sigma) else sigma

@@ -19,11 +19,11 @@ from dprmt.spectra._arrays import (
     as_array,
     cast_like,
     check_finite,
+    check_matrices,
     check_nonempty,
     detached,
     float64_like,
     keeps_labels,
-    refuse_kernels,
     to_float64,
 )
 from dprmt.spectra._backends import GRAM_LIMIT, Backend, leading_spectrum
@@ -67,9 +67,6 @@ class LayerReport:
         return float(not self.denoised)
 
 
-FALSE_ALARM = 0.01  # default false-alarm rate of the gate
-
-
 class Way(NamedTuple):
     """How matrices are denoised."""
 
@@ -90,145 +87,10 @@ def checked_way(method: str, below_gate: str | None, loss: str, backend: str) ->
     return Way(method == "paper", below == "zero", loss, backend)  # type: ignore[arg-type]
 
 
-class _Plan(NamedTuple):
-    """Parts of a denoising call that are constant over steps."""
-
-    traits: list[tuple[Any, ...]]
-    """Name, type, shape, dtype and device of every layer."""
-    batches: list[tuple[list[str], tuple[int, int], float]]
-    """Names of matrices that one call handles, their shape, and κ."""
-    lasts: bool
-    """Whether the plan depends on the layers' traits alone, so that the next gradient may reuse it."""
-
-
-class LayerDenoiser:
-    """`denoise_layers` for many gradients: of layers that look as they did before, only the numbers are looked at.
-
-    Parameters
-    ----------
-    kappa, method, below_gate, loss, backend
-        As in `denoise_layers`.
-
-    Raises
-    ------
-    ParameterError
-        If a choice is unknown.
-
-    Formal guarantees
-    -----------------
-    As in `denoise_layers`: nothing of one gradient but names, types, shapes, dtypes and devices is kept for the next.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> noise = np.random.default_rng(0).standard_normal((2, 16, 256))
-    >>> denoiser = LayerDenoiser(kappa=1.1)
-    >>> [denoiser({"weight": step}, sigma=1.0)[1]["weight"].denoised for step in noise]
-    [False, False]
-    """
-
-    def __init__(
-        self,
-        kappa: Gate = None,
-        *,
-        method: Method = "shrink",
-        below_gate: BelowGate | None = None,
-        loss: Loss = "frobenius",
-        backend: Backend = "auto",
-    ) -> None:
-        self._kappa, self._how = kappa, checked_way(method, below_gate, loss, backend)
-        self._plan: _Plan | None = None
-
-    def __call__(
-        self, layers: Mapping[str, MatrixT], sigma: float | Mapping[str, float]
-    ) -> tuple[dict[str, MatrixT], dict[str, LayerReport]]:
-        """Denoise one gradient.
-
-        Parameters
-        ----------
-        layers, sigma
-            As in `denoise_layers`.
-
-        Returns
-        -------
-        layers, report : dict
-            As from `denoise_layers`.
-
-        Raises
-        ------
-        ParameterError
-            As `denoise_layers` does.
-        """
-        if not isinstance(layers, Mapping):
-            raise ParameterError("layers", type(layers), "a mapping of names to arrays")
-        traits = [
-            (n, type(x), *(getattr(x, key, None) for key in ("shape", "dtype", "device"))) for n, x in layers.items()
-        ]
-        plan = self._plan if self._plan is not None and self._plan.traits == traits else self._planned(layers, traits)
-        sigmas = sigma_by_name([name for names, *_ in plan.batches for name in names], sigma)
-        result, report = dict(layers), {}
-        for names, shape, kappa in plan.batches:
-            matrices: list[Any] = [
-                layers[name] if plan.lasts else as_array(_label(name), layers[name]) for name in names
-            ]
-            for name, matrix in zip(names, matrices, strict=True):
-                if sigmas[name] == 0:
-                    check_finite(_label(name), matrix)
-            matrices = [matrix for name, matrix in zip(names, matrices, strict=True) if sigmas[name] > 0]
-            noisy = [name for name in names if sigmas[name] > 0]
-            if not noisy:
-                continue
-            stack = matrices[0][None] if len(noisy) == 1 else array_namespace(matrices[0]).stack(matrices)
-            labels, levels = [_label(name) for name in noisy], [sigmas[name] for name in noisy]
-            outcome = denoise_stack(stack, levels, kappa, self._how, labels, scratch=len(noisy) > 1)
-            denoised = cast_like(outcome.matrices, matrices[0])
-            if self._how.zeroes:
-                result.update((name, 0 * detached(matrix)) for name, matrix in zip(noisy, matrices, strict=True))
-            result.update(zip((noisy[i] for i in outcome.changed), denoised, strict=True))
-            changed = set(outcome.changed)
-            for i, (name, top, spikes) in enumerate(zip(noisy, outcome.top_over_edge, outcome.spikes, strict=True)):
-                report[name] = LayerReport(name, shape, top, spikes, i in changed)
-        return result, {name: report.get(name) or _untouched(name, layer) for name, layer in layers.items()}
-
-    def _planned(self, layers: Mapping[str, Any], traits: list[tuple[Any, ...]]) -> _Plan:
-        groups: dict[Any, list[str]] = defaultdict(list)
-        lasts = True
-        for name, layer in layers.items():
-            if not isinstance(getattr(layer, "ndim", None), int):
-                raise ParameterError(_label(name), layer, "an array")
-            if layer.ndim == 2:
-                matrix = as_array(_label(name), layer)
-                check_nonempty(_label(name), matrix)
-                lasts = lasts and matrix is layer
-                groups[array_namespace(matrix), matrix.dtype, matrix.device, tuple(matrix.shape)].append(name)
-        batches = []
-        for (*_, shape), names in groups.items():
-            stacked = self._how.backend in ("gram", "svd") or (self._how.backend == "auto" and min(shape) <= GRAM_LIMIT)
-            size = max(1, _BATCH_ENTRIES // math.prod(shape)) if stacked else 1
-            gate = gate_of(shape, self._kappa)
-            batches += [(names[start : start + size], shape, gate) for start in range(0, len(names), size)]
-        plan = _Plan(traits, batches, lasts)
-        if lasts:
-            self._plan = plan
-        return plan
-
-
-def _untouched(name: str, layer: Array) -> LayerReport:
-    # Of a layer that is no matrix, or a matrix without noise.
-    shape = tuple(layer.shape)
-    top, spikes = (math.inf, min(shape)) if len(shape) == 2 else (None, 0)
-    return LayerReport(name, shape, top, spikes, denoised=False)
-
-
-def _label(name: str) -> str:
-    # In error messages.
-    return f"layers[{name!r}]"
-
-
 def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
     """Return κ for matrices of a shape."""
     if kappa is None:
-        return kappa_for(shape, FALSE_ALARM)
+        return kappa_for(shape, 0.01)
     if callable(kappa):
         return check_real(f"kappa({shape})", kappa(shape), low=1.0)
     return check_real("kappa", kappa, low=1.0)
@@ -425,11 +287,7 @@ def denoise(
     >>> bool(denoise(noise, sigma=1.0).any()), denoise(noise, sigma=1.0, method="paper") is noise
     (False, True)
     """
-    array = as_array("matrix", matrix)
-    if array.ndim < 2:
-        raise ParameterError("matrix", tuple(array.shape), "a matrix or a stack of matrices, shape (..., m, n)")
-    check_nonempty("matrix", array)
-    refuse_kernels("matrix", array)
+    array = check_matrices("matrix", matrix, finite=False)  # what is denoised is checked with its norms
     how = checked_way(method, below_gate, loss, backend)
     κ = gate_of((int(array.shape[-2]), int(array.shape[-1])), kappa)
     sigmas = _sigmas(sigma, tuple(array.shape[:-2]))
@@ -531,4 +389,42 @@ def denoise_layers(
     >>> report["lora_B"].denoised, round(report["lora_B"].top_over_edge, 1)
     (True, 12.9)
     """
-    return LayerDenoiser(kappa, method=method, below_gate=below_gate, loss=loss, backend=backend)(layers, sigma)
+    if not isinstance(layers, Mapping):
+        raise ParameterError("layers", type(layers), "a mapping of names to arrays")
+    how = checked_way(method, below_gate, loss, backend)
+    result: dict[str, Any] = dict(layers)
+    report, groups = {}, defaultdict[Any, dict[str, Any]](dict)
+    for name, layer in result.items():
+        label = f"layers[{name!r}]"
+        if not isinstance(getattr(layer, "ndim", None), int):
+            raise ParameterError(label, layer, "an array")
+        shape = tuple(layer.shape)
+        top, spikes = (math.inf, min(shape)) if len(shape) == 2 else (None, 0)
+        report[name] = LayerReport(name, shape, top, spikes, denoised=False)
+        if len(shape) == 2:
+            matrix = as_array(label, layer)
+            check_nonempty(label, matrix)
+            groups[array_namespace(matrix), matrix.dtype, matrix.device, shape][name] = matrix
+    sigmas = sigma_by_name([name for matrices in groups.values() for name in matrices], sigma)
+    for (*_, shape), matrices in groups.items():
+        gate, names = gate_of(shape, kappa), [name for name in matrices if sigmas[name] > 0]
+        for name, matrix in matrices.items():
+            if sigmas[name] == 0:
+                check_finite(f"layers[{name!r}]", matrix)
+        stacked = backend in ("gram", "svd") or (backend == "auto" and min(shape) <= GRAM_LIMIT)
+        size = max(1, _BATCH_ENTRIES // math.prod(shape)) if stacked else 1
+        for start in range(0, len(names), size):
+            chosen = names[start : start + size]
+            batch = [matrices[name] for name in chosen]
+            stack = batch[0][None] if len(batch) == 1 else array_namespace(batch[0]).stack(batch)
+            labels = [f"layers[{name!r}]" for name in chosen]
+            levels = [sigmas[name] for name in chosen]
+            outcome = denoise_stack(stack, levels, gate, how, labels, scratch=len(batch) > 1)
+            if how.zeroes:
+                result.update((name, 0 * detached(matrices[name])) for name in chosen)
+            for i, matrix in zip(outcome.changed, cast_like(outcome.matrices, batch[0]), strict=True):
+                result[chosen[i]] = matrix
+            for i, name in enumerate(chosen):
+                denoised = i in outcome.changed
+                report[name] = LayerReport(name, shape, outcome.top_over_edge[i], outcome.spikes[i], denoised)
+    return result, report

@@ -45,15 +45,8 @@ def noise_scales(rows: int, columns: int, sigma: float) -> NoiseScales:
     """Compute bulk edges and detection threshold to twice double precision."""
     with localcontext(prec=50):
         m, n, scale = Decimal(rows).sqrt(), Decimal(columns).sqrt(), Decimal(sigma)
-        return NoiseScales(
-            _two_floats(scale * abs(n - m)),
-            _two_floats(scale * (n + m)),
-            _two_floats(scale * (m * n).sqrt()),
-        )
-
-
-def _two_floats(x: Decimal) -> TwoFloats:
-    return TwoFloats(float(x), float(x - Decimal(float(x))))
+        values = scale * abs(n - m), scale * (n + m), scale * (m * n).sqrt()
+        return NoiseScales(*(TwoFloats(float(x), float(x - Decimal(float(x)))) for x in values))
 
 
 def checked_scales(shape: Sequence[int], sigma: float) -> tuple[int, int, float, NoiseScales]:
@@ -87,12 +80,6 @@ def edge_roots(observed: Array, scales: NoiseScales) -> tuple[Array, Array, Arra
         for edge in (scales.upper_edge, scales.lower_edge)
     )
     return outer, inner, above
-
-
-def invert_spike_map(observed: Array, scales: NoiseScales) -> Array:
-    """Evaluate `spike_map_inverse` of checked float64 values."""
-    outer, inner, above = edge_roots(observed, scales)
-    return array_namespace(observed).where(above, (inner + outer) / 2, 0.0)
 
 
 def squared_overlaps(signal: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> tuple[Array, Array]:

@@ -270,15 +270,13 @@ def _angle_table(short: int, long: int) -> NDArray[np.float64]:
     return scipy.interpolate.CubicSpline(np.arange(_CELLS + 1), ratios, axis=1).c.reshape(4, -1)
 
 
-_BLOCK = 2**14  # entries whose temporaries stay in the processor's cache
-
-
 def in_blocks(function: Callable[[Array], Array], values: Array) -> Array:
     """Return an elementwise function of an array, block by block on the CPU."""
     xp, flat = array_namespace(values), values.reshape(-1)
-    if len(flat) <= _BLOCK or (is_tensor(values) and values.device.type != "cpu"):
+    size = 2**14  # entries whose temporaries stay in the processor's cache
+    if len(flat) <= size or (is_tensor(values) and values.device.type != "cpu"):
         return function(flat).reshape(values.shape)
-    blocks = [function(flat[start : start + _BLOCK]) for start in range(0, len(flat), _BLOCK)]
+    blocks = [function(flat[start : start + size]) for start in range(0, len(flat), size)]
     return xp.concatenate(blocks).reshape(values.shape)
 
 

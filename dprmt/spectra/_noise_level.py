@@ -41,11 +41,7 @@ SigmaMethod = Literal["mp-pca", "median"]
 Floats = NDArray[np.float64]
 ROUNDING = 2.0**-23
 """Relative rounding of the entries of checkpoints, which a matrix of low rank has in addition to its signal."""
-REJECTED = 0.01
-"""p value below which the law does not fit."""
-_DRAWS, _DRAWN = 399, 32  # draws of the null distribution; most singular values of one draw
-_SAME = 0.05  # relative difference of two noise levels that are called the same
-_FEWEST = 4  # values that a law is held against
+_DRAWS = 399  # draws of the null distribution
 
 
 def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
@@ -95,24 +91,20 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
     """
     values = promote_half(check_matrices("matrix", matrix))
     check_choice("method", method, get_args(SigmaMethod))
-    xp, stack = array_namespace(values), detached(values).reshape(-1, *values.shape[-2:])
-    filled = stack != 0
-    if bool((filled.any(-1) & filled.any(-2)[..., :1]).all()) and bool(filled.any(-2).all()):
-        spectra, shape = numbers(xp.linalg.svdvals(stack)), tuple(stack.shape[-2:])
-        found = _estimates(spectra, shape, method, xp.finfo(stack.dtype).eps)
-    else:
-        found = np.array([_of_filled(y, method) for y in stack])
+    xp, parts = array_namespace(values), [detached(values).reshape(-1, *values.shape[-2:])]
+    filled = parts[0] != 0
+    if not (bool(filled.any(-1).all()) and bool(filled.any(-2).all())):
+        parts = [y[kept.any(-1)][:, kept.any(-2)][None] for y, kept in zip(parts[0], filled, strict=True)]
+    rounding = float(xp.finfo(values.dtype).eps)
+    found = np.concatenate(
+        [
+            _estimates(numbers(xp.linalg.svdvals(part)), tuple(part.shape[1:]), method, rounding)
+            if 0 not in part.shape
+            else np.zeros(1)
+            for part in parts
+        ]
+    )
     return xp.asarray(found, dtype=values.dtype, device=values.device).reshape(values.shape[:-2])[()]
-
-
-def _of_filled(y: Array, method: SigmaMethod) -> float:
-    # Estimate for a matrix without its rows and columns of zeros.
-    xp = array_namespace(y)
-    y = y[(y != 0).any(-1)]
-    if not len(y):
-        return 0.0
-    y = y[:, (y != 0).any(-2)]
-    return float(_estimates(numbers(xp.linalg.svdvals(y))[None], tuple(y.shape), method, xp.finfo(y.dtype).eps)[0])
 
 
 def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: float) -> Floats:
@@ -127,7 +119,7 @@ def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: f
         capacity = kept * (long - short + kept)
         variances = np.cumsum(squares, 1) / capacity
         fits = squares - squares[:, :1] < 4 * variances * np.sqrt(capacity) * (1 + 1e-9)
-        fits[:, : max(_FEWEST, -(-short // 8)) - 1] = True  # too few values to decide
+        fits[:, : max(4, -(-short // 8)) - 1] = True  # too few values to decide
         most = np.where(fits.all(1), short, np.argmin(fits, 1)) - 1  # up to the first that does not
         found = np.sqrt(np.where(most < 0, 0.0, variances[np.arange(len(spectra)), most])) * top[:, 0]
     noise = found * (math.sqrt(short) + math.sqrt(long))
@@ -181,21 +173,21 @@ def noise_fit(values: Floats, shape: tuple[int, int], sigma: float, spikes: int,
     estimate = spectrum_sigma(values, shape, ROUNDING)
     if estimate == 0:
         rank = int((values > 4 * ROUNDING * max(shape) * values[0]).sum())
-        return NoiseFit(
-            0.0, 1.0, 1 / (_DRAWS + 1), f"no noise: rank {rank} of {min(shape)} to rounding", False, entries
-        )
+        verdict = f"no noise: rank {rank} of {min(shape)} to rounding"
+        return NoiseFit(0.0, 1.0, 1 / (_DRAWS + 1), verdict, False, entries)
     distance, p_value = _tested(values[spikes:], shape, sigma, spikes)
-    if p_value >= REJECTED:
+    least, same = 0.01, 0.05  # p value of a law that fits, and relative difference of noise levels called the same
+    if p_value >= least:
         return NoiseFit(estimate, distance, p_value, entries or "noise of this σ", not entries, entries)
     above = clear_spikes(values, shape, estimate)
     own = _tested(values[above:], shape, estimate, above)[1] if above < len(values) else 0.0
-    if not entries and own >= REJECTED and abs(estimate / sigma - 1) > _SAME:
+    if not entries and own >= least and abs(estimate / sigma - 1) > same:
         verdict = f"σ is about {estimate:.3g}, not {sigma:.3g}"
-    elif not entries and abs(estimate / sigma - 1) <= _SAME and distance <= 0.1:
+    elif not entries and abs(estimate / sigma - 1) <= same and distance <= 0.1:
         verdict = "noise near this σ, with weak signal below the gate"
     else:
         median = float(median_sigma(values, shape))
-        apart = abs(median / estimate - 1) > _SAME
+        apart = abs(median / estimate - 1) > same
         found = f", σ is {estimate:.3g} by mp-pca and {median:.3g} by median" if apart else ""
         verdict = entries or f"no noise model fits{found}"
     return NoiseFit(estimate, distance, p_value, verdict, False, entries)
@@ -215,10 +207,10 @@ def _tested(values: Floats, shape: tuple[int, int], sigma: float, spikes: int) -
     # D of the values after the spikes, and its p value.
     short, long = sorted(shape)
     count, rest = short - spikes, long - spikes
-    if count < min(_FEWEST, short):
+    if count < min(4, short):  # too few to hold a law against
         return 1.0, 1 / (_DRAWS + 1)
     distance = float(_distance(np.sort(values), count, rest, sigma))
-    size = min(count, _DRAWN)
+    size = min(count, 32)  # of a matrix in the null distribution
     null = _null(size, max(size, round(size * rest / count)))
     larger = null + 0.44 * math.log(count / size) >= count * distance
     return distance, (1 + int(larger.sum())) / (_DRAWS + 1)

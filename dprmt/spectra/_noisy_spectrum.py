@@ -174,19 +174,14 @@ class NoisySpectrum:
         dict
             The attributes by name.
         """
+        scales = "sigma", "bulk_edge", "detection_threshold", "gate", "false_alarm", "visible"
+        ranks = "stable_rank", "effective_rank", "energy_above_edge"
         return {
             "shape": list(self.shape),
-            "sigma": self.sigma,
-            "bulk_edge": self.bulk_edge,
-            "detection_threshold": self.detection_threshold,
-            "gate": self.gate,
-            "false_alarm": self.false_alarm,
-            "visible": self.visible,
+            **{name: getattr(self, name) for name in scales},
             "estimated_sigma": self.fit.sigma,
             "fit": {name: getattr(self.fit, name) for name in ("distance", "p_value", "verdict", "entries")},
-            "stable_rank": self.stable_rank,
-            "effective_rank": self.effective_rank,
-            "energy_above_edge": self.energy_above_edge,
+            **{name: getattr(self, name) for name in ranks},
             "singular_values": self.singular_values.tolist(),
             "spikes": [asdict(spike) for spike in self.spikes],
         }
@@ -267,11 +262,19 @@ def spectrum_of_values(
     matrix: GramSpectrum | None = None,
 ) -> NoisySpectrum:
     """Build the spectrum of singular values in decreasing order, and test the entries of the matrix if it is given."""
-    if sigma == 0:
-        return _without_noise(observed, shape, false_alarm)
+    if sigma == 0:  # every value above rounding is signal
+        gate = 4 * ROUNDING * max(shape) * float(observed[0])
+        spikes = tuple(Spike(value, value, value, 1.0, 1.0) for value in observed[observed > gate].tolist())
+        fit = noise_fit(observed, shape, 1.0, len(spikes), "")
+        return NoisySpectrum(shape, 0.0, 0.0, 0.0, gate, false_alarm, observed, spikes, 0.0, fit)
     edge, threshold, kappa = bulk_edge(shape, sigma), detection_threshold(shape, sigma), kappa_for(shape, false_alarm)
     rate = false_alarm if kappa > 1 else false_alarm_rate(shape, 1.0)
-    spikes = _spikes(observed[observed > kappa * edge], shape, sigma)
+    above = observed[observed > kappa * edge]
+    spikes = ()
+    if len(above):
+        signals = spike_map_inverse(above, shape, sigma)
+        columns = above, signals, shrink(above, shape, sigma), *vector_overlaps(signals, shape, sigma)
+        spikes = tuple(Spike(*row) for row in np.stack(columns, axis=1).tolist())
     visible = visible_signal(shape, sigma, false_alarm)
     own = spectrum_sigma(observed, shape, ROUNDING)
     clear = clear_spikes(observed, shape, own)
@@ -281,14 +284,6 @@ def spectrum_of_values(
         entries = other_noise(matrix.blocks(without=clear), matrix.tall)
     fit = noise_fit(observed, shape, sigma, len(spikes), entries)
     return NoisySpectrum(shape, sigma, edge, threshold, kappa * edge, rate, observed, spikes, visible, fit)
-
-
-def _without_noise(observed: Floats, shape: tuple[int, int], false_alarm: float) -> NoisySpectrum:
-    # Every value above rounding is signal.
-    gate = 4 * ROUNDING * max(shape) * float(observed[0])
-    spikes = tuple(Spike(value, value, value, 1.0, 1.0) for value in observed[observed > gate].tolist())
-    fit = noise_fit(observed, shape, 1.0, len(spikes), "")
-    return NoisySpectrum(shape, 0.0, 0.0, 0.0, gate, false_alarm, observed, spikes, 0.0, fit)
 
 
 class GramSpectrum:
@@ -349,11 +344,3 @@ class GramSpectrum:
 def largest_entry(matrix: NDArray[Any]) -> float:
     """Return the largest absolute value; NaN if there is one among the entries."""
     return max(float(matrix.max()), -float(matrix.min()))
-
-
-def _spikes(observed: Floats, shape: tuple[int, int], sigma: float) -> tuple[Spike, ...]:
-    if len(observed) == 0:
-        return ()
-    signals = spike_map_inverse(observed, shape, sigma)
-    columns = observed, signals, shrink(observed, shape, sigma), *vector_overlaps(signals, shape, sigma)
-    return tuple(Spike(*row) for row in np.stack(columns, axis=1).tolist())

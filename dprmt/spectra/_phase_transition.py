@@ -31,17 +31,10 @@ from dprmt.spectra._arrays import (
     check_shape,
     float64_like,
     keeps_labels,
+    numbers,
     singular_values,
-    sort_descending,
 )
-from dprmt.spectra._formulas import (
-    Loss,
-    checked_scales,
-    invert_spike_map,
-    mapped_spikes,
-    shrunk,
-    squared_overlaps,
-)
+from dprmt.spectra._formulas import Loss, checked_scales, edge_roots, mapped_spikes, shrunk, squared_overlaps
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 
 
@@ -194,7 +187,9 @@ def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> A
     """
     _, _, sigma, scales = checked_scales(shape, sigma)
     values = singular_values("observed", observed)
-    return cast_like(values * 1.0 if sigma == 0 else invert_spike_map(values, scales), observed)
+    outer, inner, above = edge_roots(values, scales)
+    found = array_namespace(values).where(above, (inner + outer) / 2, 0.0)
+    return cast_like(values * 1.0 if sigma == 0 else found, observed)
 
 
 def vector_overlaps(signal: ArrayT, shape: Sequence[int], sigma: float) -> tuple[ArrayT, ArrayT]:
@@ -281,8 +276,9 @@ def predicted_spectrum(signals: MatrixT, shape: Sequence[int], sigma: float) -> 
     count = min(m, n)
     if values.ndim < 1 or values.shape[-1] > count:
         raise ParameterError("signals", tuple(values.shape), f"an array of shape (..., r) with r <= {count}")
-    xp, missing = array_namespace(values), (*values.shape[:-1], count - values.shape[-1])
-    values = xp.concat([sort_descending(values), float64_like(np.zeros(missing), values)], -1)
+    xp, decreasing = array_namespace(values), np.zeros((*values.shape[:-1], count))
+    decreasing[..., : values.shape[-1]] = -np.sort(-numbers(values))
+    values = float64_like(decreasing, values)
     if sigma == 0:
         return cast_like(values, signals)
     spikes = scales.threshold.below(values) > 0  # and after them quantiles of the bulk

@@ -51,14 +51,9 @@ class Estimate:
     high: Numbers
 
 
-def as_numbers(values: object) -> NDArray[np.float64]:
-    """Return one number or one a layer, in double precision."""
-    return np.asarray(values, dtype=np.float64)
-
-
 def estimate(value: object, low: object, high: object) -> Estimate:
     """Return the estimate of arrays, of which those without axes become numbers."""
-    arrays = np.broadcast_arrays(as_numbers(value), as_numbers(low), as_numbers(high))
+    arrays = np.broadcast_arrays(*(np.asarray(number, dtype=np.float64) for number in (value, low, high)))
     return Estimate(*(float(array) if array.ndim == 0 else np.array(array) for array in arrays))
 
 
@@ -111,7 +106,7 @@ def signal_energy(noisy: Any, sigma: float, *, failure: float = 0.05) -> Estimat
     if not flats or not all(map(len, flats)):
         raise ParameterError("noisy", np.shape(noisy), "with at least one entry in every layer")
     d, squared = np.array([(len(g), float((g * g).sum())) for g in flats]).T[:, slice(None) if layered else 0]
-    low, high = _exact_interval(squared / s**2, d, _failure(failure))
+    low, high = _exact_interval(squared / s**2, d, check_real("failure", failure, low=1e-12, high=0.5))
     return estimate(squared - d * s**2, low * s**2, high * s**2)
 
 
@@ -162,13 +157,13 @@ def signal_energy_over_steps(
     (6000.0, True)
     """
     s = check_real("sigma", sigma, low=0.0, low_open=True)
-    S, d = as_numbers(squared_norms) / s**2, as_numbers(dimension)
+    S, d = np.asarray(squared_norms, dtype=np.float64) / s**2, np.asarray(dimension, dtype=np.float64)
     if not np.all(np.isfinite(S) & (S >= 0)):
         raise ParameterError("squared_norms", squared_norms, "finite and >= 0")
     if not np.all(d >= 1):
         raise ParameterError("dimension", dimension, ">= 1")
     D = check_real("steps", steps, low=1) * d
-    low, high = _martingale_interval(S, D, _failure(failure))
+    low, high = _martingale_interval(S, D, check_real("failure", failure, low=1e-12, high=0.5))
     return estimate((S - D) * s**2, low * s**2, high * s**2)
 
 
@@ -176,10 +171,6 @@ def _flat(name: str, values: Any) -> Array:
     array = detached(as_array(name, values))
     check_finite(name, array)
     return to_float64(array).reshape(-1)
-
-
-def _failure(failure: float) -> float:
-    return check_real("failure", failure, low=1e-12, high=0.5)
 
 
 def _exact_interval(

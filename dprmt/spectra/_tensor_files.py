@@ -17,29 +17,30 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import scipy
 
+from dprmt._validation import needing
+
 Reader: TypeAlias = Callable[[], Any]
 _T = TypeVar("_T")
 
-_SAFETENSORS = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "C64": "<c8",
-    "BOOL": "?",
-}
+_SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "C64": "<c8", "BOOL": "?"}
 _SAFETENSORS |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
 """Types in NumPy's spelling; bfloat16, which NumPy lacks, is the upper half of a float32."""
 
-_CODES = np.arange(128)
-_EXPONENT, _FRACTION = _CODES >> 3, (_CODES & 7) / 8
-_HALF = np.where(_EXPONENT == 0, _FRACTION * 2.0**-6, (1 + _FRACTION) * 2.0 ** (_EXPONENT - 7))
-_HALF[127] = np.nan
-_E4M3 = np.concatenate([_HALF, -_HALF]).astype(np.float32)
-_E5M2 = (np.arange(256, dtype=np.uint16) << 8).view(np.float16).astype(np.float32)
-_E8M0 = np.append(2.0 ** (np.arange(255) - 127.0), np.nan).astype(np.float32)
-_EIGHT_BITS = {"F8_E4M3": _E4M3, "F8_E5M2": _E5M2, "F8_E8M0": _E8M0}
-"""The values of 8-bit floats by their codes."""
+
+def _eight_bit_floats() -> dict[str, np.ndarray]:
+    # Values by their codes.
+    exponent, fraction = np.divmod(np.arange(128), 8)  # below 2⁻⁶ the leading 1 is missing
+    half = (fraction / 8 + (exponent > 0)) * 2.0 ** (np.maximum(exponent, 1) - 7)
+    half[127] = np.nan
+    values = {
+        "F8_E4M3": np.concatenate([half, -half]),
+        "F8_E5M2": (np.arange(256, dtype=np.uint16) << 8).view(np.float16),
+        "F8_E8M0": np.append(2.0 ** (np.arange(255) - 127.0), np.nan),
+    }
+    return {kind: table.astype(np.float32) for kind, table in values.items()}
+
+
+_EIGHT_BITS = _eight_bit_floats()
 
 _TORCH, _HDF5 = (".pt", ".pth", ".ckpt", ".bin"), (".h5", ".hdf5")
 _PREFERRED = ((".safetensors",), _TORCH, (".npz", ".npy"), (".gguf",), _HDF5, (".mat",))
@@ -159,7 +160,8 @@ def _with_archive(path: Path, use: Callable[[Any], _T]) -> _T:
 
 
 def _open_safetensors(path: Path) -> dict[str, Reader]:
-    from safetensors import safe_open
+    with needing("cli"):
+        from safetensors import safe_open
 
     with safe_open(path, framework="np"), path.open("rb") as file:  # safe_open checks the header and the length
         start = 8 + int.from_bytes(file.read(8), "little")

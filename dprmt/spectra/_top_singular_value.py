@@ -23,122 +23,26 @@ function of Laguerre polynomials, ``c_j(∞) = 0`` for odd j, and for even j it 
 **Few nodes.** Let F (m × K) be the values of all f_j at the K nodes of a quadrature on [t, ∞). Then
 ``A(∞) - A(t) = U M Uᵀ`` has rank at most K + 1 (K + 2 for odd m), and ``det(1 - A⁻¹UMUᵀ) = det(1 - M UᵀA⁻¹U)`` costs
 O(mK²) operations. Beyond the edge K = 64 is enough for every m.
+
+References: de Bruijn (1955), On some multiple integrals involving determinants; Chiani (2014), arXiv:1209.3394v5, for
+the same law in another basis.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import check_shape
-
 LARGEST_SIDE = 1024
-"""The shorter side up to which the law is offered."""
+"""The shorter side up to which the law is used."""
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 Floats = NDArray[np.float64]
-
-
-class TopSingularValue:
-    """Law of the largest singular value of an m × n matrix of independent N(0, σ²) entries, not asymptotic.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        ``(m, n)`` of the matrix, either orientation, with min(m, n) <= 1024.
-    sigma : float, default 1
-        Standard deviation of one entry, > 0, in the units of the matrix.
-
-    Raises
-    ------
-    ParameterError
-        If ``shape`` is not a pair of integers >= 1, its shorter side is above 1024, or ``sigma`` is not
-        positive and finite.
-
-    Notes
-    -----
-    A tail probability costs O(m) operations. Relative accuracy 1e-11 or better, also of small tails (1e-8 for a longer
-    side of 10⁸).
-
-    References
-    ----------
-    de Bruijn (1955), On some multiple integrals involving determinants; Chiani (2014), arXiv:1209.3394v5, for
-    the same law in another basis.
-
-    Examples
-    --------
-    >>> law = TopSingularValue((16, 768), sigma=0.5)
-    >>> edge = 0.5 * (16**0.5 + 768**0.5)
-    >>> round(law.sf(1.02 * edge), 6)
-    0.007425
-    >>> round(law.isf(0.01) / edge, 4)
-    1.0182
-    """
-
-    def __init__(self, shape: Sequence[int], sigma: float = 1.0) -> None:
-        sides = check_shape(shape)
-        self.shape, self.sigma = sides, check_real("sigma", sigma, low=0.0, low_open=True)
-        self._short, self._long = sorted(sides)
-        if self._short > LARGEST_SIDE:
-            raise ParameterError("shape", sides, f"a pair whose shorter side is <= {LARGEST_SIDE}")
-
-    def sf(self, x: float) -> float:
-        """Return the probability that the largest singular value is above ``x``.
-
-        Returns
-        -------
-        float
-            In [0, 1].
-
-        Raises
-        ------
-        ParameterError
-            If ``x`` is not a finite number.
-        """
-        return _upper_tail(check_real("x", x) / self.sigma, self._short, self._long)
-
-    def cdf(self, x: float) -> float:
-        """Return the probability that the largest singular value is at most ``x``; absolute accuracy 1e-12.
-
-        Returns
-        -------
-        float
-            In [0, 1].
-
-        Raises
-        ------
-        ParameterError
-            If ``x`` is not a finite number.
-        """
-        return 1.0 - self.sf(x)
-
-    def isf(self, p: float) -> float:
-        """Return the value that the largest singular value exceeds with probability ``p``.
-
-        Parameters
-        ----------
-        p : float
-            A probability in [1e-30, 1 - 1e-6].
-
-        Returns
-        -------
-        float
-            In the units of ``sigma``.
-
-        Raises
-        ------
-        ParameterError
-            If ``p`` is outside its range.
-        """
-        p = check_real("p", p, low=1e-30, high=1 - 1e-6)
-        return self.sigma * _exceeded_with(p, self._short, self._long)
 
 
 def centre_and_scale(a: float, b: float) -> tuple[float, float]:
@@ -146,9 +50,17 @@ def centre_and_scale(a: float, b: float) -> tuple[float, float]:
     return (a + b) ** 2, (a + b) * (1 / a + 1 / b) ** (1 / 3)
 
 
-def _exceeded_with(p: float, m: int, n: int) -> float:
-    # Root of P(s₁ > t) = p for σ = 1: by secants between t and the normal quantile of the probability, nearly a line,
-    # from the limit of large matrices with Chiani's gamma law for TW₁.
+def exceeded_with(p: float, m: int, n: int) -> float:
+    """Return the value that the largest singular value exceeds with probability p in [1e-30, 1 - 1e-6].
+
+    Arguments are as of `upper_tail`. The value is found by secants between it and the normal quantile of the
+    probability, nearly a line, from the limit of large matrices with Chiani's gamma law for TW₁.
+
+    Examples
+    --------
+    >>> round(exceeded_with(0.01, 16, 768) / (16**0.5 + 768**0.5), 4)
+    1.0182
+    """
     centre, scale = centre_and_scale(math.sqrt(m - 0.5), math.sqrt(n - 0.5))
     start = centre + scale * (0.186054 * float(scipy.special.gammainccinv(46.446, p)) - 9.84801)
     # s₁ is 1-Lipschitz in the entries and its mean is at most the edge: P(s₁ > edge + u) <= exp(-u²/2).
@@ -156,7 +68,7 @@ def _exceeded_with(p: float, m: int, n: int) -> float:
     x = min(math.sqrt(max(start, 1e-3 * centre)), high)
     slope, before, short_before = 1.4 * x / scale, math.nan, 0.0
     for step in itertools.count():
-        tail = min(max(_upper_tail(x, m, n), 1e-300), 1 - 1e-16)
+        tail = min(max(upper_tail(x, m, n), 1e-300), 1 - 1e-16)
         short = float(scipy.special.ndtri(p) - scipy.special.ndtri(tail))
         low, high = (x, high) if short < 0 else (low, x)
         slope = (short - short_before) / (x - before) if step else slope
@@ -169,8 +81,17 @@ def _exceeded_with(p: float, m: int, n: int) -> float:
     return min(max(following, low), high)
 
 
-def _upper_tail(t: float, m: int, n: int) -> float:
-    # P(s₁ > t) for σ = 1.
+def upper_tail(t: float, m: int, n: int) -> float:
+    """Return the probability that the largest singular value of an m × n matrix of N(0, 1) entries is above t.
+
+    ``m <= n``, with ``m <= LARGEST_SIDE``. It costs O(m) operations. Relative accuracy 1e-11 or better, also of small
+    tails (1e-8 for n = 10⁸).
+
+    Examples
+    --------
+    >>> round(upper_tail(1.02 * (16**0.5 + 768**0.5), 16, 768), 6)
+    0.007425
+    """
     a, b = math.sqrt(m), math.sqrt(n)
     scale = (1 / a + 1 / b) ** (1 / 3) / 2  # of an Airy function at the edge
     if t <= max(0.0, a + b - 12 * scale):  # TW₁ is below -12 with a probability of 1e-35

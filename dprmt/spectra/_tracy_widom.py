@@ -1,4 +1,9 @@
-"""The edge of noise at finite size: the Tracy–Widom law, and κ for a chosen false-alarm rate."""
+"""The edge of noise at finite size: the Tracy–Widom law, and κ for a chosen false-alarm rate.
+
+The Tracy–Widom law with β = 1 is the law of the largest eigenvalue of large real Wishart matrices. Its distribution
+function is the Fredholm determinant ``F₁(s) = det(1 - B_s)`` of the kernel ``Ai(x + y + s)`` on the half-line (Ferrari
+& Spohn 2005, arXiv:math-ph/0505012), discretised by Gauss–Legendre quadrature (Bornemann 2010, arXiv:0904.1581).
+"""
 
 from __future__ import annotations
 
@@ -15,115 +20,26 @@ from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.spectra._arrays import check_shape
 from dprmt.spectra._formulas import checked_scales
 from dprmt.spectra._phase_transition import bulk_edge
-from dprmt.spectra._top_singular_value import LARGEST_SIDE, TopSingularValue, centre_and_scale
+from dprmt.spectra._top_singular_value import LARGEST_SIDE, centre_and_scale, exceeded_with, upper_tail
 
 Centring = Literal["johnstone", "ma"]
 
 
-class TracyWidom:
-    """The Tracy–Widom law with β = 1, of the largest eigenvalue of large real Wishart matrices.
-
-    The distribution function is the Fredholm determinant ``F₁(s) = det(1 - B_s)`` of the kernel
-    ``Ai(x + y + s)`` on the half-line, discretised by Gauss–Legendre quadrature.
-
-    References
-    ----------
-    Ferrari & Spohn (2005), arXiv:math-ph/0505012, for the kernel; Bornemann (2010), arXiv:0904.1581, for the
-    quadrature.
-
-    Examples
-    --------
-    >>> law = TracyWidom()
-    >>> round(law.isf(0.05), 4), round(law.isf(0.01), 4)
-    (0.9793, 2.0234)
-    >>> round(law.cdf(-2.0), 6)
-    0.27432
-    """
-
-    def cdf(self, s: float) -> float:
-        """Evaluate the distribution function; absolute accuracy 1e-13, and 0 below -12, where F₁ < 1e-35.
-
-        Parameters
-        ----------
-        s : float
-            Any finite number.
-
-        Returns
-        -------
-        float
-            A probability in [0, 1].
-
-        Raises
-        ------
-        ParameterError
-            If ``s`` is not a finite number.
-        """
-        return math.exp(_log_cdf(check_real("s", s)))
-
-    def sf(self, s: float) -> float:
-        """Return the upper tail ``1 - cdf``, to a relative accuracy of 1e-11 also where it is small.
-
-        Parameters
-        ----------
-        s : float
-            Any finite number.
-
-        Returns
-        -------
-        float
-            In [0, 1].
-
-        Raises
-        ------
-        ParameterError
-            If ``s`` is not a finite number.
-        """
-        return -math.expm1(_log_cdf(check_real("s", s)))
-
-    def ppf(self, q: float) -> float:
-        """Return the value with ``cdf`` equal to ``q``; for q near 1 use `isf`.
-
-        Parameters
-        ----------
-        q : float
-            A probability in [1e-6, 1 - 1e-6].
-
-        Returns
-        -------
-        float
-            Absolute accuracy 1e-10.
-
-        Raises
-        ------
-        ParameterError
-            If ``q`` is outside its range.
-        """
-        return self.isf(1.0 - check_real("q", q, low=1e-6, high=1 - 1e-6))
-
-    def isf(self, p: float) -> float:
-        """Return the value that is exceeded with probability ``p``.
-
-        Parameters
-        ----------
-        p : float
-            A probability in [1e-30, 1 - 1e-6].
-
-        Returns
-        -------
-        float
-            Absolute accuracy 1e-10.
-
-        Raises
-        ------
-        ParameterError
-            If ``p`` is outside its range.
-        """
-        return _exceeded_with(check_real("p", p, low=1e-30, high=1 - 1e-6))
+def tracy_widom_tail(s: float) -> float:
+    """Return the probability that a Tracy–Widom variable is above s, to a relative accuracy of 1e-11."""
+    return -math.expm1(_log_cdf(s))
 
 
 @lru_cache(maxsize=256)
-def _exceeded_with(p: float) -> float:
-    # Root of log sf = log p; sf(-8) = 1 - 2e-12 and sf(24) < 1e-34.
+def tracy_widom_quantile(p: float) -> float:
+    """Return the value that a Tracy–Widom variable exceeds with probability p in [1e-30, 1 - 1e-6], within 1e-10.
+
+    Examples
+    --------
+    >>> round(tracy_widom_quantile(0.05), 4), round(tracy_widom_quantile(0.01), 4)
+    (0.9793, 2.0234)
+    """
+    # Root of log tail = log p; the tail is 1 - 2e-12 at -8, and below 1e-34 at 24.
     return float(scipy.optimize.brentq(lambda s: math.log(-math.expm1(_log_cdf(s)) / p), -8.0, 24.0, xtol=1e-12))
 
 
@@ -192,7 +108,7 @@ def tracy_widom_edge(shape: Sequence[int], sigma: float, false_alarm: float, cen
     """
     m, n, sigma, _ = checked_scales(shape, sigma)
     check_choice("centring", centring, get_args(Centring))
-    quantile = TracyWidom().isf(check_real("false_alarm", false_alarm, low=1e-30, high=1 - 1e-6))
+    quantile = tracy_widom_quantile(check_real("false_alarm", false_alarm, low=1e-30, high=1 - 1e-6))
     short, long = sorted((m, n))
     if centring == "johnstone" and long == 1:
         raise ParameterError("shape", (m, n), "a pair whose longer side is >= 2, for Johnstone's centring")
@@ -214,9 +130,9 @@ def false_alarm_rate(shape: Sequence[int], kappa: float) -> float:
     Returns
     -------
     float
-        Probability in [0, 1]. It is exact if min(m, n) <= 1024 (see `TopSingularValue`). Above, it is the Tracy–Widom
-        limit with Ma's constants. At (1024, 1024) the rate is then off by 0.2 % of itself at 1 %, 2 % at 0.1 % and 11
-        % at 1e-6, and by less for larger matrices.
+        Probability in [0, 1]. It is exact if min(m, n) <= 1024, up to a relative error of 1e-8. Above, it is the
+        Tracy–Widom limit with Ma's constants. At (1024, 1024) the rate is then off by 0.2 % of itself at 1 %, 2 % at
+        0.1 % and 11 % at 1e-6, and by less for larger matrices.
 
     Raises
     ------
@@ -235,9 +151,9 @@ def false_alarm_rate(shape: Sequence[int], kappa: float) -> float:
     m, n, _, scales = checked_scales(shape, 1.0)
     gate = check_real("kappa", kappa, low=0.0, low_open=True) * scales.upper_edge.high
     if min(m, n) <= LARGEST_SIDE:
-        return TopSingularValue((m, n)).sf(gate)
+        return upper_tail(gate, min(m, n), max(m, n))
     centre, scale = centre_and_scale(math.sqrt(m - 0.5), math.sqrt(n - 0.5))
-    return TracyWidom().sf((gate * gate - centre) / scale)
+    return tracy_widom_tail((gate * gate - centre) / scale)
 
 
 def kappa_for(shape: Sequence[int], false_alarm: float) -> float:
@@ -287,7 +203,7 @@ def kappa_for(shape: Sequence[int], false_alarm: float) -> float:
 def _kappa_for(m: int, n: int, false_alarm: float) -> float:
     edge = bulk_edge((m, n), 1.0)
     if m <= LARGEST_SIDE:
-        gate = TopSingularValue((m, n)).isf(false_alarm)
+        gate = exceeded_with(false_alarm, m, n)
     else:
         gate = tracy_widom_edge((m, n), 1.0, false_alarm, centring="ma")
     return max(1.0, gate / edge)

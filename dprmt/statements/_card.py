@@ -148,7 +148,38 @@ class PrivacyCard:
         str
             Markdown; every number is a bound as printed.
         """
-        return _markdown(self, verify if claim(self.run, self.delta, self.epsilon) else None)
+        rows = [
+            ("relation", f"{self.run.neighbours.kind}: {relation_sentence(self.run)}"),
+            ("one sample", self.unit),
+            *_mechanism_rows(self.run),
+            (
+                "(ε, δ)",
+                f"{between(self.worst, 'ε')} at δ = {self.delta:g};"
+                f" {self.worst.direction or 'neither direction'} decides",
+            ),
+            *((f"ε to {way}", between(bounds, "ε")) for way, bounds in self.epsilon.items()),
+            ("μ of Gaussian DP, where δ > 1e-10", between(self.gdp_mu, "μ")),
+            ("attacker's advantage", between(self.advantage, "A")),
+            ("true positive rate at a false positive rate of 1 %", between(self.true_positive_rate, "β")),
+        ]
+        if self.ledger:
+            rows.append(("ledger", ", ".join(f"{name} {value}" for name, value in self.ledger.items())))
+        lines = [f"| {name} | {text.replace('|', chr(92) + '|')} |".replace("\n", " ") for name, text in rows]
+        released = [*self.released, *(release_sentence(*one) for one in releases(self.run))]
+        is_covered = claim(self.run, self.delta, self.epsilon) is not None
+        parts = [
+            "# Privacy card",
+            "\n".join(["| | |", "|---|---|", *lines]),
+            "## What may be written",
+            self.statement(),
+            "## Released",
+            "\n".join(f"- {line}" for line in released),
+            "## Not covered",
+            "\n".join(f"- {line}" for line in self.not_covered),
+            "## Verified by",
+            _VERIFIED.format(verify) if is_covered else _NOT_VERIFIED,
+        ]
+        return "\n\n".join(parts) + "\n"
 
 
 def privacy_card(
@@ -206,8 +237,7 @@ def privacy_card(
     relation = run.neighbours.of if isinstance(run.neighbours, Group) else run.neighbours
     hidden = isinstance(relation, AddRemove)  # (N0): then the number of samples is what neighbours differ in
     uncovered = tuple(_PUBLIC_CONSTANTS if hidden and line == _PUBLIC else line for line in not_covered)
-    said = (unit, tuple(released), uncovered, ledger or {})
-    return PrivacyCard(run, delta, epsilon, mu, advantage, rate, *said)
+    return PrivacyCard(run, delta, epsilon, mu, advantage, rate, unit, tuple(released), uncovered, ledger or {})
 
 
 @lru_cache(maxsize=64)
@@ -216,40 +246,6 @@ def _numbers(
 ) -> tuple[dict[Any, PrivacyBounds], PrivacyBounds, PrivacyBounds, PrivacyBounds]:
     mu, rate = run.gdp_mu(least_delta=LEAST_DELTA), run.true_positive_rate(FALSE_POSITIVE_RATE)
     return run.epsilon_by_direction(delta), mu, run.advantage(), rate
-
-
-def _markdown(card: PrivacyCard, verify: str | None) -> str:
-    """Return the card; ``verify`` is the command that proves its ends, if there is one."""
-    said = release_sentence
-    rows = [
-        ("relation", f"{card.run.neighbours.kind}: {relation_sentence(card.run)}"),
-        ("one sample", card.unit),
-        *_mechanism_rows(card.run),
-        (
-            "(ε, δ)",
-            f"{between(card.worst, 'ε')} at δ = {card.delta:g}; {card.worst.direction or 'neither direction'} decides",
-        ),
-        *((f"ε to {way}", between(bounds, "ε")) for way, bounds in card.epsilon.items()),
-        ("μ of Gaussian DP, where δ > 1e-10", between(card.gdp_mu, "μ")),
-        ("attacker's advantage", between(card.advantage, "A")),
-        ("true positive rate at a false positive rate of 1 %", between(card.true_positive_rate, "β")),
-    ]
-    if card.ledger:
-        rows.append(("ledger", ", ".join(f"{name} {value}" for name, value in card.ledger.items())))
-    lines = [f"| {name} | {text.replace('|', chr(92) + '|')} |".replace("\n", " ") for name, text in rows]
-    parts = [
-        "# Privacy card",
-        "\n".join(["| | |", "|---|---|", *lines]),
-        "## What may be written",
-        card.statement(),
-        "## Released",
-        "\n".join(f"- {line}" for line in (*card.released, *(said(*one) for one in releases(card.run)))),
-        "## Not covered",
-        "\n".join(f"- {line}" for line in card.not_covered),
-        "## Verified by",
-        _NOT_VERIFIED if verify is None else _VERIFIED.format(verify),
-    ]
-    return "\n\n".join(parts) + "\n"
 
 
 def _mechanism_rows(run: Composition) -> list[tuple[str, str]]:

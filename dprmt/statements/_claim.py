@@ -10,20 +10,14 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import (
     DPSGD,
     Composition,
-    ExactNorms,
-    FixedOrder,
-    GaussianRelease,
     Group,
     PrivacyBounds,
-    RandomAllocation,
     ReplaceOne,
     neighbours_from_dict,
     norms_from_dict,
     release_from_dict,
     sampling_from_dict,
 )
-
-_LARGEST_GROUP = 64
 
 
 def claim(run: Composition, delta: float, by_direction: Mapping[Any, PrivacyBounds]) -> dict[str, Any] | None:
@@ -32,19 +26,18 @@ def claim(run: Composition, delta: float, by_direction: Mapping[Any, PrivacyBoun
     ``by_direction``: bounds of ε at ``delta``. ``docs/theory/verifier.md`` lists the supported mechanisms.
     """
     phases = [_phase(mechanism, steps) for mechanism, steps in run.phases]
-    if None in phases:
+    lower, upper = (max(getattr(bounds, end) for bounds in by_direction.values()) for end in ("lower", "upper"))
+    if None in phases or math.isinf(upper):
         return None
-    ends = {way: {"lower": _end(bounds.lower), "upper": _end(bounds.upper)} for way, bounds in by_direction.items()}
-    worst = max(by_direction, key=lambda way: by_direction[way].upper)
-    if ends[worst]["upper"] is None:
-        return None
-    lower = max(bounds.lower for bounds in by_direction.values())
+    ends = {way: {"lower": bounds.lower, "upper": bounds.upper} for way, bounds in by_direction.items()}
+    whose = run.neighbours.of if isinstance(run.neighbours, Group) else run.neighbours
     return {
         "neighbours": run.neighbours.as_dict(),
         "phases": phases,
         "delta": delta,
-        "epsilon": {"lower": lower, "upper": ends[worst]["upper"]},
-        "by_direction": _sides(run, ends),
+        "epsilon": {"lower": lower, "upper": upper},
+        # Replacement is its own mirror image, which the verifier calls one direction.
+        "by_direction": {} if isinstance(whose, ReplaceOne) else ends,
     }
 
 
@@ -89,32 +82,19 @@ def mechanism_from_dict(record: Mapping[str, Any]) -> DPSGD:
 
 
 def _phase(mechanism: Any, steps: int) -> dict[str, Any] | None:
-    if isinstance(mechanism, GaussianRelease):
-        return {"mechanism": mechanism.as_dict(), "steps": steps}
-    if not isinstance(mechanism, DPSGD) or not _is_known(mechanism):
-        return None
     described = mechanism.as_dict()
-    if isinstance(mechanism.sampling, FixedOrder):  # for one sample: a step of all samples an epoch
-        described["sampling"] = {"kind": "poisson", "rate": 1.0}
+    if isinstance(mechanism, DPSGD):
+        if not _is_known(mechanism):
+            return None
+        if mechanism.sampling.kind == "fixed-order":  # for one sample: a step of all samples an epoch
+            described["sampling"] = {"kind": "poisson", "rate": 1.0}
+    elif mechanism.kind != "gaussian":
+        return None
     return {"mechanism": described, "steps": steps}
 
 
 def _is_known(mechanism: DPSGD) -> bool:
-    whose = mechanism.neighbours
+    whose, exact = mechanism.neighbours, mechanism.norms.kind == "exact"
     if isinstance(whose, Group) and whose.size > 1:
-        by_pairs = isinstance(mechanism.norms, ExactNorms) and mechanism.has_pairs
-        return by_pairs and whose.size <= _LARGEST_GROUP
-    if isinstance(whose, ReplaceOne):
-        one_step = not isinstance(mechanism.sampling, RandomAllocation)
-        return isinstance(mechanism.norms, ExactNorms) and one_step
-    return True
-
-
-def _sides(run: Composition, ends: dict[Any, Any]) -> dict[Any, Any]:
-    # Replacement is its own mirror image, which the verifier calls one direction.
-    whose = run.neighbours.of if isinstance(run.neighbours, Group) else run.neighbours
-    return {} if isinstance(whose, ReplaceOne) else ends
-
-
-def _end(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        return exact and mechanism.has_pairs and whose.size <= 64  # the verifier's limit
+    return not isinstance(whose, ReplaceOne) or (exact and mechanism.sampling.kind != "allocation")

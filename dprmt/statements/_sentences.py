@@ -11,28 +11,41 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import (
     DPSGD,
     AddRemove,
-    ApproximateRelease,
     Composition,
-    CyclicPoisson,
-    ExactNorms,
-    FixedOrder,
-    FixedSize,
-    GaussianRelease,
     Group,
-    Hutchinson,
-    HutchPlusPlus,
-    LaplaceRelease,
     Neighbours,
     Norms,
-    Poisson,
     PrivacyBounds,
     Release,
-    RenyiRelease,
     ReplaceOne,
     Sampling,
 )
 
 ONE_RUN = "a composition: of parallel runs each has its own statement, and the largest ε holds for all"
+_SAMPLING = {
+    "poisson": "for T = {steps} steps on batches by Poisson sampling at rate q = {0.rate:.6g}",
+    "cyclic-poisson": (
+        "for T = {steps} steps on batches by Poisson sampling from one of {0.bands} groups of samples in turn, at rate"
+        " {0.step_rate:.6g} of the group"
+    ),
+    "fixed-size": (
+        "for T = {steps} steps on batches of {0.batch_size} of {0.samples} samples, drawn uniformly without replacement"
+        " anew in every step"
+    ),
+    "fixed-order": "for {steps} epochs in a fixed order (every sample in one batch of each, none drawn)",
+    "allocation": (
+        "for {epochs} epochs of {0.steps_per_epoch} steps with random allocation (every sample in one step of {each})"
+    ),
+}
+_ANSWER = "the answer of a mechanism"
+_RELEASES = {
+    "gaussian": "a vector with Gaussian noise of standard deviation {0.noise_multiplier:g}",
+    "laplace": "a number with Laplace noise of scale {0.scale:g}{drawn}",
+    "approximate": "the answer of an ({0.epsilon:g}, {0.delta:g})-private mechanism",
+    "gaussian-dp": f"{_ANSWER} that is {{0.mu:g}}-GDP",
+    "zcdp": f"{_ANSWER} that is {{0.rho:g}}-zCDP",
+    "renyi": f"{_ANSWER} with bounded Rényi divergences of {{orders}} orders",
+}
 
 
 def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: str) -> str:
@@ -63,10 +76,13 @@ def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: st
         raise ParameterError("run", type(run).__name__, ONE_RUN, "state each run on disjoint data")
     if math.isinf(worst.upper):
         return "No finite bound could be certified for this run; nothing may be claimed."
+    beside = "; ".join(release_sentence(release, times) for release, times in releases(run))
+    more = f" Released beside the model, in units of what neighbours can change: {beside}." if beside else ""
+    decides = f"both directions; the one that decides: {worst.direction}" if worst.direction else "in either direction"
     return (
-        f"Training runs DP-SGD {_run(run)}.{_beside(run)}"
+        f"Training runs DP-SGD {_run(run)}.{more}"
         f" The released model is (ε, δ)-differentially private with {epsilon} and {delta} {relation_sentence(run)}"
-        f" ({_directions(worst)}). The bound was computed"
+        f" ({decides}). The bound was computed"
         f" with dprmt {__version__}, which charges discretization, truncation and rounding to it; the exact value for"
         f" {_whose(run)} is at least {round_down(worst.lower)}."
     )
@@ -99,7 +115,7 @@ def relation_sentence(run: Composition) -> str:
     """Describe the neighbouring relation and its condition."""
     relation = run.neighbours
     size, one = (relation.size, relation.of) if isinstance(relation, Group) else (1, relation)
-    drawn = any(not isinstance(one.sampling, FixedOrder) for one, _ in trainings(run))
+    drawn = any(mechanism.sampling.kind != "fixed-order" for mechanism, _ in trainings(run))
     how = "drawn independently of each other" if drawn else "in whichever batches they are"
     who = "one sample" if size == 1 else f"up to {size} samples of one person, {how},"
     each = " each" if size > 1 else ""
@@ -117,59 +133,44 @@ def relation_sentence(run: Composition) -> str:
 
 def sampling_sentence(sampling: Sampling, steps: int) -> str:
     """Describe how batches are drawn, and for how long; it follows "DP-SGD"."""
-    if isinstance(sampling, Poisson):
-        drawn = f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
-        cut = f" from {sampling.samples} samples, of which at most {sampling.at_most} are kept, chosen uniformly"
-        return drawn + (cut if sampling.at_most else "")
-    if isinstance(sampling, CyclicPoisson):
-        groups = f"one of {sampling.bands} groups of samples in turn, at rate {sampling.step_rate:.6g} of the group"
-        return f"for T = {steps} steps on batches by Poisson sampling from {groups}"
-    if isinstance(sampling, FixedSize):
-        of = f"{sampling.batch_size} of {sampling.samples} samples"
-        return f"for T = {steps} steps on batches of {of}, drawn uniformly without replacement anew in every step"
-    if isinstance(sampling, FixedOrder):
-        return f"for {steps} epochs in a fixed order (every sample in one batch of each, none drawn)"
-    blocks, per_epoch = sampling.participations, sampling.steps_per_epoch
-    where = "one step of each" if blocks == 1 else f"one step of each of an epoch's {blocks} blocks"
-    epochs = f"for {steps // per_epoch} epochs of {per_epoch} steps"
-    return f"{epochs} with random allocation (every sample in {where})"
+    scheme: Any = sampling
+    blocks, epochs = getattr(scheme, "participations", 1), steps // (scheme.steps_per_epoch or 1)
+    each = "each" if blocks == 1 else f"each of an epoch's {blocks} blocks"
+    said = _SAMPLING[scheme.kind].format(scheme, steps=steps, epochs=epochs, each=each)
+    if getattr(scheme, "at_most", None):
+        said += f" from {scheme.samples} samples, of which at most {scheme.at_most} are kept, chosen uniformly"
+    return said
 
 
 def norms_sentence(norms: Norms) -> str:
     """Describe the norm method, and who may see the probes."""
-    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
+    estimated: Any = norms
+    if norms.kind not in ("hutchinson", "hutch++"):
         return "by exact gradient norms"
     sharing = "drawn in secret for every sample" if norms.secret else "public, the same for the samples of a step"
-    estimate = f"{norms.probes} Gaussian probes per layer"
-    if isinstance(norms, HutchPlusPlus):
-        estimate = f"a sketch of {norms.sketch} columns and {estimate} (Hutch++)"
+    estimate = f"{estimated.probes} Gaussian probes per layer"
+    if norms.kind == "hutch++":
+        estimate = f"a sketch of {estimated.sketch} columns and {estimate} (Hutch++)"
     return f"by gradient norms estimated with {estimate}, {sharing}"
 
 
 def norms_label(norms: Norms) -> str:
     """Name the norm method in a few words, with who may see the probes."""
-    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
+    estimated: Any = norms
+    if norms.kind not in ("hutchinson", "hutch++"):
         return "exact norms"
     sketch = ""
-    if isinstance(norms, HutchPlusPlus):
-        sketch = f", a sketch of {norms.sketch}{' with power iteration' * norms.power_iteration}"
-    return f"{norms.probes} {'secret' if norms.secret else 'public'} probes{sketch}"
+    if norms.kind == "hutch++":
+        sketch = f", a sketch of {estimated.sketch}{' with power iteration' * estimated.power_iteration}"
+    return f"{estimated.probes} {'secret' if norms.secret else 'public'} probes{sketch}"
 
 
 def release_sentence(release: Release, times: int) -> str:
     """Describe the releases in addition to training."""
-    often = "" if times == 1 else f"{times} × "
-    if isinstance(release, GaussianRelease):
-        return f"{often}a vector with Gaussian noise of standard deviation {release.noise_multiplier:g}"
-    if isinstance(release, LaplaceRelease):
-        drawn = "" if release.rate == 1.0 else f", of samples drawn at rate {release.rate:g}"
-        return f"{often}a number with Laplace noise of scale {release.scale:g}{drawn}"
-    if isinstance(release, ApproximateRelease):
-        return f"{often}the answer of an ({release.epsilon:g}, {release.delta:g})-private mechanism"
-    if isinstance(release, RenyiRelease):
-        return f"{often}the answer of a mechanism with bounded Rényi divergences of {len(release.orders)} orders"
-    known = {"gaussian-dp": "{mu:g}-GDP", "zcdp": "{rho:g}-zCDP"}.get(release.kind, "private")
-    return f"{often}the answer of a mechanism that is {known.format(**vars(release))}"
+    rate, orders = getattr(release, "rate", 1.0), len(getattr(release, "orders", ()))
+    drawn = "" if rate == 1.0 else f", of samples drawn at rate {rate:g}"
+    said = _RELEASES.get(release.kind, f"{_ANSWER} that is private").format(release, drawn=drawn, orders=orders)
+    return said if times == 1 else f"{times} × {said}"
 
 
 def trainings(run: Composition) -> list[tuple[DPSGD, int]]:
@@ -183,41 +184,25 @@ def releases(run: Composition) -> list[tuple[Release, int]]:
 
 
 def _run(run: Composition) -> str:
-    phases = [
-        f"{sampling_sentence(mechanism.sampling, steps)}, with Gaussian noise of standard deviation"
-        f" {mechanism.noise_multiplier:.6g} times the clipping norm and per-sample clipping"
-        f" {norms_sentence(mechanism.norms)}{_of_the_same_batches(mechanism)}"
-        for mechanism, steps in trainings(run)
-    ]
+    phases = []
+    for mechanism, steps in trainings(run):
+        released = "; ".join(release_sentence(release, 1) for release in mechanism.beside)
+        where = "of the same batches, in units of what one sample adds"
+        phases.append(
+            f"{sampling_sentence(mechanism.sampling, steps)}, with Gaussian noise of standard deviation"
+            f" {mechanism.noise_multiplier:.6g} times the clipping norm and per-sample clipping"
+            f" {norms_sentence(mechanism.norms)}" + (f" (released {where}: {released})" if released else "")
+        )
     return phases[0] if len(phases) == 1 else f"in {len(phases)} phases: {'; then '.join(phases)}"
 
 
-def _of_the_same_batches(mechanism: DPSGD) -> str:
-    said = "; ".join(release_sentence(release, 1) for release in mechanism.beside)
-    where = "of the same batches, in units of what one sample adds"
-    return f" (released {where}: {said})" if said else ""
-
-
-def _beside(run: Composition) -> str:
-    said = [release_sentence(release, times) for release, times in releases(run)]
-    where = "in units of what neighbours can change"
-    return f" Released beside the model, {where}: {'; '.join(said)}." if said else ""
-
-
-def _directions(worst: PrivacyBounds) -> str:
-    if worst.direction is None:
-        return "in either direction"
-    return f"both directions; the one that decides: {worst.direction}"
-
-
 def _whose(run: Composition) -> str:
-    kinds = {_whose_phase(mechanism) for mechanism, _ in trainings(run)}
+    kinds = {_whose_phase(mechanism.norms) for mechanism, _ in trainings(run)}
     return kinds.pop() if len(kinds) == 1 else "the worst case of these analyses"
 
 
-def _whose_phase(mechanism: DPSGD) -> str:
-    norms: Any = mechanism.norms
-    if isinstance(norms, HutchPlusPlus):
+def _whose_phase(norms: Norms) -> str:
+    if norms.kind == "hutch++":
         return "the worst case of this analysis"
-    is_tight = isinstance(norms, ExactNorms) or getattr(norms, "analysis", "") == "tight"
+    is_tight = norms.kind == "exact" or getattr(norms, "analysis", "") == "tight"
     return "this mechanism" if is_tight else "the worst case of the published envelope"

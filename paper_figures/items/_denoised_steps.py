@@ -168,7 +168,7 @@ def probed_steps(recipe: Recipe, seed: int, first: int | None = None) -> list[di
     recipe = recipe.with_changes({"denoising.method": "none", "training.seed": seed, "evaluation.every": None})
     loaded, data = load(recipe)
     probe = Probe(tuple(recipe.denoising.exclude))
-    task = RecipeTask(loaded, data, recipe.evaluation, torch.device("cpu"))
+    task = RecipeTask(recipe, loaded, data, torch.device("cpu"))
     with run_in_memory(
         loaded.model, task, recipe.settings, noise_seed=seed, tokens=recipe.data.max_tokens, observers=[probe]
     ) as run:

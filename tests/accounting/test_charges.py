@@ -20,14 +20,20 @@ from dprmt.accounting import DPSGD, Poisson, gdp_epsilon, gdp_trade_off
 from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.composition import _compose as _composition
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.composition._compose import ComposedLoss, best_tilt, composed, window
-from dprmt.accounting.composition._curve import Curve, DeltaCurve, OneStepCurve
-from dprmt.accounting.composition._solve import loss_drift
-from dprmt.accounting.pairs import _discretization
+from dprmt.accounting.composition._compose import (
+    ComposedLoss,
+    Curve,
+    DeltaCurve,
+    OneStepCurve,
+    Question,
+    best_tilt,
+    composed,
+    window,
+)
+from dprmt.accounting.composition._solve import Level
+from dprmt.accounting.pairs import _pairs
 from dprmt.accounting.pairs._allocation import AllocationEpoch
-from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._pairs import LossCells
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs._pairs import LossCells, LossPMF, PublicPair
 
 EPS = float(np.finfo(np.float64).eps)
 SIGNS = pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -58,8 +64,9 @@ def exact_delta(steps: int, epsilon: float) -> float:
 
 def by_fft(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     del side
-    tilt = best_tilt([(law, steps)], epsilon=epsilon)
-    return DeltaCurve(composed([(law, steps)], tilt, window([(law, steps)], tilt)), epsilon)
+    question = Question(epsilon=epsilon)
+    tilt = best_tilt([(law, steps)], question)
+    return DeltaCurve(question, composed([(law, steps)], tilt, window([(law, steps)], tilt)))
 
 
 def check(law: LossPMF, steps: int, epsilon: float, exact: float) -> None:
@@ -143,7 +150,7 @@ def test_what_lies_outside_a_window_is_charged(epsilon, monkeypatch) -> None:
     assert lower.delta_bounds(epsilon)[0] <= exact <= upper.delta_bounds(epsilon)[1]
     for factor in (0.5, 1.0, 2.0):
         delta = factor * exact
-        below, above = lower.epsilon_below(delta), upper.epsilon_above(delta)
+        below, above = lower.epsilon(delta, "lower"), upper.epsilon(delta, "upper")
         assert below == 0.0 or delta_of_walk(steps, below) >= delta
         assert math.isinf(above) or delta_of_walk(steps, above) <= delta
 
@@ -163,12 +170,12 @@ def test_misplaced_mass_is_charged_wherever_it_lies(tilt, sign) -> None:
     for place in range(losses.size):
         wrong = tilted.copy()
         wrong[place] = max(wrong[place] + sign * error, 0.0)
-        curve = DeltaCurve(ComposedLoss(losses, wrong, tilt, 0.0, 0.0, error), 1.0)
+        curve = DeltaCurve(Question(epsilon=1.0), ComposedLoss(losses, wrong, tilt, 0.0, 0.0, error))
         for epsilon in (0.0, 0.31, 1.0, 2.27):
             delta = delta_at(epsilon)
             low, high = curve.delta_bounds(epsilon)
             assert low <= delta <= high
-            below, above = curve.epsilon_below(delta), curve.epsilon_above(delta)
+            below, above = curve.epsilon(delta, "lower"), curve.epsilon(delta, "upper")
             assert below <= epsilon * (1.0 + 1e-12) <= above * (1.0 + 1e-9)
 
 
@@ -182,15 +189,15 @@ def test_what_lies_outside_a_trade_off_s_window_is_charged(monkeypatch) -> None:
 @pytest.fixture(params=[-1.0, 1.0])
 def shifted_losses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every loss is wrong by most of what (F3) allows, made a ten-thousandth here; so much is refused otherwise."""
-    mixed, factor = PublicPair.mixed, 1.0 + request.param * 0.7 * SHIFT
+    right, factor = PublicPair.cells, 1.0 + request.param * 0.7 * SHIFT
 
-    def wrong(self: PublicPair, *masses: np.ndarray) -> LossCells:
-        cells = mixed(self, *masses)
+    def wrong(self: PublicPair, nodes: np.ndarray) -> LossCells:
+        cells = right(self, nodes)
         return replace(cells, q=factor * cells.q, q_below=factor * cells.q_below, q_above=factor * cells.q_above)
 
-    monkeypatch.setattr(PublicPair, "mixed", wrong)
+    monkeypatch.setattr(PublicPair, "cells", wrong)
     monkeypatch.setattr(_level, "_LOSS_DRIFT", SHIFT)
-    monkeypatch.setattr(_discretization, "_check_drift", lambda *law: None)
+    monkeypatch.setattr(_pairs, "_check_drift", lambda *law: None)
 
 
 @pytest.mark.usefixtures("shifted_losses")
@@ -215,4 +222,5 @@ def test_losses_as_wrong_as_their_grid_may_be() -> None:
 def test_each_step_of_an_epoch_adds_its_rounding() -> None:
     """(F3), (R7)."""
     step = DPSGD(1.0, Poisson(1.0)).step()
-    assert loss_drift([(step, 30), (AllocationEpoch(step, 50), 20)]) == _level._LOSS_DRIFT * 1030
+    schedule = [(step, 30), (AllocationEpoch(step, 50), 20)]
+    assert Level(schedule, Question(1e-5), "remove", -2.0).drift == _level._LOSS_DRIFT * 1030

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from scipy.fft import irfft, rfft
 
 from dprmt.accounting.composition._compose import (
+    DeltaCurve,
+    Question,
     best_tilt,
     composed,
     log_kappa,
     log_mgf,
     window,
 )
-from dprmt.accounting.composition._curve import DeltaCurve
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs._pairs import LossPMF
 
 MESH = 0.125
 
@@ -62,14 +63,15 @@ def exact_delta(law, mesh, epsilon, infinite) -> mp.mpf:
 
 
 def at_epsilon(phases, epsilon) -> DeltaCurve:
-    tilt = best_tilt(phases, epsilon=epsilon)
-    return DeltaCurve(composed(phases, tilt, window(phases, tilt)), epsilon)
+    question = Question(epsilon=epsilon)
+    tilt = best_tilt(phases, question)
+    return DeltaCurve(question, composed(phases, tilt, window(phases, tilt)))
 
 
 def at_delta(phases, delta) -> DeltaCurve:
-    tilt = best_tilt(phases, delta=delta)
-    around = (float(log_mgf(phases, np.array([tilt]))[0]) + float(log_kappa(np.array(tilt))) - np.log(delta)) / tilt
-    return DeltaCurve(composed(phases, tilt, window(phases, tilt)), around)
+    question = Question(delta)
+    tilt = best_tilt(phases, question)
+    return DeltaCurve(question, composed(phases, tilt, window(phases, tilt)))
 
 
 probabilities = st.one_of(st.floats(1e-3, 1.0), st.floats(-30, -3).map(lambda x: 10.0**x))
@@ -104,7 +106,7 @@ def test_delta_bounds_hold_the_exact_delta_and_are_narrow(phases, share):
     low, high = at_epsilon(phases, epsilon).delta_bounds(epsilon)
     assert low <= exact * (1 + mp.mpf("1e-15"))
     assert high >= min(exact, 1) * (1 - mp.mpf("1e-15"))
-    tilt = best_tilt(phases, epsilon=epsilon)
+    tilt = best_tilt(phases, Question(epsilon=epsilon))
     if tilt * MESH < 5 and sum(w for place, w in law.items() if place * MESH <= epsilon) > 0.01:
         log_chernoff = float(log_mgf(phases, np.array([tilt]))[0] + log_kappa(np.array(tilt)) - tilt * epsilon)
         assert high - low - float(infinite) <= 1e-8 * np.exp(min(log_chernoff, 0.0)) + 1e-15 * float(infinite)
@@ -121,7 +123,7 @@ def test_epsilon_bounds_hold_down_to_tiny_deltas(delta, infinite):
     ]
     law, infinite_part = exact_law(phases), exact_infinite(phases)
     curve = at_delta(phases, delta)
-    above, below = curve.epsilon_above(delta), curve.epsilon_below(delta)
+    above, below = curve.epsilon(delta, "upper"), curve.epsilon(delta, "lower")
     assert below <= above
     assert exact_delta(law, MESH, above, infinite_part) <= mp.mpf(delta) * (1 + mp.mpf("1e-14"))
     assert exact_delta(law, MESH, below, infinite_part) >= mp.mpf(delta) * (1 - mp.mpf("1e-14")) - infinite_part

@@ -13,9 +13,17 @@ from numpy.testing import assert_allclose
 from scipy.optimize import isotonic_regression as reference
 from scipy.special import ndtr
 
-from dprmt.accounting.basics._numbers import graded_indices, isotonic_regression
-from dprmt.accounting.pairs._discretization import LossPMF, cut_above, from_above, from_below, pulled_in
-from dprmt.accounting.pairs._pairs import LossCells, interval_masses
+from dprmt.accounting.pairs._pairs import (
+    LossCells,
+    LossPMF,
+    cut_above,
+    from_above,
+    from_below,
+    graded_indices,
+    interval_masses,
+    isotonic_regression,
+    pulled_in,
+)
 
 EPS = np.finfo(np.float64).eps
 

@@ -15,9 +15,9 @@ from scipy import stats
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammainc, gammaincc, roots_jacobi
 
-from dprmt.accounting.laws import _chi2_mixture, chi2_mixture_cdf, chi2_mixture_sf, envelope_cdf
-from dprmt.accounting.laws._chi2_mixture import mixture_tails
-from dprmt.accounting.laws._envelope import ENVELOPE_MARGIN, envelope_leading_weight, envelope_switch
+from dprmt.accounting.laws import _chi2_mixture
+from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf, chi2_mixture_sf, mixture_tails
+from dprmt.accounting.laws._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_leading_weight, envelope_switch
 
 GRID = [(k, d) for k in (2, 3, 8, 32, 256, 4096) for d in (3, 4, 8, 32, 1000, 10**6)]
 

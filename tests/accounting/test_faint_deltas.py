@@ -20,9 +20,9 @@ from dprmt.accounting import (
     ReplaceOne,
     compose,
 )
-from dprmt.accounting.composition._curve import DeltaAtEpsilon
+from dprmt.accounting.composition._compose import Question
 from dprmt.accounting.composition._solve import Level
-from dprmt.accounting.laws import RankOneLaw
+from dprmt.accounting.laws._laws import RankOneLaw
 from dprmt.accounting.pairs._pairs import interval_masses
 from dprmt.accounting.pairs._steps import ClippingStep
 
@@ -112,7 +112,7 @@ def test_from_below_no_rounding_stays_far_out():
     truth = run.delta(steps=steps, epsilon=epsilon)
     assert truth.upper < 5e-36
     step = ClippingStep(run.noise_multiplier, run.sampling.rate, RankOneLaw(28))
-    level = Level([(step, steps)], DeltaAtEpsilon(epsilon, 1e-52), "remove", 1.0)
+    level = Level([(step, steps)], Question(1e-52, epsilon), "remove", 1.0)
     assert level.curve("lower").delta_bounds(epsilon)[0] <= truth.upper
 
 

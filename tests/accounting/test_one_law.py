@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,19 +13,19 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.composition._compose import Split, Window, composed, window
-from dprmt.accounting.composition._curve import (
-    DeltaAtEpsilon,
+from dprmt.accounting.composition._compose import (
     DeltaCurve,
-    EpsilonAtDelta,
     OneStepCurve,
+    Question,
+    Split,
+    Window,
+    composed,
     discounted_suffix_sums,
+    window,
 )
 from dprmt.accounting.composition._solve import Level
-from dprmt.accounting.pairs._discretization import LossPMF, keep_at_last
-from dprmt.accounting.pairs._discretization import from_above as dots_from_above
-from dprmt.accounting.pairs._pairs import AtomicPair
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs._pairs import AtomicPair, LossPMF, PublicPair
+from dprmt.accounting.pairs._pairs import from_above as dots_from_above
 
 MESH, STRIDE, CUT = 0.03, 7, 4
 
@@ -74,7 +73,7 @@ def test_one_step_is_read_off(pmf, epsilon, exponent) -> None:
     high, low = upper.delta_bounds(epsilon)[1], lower.delta_bounds(epsilon)[0]
     assert low <= exact * (1 + 1e-12) + 1e-18
     assert exact * (1 - 1e-12) <= high <= exact * (1 + 1e-9) + 1e-13 + pmf.infinite
-    above, below = upper.epsilon_above(delta), lower.epsilon_below(delta)
+    above, below = upper.epsilon(delta, "upper"), lower.epsilon(delta, "lower")
     if math.isfinite(above):
         assert exact_delta(pmf, 1, above) <= delta * (1 + 1e-9)
         assert above - below >= 0
@@ -90,7 +89,7 @@ def test_the_last_cell_reaches_to_infinity() -> None:
     index = np.arange(-40, 61)
     cells = pair.cells(index * 0.03)
     plain = dots_from_above(index, 0.03, cells)
-    pmf = keep_at_last(plain, cells)
+    pmf = dots_from_above(index, 0.03, cells, to_infinity=True)
     fine = dots_from_above(np.arange(-800, 40_000), 0.0015, pair.cells(np.arange(-800, 40_000) * 0.0015))
     for epsilon in (0.0, 0.5, 1.2, 1.7):
         truth = exact_delta(fine, 1, epsilon) if epsilon else float("nan")
@@ -108,7 +107,7 @@ def test_a_heavy_node_does_not_swallow_a_light_tail(side) -> None:
     exact = 1e-25 * -math.expm1(-2.0)
     low, high = curve.delta_bounds(1.0)
     assert (high if side == "upper" else low) == pytest.approx(exact, rel=1e-9)
-    crossing = curve.epsilon_above(exact) if side == "upper" else curve.epsilon_below(exact)
+    crossing = curve.epsilon(exact, "upper") if side == "upper" else curve.epsilon(exact, "lower")
     assert crossing == pytest.approx(1.0, abs=1e-9)
 
 
@@ -143,14 +142,14 @@ def test_what_has_a_large_loss_is_known_relative_to_itself(rare, tilt, large):
     """From above each step may have it, beside steps of any loss; from below all others have none (F4)."""
     pmf, steps = law(rare, 3), 7
     truth, first = parts_by_sums(pmf, steps, large)
-    few, beyond = Split(large, tilt, tilt, 0.0).parts([(pmf, steps)])
+    (few, _), (beyond, _) = Split(large, tilt, tilt, 0.0).parts([(pmf, steps)])
     assert few[0][0].mass @ (pmf.losses > large) == 0.0
     found = composed(beyond, tilt, window(beyond, tilt))
     place = np.rint(found.losses / MESH).astype(int) - first
     inside = (place >= 0) & (place < truth.size)
     wanted = np.where(inside, truth[np.clip(place, 0, truth.size - 1)], 0.0) * np.exp(tilt * found.losses)
-    charged = steps * found.mass * np.exp(found.log_scale)
-    error = steps * found.error * np.exp(found.log_scale)
+    charged = found.mass * np.exp(found.log_scale)
+    error = found.error * np.exp(found.log_scale)
     assert np.all(charged >= wanted - error)
     assert np.abs(charged - wanted).sum() <= steps**2 * rare * wanted.sum() + 2 * error  # two of them at once
     assert error < 1e-8 * wanted.sum()  # a transform of everything leaves 1e-13 of 1, however rare they are
@@ -161,12 +160,10 @@ def test_both_parts_together_bound_the_curve(side):
     """A curve of few steps with a heavy tail, by both parts on one grid, against sums of positive terms."""
     pmf, steps, large = law(1e-6, 3), 7, 2.0
     split = Split(large, 3.0, 0.05, 8.0)
-    few, beyond = split.parts([(pmf, steps)], side)
-    tilts = (split.tilt, split.tilt_beyond)
-    windows = [window(part, tilt) for part, tilt in zip((few, beyond), tilts, strict=True)]
+    parts = split.parts([(pmf, steps)], side)
+    windows = [window(*part) for part in parts]
     first, last = min(w.first for w in windows), max(w.first + w.size for w in windows)
-    small, more = (composed(part, t, Window(first, last - first)) for part, t in zip((few, beyond), tilts, strict=True))
-    curve = DeltaCurve(small, split.near, replace(more, log_scale=more.log_scale + np.log(steps)))
+    curve = DeltaCurve(Question(epsilon=split.near), *(composed(*part, Window(first, last - first)) for part in parts))
     exact = np.ones(1)
     for _ in range(steps):
         exact = np.convolve(exact, pmf.mass)
@@ -203,7 +200,7 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
     phases = [(DPSGD(sigma, 0.03, Hutchinson(8, secret=False)), 2) for sigma in (0.8, 1.2)]
 
     def bounds() -> tuple[float, float]:
-        at = Level(compose(phases).schedule, DeltaAtEpsilon(0.0), "remove", -1)
+        at = Level(compose(phases).schedule, Question(epsilon=0.0), "remove", -1)
         return tuple(at.curve(side).delta_bounds(0.0)[end] for side, end in (("lower", 0), ("upper", 1)))
 
     monkeypatch.setattr(_level, "_MOST_POINTS", 2**15)
@@ -214,5 +211,5 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
 def test_an_infinite_loss_is_part_of_the_total_variation() -> None:
     """Whose finite losses are all 0: without it δ(0) would be 0."""
     pair = AtomicPair(np.zeros(1), np.array([0.99]), 0.01, reach=1.0)
-    found = _level.coarse_pass([(pair, 3)], EpsilonAtDelta(1e-3), 1e-12).total_variation
+    found = _level.coarse_pass([(pair, 3)], Question(1e-3), 1e-12).total_variation
     assert 0.03 <= found < 0.0301

@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, FixedOrder, Hutchinson, ReplaceOne
-from dprmt.accounting.laws import RankOneLaw
+from dprmt.accounting.laws._laws import RankOneLaw
 from dprmt.accounting.pairs import _public_replacement as opposite
 from dprmt.accounting.pairs._steps import ClippingStep, related
 
@@ -91,7 +91,7 @@ def test_the_inequality_of_the_theorem_holds_where_it_is_settled(x: float, other
     allowed = opposite._allowed_multiplier(ends, shift[:-1:4], shift[4::4], probes, Q)
     beta = np.array([[float(allowed.min()), float(allowed.min()) / 8]])
     cross = opposite._largest_cross_derivative(ends, shift, Q)
-    need = opposite._excess_of_cells(beta, cross, grid, shift, sigma)[0]
+    need = opposite._excess_of_cells(beta, cross, grid, sigma)[0]
     a, b = 1.0 / (sigma * math.sqrt(x)), 1.0 / (sigma * math.sqrt(other))
     w, v = potentials(a, b, gamma, Q)
     cell = int(np.searchsorted(grid, min(x, other), side="right")) - 1

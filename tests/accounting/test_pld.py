@@ -5,23 +5,18 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.pairs._discretization import LossPMF
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
 
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution  # noqa: E402
-
-from dprmt.accounting.interop import pld as _pld  # noqa: E402
 
 RATE = 2000 / 67349
 EXACT = DPSGD(1.0, RATE)
@@ -60,24 +55,6 @@ def gaussian_delta(epsilon: float, rate: float, sigma: float, direction: str) ->
     if direction == "remove":
         return (1 - rate) * norm.sf(y) + rate * norm.sf(y - mu) - alpha * norm.sf(y)
     return norm.cdf(y) - alpha * ((1 - rate) * norm.cdf(y) + rate * norm.cdf(y - mu))
-
-
-masses = st.lists(st.one_of(st.just(0.0), st.floats(1e-12, 1.0)), min_size=2, max_size=30)
-
-
-@given(masses, st.floats(1e-6, 3.0), st.integers(-50, 50), st.floats(0.0, 0.3))
-def test_hockey_stick_curve_is_its_definition(weights: list, mesh: float, first: int, infinite: float) -> None:
-    """δ(l_i) = Σ_{j > i} m_j (1 - e^{l_i - l_j}) + infinite: relative error 1e-13, nonincreasing, in [0, 1]."""
-    mass = np.array(weights) * (1 - infinite) / max(sum(weights), 1e-300)
-    index = np.arange(first, first + mass.size)
-    curve = _pld.hockey_stick_curve(LossPMF(index, mass, mesh, infinite))
-    expected = [
-        infinite + math.fsum(-math.expm1(-mesh * (j - i)) * mass[j] for j in range(i + 1, mass.size))
-        for i in range(mass.size)
-    ]
-    assert_allclose(curve, np.minimum(expected, 1.0), rtol=1e-13)
-    assert np.all(np.diff(curve) <= 0)
-    assert np.all((curve >= 0) & (curve <= 1))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -144,8 +144,8 @@ def test_the_central_limit_approximation_under_reports() -> None:
 
 def test_contradicting_bounds_are_refused() -> None:
     from dprmt.accounting.basics._bounds import PrivacyBounds
-    from dprmt.accounting.composition._curve import EpsilonAtDelta
+    from dprmt.accounting.composition._compose import Question
     from dprmt.accounting.composition._solve import intersection
 
     with pytest.raises(InconsistentBoundsError, match="report"):
-        intersection(PrivacyBounds(1.1, 1.1, 1.2, "add"), {"lower": 0.9, "upper": 1.0}, EpsilonAtDelta(1e-5), 1e-3)
+        intersection(PrivacyBounds(1.1, 1.1, 1.2, "add"), (1.0, 0.9), Question(1e-5), 1e-3)

@@ -200,8 +200,8 @@ def check_epoch(law: RatioLaw, mesh: float, copies: int, tail: float, is_tight: 
         "remove": np.maximum(ratio - alphas[:, None], 0.0) @ exact + law.lost,
         "add": np.maximum(1.0 - ratio / alphas[:, None], 0.0) @ exact,
     }
-    above = deltas(EpochPair(sum_from_above(law, LIGHT[0].size, mesh, copies, tail)), alphas)
-    below = deltas(EpochPair(sum_from_below(law, LIGHT[0].size, mesh, copies, tail)), alphas)
+    above = deltas(EpochPair.of(sum_from_above(law, LIGHT[0].size, mesh, copies, tail)), alphas)
+    below = deltas(EpochPair.of(sum_from_below(law, LIGHT[0].size, mesh, copies, tail)), alphas)
     for direction, values in truth.items():
         found, scale = above[direction]
         assert np.all(found >= values - _ROUNDING * scale)

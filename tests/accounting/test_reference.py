@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -13,8 +13,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson
-from dprmt.accounting.composition._loss_grid import discretize_step
-from dprmt.accounting.pairs._pairs import facing
+from dprmt.accounting.pairs._pairs import LossPMF, StepPair, from_above, from_below
 from dprmt.accounting.pairs._steps import ClippingStep
 
 DIRECTIONS = ("remove", "add")
@@ -197,6 +196,15 @@ def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
 # ------------------------------------------------------------------------------------------ the whole curve of a step
 
 
+def discretized(pair: StepPair, direction: str, index: np.ndarray, mesh: float, side: str) -> LossPMF:
+    nodes = index * mesh
+    cells = pair.cells(nodes) if direction == "remove" else pair.cells(-nodes[::-1]).mirrored()
+    if side == "lower":
+        return from_below(index, mesh, cells)
+    law = from_above(index, mesh, cells)
+    return replace(law, infinite=law.infinite + pair.slack)
+
+
 def discrete_delta(pmf, epsilon):
     """δ at each ε of a discrete loss."""
     return np.maximum(-np.expm1(epsilon[:, None] - pmf.losses), 0.0) @ pmf.mass + pmf.infinite
@@ -224,8 +232,8 @@ def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, 
     mesh, index = 0.02, np.arange(-200, 1500)
     epsilon = np.linspace(-3.0, 12.0, 91) + 1e-3
     exact = np.array([truth.delta(e, direction) for e in epsilon])
-    above = discrete_delta(discretize_step(facing(upper, direction), index, mesh, "upper"), epsilon)
-    below = discrete_delta(discretize_step(facing(lower, direction), index, mesh, "lower"), epsilon)
+    above = discrete_delta(discretized(upper, direction, index, mesh, "upper"), epsilon)
+    below = discrete_delta(discretized(lower, direction, index, mesh, "lower"), epsilon)
     assert np.all(above >= exact - 1e-9 * exact - 1e-14)
     assert np.all(below <= exact + 1e-9 * exact + 1e-14)
 

@@ -7,17 +7,17 @@ import pytest
 from scipy.special import gammainc, ndtr
 from scipy.stats import norm
 
-from dprmt.accounting.laws import GammaMixture, envelope_cdf
 from dprmt.accounting.laws import _laws as _envelope_law
-from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
+from dprmt.accounting.laws._envelope import envelope_cdf
+from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF, GammaMixture
 from dprmt.accounting.laws._laws import EnvelopeLaw, RankOneLaw
 from dprmt.accounting.laws._sketch import _averaged_tail, residual_tail
 from dprmt.accounting.pairs import _pairs
-from dprmt.accounting.pairs._pairs import AtomicPair, cells_with_misses, interval_masses, masses_between
-from dprmt.accounting.pairs._public_pair import PublicPair, largest_excess, majorant_excess
+from dprmt.accounting.pairs._pairs import AtomicPair, PublicPair, cells_with_misses, interval_masses, masses_between
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair, inflection_shift
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
 from dprmt.accounting.pairs._steps import ClippingStep
+from dprmt.accounting.pairs._tight_pair import largest_excess, majorant_excess
 from dprmt.accounting.questions._curves import _mu_of_chords
 
 
@@ -182,7 +182,7 @@ def test_the_curve_is_the_sum_over_atoms_of_their_majorants(monkeypatch) -> None
     np.testing.assert_allclose(
         slope, (pair.log_ratio(THRESHOLDS + step)[0] - pair.log_ratio(THRESHOLDS - step)[0]) / (2 * step), rtol=2e-3
     )
-    monkeypatch.setattr(_pairs, "ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(_pairs.row_blocks, "__defaults__", (3,))
     np.testing.assert_allclose(pair._uncapped(THRESHOLDS)[0], value, rtol=1e-12)
     np.testing.assert_allclose(pair.log_ratio(THRESHOLDS)[0], ratio, rtol=1e-12)
 

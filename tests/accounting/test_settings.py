@@ -15,14 +15,12 @@ from scipy.stats import chi2
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus, LaplaceRelease, ReplaceOne, calibrate, compose
-from dprmt.accounting.basics._bounds import PrivacyBounds, worst_of
+from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.basics._numbers import UnsoundLawError
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.composition._compose import best_tilt, composed, window
-from dprmt.accounting.composition._curve import DeltaCurve, EpsilonAtDelta
-from dprmt.accounting.composition._solve import Level, interval, solve
-from dprmt.accounting.pairs._discretization import from_above, from_below
-from dprmt.accounting.pairs._pairs import AtomicPair, LossCells
+from dprmt.accounting.composition._compose import DeltaCurve, Question, best_tilt, composed, window
+from dprmt.accounting.composition._solve import Level, interval, solve, worst_of
+from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, from_above, from_below
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair
 
 RATE, TOLERANCE = 2000 / 67349, 1e-3
@@ -94,7 +92,7 @@ def test_an_answer_holds_its_interval(name: str) -> None:
 
 def test_a_wide_answer_says_so() -> None:
     """With an estimate near the upper bound, which is where the truth most often is."""
-    question = EpsilonAtDelta(1e-5)
+    question = Question(1e-5)
     wide = interval(1.0, 2.0, "remove", question, TOLERANCE)
     assert not wide.is_narrow
     assert wide.estimate >= 1.9
@@ -110,12 +108,12 @@ def test_a_wide_answer_says_so() -> None:
 def test_losses_beyond_all_windows_are_infinite_from_above() -> None:
     """From below they count as the largest loss of a window that is short enough, or as nothing."""
     pair = AtomicPair(np.array([1e15]), np.ones(1), 0.0)
-    level = Level([(DPSGD(1.0, 1.0).step(), 2)], EpsilonAtDelta(1e-3), "remove", 0.0)
+    level = Level([(DPSGD(1.0, 1.0).step(), 2)], Question(1e-3), "remove", 0.0)
     level.pairs = {side: [(pair, 2)] for side in ("upper", "lower")}
     upper, lower = level.curve("upper"), level.curve("lower")
-    assert upper.epsilon_above(1e-3) == math.inf
+    assert upper.epsilon(1e-3, "upper") == math.inf
     assert upper.delta_bounds(3.0)[1] == 1.0
-    assert 0.0 <= lower.epsilon_below(1e-3) < math.inf
+    assert 0.0 <= lower.epsilon(1e-3, "lower") < math.inf
     assert 0.0 <= lower.delta_bounds(3.0)[0] <= 1.0
 
 
@@ -229,7 +227,7 @@ def test_bounds_of_every_single_refinement_agree(sigma: float, rate: float, prob
     """Lower bounds used to cross upper ones at fine meshes; `solve` now refuses to return such a pair."""
     schedule = [(DPSGD(sigma, rate, Hutchinson(probes, secret=True)).step(), steps)]
     for direction in ("remove", "add"):
-        bounds = solve(schedule, EpsilonAtDelta(1e-5), direction, 1e-4)
+        bounds = solve(schedule, Question(1e-5), direction, 1e-4)
         assert 0 < bounds.lower <= bounds.upper
 
 
@@ -263,8 +261,9 @@ def test_an_answer_beyond_all_losses_is_zero_up_to_error() -> None:
     pair, _ = step.pairs(8, 1e-12)
     index = np.arange(-50, 50, dtype=np.int64)
     pmf = from_below(index, 0.01, pair.cells(index * 0.01))
-    tilt = best_tilt([(pmf, 3)], epsilon=40.0)
-    low, high = DeltaCurve(composed([(pmf, 3)], tilt, window([(pmf, 3)], tilt)), 40.0).delta_bounds(40.0)
+    question = Question(epsilon=40.0)
+    tilt = best_tilt([(pmf, 3)], question)
+    low, high = DeltaCurve(question, composed([(pmf, 3)], tilt, window([(pmf, 3)], tilt))).delta_bounds(40.0)
     assert (low, high) == pytest.approx((0.0, 0.0), abs=1e-8)
 
 
@@ -301,7 +300,7 @@ def test_no_mesh_is_unlucky(run: DPSGD, steps: int, monkeypatch: pytest.MonkeyPa
     schedule = [(run.step(), steps)]
     for mesh in (0.06, 0.05, 0.04, 0.035, 0.03, 0.025, 0.02, 0.015):
         monkeypatch.setattr(_level, "_MESH", mesh)
-        at = Level(schedule, EpsilonAtDelta(1e-5), "remove", 0)
-        upper = at.curve("upper").epsilon_above(1e-5)
-        lower = at.curve("lower").epsilon_below(1e-5)
+        at = Level(schedule, Question(1e-5), "remove", 0)
+        upper = at.curve("upper").epsilon(1e-5, "upper")
+        lower = at.curve("lower").epsilon(1e-5, "lower")
         assert 0.0 < upper - lower < 0.6 * mesh**2 * upper

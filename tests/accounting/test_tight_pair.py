@@ -15,18 +15,9 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics._numbers import graded_indices
-from dprmt.accounting.composition._loss_grid import discretize_step
-from dprmt.accounting.laws import NormRatioBins
-from dprmt.accounting.pairs._discretization import from_above
-from dprmt.accounting.pairs._pairs import facing
-from dprmt.accounting.pairs._public_pair import (
-    PublicPair,
-    TightPair,
-    inflection_shift,
-    keep_the_envelope,
-    majorant_excess,
-)
+from dprmt.accounting.laws._gamma_mixture import NormRatioBins
+from dprmt.accounting.pairs._pairs import Mirrored, PublicPair, discretize_step, from_above
+from dprmt.accounting.pairs._tight_pair import TightPair, inflection_shift, keep_the_envelope, majorant_excess
 
 
 def hockey_stick(epsilon: float, x):
@@ -122,9 +113,10 @@ def _excess_in_digits(epsilon, at, mu):
 def upper_step(sigma: float, q: float, probes: int, direction: str):
     pair, _ = DPSGD(sigma, q, Hutchinson(probes, secret=False)).step().pairs(512, 1e-13)
     assert isinstance(pair, TightPair)
-    low, high = pair.loss_range(1e-13) if direction == "remove" else [-end for end in pair.loss_range(1e-13)][::-1]
+    seen = pair if direction == "remove" else Mirrored(pair, pair.slack)
+    low, high = seen.loss_range(1e-13)
     mesh = 5e-3
-    pmf = discretize_step(facing(pair, direction), graded_indices(max(low, -60.0), high, mesh, 8.0), mesh, "upper")
+    pmf = discretize_step(seen, (max(low, -60.0), high), mesh, 8.0, "upper")
     return lambda e: float(pmf.mass @ np.maximum(1 - np.exp(np.minimum(e - pmf.losses, 0.0)), 0.0)) + pmf.infinite
 
 

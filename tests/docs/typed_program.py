@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from dprmt.spectra import (
     MarchenkoPastur,
-    TopSingularValue,
     bulk_edge,
     denoise,
     denoise_layers,
@@ -42,7 +41,6 @@ assert_type(vector_overlaps(values, (4, 9), 1.0), tuple[Floats, Floats])
 assert_type(shrink(values, matrix.shape, 1.0, loss="nuclear"), Floats)
 assert_type(MarchenkoPastur(matrix.shape, 1.0).cdf(values), Floats)
 assert_type(MarchenkoPastur((4, 9), 1.0).ppf(0.5), float)
-assert_type(TopSingularValue(matrix.shape).sf(5.0), float)
 assert_type(denoise(matrix, 1.0), Floats)
 assert_type(estimate_sigma(np.stack([matrix, matrix])), Floats)
 layers, report = denoise_layers({"w": matrix}, 1.0, kappa=lambda shape: kappa_for(shape, 0.01))

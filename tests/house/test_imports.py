@@ -79,13 +79,13 @@ def test_recipes_are_read_with_the_core_alone(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("tradeoff", *RUN, "--plot", "curve.png"), "needs matplotlib: pip install '.[plots]'"),
-        (("report", "--out", "page"), "needs matplotlib: pip install '.[demo]'"),
-        (("spectrum", "FILE.safetensors", "--sigma", "1"), "needs safetensors: pip install '.[cli]'"),
-        (("train", "minilm-docstrings"), "needs torch: pip install '.[demo]'"),
+        (("tradeoff", *RUN, "--plot", "curve.png"), "matplotlib is not installed: pip install '.[plots]'"),
+        (("report", "--out", "page"), "matplotlib is not installed: pip install '.[demo]'"),
+        (("spectrum", "FILE.safetensors", "--sigma", "1"), "safetensors is not installed: pip install '.[cli]'"),
+        (("train", "minilm-docstrings"), "torch is not installed: pip install '.[train]'"),
         (("plan", "roberta-base-sst2"), "needs torch: pip install '.[train]'"),
         (("train", "--resume", "runs/first"), "needs torch: pip install '.[train]'"),
-        (("recipes", "minilm-docstrings"), "needs tomli_w: pip install '.[train]'"),
+        (("recipes", "minilm-docstrings"), "tomli_w is not installed: pip install '.[train]'"),
         (("verify", "FILE.json"), ": pip install '.[verify]'"),
     ],
 )
@@ -116,7 +116,7 @@ def test_another_accountant_that_is_missing_is_named(call: str, package: str, mo
         ("opacus", "from dprmt.training import make_private", "train"),
         ("transformers", "import dprmt.training.hugging_face", "train"),
         ("matplotlib", "from dprmt.plots import plot_spike_map; plot_spike_map((4, 9), 1.0)", "plots"),
-        ("matplotlib", "from dprmt.plots import save_picture; save_picture('x.png', print)", "plots"),
+        ("matplotlib", "from dprmt.plots._style import save_picture; save_picture('x.png', print)", "plots"),
         ("opacus", "import dprmt.accounting.opacus", "train"),
     ],
 )

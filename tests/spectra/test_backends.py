@@ -155,7 +155,7 @@ def test_products_alone_are_proven_complete(spikes, dtype, library, monkeypatch)
 def test_what_a_search_missed_is_seen(top, said):
     """The proof's own start sees an eigenvalue that is above the threshold, and proves that one below is."""
     values = np.append(np.linspace(0, 0.9, 399), top)
-    block = np.random.default_rng(1).standard_normal((_backends._WIDTH, 400))
+    block = np.random.default_rng(1).standard_normal((16, 400))
     found = _backends._nothing_above(lambda rows: rows * values, block, 1.0, 1e-12)
     assert bool(found) is said
     assert not said or float(found[0][0]) == pytest.approx(top, rel=1e-4)
@@ -166,14 +166,14 @@ def test_what_a_search_missed_is_seen(top, said):
 def test_a_start_as_unlucky_as_is_allowed_for_proves_nothing(top, overlap):
     """A norm of 0.49 of 16 normal variables has probability 1e-12."""
     values = np.append(np.linspace(0, 0.8, 399), top)
-    block = np.random.default_rng(2).standard_normal((_backends._WIDTH, 400))
+    block = np.random.default_rng(2).standard_normal((16, 400))
     block[:, -1] *= overlap / np.linalg.norm(block[:, -1])
     assert not _backends._nothing_above(lambda rows: rows * values, block, 1.0, 1e-12)
 
 
 def test_no_proof_where_the_threshold_is_within_the_bulk_top_or_rounding_is_large():
     values = np.append(np.linspace(0, 0.999, 399), 0.99999)
-    block = np.random.default_rng(1).standard_normal((_backends._WIDTH, 400))
+    block = np.random.default_rng(1).standard_normal((16, 400))
     assert _backends._nothing_above(lambda rows: rows * values, block, 1.0, 1e-12) is None
     below = np.linspace(0, 0.9, 400)
     assert _backends._nothing_above(lambda rows: rows * below, block, 1.0, 1e-12)

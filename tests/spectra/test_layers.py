@@ -11,9 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.spectra import (
-    LayerDenoiser,
     LayerReport,
     bulk_edge,
     kappa_for,
@@ -127,41 +125,6 @@ def test_mixed_dtypes_and_libraries_come_back_as_they_were():
     assert close(denoised["parameter"], expected)
     assert denoised["counter"] is layers["counter"]
     assert denoised["steps"] is layers["steps"]
-
-
-def test_a_denoiser_of_many_steps_is_denoise_layers_at_each():
-    """Whatever of a gradient changes between two calls: its numbers, noise, shapes, dtypes, order, what holds it."""
-    rng, denoiser = np.random.default_rng(0), LayerDenoiser(1.05, method="paper", backend="svd")
-    tensors = {name: torch.from_numpy(layer) for name, layer in gradient(rng).items()}
-    noisier = {name: 1.3 * layer for name, layer in tensors.items()}
-    turned = {name: layer.mT if layer.ndim == 2 else layer for name, layer in tensors.items()}
-    single = {name: layer.float() for name, layer in tensors.items()}
-    silent = {name: float(i % 2) for i, name in enumerate(tensors)}
-    steps = [tensors, noisier, turned, single, dict(reversed(single.items())), gradient(rng), tensors, {}]
-    for layers, sigma in [*((step, 1.0) for step in steps), (tensors, silent), (tensors, 0.0), (tensors, 1.2)]:
-        (denoised, report), (expected, told) = (
-            denoiser(layers, sigma),
-            denoise_layers(layers, sigma, 1.05, backend="svd"),
-        )
-        assert list(denoised) == list(expected)
-        assert list(report.items()) == list(told.items())
-        for name, layer in layers.items():
-            assert (denoised[name] is layer) == (expected[name] is layer)
-            assert np.array_equal(np.asarray(denoised[name]), np.asarray(expected[name]))
-
-
-def test_a_denoiser_of_many_steps_checks_the_numbers_of_each():
-    denoiser, layers = LayerDenoiser(), {"a": torch.ones(3, 4), "b": torch.ones(3, 4)}
-    denoiser(layers, 1.0)
-    broken = layers | {"b": torch.full((3, 4), math.nan)}
-    for sigma in (1.0, {"a": 1.0, "b": 0.0}):
-        with pytest.raises(ParameterError, match=r"layers\['b'\]"):
-            denoiser(broken, sigma)
-    for sigma in (-1.0, {"a": 1.0}):
-        with pytest.raises(ParameterError, match="sigma"):
-            denoiser(layers, sigma)
-    with pytest.raises(ParameterError, match="backend"):
-        LayerDenoiser(backend="best")
 
 
 def test_noise_and_gate_are_not_rounded_to_the_dtype_of_a_tensor():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dprmt import ParameterError, spectra
-from dprmt.spectra import MarchenkoPastur, TopSingularValue, TracyWidom
+from dprmt.spectra import MarchenkoPastur
 from tests.spectra.simulation import denoise, denoise_layers
 
 EYE, PAIR, ONES, SHAPE = np.eye(2), np.array([2.0, 1.0]), np.ones(3), (16, 768)
@@ -143,17 +143,6 @@ CASES: list[Case] = [
     ("dimension", spectra.signal_energy_over_steps, (1.0, 0, 2), {}),
     ("steps", spectra.signal_energy_over_steps, (1.0, 3, 0), {}),
     *cases(
-        TopSingularValue,
-        ("^shape must be a pair whose shorter side is <= 1024", ((1025, 3000),), {}),
-        ("^shape must be a pair", ((3, 0),), {}),
-        *(("^sigma must be a finite number > 0", ((3, 4), sigma), {}) for sigma in (0.0, -1.0, NAN)),
-    ),
-    ("^x must be a finite number", TopSingularValue((3, 4)).sf, (INF,), {}),
-    *cases(
-        TopSingularValue((3, 4)).isf,
-        *(("^p must be a finite number in", (p,), {}) for p in (0.0, 1.0, -0.1, NAN)),
-    ),
-    *cases(
         spectra.kappa_for,
         *(("^false_alarm must be a finite number in", (SHAPE, rate), {}) for rate in (0.0, 1.0, -0.1, NAN, "1")),
         *(("^shape must be a pair", (shape, 0.01), {}) for shape in ((16,), (0, 2), 3)),
@@ -171,10 +160,6 @@ CASES: list[Case] = [
         ("^centring must be one of 'johnstone', 'ma'", ((3, 4), 1.0, 0.01, "mine"), {}),
         ("^sigma must be", ((3, 4), -1.0, 0.01), {}),
     ),
-    *(("^q must be a finite number in", TracyWidom().ppf, (q,), {}) for q in (0.0, 1.0, NAN)),
-    *(("^p must be a finite number in", TracyWidom().isf, (p,), {}) for p in (0.0, 1.0, NAN)),
-    ("^s must be a finite number", TracyWidom().cdf, (INF,), {}),
-    ("^s must be a finite number", TracyWidom().sf, (INF,), {}),
 ]
 
 

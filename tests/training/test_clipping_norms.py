@@ -74,12 +74,8 @@ def private(model: nn.Module, norms: Any, **options: Any) -> ClippedStep:
 
 def squared_norms(private: ClippedStep, x: torch.Tensor, samples: Sequence[int], step: int = 0) -> torch.Tensor:
     """Of the norms' own estimates, before anything is clipped."""
-    total, capture = losses(private.model, x).sum(), private._capture
-    with capture.backward(step=step, samples=samples, size=len(x)):
-        total.backward()
-    squared, _ = capture.measured()
-    capture.finish()
-    assert squared is not None
+    squared = private._capture.backward(losses(private.model, x), step=step, samples=samples)
+    private._capture.finish()
     return squared
 
 

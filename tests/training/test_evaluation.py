@@ -19,7 +19,9 @@ import torch
 
 from dprmt import ParameterError
 from dprmt.training.data import TaskData, load_data, per_sample_losses
-from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generate_texts, text_metrics
+from dprmt.training.evaluation import evaluate_classification, evaluate_generation
+from dprmt.training.evaluation._generation import generate_texts
+from dprmt.training.evaluation._text_metrics import text_metrics
 from dprmt.training.models import byte_tokenizer, load_model
 from dprmt.training.recipes import DataRecipe, EvaluationRecipe, ModelRecipe
 

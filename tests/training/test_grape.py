@@ -237,7 +237,7 @@ def tied() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "options", "argument"),
     [
-        (make_net, {"rank": 15}, "rank of up.weight"),
+        (make_net, {"rank": {"up.weight": 15}}, "rank of up.weight"),
         (make_net, {"refresh_every": 0}, "refresh_every"),
         (make_net, {"lr": -1.0}, "lr"),
         (make_net, {"betas": (0.9, 1.0)}, "betas"),

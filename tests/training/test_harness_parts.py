@@ -19,9 +19,8 @@ from scipy import stats
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.training.harness import SilentParameterError
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._prepare import check_gradients_arrive, check_parameters_moved, snapshot
+from dprmt.training.harness._prepare import check_gradients_arrive
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.harness._train import Interrupts
 from dprmt.training.private_run._batches import Draws, Source, poisson
@@ -184,7 +183,7 @@ def test_checkpoint_is_whole_at_every_instant_of_a_replacement(tmp_path, survivo
     if survivor == "checkpoint.previous":
         (tmp_path / "checkpoint").rename(tmp_path / survivor)
     (tmp_path / "checkpoint.new").mkdir()
-    (tmp_path / "checkpoint.new" / "document.json").write_text('{"dict": [["st')
+    (tmp_path / "checkpoint.new" / "checksums.json").write_text('{"sta')
     assert load_checkpoint(tmp_path) == {"step": 1}
     save_checkpoint(tmp_path, {"step": 2})
     assert load_checkpoint(tmp_path) == {"step": 2}
@@ -227,9 +226,8 @@ class Partly(torch.nn.Module):
 def test_guard_finds_the_parameters_that_are_not_connected():
     model = Partly()
     before = {name: value.clone() for name, value in model.named_parameters()}
-    with pytest.raises(SilentParameterError, match=r"no gradient: unused\.weight, unused\.bias") as caught:
+    with pytest.raises(ParameterError, match=r"all get a gradient, got 'unused\.weight, unused\.bias'"):
         check_gradients_arrive(model, lambda: model(torch.ones(4, 3)).sum(1))
-    assert caught.value.names == ["unused.weight", "unused.bias"]
     assert all(torch.equal(value, before[name]) and value.grad is None for name, value in model.named_parameters())
     model.unused.requires_grad_(False)
     check_gradients_arrive(model, lambda: model(torch.ones(4, 3)).sum(1))
@@ -241,18 +239,8 @@ def test_guard_finds_the_parameters_that_are_not_connected():
 def test_guard_finds_a_gradient_that_is_all_zero():
     """Connected, but multiplied by 0: the silent failure that a missing gradient alone would not show."""
     model = Partly()
-    with pytest.raises(SilentParameterError, match=r"no gradient: unused\.weight, unused\.bias$"):
+    with pytest.raises(ParameterError, match=r"unused\.weight, unused\.bias"):
         check_gradients_arrive(model, lambda: (model(torch.ones(4, 3)) + 0.0 * model.unused(torch.ones(4, 3))).sum(1))
-
-
-def test_guard_finds_the_parameters_that_do_not_move():
-    model = Partly()
-    before = snapshot(model)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            value += 0.0 if name == "used.bias" else 1.0
-    with pytest.raises(SilentParameterError, match=r"did not change: used\.bias$"):
-        check_parameters_moved(model, before)
 
 
 @given(size=st.integers(1, 10**6), share=st.floats(1e-6, 1.0))

@@ -37,7 +37,7 @@ def check_sum(model: nn.Module, losses: Losses, batch: dict[str, torch.Tensor], 
     step.accumulate(partial(losses, model), batch=batch, samples=range(size), step=0, **units)
     assert step.replays == 1
     if isinstance(step, UnitStep):
-        step._finish_unit()
+        step.finish_unit()
     rows = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(size)]
     expected = literal(plain, partial(losses, plain), rows)
     sums = [value.summed_grad for value in step.optimizer.params]

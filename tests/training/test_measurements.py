@@ -21,17 +21,14 @@ for _package in ("opacus", "transformers", "peft", "datasets"):
 from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
 from dprmt.report.measurements import (  # noqa: E402
-    Experiment,
-    GradientStep,
-    agreement,
     kappa_sweep,
     measure_alignment,
-    measure_norm_ratios,
-    measure_spectra,
-    measure_spikes,
     private_gradients,
     recipe_experiment,
 )
+from dprmt.report.measurements._norm_ratio import measure_norm_ratios  # noqa: E402
+from dprmt.report.measurements._run import Experiment, GradientStep  # noqa: E402
+from dprmt.report.measurements._spikes import agreement, measure_spectra, measure_spikes  # noqa: E402
 from dprmt.training.data import per_sample_losses  # noqa: E402
 from dprmt.training.harness import ItemTask  # noqa: E402
 from dprmt.training.private_run._batches import Draws, poisson  # noqa: E402
@@ -40,7 +37,7 @@ from dprmt.training.recipes import Recipe, Settings  # noqa: E402
 from tests.training.tiny_recipe import recipe_in, write_data  # noqa: E402
 
 
-def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
+def tiny_bert(items: int = 40, seed: int = 0, **changes: Any) -> Experiment:
     """A BERT of random weights, its query matrices and classifier trained, on random tokens."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -75,7 +72,8 @@ def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
             "labels": torch.tensor([item["labels"] for item in batch]),
         }
 
-    return Experiment("tiny", model, ItemTask(data, collate, per_sample_losses, lambda item: len(item["input_ids"])))
+    task = ItemTask(data, collate, per_sample_losses, lambda item: len(item["input_ids"]))
+    return Experiment("tiny", model, task, settings(**changes))
 
 
 def settings(**changes: Any) -> Settings:
@@ -95,7 +93,7 @@ def settings(**changes: Any) -> Settings:
 @pytest.mark.parametrize("clipping", ["exact", "ghost"])
 def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: Any) -> None:
     """Against per-sample gradients one by one, of the samples that the same generator draws."""
-    experiment, options = tiny_bert(), settings(privacy__clipping_norm=0.7, privacy__norms=clipping)
+    experiment = tiny_bert(privacy__clipping_norm=0.7, privacy__norms=clipping)
     drawn = Draws(40, poisson(15, 40), fresh_randomness(0, 1)).at(0)
     trained = {name: p for name, p in experiment.model.named_parameters() if p.requires_grad}
     expected = {name: torch.zeros_like(p) for name, p in trained.items()}
@@ -107,7 +105,7 @@ def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: A
         for name, g in zip(trained, grads, strict=True):
             expected[name] += g * min(1.0, 0.7 / norm) / 15
         losses.append(loss.item())
-    step = next(private_gradients(experiment, options))
+    step = next(private_gradients(experiment))
     assert (step.number, step.samples) == (0, len(drawn))
     assert step.samples != 15
     assert step.sigma == pytest.approx(0.5 * 0.7 / 15)
@@ -118,24 +116,23 @@ def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: A
 
 
 def test_noise_has_the_stated_law_and_the_run_follows_the_seed() -> None:
-    steps = list(private_gradients(tiny_bert(), settings(training__steps=6)))
+    steps = list(private_gradients(tiny_bert(training__steps=6)))
     noise = np.concatenate([(s.noisy[n] - s.clean[n]).numpy().ravel() / s.sigma for s in steps for n in s.clean])
     assert stats.kstest(noise, stats.norm.cdf).pvalue > 1e-3
     spread = 4.5 / math.sqrt(2 * len(noise))
     assert np.std(noise) == pytest.approx(1.0, rel=spread)
     for wrong in (0.9, 1.1):
         assert np.std(noise) != pytest.approx(wrong, rel=spread)
-    again = list(private_gradients(tiny_bert(), settings()))
-    other = list(private_gradients(tiny_bert(), settings(), seed=1))
+    again = list(private_gradients(tiny_bert()))
+    other = list(private_gradients(tiny_bert(), seed=1))
     for name in steps[0].clean:
         assert torch.equal(steps[1].noisy[name], again[1].noisy[name])
         assert not torch.equal(steps[1].noisy[name], other[1].noisy[name])
 
 
 def test_a_batch_of_nobody_is_noise_alone() -> None:
-    experiment = tiny_bert(items=3)
-    options = settings(training__batch_size=1, training__steps=8)
-    empty = [step for step in private_gradients(experiment, options) if step.samples == 0]
+    experiment = tiny_bert(items=3, training__batch_size=1, training__steps=8)
+    empty = [step for step in private_gradients(experiment) if step.samples == 0]
     assert empty
     for step in empty:
         assert math.isnan(step.loss)
@@ -147,7 +144,7 @@ def test_a_batch_of_nobody_is_noise_alone() -> None:
 
 def test_an_expected_batch_beyond_the_data_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"training\.batch_size"):
-        next(private_gradients(tiny_bert(items=5), settings()))
+        next(private_gradients(tiny_bert(items=5)))
 
 
 # --- singular values ---------------------------------------------------------------------------------------------
@@ -258,14 +255,14 @@ def test_alignment_and_sweep_are_those_of_the_library() -> None:
 def test_norm_ratios_follow_their_law_and_reject_others() -> None:
     """The law with k probes fits within the band, those with k/2 and 2k do not; the envelope is kept."""
     experiment = tiny_bert()
-    norms = measure_norm_ratios(experiment, samples=10, draws=200, probes=8)
+    norms = measure_norm_ratios(experiment.model, experiment.task, samples=10, draws=200, probes=8)
     assert norms.samples * norms.draws == len(norms.ratios) == 2000
     assert np.mean(norms.ratios) == pytest.approx(1.0, abs=4 * np.std(norms.ratios) / math.sqrt(2000))
     assert norms.distance <= norms.band
     assert norms.over_envelope <= norms.band
     assert norms.band == pytest.approx(math.sqrt(math.log(2 * math.e / 0.01) / 4000))
     for probes in (4, 16):
-        other = measure_norm_ratios(experiment, samples=10, draws=2, probes=probes)
+        other = measure_norm_ratios(experiment.model, experiment.task, samples=10, draws=2, probes=probes)
         at = np.interp(norms.points, other.points, other.predicted)
         assert np.abs(norms.empirical - at).max() > norms.band
     np.testing.assert_allclose(norms.empirical, [(norms.ratios <= x).mean() for x in norms.points])
@@ -274,7 +271,7 @@ def test_norm_ratios_follow_their_law_and_reject_others() -> None:
 
 def test_norms_and_law_are_those_of_samples_taken_one_by_one() -> None:
     experiment = tiny_bert(items=6)
-    norms = measure_norm_ratios(experiment, samples=6, draws=1, probes=4)
+    norms = measure_norm_ratios(experiment.model, experiment.task, samples=6, draws=1, probes=4)
     layers = [m for m in experiment.model.modules() if isinstance(m, torch.nn.Linear) and m.weight.requires_grad]
     laws, ranks, leading = [], [], []
     for item in experiment.task.items:
@@ -303,27 +300,26 @@ def tiny_recipe(folder: Any, **changes: Any) -> Recipe:
 
 
 def test_a_recipe_becomes_an_experiment(tmp_path: Any) -> None:
-    setting = recipe_experiment(tiny_recipe(tmp_path), steps=2)
-    assert setting.sample_rate == poisson(12, 60).rate > 12 / 60
-    assert (setting.settings.training.steps, setting.steps) == (3, 2)
+    setting = recipe_experiment(tiny_recipe(tmp_path))
+    assert setting.settings.training.steps == 3
     assert setting.settings.privacy.noise_multiplier == 0.4
     assert setting.settings.denoising.method == "paper"
-    steps = list(private_gradients(setting.experiment, setting.settings, steps=setting.steps))
+    steps = list(private_gradients(setting, steps=2))
     assert len(steps) == 2
     assert len(measure_spikes(steps[0])) == 5  # two adapters of two matrices each, and the head
 
 
 def test_a_target_is_met_by_the_charged_rate(tmp_path: Any) -> None:
     target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
-    setting = recipe_experiment(tiny_recipe(tmp_path, **target), steps=1)
+    setting = recipe_experiment(tiny_recipe(tmp_path, **target))
     sigma = setting.settings.privacy.noise_multiplier
-    assert 2.99 < DPSGD(sigma, setting.sample_rate).epsilon(steps=3, delta=1e-4).upper <= 3.0
+    assert 2.99 < DPSGD(sigma, poisson(12, 60).rate).epsilon(steps=3, delta=1e-4).upper <= 3.0
 
 
 def test_gradients_of_a_recipe_in_a_subspace_are_seen_there(tmp_path: Any) -> None:
     changes = {"optimizer.name": "grape", "optimizer.rank": 2}
-    found = recipe_experiment(tiny_recipe(tmp_path, **changes), steps=1)
-    (step,) = private_gradients(found.experiment, found.settings, steps=1)
+    found = recipe_experiment(tiny_recipe(tmp_path, **changes))
+    (step,) = private_gradients(found, steps=1)
     shapes = {tuple(x.shape) for x in step.noisy.values()}
     assert shapes
     assert {min(shape) for shape in shapes} == {2}
@@ -362,9 +358,9 @@ def test_bad_norm_measurements_are_refused() -> None:
     experiment = tiny_bert(items=4)
     for bad in ({"samples": 5}, {"draws": 0}, {"probes": 1}, {"error": 1.0}):
         with pytest.raises(ParameterError, match=next(iter(bad))):
-            measure_norm_ratios(experiment, **{"samples": 2, "draws": 1, "probes": 2, **bad})
+            measure_norm_ratios(experiment.model, experiment.task, **{"samples": 2, "draws": 1, "probes": 2, **bad})
     for p in experiment.model.parameters():
         p.requires_grad_(False)
     experiment.model.bert.embeddings.word_embeddings.weight.requires_grad_(True)
     with pytest.raises(ParameterError, match="linear"):
-        measure_norm_ratios(experiment, samples=2, draws=1)
+        measure_norm_ratios(experiment.model, experiment.task, samples=2, draws=1)

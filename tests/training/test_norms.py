@@ -23,7 +23,6 @@ from dprmt.training.norms import (
     LayerRecord,
     NormRecord,
     ProbeGenerator,
-    cancellation_allowance,
     cheaper_side,
     clip_factors,
     exact_squared_norms,
@@ -32,6 +31,7 @@ from dprmt.training.norms import (
     hutchpp_squared_norms,
     rounding_margin,
 )
+from dprmt.training.norms._clipping import cancellation_allowance
 from dprmt.training.norms._estimators import layer_record
 
 K = 8

@@ -54,7 +54,7 @@ def test_a_recipe_cannot_be_named_after_a_place_outside(folder: Path, name: str)
     [
         (["--device", "tpu"], "--device must be a device that computes here"),
         (["--noise-seed", "x"], "--noise-seed must be an integer"),
-        (["--noise-seed", "-1"], "--noise-seed must be None or an integer"),
+        (["--noise-seed", "-1"], "--noise-seed must be an integer"),
         (["--out", "FILE"], "--out must be"),
         (["--out", "FILE/run"], "--out must be"),
         (["--out", ""], "--out must be the name of a folder"),

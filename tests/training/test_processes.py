@@ -25,7 +25,7 @@ def another_mechanism(run: Path) -> None:
 
 def damaged_checkpoints(run: Path) -> None:
     for folder in run.glob("checkpoint*"):
-        (folder / "document.json").write_text("{")
+        (folder / "checksums.json").write_text("{")
 
 
 def another_recipe(run: Path) -> None:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from dprmt import ParameterError
 from dprmt.training.harness import ItemTask, _checkpoint, load_parameters, train_task
-from dprmt.training.harness._checkpoint import SavedRows, load_checkpoint, save_checkpoint
+from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._shards import whole_weights
 from dprmt.training.private_run import _run
 from tests.training.sharded import in_processes, losses, network
@@ -94,7 +94,7 @@ def saved_twice(rank: int, size: int, folder: str) -> str:
     state = {"step": 1, "parameters": dict(model.named_parameters())}
     save_checkpoint(Path(folder), state)
     if rank == size - 1:
-        _checkpoint.save_file = _full
+        _checkpoint._written = _full
     try:
         save_checkpoint(Path(folder), state | {"step": 2})
     except OSError as error:
@@ -102,14 +102,14 @@ def saved_twice(rank: int, size: int, folder: str) -> str:
     return "written"
 
 
-def _full(tensors: Any, path: Path) -> None:
+def _full(path: Path, content: Any) -> None:
     path.write_bytes(b"half")
     raise OSError("No space left on device")
 
 
 def test_a_crash_leaves_the_former_checkpoint_and_a_missing_shard_is_said(tmp_path: Path) -> None:
     for said in in_processes(2, partial(saved_twice, folder=str(tmp_path)), tmp_path):
-        assert said.endswith("shard-00001-of-00002.safetensors: No space left on device"), said
+        assert said.endswith("shard-00001-of-00002.pt: No space left on device"), said
     state = load_checkpoint(tmp_path)
     assert state is not None
     assert state["step"] == 1
@@ -118,16 +118,16 @@ def test_a_crash_leaves_the_former_checkpoint_and_a_missing_shard_is_said(tmp_pa
     lazy = load_checkpoint(tmp_path, lazily=True)
     assert lazy is not None
     rows = lazy["parameters"]["table.weight"]
-    assert isinstance(rows, SavedRows)
-    assert torch.equal(rows.rows(4, 9), network().table.weight[4:9])  # over the edge of two files
-    shard = tmp_path / "checkpoint" / "shard-00001-of-00002.safetensors"
+    assert len(rows) == 2
+    assert torch.equal(torch.cat(rows), network().table.weight)
+    shard = tmp_path / "checkpoint" / "shard-00001-of-00002.pt"
     content = bytearray(shard.read_bytes())
-    content[-1] ^= 1
+    content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(ParameterError, match=r"can be read .*shard-00001-of-00002\.safetensors: its content"):
+    with pytest.raises(ParameterError, match=r"can be read .*shard-00001-of-00002\.pt: its content"):
         load_checkpoint(tmp_path)
     shard.unlink()
-    with pytest.raises(ParameterError, match=r"can be read .*No such file.*shard-00001-of-00002\.safetensors"):
+    with pytest.raises(ParameterError, match=r"can be read .*No such file.*shard-00001-of-00002\.pt"):
         load_checkpoint(tmp_path)
 
 
@@ -146,7 +146,7 @@ def apart(rank: int, size: int, folder: str) -> list[str]:
 def test_folders_that_are_not_shared_are_refused(tmp_path: Path) -> None:
     for said in in_processes(2, partial(apart, folder=str(tmp_path / "run")), tmp_path):
         assert "out must be a folder that all processes see; process 1 does not" in said[0], said
-        assert "a folder that all processes see; shard-00001-of-00002.safetensors is not there" in said[1], said
+        assert "a folder that all processes see; shard-00001-of-00002.pt is not there" in said[1], said
     assert not any((tmp_path / f"run-{rank}" / "checkpoint").exists() for rank in range(2))
 
 

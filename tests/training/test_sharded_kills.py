@@ -60,7 +60,7 @@ def _noise_is_counted(folder: Path, rank: int) -> Iterator[None]:
         yield
 
 
-def _half(tensors: Any, path: Path) -> None:
+def _half(path: Path, content: Any) -> None:
     path.write_bytes(b"half")
 
 
@@ -73,7 +73,7 @@ def _kill_at(point: str) -> Any:
             "add_noise",
             _killed(STEP, NoisySumOptimizer.add_noise, before=NoisySumOptimizer.add_noise),
         )
-    return mock.patch.object(_checkpoint, "save_file", _killed(STEP, _checkpoint.save_file, before=_half))
+    return mock.patch.object(_checkpoint, "_written", _killed(STEP, _checkpoint._written, before=_half))
 
 
 def _start(

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dprmt.cli import main
-from dprmt.training.clipping import StepCosts, TensorMemory, WayCost, plan_private
+from dprmt.training.clipping import StepCosts, TensorMemory, plan_private
 from dprmt.training.clipping._formed_layers import NormPolicy
 from dprmt.training.clipping._matrix_layers import LinearLayer
+from dprmt.training.clipping._plan import WayCost
 from dprmt.training.harness import _preview as harness_costs
 from dprmt.training.harness import dry_run, recipe_costs, train
 from dprmt.training.harness._preview import with_norms

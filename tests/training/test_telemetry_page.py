@@ -17,12 +17,7 @@ from dprmt.report import write_run_report
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from dprmt.report.measurements import (  # noqa: E402
-    Experiment,
-    RecipeExperiment,
-    _run,
-    telemetry_readings,
-)
+from dprmt.report.measurements import _run, private_gradients  # noqa: E402
 from dprmt.training.harness import ItemTask, train_task  # noqa: E402
 from dprmt.training.recipes import Settings  # noqa: E402
 
@@ -77,7 +72,7 @@ def test_the_page_of_a_run_asks_two_questions(run: Path, tmp_path: Path, capsys:
 def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held against a literal sum over the run, of the sums that the optimizer was about to add noise to."""
     network, clean = model(), list[float]()
-    setting = RecipeExperiment(Experiment("toy", network, TASK), settings(optimizer), 12, 0.25, None)
+    experiment = _run.Experiment("toy", network, TASK, settings(optimizer, telemetry={"every": 1, "window": 12}))
     made = _run.run_in_memory
 
     @contextmanager
@@ -89,10 +84,11 @@ def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: p
             yield run
 
     monkeypatch.setattr(_run, "run_in_memory", watched)
-    lines, truth = telemetry_readings(setting, {}, steps=12)
-    assert len(lines) == len(clean) == 12
+    steps = list(private_gradients(experiment, steps=12))
+    truth = _run.signal_shares(steps)
+    assert len(steps) == len(clean) == 12
     assert truth["0.weight"] == pytest.approx(sum(clean) / (sum(clean) + 12 * 96), rel=1e-5)
-    read = lines[-1]["telemetry"]["signal"]["0.weight"]
+    read = (steps[-1].telemetry or {})["signal"]["0.weight"]
     assert read["low"] <= truth["0.weight"] <= read["high"]
 
 

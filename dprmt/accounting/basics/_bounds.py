@@ -178,39 +178,3 @@ class PrivacyBounds:
             For JSON.
         """
         return {"lower": self.lower, "estimate": self.estimate, "upper": self.upper, "is_narrow": self.is_narrow}
-
-
-def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
-    """Return bounds on the larger of both directions, named after the one whose upper bound is larger.
-
-    Parameters
-    ----------
-    by_direction : dict
-        As from ``epsilon_by_direction``.
-
-    Returns
-    -------
-    PrivacyBounds
-        As narrow as the direction that decides, and not narrow where none certainly does.
-
-    Formal guarantees
-    -----------------
-    The larger quantity lies between the larger lower end and the larger upper end.
-
-    Examples
-    --------
-    >>> worst_of({"remove": PrivacyBounds(1.0, 1.1, 1.2), "add": PrivacyBounds(0.0, 0.5, 1.3, is_narrow=False)})
-    PrivacyBounds(lower=1.0, estimate=1.1, upper=1.3, direction='add', is_narrow=False)
-    """
-    name = max(by_direction, key=lambda direction: by_direction[direction].upper)
-    lower = max(bounds.lower for bounds in by_direction.values())
-    alike = len(set(by_direction.values())) == 1 and by_direction[name].direction is None  # samples are replaced
-    return PrivacyBounds(
-        lower=lower,
-        estimate=max(bounds.estimate for bounds in by_direction.values()),
-        upper=by_direction[name].upper,
-        direction=None if alike else name,
-        is_narrow=by_direction[name].is_narrow or all(b.is_narrow or b.upper <= lower for b in by_direction.values()),
-        at_delta=by_direction[name].at_delta,
-        at_epsilon=by_direction[name].at_epsilon,
-    )

@@ -1,4 +1,4 @@
-"""Composition of discrete privacy losses by one exponentially tilted FFT, with every error charged.
+"""Composition of discrete privacy losses by one exponentially tilted FFT, with every error charged, and its δ(ε).
 
 Tilting by e^{λL} centres the composed loss where δ is decided, so that rounding and truncation are small
 relative to δ itself, however small δ is: (F0) to (F3) of ``docs/theory/randomized_clipping.md``, §6.
@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from scipy import fft
 
 from dprmt.accounting.basics._bounds import Side
-from dprmt.accounting.basics._numbers import Array
-from dprmt.accounting.composition._loss_grid import Laws
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.basics._numbers import LEAST_DELTA, Array
+from dprmt.accounting.pairs._pairs import EPS, Laws, LossPMF
 from dprmt.accounting.pairs._ratio_sum import LOG_NOTHING
 
-EPS = float(np.finfo(np.float64).eps)
 OUTSIDE = 1e-10
 """Tilted mass allowed outside the window of an FFT, on each side."""
-_FEW = 16  # phases by which a tilt or a window is chosen for all
-_LONGEST = 2**40  # points: no transform is this long, and a coarser mesh is taken
 
 
 def log_mgf(laws: Laws, tilts: Array) -> Array:
@@ -48,19 +45,17 @@ def log_chernoff(laws: Laws, tilt: float) -> float:
     return float(log_mgf(laws, np.array([tilt]))[0]) + float(log_kappa(np.array(tilt)))
 
 
-def infinite_of(laws: Laws) -> float:
-    """Return the probability that some step has an infinite loss."""
-    return -math.expm1(sum(steps * math.log1p(-law.infinite) if law.infinite < 1 else -math.inf for law, steps in laws))
-
-
-def best_tilt(laws: Laws, *, delta: float = 1.0, epsilon: float | None = None) -> float:
-    """Return the tilt whose Chernoff bound is smallest: on δ at ``epsilon``, or else on ε at ``delta``."""
+def best_tilt(laws: Laws, question: Question | None) -> float:
+    """Return the tilt whose Chernoff bound on the answer is smallest; none for a whole curve."""
+    if question is None:
+        return 0.0
+    epsilon, log_delta = question.epsilon, math.log(question.delta)
     center, half_width = -math.log(loss_deviation(laws)), 14.0
     for _ in range(4):
         grid = center + np.linspace(-half_width, half_width, 21)
         tilts = np.exp(grid)
         log_bound = log_mgf(laws, tilts) + log_kappa(tilts)
-        bound = (log_bound - np.log(delta)) / tilts if epsilon is None else log_bound - tilts * epsilon
+        bound = (log_bound - log_delta) / tilts if epsilon is None else log_bound - tilts * epsilon
         center, half_width = float(grid[int(np.argmin(bound))]), 0.15 * half_width
     return math.exp(center)
 
@@ -72,11 +67,6 @@ def tilted(law: LossPMF, tilt: float) -> Array:
     peak = float(exponent.max())
     weights: Array = np.exp(exponent - peak) if peak > -math.inf else np.zeros(exponent.size)
     return weights / max(float(weights.sum()), 1.0)
-
-
-def total_offset(laws: Laws) -> float:
-    """Return by how much the composed losses lie beside multiples of the mesh."""
-    return math.fsum(steps * law.offset for law, steps in laws)
 
 
 def loss_deviation(laws: Laws, tilt: float = 0.0) -> float:
@@ -103,9 +93,9 @@ def step_scale(laws: Laws, tilt: float) -> float:
 
 def some_of(laws: Laws) -> Laws:
     """Return some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
-    if len(laws) <= _FEW:
+    if len(laws) < 32:
         return laws
-    chosen = laws[:: len(laws) // _FEW]
+    chosen = laws[:: len(laws) // 16]
     more = sum(count for _, count in laws) / sum(count for _, count in chosen)
     return [(law, max(round(more * count), 1)) for law, count in chosen]
 
@@ -118,27 +108,21 @@ class Window:
     size: int
 
 
-def window(laws: Laws, tilt: float, share: float = 1.0) -> Window:
-    """Find the grid points outside which the tilted composed loss has mass at most 1e-10 · ``share`` on either side."""
+def window(laws: Laws, tilt: float) -> Window:
+    """Find the grid points outside which the tilted composed loss has mass at most ``OUTSIDE`` on either side."""
     # Every θ gives a bound by Chernoff; which is best, some phases tell: coarsely, then finely.
-    some, log_outside = some_of(laws), math.log(OUTSIDE * share)
+    some, log_outside = some_of(laws), math.log(OUTSIDE)
     up = down = np.exp(np.linspace(-12.0, 6.0, 19)) / loss_deviation(laws, tilt)
-    for fine in (np.exp(np.linspace(-0.75, 0.75, 7)), np.ones(1)):
-        highest, lowest = _ends(some, tilt, up, down, log_outside)
+    for phases, fine in ((some, np.exp(np.linspace(-0.75, 0.75, 7))), (some, np.ones(1)), (laws, np.ones(1))):
+        inside, above, below = np.split(
+            log_mgf(phases, np.concatenate([[tilt], tilt + up, tilt - down])), [1, up.size + 1]
+        )
+        highest, lowest = (above - inside - log_outside) / up, -(below - inside - log_outside) / down
         up, down = up[[int(np.argmin(highest))]] * fine, down[[int(np.argmax(lowest))]] * fine
-    highest, lowest = _ends(laws, tilt, up, down, log_outside)
-    mesh = laws[0][0].mesh
-    offset = total_offset(laws)
+    mesh, offset = laws[0][0].mesh, math.fsum(steps * law.offset for law, steps in laws)
     first = math.floor((float(lowest[0]) - offset) / mesh) - 1
     size = max(math.ceil((float(highest[0]) - offset) / mesh) + 2 - first, 16)
-    return Window(first, fft.next_fast_len(size, real=True) if size < _LONGEST else size)
-
-
-def _ends(laws: Laws, tilt: float, up: Array, down: Array, log_outside: float) -> tuple[Array, Array]:
-    """Find the losses beyond which this little mass lies, above by each θ of ``up`` and below by each of ``down``."""
-    log_mgfs = log_mgf(laws, np.concatenate([[tilt], tilt + up, tilt - down]))
-    base, above, below = log_mgfs[0], log_mgfs[1 : up.size + 1], log_mgfs[up.size + 1 :]
-    return (above - base - log_outside) / up, -(below - base - log_outside) / down
+    return Window(first, fft.next_fast_len(size, real=True) if size < 2**40 else size)  # none so long is transformed
 
 
 @dataclass(frozen=True)
@@ -184,14 +168,16 @@ def composed(laws: Laws, tilt: float, win: Window) -> ComposedLoss:
         value *= transform[seen] ** steps
     # (F2), summed over transforms, powers and inverse; what is left out adds less than e^{-120} · T / unit in all.
     error = 2 * unit * float(np.linalg.norm(np.exp(log_bound) * relative)) + 1e-25
+    log_finite = sum(n * math.log1p(-law.infinite) if law.infinite < 1.0 else -math.inf for law, n in laws)
+    offset = math.fsum(steps * law.offset for law, steps in laws)  # from multiples of the mesh
     spectrum = np.zeros(win.size // 2 + 1, dtype=np.complex128)
     spectrum[frequency] = value
     return ComposedLoss(
-        losses=(win.first + np.arange(win.size, dtype=np.int64)) * laws[0][0].mesh + total_offset(laws),
+        losses=(win.first + np.arange(win.size, dtype=np.int64)) * laws[0][0].mesh + offset,
         mass=np.maximum(np.roll(fft.irfft(spectrum, win.size), -(win.first % win.size)), 0.0),
         tilt=tilt,
         log_scale=float(log_mgf(laws, np.array([tilt]))[0]),
-        infinite=infinite_of(laws),
+        infinite=-math.expm1(log_finite),
         error=error + 2 * OUTSIDE + math.expm1(rounding),
     )
 
@@ -217,20 +203,20 @@ class Split:
     tilt_beyond: float
     near: float
 
-    def parts(self, laws: Laws, side: Side = "upper") -> tuple[Laws, Laws]:
-        """Return laws without large losses, and those of one step with a large loss, and of the others: from below they
-        have none.
+    def parts(self, laws: Laws, side: Side = "upper") -> list[tuple[Laws, float]]:
+        """Return laws and tilts of steps without large losses, and of a large loss at any one step and of the others,
+        which from below have none.
         """
         ((law, steps),) = laws
-        small, large = (
-            replace(law, mass=law.mass * keep) for keep in (law.losses <= self.large, law.losses > self.large)
-        )
-        few = replace(small, infinite=0.0)
-        return [(few, steps)], [(large, 1), (law if side == "upper" else few, steps - 1)]
+        is_large = law.losses > self.large
+        few = replace(law, mass=law.mass * ~is_large, infinite=0.0)
+        large = replace(law, mass=steps * law.mass * is_large)
+        rest = law if side == "upper" else few
+        return [([(few, steps)], self.tilt), ([(large, 1), (rest, steps - 1)], self.tilt_beyond)]
 
 
-def best_split(laws: Laws, tilt: float, epsilon: float | None, delta: float) -> Split | None:
-    """Return the split at which Chernoff's bound on δ at ``epsilon``, or else on ε at ``delta``, is smallest.
+def best_split(laws: Laws, tilt: float, question: Question) -> Split | None:
+    """Return the split at which Chernoff's bound on the answer is smallest.
 
     Returns: None where that makes no error smaller by e^5, or steps differ.
     """
@@ -244,10 +230,11 @@ def best_split(laws: Laws, tilt: float, epsilon: float | None, delta: float) -> 
     whole, above = below[:, -1:], above[:, -2::-1]
     both = np.stack([steps * below[:, :-1], math.log(steps) + above + (steps - 1) * whole]) + log_kappa(tilts)
     both[:, :, law.losses[:-1] <= 0.0] = math.inf
+    epsilon = question.epsilon
     if epsilon is None:
-        reached = np.min((both - math.log(0.5 * delta)) / tilts, axis=1).max(axis=0)
+        reached = np.min((both - math.log(0.5 * question.delta)) / tilts, axis=1).max(axis=0)
         best = int(np.argmin(reached))
-        near, log_delta = max(float(reached[best]), 0.0), math.log(delta)
+        near, log_delta = max(float(reached[best]), 0.0), math.log(question.delta)
     else:
         reached = np.logaddexp(*np.min(both - tilts * epsilon, axis=1))
         best = int(np.argmin(reached))
@@ -256,3 +243,204 @@ def best_split(laws: Laws, tilt: float, epsilon: float | None, delta: float) -> 
         return None
     chosen = tilts[np.argmin(both[:, :, best] - tilts[:, 0] * near, axis=1), 0]
     return Split(float(law.losses[best]), float(chosen[0]), float(chosen[1]), near)
+
+
+class Curve(Protocol):
+    """Bounds on the δ(ε) of a composition."""
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        """Lower and upper bound of δ(ε)."""
+        ...
+
+    def epsilon(self, delta: float, side: Side) -> float:
+        """Return an ε ≥ 0 with δ(ε) ≤ ``delta`` for certain, or ∞; from below with δ(ε) ≥ ``delta``, or 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a composition: ε at ``delta``, or δ at ``epsilon``, whose size ``delta`` then guesses.
+
+    Truncated mass has to be negligible compared with ``delta``.
+    """
+
+    delta: float = 1e-12
+    epsilon: float | None = None
+
+    def read(self, curve: Curve, side: Side, drift: float) -> float:
+        """Return the answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
+        outward = drift if side == "upper" else -drift
+        if self.epsilon is not None:
+            return curve.delta_bounds(self.epsilon - outward)[side == "upper"]
+        found = curve.epsilon(self.delta, side)
+        return max(found + outward, 0.0) if found > 0.0 else 0.0
+
+    def is_within(self, lower: float, upper: float, tolerance: float) -> bool:
+        """Return whether the ends are no further apart than asked.
+
+        For ε absolutely up to 1, relatively beyond; for δ relatively, down to the least number that is resolved.
+        """
+        if self.epsilon is not None:
+            return upper - lower <= tolerance * upper or upper <= LEAST_DELTA
+        return upper < math.inf and upper - lower <= tolerance * max(1.0, upper)
+
+    def sharpened(self, upper: float, lower: float) -> Question:
+        """Return the question with a better guess of the answer's size, so that truncation becomes negligible.
+
+        What is known of ε does not change how to look for it.
+        """
+        guess = max(lower, min(upper, self.delta) * 1e-40, LEAST_DELTA)
+        return self if self.epsilon is None or guess >= self.delta else self.sized(guess)
+
+    def sized(self, delta: float) -> Question:
+        """Return it with another guess, in powers of 10⁴, so that pairs that were made for one are met again."""
+        return replace(self, delta=max(10.0 ** (4 * math.floor(math.log10(delta) / 4)), LEAST_DELTA))
+
+
+class DeltaCurve:
+    """δ(ε) on the grid of a composed loss, with its error bound, relative to a reference loss.
+
+    ``beyond``: other parts of the loss, on the same grid.
+    """
+
+    def __init__(self, question: Question | None, loss: ComposedLoss, *beyond: ComposedLoss) -> None:
+        self.loss, parts = loss, [loss, *beyond]
+        log_kappas = [float(log_kappa(np.asarray(part.tilt))) for part in parts]
+        if question is None or question.epsilon is not None:
+            around = 0.0 if question is None or question.epsilon is None else question.epsilon
+        else:  # what Chernoff's bound proves
+            each, log_delta = zip(parts, log_kappas, strict=True), math.log(question.delta)
+            around = max((part.log_scale + kappa - log_delta) / (part.tilt or math.inf) for part, kappa in each)
+        self.log_unit = max(part.log_scale - part.tilt * around for part in parts)
+        log_growth = np.array([part.log_scale - part.tilt * loss.losses - self.log_unit for part in parts])
+        keep = log_growth.max(axis=0) < 80.0
+        keep[-1] = True
+        self.nodes, growth = loss.losses[keep], np.exp(np.minimum(log_growth[:, keep], 700.0))
+        weight = sum(part.mass[keep] * each for part, each in zip(parts, growth, strict=True))
+        # For ε just left of node j: δ(ε) = e^{log_unit} · (mass_above[j] - e^{ε - nodes[j]} · discounted[j]).
+        self.mass_above = np.cumsum(weight[::-1])[::-1]
+        self.discounted = discounted_suffix_sums(weight, self.nodes)
+        self.at_nodes = self.mass_above - self.discounted
+        errors = np.array([part.error * math.exp(kappa) for part, kappa in zip(parts, log_kappas, strict=True)])
+        self.error = errors @ growth + EPS * loss.losses.size * self.mass_above
+        self.infinite = sum(part.infinite for part in parts)
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        """Lower and upper bound of the discrete loss's δ(ε)."""
+        index = int(np.searchsorted(self.nodes, epsilon, side="left"))
+        if index == self.nodes.size:
+            return 0.0, min(self._scaled(float(self.error[-1])) + self.infinite, 1.0)
+        if index == 0 and self.nodes[0] > epsilon:
+            return self._scaled(float(self.at_nodes[0] - self.error[0])), 1.0
+        value = float(self.mass_above[index] - np.exp(epsilon - self.nodes[index]) * self.discounted[index])
+        value, error = max(value, 0.0), float(self.error[max(index - 1, 0)])
+        return self._scaled(value - error), min(self._scaled(value + error) + self.infinite, 1.0)
+
+    def epsilon(self, delta: float, side: Side) -> float:
+        """Bound ε as :meth:`Curve.epsilon`, between the nodes beside which δ(ε) is known to cross ``delta``."""
+        finite = delta - self.infinite if side == "upper" else delta
+        if finite <= 0.0:
+            return math.inf
+        target = math.exp(min(max(math.log(finite) - self.log_unit, -700.0), 700.0))
+        if side == "upper":
+            error, found = self.error, np.flatnonzero(self.at_nodes + self.error <= target)[:1]
+        else:
+            error, found = -self.error, np.flatnonzero(self.at_nodes - self.error >= target)[-1:] + 1
+        if not found.size:
+            return math.inf if side == "upper" else 0.0
+        right = min(int(found[0]), self.nodes.size - 1)
+        if int(found[0]) != right or right == 0:
+            return max(float(self.nodes[right]), 0.0)
+        # Left of node ``right``, e^{ε}·discounted equals ``room``.
+        room = float(self.mass_above[right] + error[right - 1]) - target
+        start, crossing = float(self.nodes[right - 1]), float(self.nodes[right])
+        if room <= 0.0:
+            crossing = start
+        elif self.discounted[right] > 0.0:
+            fallen = crossing + math.log(room) - math.log(self.discounted[right])
+            crossing = min(max(fallen, start), crossing)
+        return max(crossing, 0.0)
+
+    def _scaled(self, value: float) -> float:
+        return math.exp(min(math.log(value) + self.log_unit, 0.0)) if value > 0 else 0.0
+
+
+def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
+    """Compute Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
+    # Block by block, so that no exponential overflows; where one step discounts below rounding, nothing carries.
+    step = float(nodes[1] - nodes[0]) if nodes.size > 1 else 0.0
+    if step > 40.0:
+        return values
+    length = min(int(300.0 / max(step, 1e-300)) + 1, nodes.size)
+    growth = np.exp(step * np.arange(length + 1, dtype=np.int64))
+    discount = 1.0 / growth
+    sums = np.empty_like(values)
+    carried = 0.0
+    for stop in range(nodes.size, 0, -length):
+        start = max(stop - length, 0)
+        size = stop - start
+        inner = sums[start:stop]
+        np.multiply(np.cumsum((values[start:stop] * discount[:size])[::-1])[::-1], growth[:size], out=inner)
+        if stop < nodes.size:
+            inner += carried * discount[size:0:-1]
+        carried = float(sums[start])
+    return sums
+
+
+class OneStepCurve:
+    """The same questions as to a :class:`DeltaCurve`; the side that was not asked for is trivial."""
+
+    def __init__(self, pmf: LossPMF, side: Side) -> None:
+        self.side, self.nodes = side, pmf.losses
+        mass = rounded(pmf.mass, side) * (1 + 1e-12 if side == "upper" else 1 - 1e-12)  # sums of positive terms
+        self.infinite = pmf.infinite
+        self.discounted = discounted_sums(mass, self.nodes)
+        # Σ mass_i (1 - e^{l_j - l_i}) as a sum of positive terms: a heavy node below would swallow a light tail.
+        rises = self.discounted[1:] * -np.expm1(-np.diff(self.nodes))
+        self.at_nodes = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        """Bound δ as :meth:`DeltaCurve.delta_bounds`."""
+        index = int(np.searchsorted(self.nodes, epsilon, side="left"))
+        value = 0.0
+        if index < self.nodes.size:
+            value = float(self.at_nodes[index] - math.expm1(epsilon - self.nodes[index]) * self.discounted[index])
+        if self.side == "upper":
+            return 0.0, min(max(value, 0.0) + self.infinite, 1.0)
+        return min(max(value, 0.0), 1.0), 1.0
+
+    def epsilon(self, delta: float, side: Side) -> float:
+        """Bound ε as :meth:`Curve.epsilon`."""
+        delta = delta - self.infinite if side == "upper" else delta
+        if delta <= 0.0:
+            return math.inf
+        index = int(np.argmax(self.at_nodes <= delta))  # 0 at the last node, so there is one
+        if index == 0:
+            return 0.0
+        fallen = (delta - float(self.at_nodes[index])) / float(self.discounted[index])
+        step = math.log1p(-fallen) if fallen < 1.0 else -math.inf
+        return max(float(self.nodes[index]) + step, float(self.nodes[index - 1]), 0.0)
+
+
+def rounded(mass: Array, side: Side) -> Array:
+    """Return the masses with the rounding of the tails that they are differences of charged (F1)."""
+    charge = 64 * EPS * np.cumsum(mass[::-1])[::-1]
+    return mass + charge if side == "upper" else np.maximum(mass - charge, 0.0)
+
+
+def discounted_sums(mass: Array, nodes: Array) -> Array:
+    """Compute Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
+    factors = np.exp(-np.diff(nodes)).tolist()
+    sums = mass.tolist()
+    for j in range(len(sums) - 2, -1, -1):
+        sums[j] += factors[j] * sums[j + 1]
+    return np.array(sums)
+
+
+def one_step_scale(rough: LossPMF, small: float) -> float:
+    """Return the loss at which one step's δ is about ``small``, or where most of it lies."""
+    deviation = math.sqrt(float(rough.mass @ rough.losses**2) / max(float(rough.mass.sum()), 1e-300))
+    delta = np.cumsum(rough.mass[::-1])[::-1] - discounted_sums(rough.mass, rough.losses)
+    enough = np.flatnonzero((rough.losses > 0) & (delta <= small))
+    found = float(rough.losses[enough[0] if enough.size else -1])
+    return max(found if found > 1e-3 * deviation else deviation, 4 * rough.mesh)

@@ -10,33 +10,38 @@ import numpy as np
 from scipy.fft import next_fast_len
 
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side
-from dprmt.accounting.basics._numbers import graded_indices, resolvable
+from dprmt.accounting.basics._numbers import LARGEST_LOSS, LEAST_DELTA
 from dprmt.accounting.composition._compose import (
-    EPS,
     ComposedLoss,
+    Curve,
+    DeltaCurve,
+    OneStepCurve,
+    Question,
     Split,
     Window,
     best_split,
     best_tilt,
     composed,
     log_chernoff,
-    log_kappa,
+    one_step_scale,
     some_of,
     step_scale,
     window,
 )
-from dprmt.accounting.composition._curve import (
-    LEAST_DELTA,
-    Curve,
-    DeltaAtEpsilon,
-    DeltaCurve,
-    OneStepCurve,
-    Question,
-    one_step_scale,
+from dprmt.accounting.pairs._pairs import (
+    EPS,
+    Laws,
+    LossPMF,
+    Mirrored,
+    Schedule,
+    Step,
+    StepPair,
+    cut_above,
+    discretize_step,
+    from_above,
+    from_below,
+    graded_indices,
 )
-from dprmt.accounting.composition._loss_grid import Laws, discretize_step, laws_of_steps, resolved_range
-from dprmt.accounting.pairs._discretization import LossPMF, cut_above
-from dprmt.accounting.pairs._pairs import Schedule, Step, StepPair, facing
 from dprmt.accounting.pairs._renyi import ends_stay_apart
 from dprmt.accounting.pairs._steps import gaussians_as_one
 
@@ -44,17 +49,13 @@ Pairs = Sequence[tuple[StepPair, int]]
 
 LOWEST = -2.0
 """The coarsest level."""
-_BINS = 160  # of a norm's law, at level 0
-_MESH, _MESH_OF_ONE = 0.04, 0.005  # at level 0, in units of the scale of a step's loss; where there is one step
-_MOST_TILT = 8.0  # times the mesh: at a larger one, errors a node below the largest loss exceed that loss's mass
+_MESH = 0.04  # at level 0, in units of the scale of a step's loss
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
 _MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
-MOST_WORK = 2**22
+MOST_WORK = 4 * _MOST_POINTS
 """Points of all transforms, beyond which nothing is refined further."""
-_WORK_OF_EPOCHS = 2**20  # points, about, for the law of an epoch of random allocation
 _FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
-_FAINTEST_OF_ESTIMATES = 1e-60  # nor of estimated norms, whose laws are rounded too much in tails below about 1e-80
-_LOSS_DRIFT = 32 * EPS  # of a step
+_LOSS_DRIFT = 32 * EPS  # bias that rounding to the loss grid may cause in a step's loss (F3)
 
 
 @dataclass(frozen=True)
@@ -90,17 +91,37 @@ class Level:
 
     ``level``: how often meshes and bins are halved.
     ``question``: what errors are to be small for; None for the whole of a trade-off function, with absolute errors.
+    ``tail``: mass that may be cut off per step, if it is not chosen here.
     """
 
-    def __init__(self, schedule: Schedule, question: Question | None, direction: Direction, level: float) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        question: Question | None,
+        direction: Direction,
+        level: float,
+        tail: float | None = None,
+    ) -> None:
         self.question, self.direction, self.level = question, direction, level
-        small = 1e-9 if question is None else question.small
-        is_delta = question is not None and question.epsilon is not None
-        tail = tail_per_step(schedule, max(small, least_resolved(schedule)) if is_delta else small)
-        self.pairs = pairs_at(schedule, tail, level, direction)
+        if tail is None:
+            small = 1e-9 if question is None else question.delta
+            if question is not None and question.epsilon is not None:
+                small = max(small, least_resolved(schedule))
+            tail = max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
+        both = [(step.pairs(round(160 * 2.0**level), tail), count) for step, count in schedule]  # bins of a norm's law
+        self.pairs: dict[Side, Pairs] = {
+            "upper": [(pair if direction == "remove" else Mirrored(pair, pair.slack), n) for (pair, _), n in both],
+            "lower": [(pair if direction == "remove" else Mirrored(pair, pair.slack), n) for (_, pair), n in both],
+        }
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
-        self.drift = loss_drift(schedule)
-        self.work = sum(_WORK_OF_EPOCHS for step, _ in schedule if step.steps > 1)
+        self.drift = _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
+        self.work = sum(_MOST_POINTS for step, _ in schedule if step.steps > 1)  # about, of an epoch's law
+        self.mesh = self._resolvable(_MESH)
+
+    def _resolvable(self, mesh: float) -> float:
+        """Return the mesh of this level, or the finest wider one by whose multiples 60 bits number all losses."""
+        farthest = max(high for _, high in self.coarse.ranges)
+        return max(mesh * 2.0**-self.level * self.coarse.scale, abs(farthest) * 2.0**-60)
 
     @property
     def farthest(self) -> float:
@@ -115,153 +136,151 @@ class Level:
             total += count * (pair.cells(np.array([-1.0, part * max(high, 0.0)])).p_above + pair.slack)
         return min(total * (1.0 + 1e-9), 1.0)
 
-    def curve(self, side: Side) -> Curve:
-        """Return one side."""
-        pair, steps = self.pairs[side][0]
-        if len(self.pairs[side]) == 1 and steps == 1:
-            ends, scale = self.coarse.ranges[0], self.coarse.scale
-            mesh = resolvable(_MESH_OF_ONE * 2.0**-self.level * scale, ends[1])
-            index = graded_indices(*ends, mesh, scale)
-            return OneStepCurve(discretize_step(pair, index, mesh, side, to_infinity=True), side)
-        parts, question = self.composed(side), self.question
+    def ends(self, enough: float) -> tuple[float, float | None]:
+        """Return both ends of the answer, the upper one first, or it alone where it is ``enough``."""
+        question = self.question
         assert question is not None
-        around = question.epsilon
-        if around is None:  # what Chernoff's bound proves
-            logs = [part.log_scale + float(log_kappa(np.array(part.tilt))) - math.log(question.small) for part in parts]
-            around = max(log / part.tilt if part.tilt else 0.0 for log, part in zip(logs, parts, strict=True))
-        return DeltaCurve(parts[0], around, *parts[1:])
+        least_variation = question.delta * (1.0 - 1e-9) if question.epsilon is None else 0.0
+        if self.coarse.total_variation <= least_variation:  # even δ(0) is no larger
+            return 0.0, 0.0
+        most, least = math.inf, 0.0
+        if question.epsilon is not None:
+            most, least = self.beyond(question.epsilon), LEAST_DELTA
+            if 0.0 < enough < math.inf and most <= enough:
+                return max(most, least), None
+            if question.epsilon >= self.farthest:
+                return max(most, least), 0.0
+        upper = question.read(self.curve("upper"), "upper", self.drift)
+        upper = max(min(upper, most), least)
+        if upper <= enough:
+            return upper, None
+        lower = question.read(self.curve("lower"), "lower", self.drift)
+        if self.direction == "add" and question.epsilon is None:  # losses are bounded; rounding may put mass beyond
+            lower = min(lower, self.farthest)
+        return upper, lower
 
-    def composed(self, side: Side) -> list[ComposedLoss]:
-        """Return the composed loss, in two parts where large losses are composed apart.
+    def curve(self, side: Side) -> Curve:
+        """Return δ(ε) from one side, in two parts where large losses are composed apart.
 
         On a common mesh, coarser if the window would be too long; where that resolves nothing, nothing is known.
         """
-        coarse, split = self.coarse, self.coarse.split
-        mesh = _mesh(self.level, coarse)
+        coarse, question, pairs = self.coarse, self.question, self.pairs[side]
+        if question is not None and len(pairs) == 1 and pairs[0][1] == 1:
+            return self._one_step_curve(side)
+        nothing = np.zeros(1)
+        losses = [ComposedLoss(nothing, nothing, 0.0, 0.0, float(side == "upper"), 0.0)]
+        mesh, bulk, felt = self.mesh, _BULK * coarse.scale, coarse.tilt or 1.0
         while mesh < math.inf:
-            felt = coarse.tilt or 1.0
-            laws = laws_of_steps(self.pairs[side], coarse.ranges, mesh, _BULK * coarse.scale, side, felt)
+            each = zip(pairs, coarse.ranges, strict=True)
+            laws = [(discretize_step(pair, ends, mesh, bulk, side, felt), count) for (pair, count), ends in each]
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
                 break
-            # The coarse laws are from above: for one from below their tilt may be far too large.
-            tilt = coarse.tilt if side == "upper" else tilt_of(some_of(laws), self.question)
-            parts: list[Laws] = [laws]
-            tilts = [min(tilt, _MOST_TILT / mesh)]
-            if split is not None and (laws[0][0].mass[laws[0][0].losses > split.large] > 0.0).any():
-                parts, tilts = [*split.parts(laws, side)], [split.tilt, split.tilt_beyond]
-            windows = [window(part, each) for part, each in zip(parts, tilts, strict=True)]
+            # The coarse laws are from above: for one from below their tilt may be far too large. And at a tilt of more
+            # than 8 meshes errors a node below the largest loss exceed that loss's mass.
+            tilt = coarse.tilt if side == "upper" else best_tilt(some_of(laws), question)
+            parts: list[tuple[Laws, float]] = [(laws, min(tilt, 8.0 / mesh))]
+            if coarse.split is not None and (laws[0][0].mass[laws[0][0].losses > coarse.split.large] > 0.0).any():
+                parts = coarse.split.parts(laws, side)
+            windows = [window(*part) for part in parts]
             first, last = min(each.first for each in windows), max(each.first + each.size for each in windows)
             if last - first > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
                 mesh *= 1.1 * (last - first) / _MOST_POINTS
                 continue
-            win = Window(first, next_fast_len(last - first, real=True))
-            self.work += win.size * len(laws)
-            loss, *beyond = [composed(part, each, win) for part, each in zip(parts, tilts, strict=True)]
-            more = math.log(laws[0][1])  # of each step's large losses
-            return [loss, *(replace(each, log_scale=each.log_scale + more) for each in beyond)]
-        nothing = np.zeros(1)
-        return [ComposedLoss(nothing, nothing, 0.0, 0.0, float(side == "upper"), 0.0)]
+            common = Window(first, next_fast_len(last - first, real=True))
+            self.work += common.size * len(laws)
+            losses = [composed(*part, common) for part in parts]
+            break
+        return DeltaCurve(question, *losses)
 
+    def whole(self, side: Side) -> ComposedLoss:
+        """Return the composed loss where the whole of a trade-off function is asked for."""
+        curve = self.curve(side)
+        assert isinstance(curve, DeltaCurve)
+        return curve.loss
 
-def _mesh(level: float, coarse: CoarsePass) -> float:
-    return resolvable(_MESH * 2.0**-level * coarse.scale, max(high for _, high in coarse.ranges))
-
-
-def tilt_of(laws: Laws, question: Question | None) -> float:
-    """Return the tilt at which errors are small for the question; none for a whole curve."""
-    return 0.0 if question is None else best_tilt(laws, delta=question.small, epsilon=question.epsilon)
-
-
-def pairs_at(schedule: Schedule, tail: float, level: float, direction: Direction) -> dict[Side, Pairs]:
-    """List each step's upper and lower pair, with the number of repetitions."""
-    both = [(step.pairs(round(_BINS * 2.0**level), tail), count) for step, count in schedule]
-    upper, lower = ([(facing(pair[place], direction), count) for pair, count in both] for place in (0, 1))
-    return {"upper": upper, "lower": lower}
+    def _one_step_curve(self, side: Side) -> OneStepCurve:
+        """Return δ(ε) of a single step, which is not composed: on a finer mesh."""
+        ((pair, _),), (ends,) = self.pairs[side], self.coarse.ranges
+        mesh = self._resolvable(0.005)
+        index = graded_indices(*ends, mesh, self.coarse.scale)
+        cells = pair.cells(index * mesh)
+        if side == "lower":
+            return OneStepCurve(from_below(index, mesh, cells), side)
+        law = from_above(index, mesh, cells, to_infinity=True)
+        return OneStepCurve(replace(law, infinite=min(law.infinite + pair.slack, 1.0)), side)
 
 
 def least_resolved(schedule: Schedule) -> float:
     """Return the least δ that is resolved."""
     if any(step.steps > 1 for step, _ in schedule):
         return _FAINTEST_OF_EPOCHS
-    return LEAST_DELTA if all(step.is_exact for step, _ in schedule) else _FAINTEST_OF_ESTIMATES
+    # The laws of estimated norms are rounded too much in tails below about 1e-80.
+    return LEAST_DELTA if all(step.is_exact for step, _ in schedule) else 1e-60
 
 
-def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
+def sized(schedule: Schedule, question: Question, direction: Direction) -> Question:
     """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
 
     Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
     """
-    given, found, least = question.small, question, least_resolved(schedule)
+    given, found, least = question.delta, question, least_resolved(schedule)
+    epsilon = question.epsilon or 0.0
     for _ in range(10):
-        tail = tail_per_step(schedule, max(found.small, least))
-        pairs = pairs_at(schedule, tail, 0.0 if least == _FAINTEST_OF_EPOCHS else LOWEST, direction)["upper"]
-        laws = coarse_pass(pairs, found, tail).laws
-        tilt = tilt_of(laws, found)
-        log_guess = log_chernoff(laws, tilt) - tilt * found.epsilon + math.log(0.01)  # Chernoff's is too large
+        level = 0.0 if least == _FAINTEST_OF_EPOCHS else LOWEST
+        coarse = Level(schedule, found, direction, level).coarse
+        laws, tilt = coarse.laws, best_tilt(coarse.laws, found)
+        log_guess = log_chernoff(laws, tilt) - tilt * epsilon + math.log(0.01)  # Chernoff's is too large
         guess = math.exp(min(max(log_guess, math.log(least)), 0.0))
-        if guess >= given > found.small:  # so heavy a tail that one step decides
+        if guess >= given > found.delta:  # so heavy a tail that one step decides
             ((law, _), *more), total = laws, sum(count for _, count in laws)
-            beyond = law.losses > found.epsilon
-            one = float(law.mass[beyond] @ -np.expm1(found.epsilon - law.losses[beyond])) + law.infinite
+            beyond = law.losses > epsilon
+            one = float(law.mass[beyond] @ -np.expm1(epsilon - law.losses[beyond])) + law.infinite
             guess = given if more else total * one
             return found.sized(guess) if guess < 0.01 * given else question
-        if guess >= 0.01 * found.small:
-            return found.sized(min(guess, given)) if found.small < given else question
-        found = found.sized(max(guess, found.small**2))  # farther losses, not yet seen, may make it larger
+        if guess >= 0.01 * found.delta:
+            return found.sized(min(guess, given)) if found.delta < given else question
+        found = found.sized(max(guess, found.delta**2))  # farther losses, not yet seen, may make it larger
     return found
-
-
-def tail_per_step(schedule: Schedule, small: float) -> float:
-    """Return the mass that may be cut off per step."""
-    return max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
-
-
-def loss_drift(schedule: Schedule) -> float:
-    """Bound the bias that rounding to the loss grid, step by step, may cause in the composed loss (F3)."""
-    return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
 
 
 def coarse_pass(pairs: Pairs, question: Question | None, tail: float) -> CoarsePass:
     """See :class:`CoarsePass`."""
-    ranges = [resolved_range(pair, tail) for pair, _ in pairs]
+    ranges = []
+    for pair, _ in pairs:  # P(L < -60) ≤ e^{-60}, and losses too large to be of use count as infinite
+        low, high = pair.loss_range(tail)
+        ranges.append((max(low, -60.0), min(high, LARGEST_LOSS)))
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
-    laws: Laws = laws_of_steps(pairs, ranges, mesh, 20.0 * mesh, "upper")
+    each = zip(pairs, ranges, strict=True)
+    laws: Laws = [(discretize_step(pair, ends, mesh, 20.0 * mesh, "upper"), count) for (pair, count), ends in each]
     variation = sum(
         steps * (float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite) for law, steps in laws
     )
     laws = some_of(laws)
-    tilt, split, near = _chosen(laws, question)
     if question is None:
-        return CoarsePass(laws, ranges, tilt, step_scale(laws, tilt), variation)
-    for _ in range(4):  # of a heavy tail Chernoff's bound lies far beyond the answer until the tail is cut
-        reach = 1.5 * max(near, 0.0) + min(60.0, 10.0 - math.log(question.small))  # e^{-10} of δ is charged beyond
-        if all(high <= reach for _, high in ranges):
+        return CoarsePass(laws, ranges, 0.0, step_scale(laws, 0.0), variation)
+    for is_last in (False, False, False, False, True):  # of a heavy tail Chernoff's bound lies far beyond the answer
+        tilt = best_tilt(laws, question)
+        split = best_split(laws, tilt, question)
+        if split is not None:
+            near = split.near
+        elif question.epsilon is not None:
+            near = question.epsilon
+        else:
+            near = (log_chernoff(laws, tilt) - math.log(question.delta)) / tilt
+        reach = 1.5 * max(near, 0.0) + min(60.0, 10.0 - math.log(question.delta))  # e^{-10} of δ is charged beyond
+        if is_last or all(high <= reach for _, high in ranges):
             break
         ranges = [(low, min(high, reach)) for low, high in ranges]
         laws = [(cut_above(law, reach), steps) for law, steps in laws]
-        tilt, split, near = _chosen(laws, question)
     scale = step_scale(laws, tilt)
     if split is not None:
-        scale = min(scale, step_scale(split.parts(laws)[0], split.tilt))
+        scale = min(scale, step_scale(*split.parts(laws)[0]))
     if len(pairs) == 1 and pairs[0][1] == 1:
-        scale = one_step_scale(laws[0][0], question.small)
+        scale = one_step_scale(laws[0][0], question.delta)
         if question.epsilon is not None:  # the loss asked about, unless δ is decided before
-            scale = min(scale, max(near, one_step_scale(laws[0][0], max(question.small, 0.01))))
+            scale = min(scale, max(near, one_step_scale(laws[0][0], max(question.delta, 0.01))))
     return CoarsePass(laws, ranges, tilt, scale, variation, split)
-
-
-def _chosen(laws: Laws, question: Question | None) -> tuple[float, Split | None, float]:
-    """Return the tilt, the split, and the ε asked about or that Chernoff's bound proves."""
-    tilt = tilt_of(laws, question)
-    if question is None:
-        return tilt, None, 0.0
-    split = best_split(laws, tilt, question.epsilon, question.small)
-    if split is not None:
-        return tilt, split, split.near
-    if question.epsilon is not None:
-        return tilt, None, question.epsilon
-    return tilt, None, (log_chernoff(laws, tilt) - math.log(question.small)) / tilt
 
 
 class InconsistentBoundsError(RuntimeError):
@@ -273,32 +292,33 @@ def solve(
 ) -> PrivacyBounds:
     """Bound one adjacency direction, refining until the bounds are narrow enough or stop improving.
 
-    ``tolerance``: wanted width of the interval, as :meth:`EpsilonAtDelta.is_within` takes it. ``enough``: an upper
+    ``tolerance``: wanted width of the interval, as :meth:`Question.is_within` takes it. ``enough``: an upper
     bound that is good enough, such as the bound of the other direction. The bounds always hold. They are as narrow as
     requested unless refinement stopped helping, see ``is_narrow``.
     """
     schedule = gaussians_as_one(schedule)
-    if question.epsilon is not None:  # no δ below ``enough`` is of interest
-        question = question.sized(min(enough, question.small)) if enough > 0.0 else sized(schedule, question, direction)
+    is_epsilon = question.epsilon is None
+    if not is_epsilon:  # no δ below ``enough`` is of interest
+        question = question.sized(min(enough, question.delta)) if enough > 0.0 else sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     level, *more = levels(schedule, question, tolerance)
-    work, stalled, patience = 0, 0, 1 if question.epsilon is None else 2
+    work = stalled = 0
     for _ in range(len(more) + 1):
         width = best.upper - best.lower
         at = Level(schedule, question, direction, level)
-        best = intersection(best, _solve_at_level(at, enough), question, tolerance)
+        best = intersection(best, at.ends(enough), question, tolerance)
         work += at.work
         if best.is_narrow or best.upper <= enough or work > MOST_WORK or _is_hopeless(schedule, question, best):
             break
         stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
-        if stalled == (patience if math.isfinite(best.upper) else 2):
+        if stalled == (1 if is_epsilon and math.isfinite(best.upper) else 2):
             break
         is_near = question.is_within(best.lower, best.upper, 4.0 * tolerance)
-        is_found = math.isfinite(best.upper) and (question.epsilon is None or best.lower > 0.0)
+        is_found = math.isfinite(best.upper) and (is_epsilon or best.lower > 0.0)
         if is_found and not is_near and ends_stay_apart(schedule):
             break
         if is_near:  # widths are of second order
-            unit = max(best.upper, 1.0 if question.epsilon is None else 0.0)
+            unit = max(best.upper, 1.0 if is_epsilon else 0.0)
             level += min(math.log((best.upper - best.lower) / (tolerance * unit), 4) + 0.2, 1.0)
         else:
             level += 1.0
@@ -308,17 +328,17 @@ def solve(
 
 def levels(schedule: Schedule, question: Question, tolerance: float) -> list[float]:
     """List how often meshes and bins are halved: first by the usual amount for the tolerance, then more."""
-    first = min(max(math.log(question.easy_tolerance / tolerance, 4), LOWEST), 1.0)
+    easy = 1e-3 if question.epsilon is None else 1e-2  # most often met by level 0; δ falls faster than ε grows
+    first = min(max(math.log(easy / tolerance, 4), LOWEST), 1.0)
     last = 5 if all(step.is_exact for step, _ in schedule) else 2  # each level of a norm's law costs four times more
     return [first + more for more in range(math.ceil(last - first) + 1)]
 
 
 def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
     """Return whether an ε of estimated norms, whose laws cost much time, is too large to be useful, or δ too small."""
-    is_exact = all(step.is_exact for step, _ in schedule)
     if question.epsilon is not None:
-        return question.small <= least_resolved(schedule)
-    return not is_exact and found.lower > 20.0 and math.isfinite(found.upper)
+        return question.delta <= least_resolved(schedule)
+    return found.lower > 20.0 and math.isfinite(found.upper) and not all(step.is_exact for step, _ in schedule)
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
@@ -333,53 +353,65 @@ def interval(lower: float, upper: float, direction: Direction, question: Questio
 
 
 def intersection(
-    first: PrivacyBounds, answer: dict[Side, float], question: Question, tolerance: float
+    first: PrivacyBounds, ends: tuple[float, float | None], question: Question, tolerance: float
 ) -> PrivacyBounds:
-    """Intersect two bounds; they must not contradict each other."""
-    lower = max(first.lower, answer.get("lower", first.lower))
-    upper = min(first.upper, answer.get("upper", first.upper))
+    """Intersect bounds with an upper end and, if there is one, a lower end; they must not contradict each other."""
+    lower = max(first.lower, first.lower if ends[1] is None else ends[1])
+    upper = min(first.upper, ends[0])
     if lower > upper * (1.0 + 1e-9) + 1e-300:
         raise InconsistentBoundsError(f"a lower bound, {lower!r}, exceeds an upper one, {upper!r}: please report this")
     assert first.direction is not None
     return interval(min(lower, upper), upper, first.direction, question, tolerance)
 
 
-def _solve_at_level(at: Level, enough: float) -> dict[Side, float]:
-    """Return both answers, or only the upper one where that is ``enough``."""
-    assert at.question is not None
-    question = at.question
-    if at.coarse.total_variation <= question.delta * (1.0 - 1e-9):  # even δ(0) is no larger
-        return {"upper": 0.0, "lower": 0.0}
-    upper, least = math.inf, 0.0
-    if question.epsilon is not None:
-        upper, least = at.beyond(question.epsilon), LEAST_DELTA
-    if 0.0 < enough < math.inf and upper <= enough:
-        return {"upper": max(upper, least)}
-    if question.epsilon is not None and question.epsilon >= at.farthest:
-        return {"upper": max(upper, least), "lower": 0.0}
-    found = question.read(at.curve("upper"), "upper", at.drift)
-    upper = found if question.epsilon is None else max(min(found, upper), least)
-    if upper <= enough:
-        return {"upper": upper}
-    lower = question.read(at.curve("lower"), "lower", at.drift)
-    if at.direction == "add" and question.epsilon is None:  # losses are bounded, and rounding may put mass beyond
-        lower = min(lower, at.farthest)
-    return {"upper": upper, "lower": lower}
+def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
+    """Return bounds on the larger of both directions, named after the one whose upper bound is larger.
+
+    Parameters
+    ----------
+    by_direction : dict
+        As from ``epsilon_by_direction``.
+
+    Returns
+    -------
+    PrivacyBounds
+        As narrow as the direction that decides, and not narrow where none certainly does.
+
+    Formal guarantees
+    -----------------
+    The larger quantity lies between the larger lower end and the larger upper end.
+
+    Examples
+    --------
+    >>> worst_of({"remove": PrivacyBounds(1.0, 1.1, 1.2), "add": PrivacyBounds(0.0, 0.5, 1.3, is_narrow=False)})
+    PrivacyBounds(lower=1.0, estimate=1.1, upper=1.3, direction='add', is_narrow=False)
+    """
+    name = max(by_direction, key=lambda direction: by_direction[direction].upper)
+    lower = max(bounds.lower for bounds in by_direction.values())
+    alike = len(set(by_direction.values())) == 1 and by_direction[name].direction is None  # samples are replaced
+    return PrivacyBounds(
+        lower=lower,
+        estimate=max(bounds.estimate for bounds in by_direction.values()),
+        upper=by_direction[name].upper,
+        direction=None if alike else name,
+        is_narrow=by_direction[name].is_narrow or all(b.is_narrow or b.upper <= lower for b in by_direction.values()),
+        at_delta=by_direction[name].at_delta,
+        at_epsilon=by_direction[name].at_epsilon,
+    )
 
 
 def step_laws(
     step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
-) -> tuple[dict[Side, LossPMF], float]:
+) -> tuple[dict[Side, LossPMF], float, float]:
     """Return one step's discrete losses from above and from below, on a mesh for ``count`` steps.
 
     ``tail``: mass that may be cut off per step.
-    Returns: the laws, and a bound on the total variation of one step.
+    Returns: the laws, and bounds on the total variation of one step and on the drift of its loss.
     """
-    pairs = pairs_at([(step, count)], tail, level, direction)
-    coarse = coarse_pass(pairs["upper"], question, tail)
-    mesh = _mesh(level, coarse)
+    at = Level([(step, count)], question, direction, level, tail)
+    bulk, (ends,) = _BULK * at.coarse.scale, at.coarse.ranges
     laws = {
-        side: laws_of_steps(both, coarse.ranges, mesh, _BULK * coarse.scale, side, coarse.tilt)[0][0]
-        for side, both in pairs.items()
+        side: discretize_step(pair, ends, at.mesh, bulk, side, at.coarse.tilt)
+        for side, ((pair, _),) in at.pairs.items()
     }
-    return laws, coarse.total_variation / count
+    return laws, at.coarse.total_variation / count, at.drift / count

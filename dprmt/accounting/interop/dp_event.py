@@ -8,13 +8,21 @@ from typing import Any
 from dp_accounting import dp_event as events
 
 from dprmt._validation import ParameterError
-from dprmt.accounting.laws import ExactNorms
+from dprmt.accounting.laws._norms import ExactNorms
 from dprmt.accounting.mechanisms._composition import Composition, compose
 from dprmt.accounting.mechanisms._conversions import ZCDPRelease
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._releases import GaussianRelease, LaplaceRelease
-from dprmt.accounting.mechanisms._sampling import CyclicPoisson, FixedOrder, FixedSize, Poisson
-from dprmt.accounting.pairs._steps import AddRemove, Group, Neighbours, ReplaceOne
+from dprmt.accounting.pairs._steps import (
+    AddRemove,
+    CyclicPoisson,
+    FixedOrder,
+    FixedSize,
+    Group,
+    Neighbours,
+    Poisson,
+    ReplaceOne,
+)
 
 Phases = Iterator[tuple[Any, int]]
 

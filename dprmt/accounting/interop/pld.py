@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as PrivacyLossDistribution
-from scipy.signal import lfilter
 
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting.basics._numbers import Array, graded_indices
 from dprmt.accounting.pairs._allocation import AllocationEpoch
-from dprmt.accounting.pairs._discretization import LossPMF, from_above
-from dprmt.accounting.pairs._pairs import charged_cells
+from dprmt.accounting.pairs._pairs import LossPMF, charged_cells, from_above, graded_indices
 from dprmt.accounting.pairs._steps import AnyStep
 
 _MOST_POINTS = 2**21
-_BULK = 1.0  # beyond this loss the exact curve is taken at wider and wider steps, and interpolated from above
 
 
 def to_pld(
@@ -67,7 +62,7 @@ def to_pld(
         least = (high - low) / _MOST_POINTS
         allowed = f">= {least:.3g} for losses in [{low:.4g}, {high:.4g}] (or give a largest_loss or a larger tail)"
         raise ParameterError("discretization", mesh, allowed)
-    index = graded_indices(low, high, mesh, _BULK)
+    index = graded_indices(low, high, mesh, 1.0)  # beyond a loss of 1 nodes lie farther and farther apart
     cells = charged_cells(pair, index * mesh)
     return PrivacyLossDistribution(
         pmf_remove=_pmf(from_above(index, mesh, cells["remove"])),
@@ -76,24 +71,6 @@ def to_pld(
 
 
 def _pmf(loss: LossPMF) -> Any:
-    index = np.arange(loss.index[0], loss.index[-1] + 1, dtype=np.int64)
-    mass = np.zeros(index.size)
+    mass = np.zeros(int(loss.index[-1] - loss.index[0]) + 1)
     mass[loss.index - loss.index[0]] = loss.mass
-    deltas = hockey_stick_curve(LossPMF(index, mass, loss.mesh, loss.infinite))
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(loss.mesh, int(index[0]), int(index[-1]), deltas)
-
-
-def hockey_stick_curve(pmf: LossPMF) -> Array:
-    """Evaluate δ(ε) at each loss l_i of a uniform grid: Σ_{j > i} m_j (1 - e^{l_i - l_j}) plus the infinite mass.
-
-    Examples
-    --------
-    >>> pmf = LossPMF(np.array([0, 1]), np.array([0.5, 0.25]), mesh=np.log(2), infinite=0.25)
-    >>> hockey_stick_curve(pmf).tolist()
-    [0.375, 0.25]
-    """
-    # A sum of positive terms: with E_k = Σ_{j ≥ k} m_j e^{l_k - l_j}, δ(l_i) - δ(l_{i+1}) = (1 - e^{-mesh}) E_{i+1}.
-    discounted = lfilter([1.0], [1.0, -math.exp(-pmf.mesh)], pmf.mass[::-1])
-    drops = -math.expm1(-pmf.mesh) * discounted[:-1]
-    curve: Array = pmf.infinite + np.append(0.0, np.cumsum(drops))[::-1]
-    return np.minimum(curve, 1.0)
+    return pld_pmf.DensePLDPmf(loss.mesh, int(loss.index[0]), mass, loss.infinite, True)

@@ -12,13 +12,10 @@ from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncat
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting.basics._bounds import Direction
-from dprmt.accounting.basics._numbers import Array, NoRenyiDivergenceError, graded_indices
+from dprmt.accounting.basics._numbers import Array, NoRenyiDivergenceError
 from dprmt.accounting.pairs._allocation import AllocationEpoch
-from dprmt.accounting.pairs._discretization import from_above
-from dprmt.accounting.pairs._pairs import LossCells, StepPair, charged_cells
+from dprmt.accounting.pairs._pairs import LossCells, StepPair, charged_cells, from_above, graded_indices
 from dprmt.accounting.pairs._steps import AnyStep, ClippingStep
-
-_FINE, _GROWTH = 2.0**-20, 1e-3  # first node of the quadrature of Rényi divergences, and its growth per node
 
 
 def to_prv(
@@ -77,8 +74,10 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         self.direction, self.largest_loss = direction, largest_loss
         self._step, self._pair = step, pair
         self._low, self._high = -largest_loss, largest_loss
-        if isinstance(step, ClippingStep | AllocationEpoch):
-            self._low, self._high = _support(step.sample_rate, direction, largest_loss)
+        if isinstance(step, ClippingStep | AllocationEpoch) and step.sample_rate < 1.0:
+            # A pair's loss is never below log(1 - q), nor an exchanged pair's above -log(1 - q).
+            end = min(-1.000001 * math.log1p(-step.sample_rate), largest_loss)
+            self._low, self._high = (-end, largest_loss) if direction == "remove" else (-largest_loss, end)
         self._infinite = self._cells(np.array([self._low, self._high])).p_above
         if self._infinite >= 1.0:
             raise ParameterError("largest_loss", largest_loss, "so large that some losses below it remain")
@@ -113,12 +112,12 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         if isinstance(self._step, ClippingStep | AllocationEpoch) and not self._step.is_exact:
             raise NoRenyiDivergenceError(
                 "randomized clipping has no finite Rényi divergence of any order > 1: its sensitivity Z has a "
-                f"polynomial tail, P(Z > z) ~ z^-{self._step.law.fewest}, so E exp(c Z^2) is infinite; give "
-                "PRVAccountant "
-                f"an eps_max above both the ε in question and largest_loss = {self.largest_loss:.4g}"
+                f"polynomial tail, P(Z > z) ~ z^-{self._step.law.probes}, so E exp(c Z^2) is infinite; give "
+                f"PRVAccountant an eps_max above both the ε in question and largest_loss = {self.largest_loss:.4g}"
             )
-        index = graded_indices(self._low, self._high, _FINE, _FINE / _GROWTH)
-        law = from_above(index, _FINE, self._cells(index * _FINE))
+        fine = 2.0**-20  # first node; they grow by a thousandth each
+        index = graded_indices(self._low, self._high, fine, 1e3 * fine)
+        law = from_above(index, fine, self._cells(index * fine))
         with np.errstate(divide="ignore"):
             total = float(np.logaddexp.reduce(np.log(law.mass) + (alpha - 1.0) * law.losses))
         return (total - math.log1p(-self.pm_inf)) / (alpha - 1.0)
@@ -144,11 +143,3 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
     def _cells(self, nodes: Array) -> LossCells:
         nodes = nodes if self.direction == "remove" else -nodes[::-1]
         return charged_cells(self._pair, nodes)[self.direction]
-
-
-def _support(sample_rate: float, direction: Direction, largest_loss: float) -> tuple[float, float]:
-    """Find the ends of the finite losses; a pair's loss is never below log(1 - q), nor an exchanged pair's above
-    -log(1 - q).
-    """
-    end = min(-1.000001 * math.log1p(-sample_rate), largest_loss) if sample_rate < 1.0 else largest_loss
-    return (-end, largest_loss) if direction == "remove" else (-largest_loss, end)

@@ -29,11 +29,8 @@ class NormLaw:
 
     is_exact: ClassVar[bool] = False
     """Whether X = 1."""
-
-    @property
-    def fewest(self) -> int:
-        """Probes k of each layer: P(X < x) falls like x^{k/2} or faster."""
-        raise NotImplementedError
+    probes: int
+    """Probes k of each layer, of an estimate: P(X < x) falls like x^{k/2} or faster."""
 
     @property
     def convex_mixture(self) -> GammaMixture | None:
@@ -42,7 +39,8 @@ class NormLaw:
 
     def bins(self, number: int, tail: float) -> NormRatioBins:
         """Return the law in bins, of which ``tail`` may be cut off on the left."""
-        raise NotImplementedError
+        assert self.convex_mixture is not None
+        return bins_of_mixture(self.convex_mixture, number, tail)
 
 
 @dataclass(frozen=True)
@@ -68,11 +66,6 @@ class EnvelopeLaw(NormLaw):
 
     probes: int
     rank: int | None = None
-
-    @property
-    def fewest(self) -> int:
-        """See :class:`NormLaw`."""
-        return self.probes
 
     def bins(self, number: int, tail: float) -> NormRatioBins:
         """See :class:`NormLaw`."""
@@ -115,18 +108,9 @@ class RankOneLaw(NormLaw):
     probes: int
 
     @property
-    def fewest(self) -> int:
-        """See :class:`NormLaw`."""
-        return self.probes
-
-    @property
     def convex_mixture(self) -> GammaMixture:
         """See :class:`NormLaw`: (T3)."""
         return GammaMixture.single(self.probes)
-
-    def bins(self, number: int, tail: float) -> NormRatioBins:
-        """See :class:`NormLaw`."""
-        return bins_of_mixture(self.convex_mixture, number, tail)
 
 
 @dataclass(frozen=True)
@@ -137,15 +121,6 @@ class SketchedLaw(NormLaw):
     head: Head
 
     @property
-    def fewest(self) -> int:
-        """See :class:`NormLaw`."""
-        return self.probes
-
-    @property
     def convex_mixture(self) -> GammaMixture:
         """See :class:`NormLaw`: (H4)."""
         return GammaMixture.of_copies(self.probes, *probe_copies(*self.head))
-
-    def bins(self, number: int, tail: float) -> NormRatioBins:
-        """See :class:`NormLaw`."""
-        return bins_of_mixture(self.convex_mixture, number, tail)

@@ -121,7 +121,8 @@ class Hutchinson(Norms):
     analysis: Analysis = field(default="tight", kw_only=True)
 
     def __post_init__(self) -> None:
-        self._keep(probes=_checked_probes(self.probes), secret=_checked_flag("secret", self.secret))
+        self._keep(probes=check_count("probes", self.probes, low=2, high=10**5))
+        self._keep(secret=_checked_flag("secret", self.secret))
         if self.rank is not None:
             self._keep(rank=check_count("rank", self.rank, low=1))
         check_choice("analysis", self.analysis, ("tight", "envelope"))
@@ -179,7 +180,8 @@ class HutchPlusPlus(Norms):
     secret: bool = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        self._keep(probes=_checked_probes(self.probes), sketch=_checked_sketch(self.sketch))
+        self._keep(probes=check_count("probes", self.probes, low=2, high=10**5))
+        self._keep(sketch=check_count("sketch", self.sketch, low=3, high=10**4))
         self._keep(power_iteration=_checked_flag("power_iteration", self.power_iteration))
         self._keep(secret=_checked_flag("secret", self.secret))
 
@@ -225,14 +227,6 @@ def norms_from_dict(record: Mapping[str, Any]) -> Norms:
     """
     value: Norms = value_from_dict("norms", _KINDS, record)
     return value
-
-
-def _checked_probes(probes: int) -> int:
-    return check_count("probes", probes, low=2, high=10**5)
-
-
-def _checked_sketch(sketch: int) -> int:
-    return check_count("sketch", sketch, low=3, high=10**4)
 
 
 def _checked_flag(name: str, value: bool) -> bool:

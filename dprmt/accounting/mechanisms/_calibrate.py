@@ -12,7 +12,7 @@ from typing import Any, cast, overload
 from scipy.special import ndtri
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.accounting.composition._curve import LEAST_DELTA
+from dprmt.accounting.basics._numbers import LEAST_DELTA
 from dprmt.accounting.mechanisms._composition import Composition, Fixed, compose
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._releases import Release

@@ -11,7 +11,7 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting.basics._bounds import PrivacyBounds
-from dprmt.accounting.laws import ExactNorms, Hutchinson, HutchPlusPlus, Norms
+from dprmt.accounting.laws._norms import ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 
 _FIRST_TRIES = 5

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, phases_html, worst_of
-from dprmt.accounting.basics._numbers import LARGEST_EPSILON, Array
-from dprmt.accounting.composition._curve import LEAST_DELTA, DeltaAtEpsilon, EpsilonAtDelta, Question
-from dprmt.accounting.composition._solve import interval, solve
+from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, phases_html
+from dprmt.accounting.basics._numbers import LARGEST_EPSILON, LEAST_DELTA, Array
+from dprmt.accounting.composition._compose import Question
+from dprmt.accounting.composition._solve import interval, solve, worst_of
 from dprmt.accounting.mechanisms._releases import Disclosure, Release, round_down_exact, round_up_exact
 from dprmt.accounting.pairs._pairs import Schedule, Step
-from dprmt.accounting.pairs._renyi import renyi_as_one
+from dprmt.accounting.pairs._renyi import RenyiStep, renyi_as_one
 from dprmt.accounting.pairs._steps import Neighbours, ZeroOut
 from dprmt.accounting.questions._by_curves import bounds_by_curves, deltas_by_curves
 from dprmt.accounting.questions._curves import (
@@ -118,7 +118,8 @@ class Questions:
         if np.ndim(cast("Any", steps if epochs is None else epochs)):
             return self._epsilon_curve(steps, epochs, delta, tolerance)
         run = self.run(steps=cast("int | None", steps), epochs=cast("int | None", epochs))
-        return worst_of(run._ends(EpsilonAtDelta(run._checked_delta(delta)), tolerance, True))
+        delta = check_real("delta", delta, low=run._least_delta, high=1.0, high_open=True)
+        return worst_of(run._ends(Question(delta), tolerance, True))
 
     def epsilon_by_direction(
         self, delta: float, *, steps: int | None = None, epochs: int | None = None, tolerance: float = 1e-3
@@ -131,7 +132,8 @@ class Questions:
             Keys ``"remove"`` and ``"add"``.
         """
         run = self.run(steps=steps, epochs=epochs)
-        return run._ends(EpsilonAtDelta(run._checked_delta(delta)), tolerance, False)
+        delta = check_real("delta", delta, low=run._least_delta, high=1.0, high_open=True)
+        return run._ends(Question(delta), tolerance, False)
 
     @overload
     def delta(
@@ -357,6 +359,12 @@ class Composition(Questions):
         self.neighbours: Neighbours = relations.pop() if relations else ZeroOut()
         """Neighbouring relation, the same in all phases."""
         is_one = not self.neighbours.is_replacement and self.neighbours.group_size == 1
+        self.has_pairs = is_one or all(mechanism.has_pairs for mechanism in merged)
+        """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
+        has_release = any(isinstance(mechanism, Release) for mechanism in merged)
+        self._disclosure = Disclosure.of(self.phases) if has_release else None
+        is_bounded = self._disclosure is not None and self._disclosure.loss is not None
+        self._least_delta = 0.0 if is_bounded else LEAST_DELTA
         if not is_one and any(getattr(one, "rate", 1.0) < 1.0 for one in merged):
             raise ParameterError("phases", self.neighbours, "without sampled releases where several samples change")
 
@@ -388,11 +396,6 @@ class Composition(Questions):
         return tuple((mechanism, steps) for mechanism, steps in left if steps)
 
     @cached_property
-    def has_pairs(self) -> bool:
-        """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
-        return all(mechanism.has_pairs for mechanism, _ in self.phases)
-
-    @cached_property
     def schedule(self) -> Schedule:
         """Steps that are composed, each with its count."""
         phases = self.phases
@@ -401,7 +404,9 @@ class Composition(Questions):
         units: list[tuple[Step, int]] = []
         for mechanism, steps in phases:
             units += mechanism.sampling.schedule(mechanism.step(), steps)
-        return renyi_as_one(units)
+        if any(isinstance(step, RenyiStep) for step, _ in units):
+            return renyi_as_one(units)
+        return units
 
     @cached_property
     def _one_sample(self) -> Schedule:
@@ -413,30 +418,17 @@ class Composition(Questions):
         """Whether pairs are the smaller bounds for replaced samples: curves never were with exact norms."""
         return all(step.is_exact for step, _ in self.schedule)
 
-    @cached_property
-    def _disclosure(self) -> Disclosure | None:
-        return Disclosure.of(self.phases)
-
-    def _checked_delta(self, delta: float | None) -> float:
-        is_bounded = self._disclosure is not None and self._disclosure.loss is not None
-        return check_real("delta", delta, low=0.0 if is_bounded else LEAST_DELTA, high=1.0, high_open=True)
-
     def _ends(self, question: Question, tolerance: float, only_worst: bool) -> dict[Direction, PrivacyBounds]:
         """Bound both directions; for ``only_worst`` the second one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        removed = self._solve(question, "remove", tolerance)
+        solved = self._solve if self._disclosure is None else self._solve_apart
+        removed = solved(question, "remove", tolerance)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
             return dict.fromkeys(BOTH, replace(removed, direction=None))
         enough = removed.upper if removed.is_narrow or not self.has_pairs else removed.lower
-        return {"remove": removed, "add": self._solve(question, "add", tolerance, enough if only_worst else 0.0)}
+        return {"remove": removed, "add": solved(question, "add", tolerance, enough if only_worst else 0.0)}
 
     def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
-        """Bound one direction."""
-        if self._disclosure is not None:
-            return self._solve_apart(self._disclosure, question, direction, tolerance)
-        return self._solve_rest(question, direction, tolerance, enough)
-
-    def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
         """Bound one direction by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance, enough)
@@ -451,20 +443,23 @@ class Composition(Questions):
         return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)
 
     def _solve_apart(
-        self, apart: Disclosure, question: Question, direction: Direction, tolerance: float
+        self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0
     ) -> PrivacyBounds:
         """Bound one direction: what is disclosed outright in closed form, and the rest composed."""
+        del enough  # it is no bound on the rest
+        apart = self._disclosure
+        assert apart is not None
 
         def rest(asked: Question) -> tuple[float, float]:
             if apart.loss == 0 or (asked.epsilon is not None and apart.ends_by(asked.epsilon)):
                 return 0.0, 0.0
-            found = self._solve_rest(asked, direction, tolerance, 0.0)
+            found = self._solve(asked, direction, tolerance)
             return found.lower, found.upper
 
         if question.epsilon is not None:
             return interval(*apart.joined_ends(*rest(question)), direction, question, tolerance)
         at_least, at_most = apart.left(question.delta)
-        above = rest(EpsilonAtDelta(at_most)) if at_most >= LEAST_DELTA else (0.0, math.inf)
+        above = rest(Question(delta=at_most)) if at_most >= LEAST_DELTA else (0.0, math.inf)
         largest = math.inf if apart.loss is None else round_up_exact(apart.loss)
         high = math.inf if at_most < 0 else min(largest, above[1])
         if at_least < 0:
@@ -474,7 +469,7 @@ class Composition(Questions):
         elif at_least == at_most >= LEAST_DELTA:
             low = above[0]
         else:
-            low = rest(EpsilonAtDelta(max(at_least, LEAST_DELTA)))[0]
+            low = rest(Question(delta=max(at_least, LEAST_DELTA)))[0]
         return interval(min(low, high), high, direction, question, tolerance)
 
     def _trade_off(self, alpha: ArrayLike) -> TradeOff:
@@ -495,7 +490,7 @@ class Composition(Questions):
         ends = self._delta_ends(ordered, tolerance)
         if apart is not None:
             ends = {way: apart.joined_curve(ordered, *found) for way, found in ends.items()}
-        return joined(ends, DeltaAtEpsilon(0.0), tolerance, at, place)
+        return joined(ends, Question(epsilon=0.0), tolerance, at, place)
 
     def _delta_ends(self, epsilons: Array, tolerance: float) -> Ends:
         """Return bounds on δ, but for what is disclosed outright, at increasing ε."""
@@ -594,12 +589,10 @@ class Parallel(Questions):
 
     def __init__(self, runs: Sequence[Composition]) -> None:
         self.runs = tuple(runs)
+        self._least_delta = max(run._least_delta for run in runs)
 
     def __repr__(self) -> str:
         return f"Parallel({list(self.runs)!r})"
-
-    def _checked_delta(self, delta: float | None) -> float:
-        return max(run._checked_delta(delta) for run in self.runs)
 
     def _ends(self, question: Question, tolerance: float, only_worst: bool) -> dict[Direction, PrivacyBounds]:
         each = [run._ends(question, tolerance, only_worst) for run in self.runs]
@@ -659,8 +652,8 @@ def _each_end(chosen: Callable[..., Array], parts: Sequence[Any]) -> dict[str, A
     return {name: chosen([getattr(part, name) for part in parts], axis=0) for name in ("lower", "estimate", "upper")}
 
 
-def _delta_at(epsilon: float) -> DeltaAtEpsilon:
-    return DeltaAtEpsilon(check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON))
+def _delta_at(epsilon: float) -> Question:
+    return Question(epsilon=check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON))
 
 
 def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Composable, int, bool]]:
@@ -671,17 +664,10 @@ def _flat(phases: Sequence[Phase], is_fixed: bool = False) -> Iterator[tuple[Com
         elif isinstance(phase, Composition):
             yield from ((mechanism, steps, True) for mechanism, steps in phase.fixed)
             yield from ((mechanism, steps, is_fixed) for mechanism, steps in phase.free_phases())
+        elif isinstance(phase, Release):
+            yield phase, 1, is_fixed
         else:
-            yield *_checked_phase(phase), is_fixed
-
-
-def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable, int]:
-    if isinstance(phase, Release):
-        return phase, 1
-    try:
-        mechanism, steps = phase
-    except (TypeError, ValueError):
-        raise ParameterError("phases", phase, _LIST) from None
-    if isinstance(mechanism, type) or not hasattr(mechanism, "of_one_sample"):
-        raise ParameterError("phases", mechanism, _LIST)
-    return mechanism, mechanism.sampling.run_length(steps, None)
+            mechanism, steps = phase if isinstance(phase, Sequence) and len(phase) == 2 else (None, None)
+            if isinstance(mechanism, type) or not hasattr(mechanism, "of_one_sample"):
+                raise ParameterError("phases", phase if mechanism is None else mechanism, _LIST)
+            yield mechanism, mechanism.sampling.run_length(steps, None), is_fixed

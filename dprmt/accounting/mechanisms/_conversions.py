@@ -18,8 +18,7 @@ from dprmt.accounting.mechanisms._releases import (
     Release,
     ReleaseStep,
 )
-from dprmt.accounting.pairs._pairs import Step
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs._pairs import PublicPair, Step
 from dprmt.accounting.pairs._renyi import NOTHING, RenyiStep
 
 

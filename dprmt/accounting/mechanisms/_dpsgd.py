@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat
 
 import numpy as np
 
 from dprmt._validation import ParameterError, check_real, needing
 from dprmt.accounting.basics._bounds import Direction
-from dprmt.accounting.basics._numbers import Array
+from dprmt.accounting.basics._numbers import LEAST_DELTA, Array
 from dprmt.accounting.basics._value import Value
-from dprmt.accounting.composition._curve import LEAST_DELTA, EpsilonAtDelta
-from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
+from dprmt.accounting.composition._compose import Question
+from dprmt.accounting.laws._norms import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._composition import BOTH, Composition, Questions
 from dprmt.accounting.mechanisms._releases import GaussianRelease
-from dprmt.accounting.mechanisms._sampling import Sampling, checked_sampling
 from dprmt.accounting.pairs._allocation import AllocationEpoch
-from dprmt.accounting.pairs._steps import AnyStep, Neighbours, ZeroOut, checked_neighbours
+from dprmt.accounting.pairs._steps import AnyStep, Neighbours, Sampling, ZeroOut, checked_neighbours, checked_sampling
 from dprmt.accounting.questions._curves import PrivacyCurve, joined
 from dprmt.accounting.questions._step_counts import Brackets, by_blocks
 
@@ -121,10 +119,6 @@ class DPSGD(Value, Questions):
         joint = 1.0 / math.hypot(*(1.0 / noise for noise in noises))
         return math.nextafter(joint, 0.0) * (1.0 - 2.0**-50)  # never more than the real number
 
-    @cached_property
-    def _step(self) -> tuple[AnyStep, bool]:
-        return self.sampling.step(self.joint_noise_multiplier, self.norms, self.neighbours)
-
     def as_dict(self) -> dict[str, Any]:
         """See :meth:`Value.as_dict`; ``beside`` only where something is."""
         described = {name: part for name, part in super().as_dict().items() if name != "beside"}
@@ -143,7 +137,7 @@ class DPSGD(Value, Questions):
     @property
     def has_pairs(self) -> bool:
         """True if a pair of one step is known for ``neighbours``; else bounds are composed of curves (N6)."""
-        return self._step[1]
+        return self.sampling.step(self.noise_multiplier, self.norms, self.neighbours)[1]
 
     def step(self) -> AnyStep:
         """Return one step under the chosen analysis.
@@ -154,7 +148,7 @@ class DPSGD(Value, Questions):
             The step as ``neighbours`` see it; where it has no pair for them, of a sample that is present or without a
             gradient.
         """
-        return self._step[0]
+        return self.sampling.step(self.joint_noise_multiplier, self.norms, self.neighbours)[0]
 
     def of_one_sample(self) -> DPSGD:
         """Return the same mechanism for :class:`ZeroOut`.
@@ -187,7 +181,7 @@ class DPSGD(Value, Questions):
         bands = getattr(self.sampling, "bands", 1)  # steps in which each group has its turn once
         counts, place = np.unique(-(-at // bands) * bands, return_inverse=True)
         units = self.sampling.schedule(self.step(), int(counts[0])) if self.has_pairs else []
-        question, enough = EpsilonAtDelta(delta), np.zeros(counts.size)
+        question, enough = Question(delta), np.zeros(counts.size)
         ends: dict[Direction, tuple[Array, Array]] = {}
         for direction in BOTH[:1] if self.neighbours.is_replacement else BOTH:
             brackets = Brackets(counts, tolerance, enough)

@@ -13,10 +13,8 @@ import numpy as np
 from dprmt._validation import check_real
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.basics._value import Value
-from dprmt.accounting.mechanisms._sampling import Poisson
-from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Step, StepPair
-from dprmt.accounting.pairs._public_pair import log_shift_ratio
-from dprmt.accounting.pairs._steps import ClippingStep
+from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Step, StepPair, log_shift_ratio
+from dprmt.accounting.pairs._steps import ClippingStep, Poisson
 
 if TYPE_CHECKING:
     from dprmt.accounting.questions._trade_off import TradeOff

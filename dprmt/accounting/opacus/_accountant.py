@@ -12,7 +12,7 @@ from opacus.accountants import IAccountant, register_accountant
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting import DPSGD, Neighbours, Norms, Poisson, PrivacyBounds, RandomAllocation, ZeroOut, compose
-from dprmt.accounting.laws import checked_norms
+from dprmt.accounting.laws._norms import checked_norms
 
 NAME = "randomized_clipping"
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.basics._numbers import Array
-from dprmt.accounting.laws import NormLaw
-from dprmt.accounting.pairs._pairs import LARGE_LOSS, LossCells, StepPair
+from dprmt.accounting.laws._laws import NormLaw
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, AtomicPair, LossCells, StepPair
 from dprmt.accounting.pairs._ratio_sum import (
     RatioCells,
     RatioLaw,
@@ -28,7 +29,9 @@ from dprmt.accounting.pairs._ratio_sum import (
     sum_from_above,
     sum_from_below,
 )
-from dprmt.accounting.pairs._steps import ClippingStep
+
+if TYPE_CHECKING:
+    from dprmt.accounting.pairs._steps import ClippingStep
 
 _POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
 _MESH = 0.03  # of the grid in deviations of V, and of two nodes in deviations of log V
@@ -65,7 +68,7 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
     if 2 * boundary + copies > _POINTS * mesh:  # which is 0 where nearly all of V lies at one ratio
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= 0.02  # of them in an epoch
-        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
+        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 16), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
         most = _POINTS if copies > 8 else 4 * _POINTS  # few ratios do not even out
         mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / most)
@@ -182,9 +185,9 @@ def _pair(side: _LazyPair) -> EpochPair:
     plan, upper, lower = _plan(side.epoch, side.bins, tail)
     if side.side == "upper":
         above = never_more_private(ratio_cells(upper, plan.nodes()), upper.slack)
-        return EpochPair(sum_from_above(above, plan.small.size, plan.mesh, steps, tail))
+        return EpochPair.of(sum_from_above(above, plan.small.size, plan.mesh, steps, tail))
     below, on_grid = _from_below(ratio_cells(lower, plan.nodes()), plan)
-    return EpochPair(sum_from_below(below, on_grid, plan.mesh, steps, tail))
+    return EpochPair.of(sum_from_below(below, on_grid, plan.mesh, steps, tail))
 
 
 @lru_cache(maxsize=16)
@@ -202,47 +205,22 @@ def _from_below(cells: RatioCells, plan: RatioPlan) -> tuple[RatioLaw, int]:
     return RatioLaw(ratio, np.concatenate([small.mass, large.mass]), 0.0), small.ratio.size
 
 
-class EpochPair:
-    """The pair of an epoch, from a law of W."""
+@dataclass(frozen=True)
+class EpochPair(AtomicPair):
+    """The pair of an epoch, from a law of W: its far atoms, which are many, are left out of the range."""
 
-    slack = 0.0
-
-    def __init__(self, law: SumLaw) -> None:
+    @classmethod
+    def of(cls, law: SumLaw) -> EpochPair:
+        """Return the pair; ratios below e^-700 count as 0."""
         order = np.argsort(law.ratio, kind="stable")
         ratio, mass = law.ratio[order], law.mass[order]
-        with np.errstate(divide="ignore"):
-            self._loss = np.log(ratio)
-        self._q = np.append(0.0, np.cumsum(mass))
-        self._mass, self._moment = mass, mass * ratio
-        self._lost, self._unclear = law.lost, law.unclear
+        seen = ratio > math.exp(-700.0)
+        unclear = law.unclear + float(mass[~seen].sum())
+        return cls(np.log(ratio[seen]), (ratio * mass)[seen], law.lost, vanishing=unclear)
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
-        from_top = np.cumsum(self._moment[::-1])[::-1]
-        finite = int(np.searchsorted(self._loss, -700.0))
-        low = max(int(np.searchsorted(self._q[1:], tail)), finite)
-        high = int(np.searchsorted(-from_top, -tail))
-        low, high = min(low, self._loss.size - 1), min(high, self._loss.size - 1)
-        return float(self._loss[low]) - 1e-9, float(self._loss[max(high, low)]) + 1e-9
-
-    def cells(self, nodes: Array) -> LossCells:
-        """Return the masses between increasing loss nodes."""
-        ends = np.searchsorted(self._loss, nodes, side="right")
-        q, p = (_between(masses, ends) for masses in (self._mass, self._moment))
-        return LossCells(
-            p=p[1:-1],
-            q=q[1:-1],
-            p_below=float(p[0]),
-            q_below=float(q[0]) + self._unclear,
-            p_above=float(p[-1]) + self._lost,
-            q_above=float(q[-1]),
-        )
-
-
-def _between(masses: Array, ends: Array) -> Array:
-    """Return sums of consecutive stretches, without differences."""
-    starts = np.concatenate([[0], ends])
-    filled = np.diff(starts, append=masses.size) > 0
-    sums = np.zeros(starts.size)
-    sums[filled] = np.add.reduceat(masses, starts[filled])
-    return sums
+        low = np.searchsorted(np.cumsum(self.p * np.exp(-self.losses)), tail)
+        high = np.searchsorted(-np.cumsum(self.p[::-1])[::-1], -tail)
+        low, high = (float(self.losses[min(int(end), self.losses.size - 1)]) for end in (low, high))
+        return low - 1e-9, max(low, high) + 1e-9

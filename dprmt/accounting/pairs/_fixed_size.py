@@ -18,8 +18,7 @@ from scipy.special import betainc, ndtri
 
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
-from dprmt.accounting.pairs._pairs import LossCells, StepPair, interval_masses
-from dprmt.accounting.pairs._public_pair import PublicPair, log_shift_ratio
+from dprmt.accounting.pairs._pairs import LossCells, PublicPair, StepPair, interval_masses, log_shift_ratio
 
 _FLAT = 1e-12
 """Loss by which the smallest one is undercut: around it many outcomes have the same loss up to rounding."""

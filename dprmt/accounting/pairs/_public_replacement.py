@@ -16,18 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
-from dprmt.accounting.basics._numbers import Array
-from dprmt.accounting.laws import GammaMixture, NormRatioBins
+from dprmt.accounting.basics._numbers import LEAST_DELTA, Array
+from dprmt.accounting.laws._gamma_mixture import GammaMixture, NormRatioBins
 from dprmt.accounting.pairs._exact_replacement import replacement_thresholds
-from dprmt.accounting.pairs._pairs import LARGE_LOSS, LEAST, AtomicPair, interval_masses
-from dprmt.accounting.pairs._public_pair import PublicPair, spaced_from_zero, symmetric_pair
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, AtomicPair, PublicPair, interval_masses
+from dprmt.accounting.pairs._tight_pair import spaced_from_zero, symmetric_pair
 
 Places: TypeAlias = NDArray[np.int64]
 
 _BEND = 3.0  # the largest N at which a potential is convex
-_INTERVALS, _DENSER = 44, 1.8  # intervals of losses with one multiplier β each; growth of density toward 0
-_CELLS, _HEIGHTS, _EVERY = 96, 48, 5  # of ratios, of y in each; cells to a window's step
-_MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
+_PIECES = 48  # intervals of losses with one multiplier β each, of ratios, and of each side of a box of densities
 _ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
 _LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
@@ -77,7 +75,7 @@ def opposites_below(
     plain = (1.0 - sample_rate) * interval_masses(ends)
     p = (plain + sample_rate * interval_masses(ends - shift)) @ mass
     q = (plain + sample_rate * interval_masses(ends + shift)) @ mass
-    seen = np.minimum(p, q) > LEAST  # leaving out lighter outcomes is safe from below
+    seen = np.minimum(p, q) > LEAST_DELTA  # leaving out lighter outcomes is safe from below
     p, q = p[seen], q[seen]
     both = np.log(p / q)
     return AtomicPair(np.concatenate([-both[::-1], both]), np.concatenate([q[::-1], p]), 0.0)
@@ -108,12 +106,12 @@ def opposite_curve(
     law = RatioLaw(probes)
     bend_free = 3.0 / (4.0 * noise_multiplier**2)  # both potentials are convex right of it
     if x[-1] < bend_free:
-        more = np.geomspace(x[-1], bend_free, _CELLS)[1:]
+        more = np.geomspace(x[-1], bend_free, _PIECES)[1:]
         x, mass = np.append(x, more), np.append(mass, np.zeros(more.size))
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
     equal = _EqualRatios.at(losses, shift, sample_rate)
     charged = equal.bent(x, shift, law, noise_multiplier) + below
-    start = np.unique(np.round(losses.size * np.linspace(0.0, 1.0, _INTERVALS + 1) ** _DENSER).astype(np.int64))[:-1]
+    start = np.unique(np.round(losses.size * np.linspace(0.0, 1.0, _PIECES + 1) ** 2).astype(np.int64))[:-1]
     parts = np.split(losses, start[1:])
     ends = np.array([[part[0], part[-1]] for part in parts])
     charged += np.repeat(
@@ -205,76 +203,58 @@ def _coupling(ends: Array, smallest: float, law: RatioLaw, noise_multiplier: flo
     cross = _largest_cross_derivative(ends, shift, sample_rate)
     window = _Windows.of(ends, x, shift, law, sample_rate)
     largest = window.beta.max(axis=1)[:, None]
-    beta = np.concatenate(
-        [np.zeros_like(largest), largest * _SHARES ** -np.arange(_MULTIPLIERS, dtype=np.int64)], axis=1
-    )
-    need = _excess_of_cells(beta, cross, x, shift, noise_multiplier)
+    beta = largest * np.array([0.0, 1.0, 0.25, 0.06, 0.016, 0.004])
+    need = _excess_of_cells(beta, cross, x, noise_multiplier)
     return _least_charge(beta, need, x, law, window)
 
 
 def _ratios(smallest: float, probes: int) -> Array:
     """Choose ends of cells, in geometric progression up to where hardly any ratio is."""
     right = max(GammaMixture.single(probes).upper_quantile(1e-5), 1.5 * smallest)
-    return np.geomspace(smallest, right, _CELLS + 1)
+    return np.geomspace(smallest, right, _PIECES + 1)
 
 
 def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> Array:
     """Bound -∂²h/∂a∂b from above, over the rate, for all shifts a, b up to each of ``shift`` (columns), decreasing.
 
-    Boxes of (a, y), y = a - t, are used: e^l φ(z) = u φ(y) with u = 1 - ρ e^{ay - a²/2}, and b = y + z - a.
+    Boxes of y = a - t and s are used: e^l φ(z) = u φ(y), u = 1/(1 + (1-q)/q (1 - e^{-l}) e^s), s ≥ 0 as b = y + z - a.
     """
-    low_loss, high_loss = ends[:, 0][:, None, None], ends[:, 1][:, None, None]
-    odds = (1.0 - sample_rate) / sample_rate
-    high, low = shift[None, :, None], np.append(shift[1:], 0.0)[None, :, None]
-    y = np.append(spaced_from_zero(1.0, float(shift[0]), _HEIGHTS + 1)[:-1], shift[0])
-    y0, y1 = y[None, None, :-1], y[None, None, 1:]
-    least = np.minimum(low * (y0 - low / 2), high * (y0 - high / 2))
-    near = np.clip(y1, low, high)
-    u1 = np.clip(1.0 - odds * _growth(low_loss, least), 1e-300, 1.0)
-    u0 = np.clip(1.0 - odds * _growth(high_loss, near * (y1 - near / 2)), 1e-300, 1.0)
-    z0, farthest = np.sqrt(y0**2 + 2 * (low_loss - np.log(u1))), np.sqrt(y1**2 + 2 * (high_loss - np.log(u0)))
-    z1 = np.sqrt(y1**2 + 2 * (high_loss - np.log(u1)))
-    b0 = np.maximum(y0 + z0 - high, 0.0)
+    low, high = ends[:, :1, None], ends[:, 1:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = np.nan_to_num(np.log(np.expm1(-low) / np.expm1(-high)), nan=0.0, neginf=-np.inf)
+    more = spaced_from_zero(1.0, 40.0 + float(ends.max()), _PIECES + 1)  # y > 8 beyond
+    s = np.concatenate([first, np.broadcast_to(more, (*first.shape[:2], more.size))], axis=2)
+    log_u = -np.log1p((1.0 - sample_rate) / sample_rate * -np.expm1(-high) * np.exp(s))
+    least = s - high + log_u  # of ay - a²/2, whose solutions are y ± √(y² - 2·)
+    most = np.append(s[:, :, 1:] - first + log_u[:, :, 1:] - low, np.full(first.shape, np.inf), axis=2)
+    u1 = np.exp(log_u)
+    u0 = np.append(u1[:, :, 1:], np.zeros(first.shape), axis=2)
+    y = spaced_from_zero(1.0, float(shift[0]), _PIECES + 1)[:, None]
+    y0, y1 = y[:-1], y[1:]
+    near, far = (np.sqrt(np.maximum(end**2 - 2 * of, 0.0)) for end, of in ((y0, most), (y1, least)))
+    z0, z1 = (np.sqrt(end**2 + 2 * (low - log_u)) for end in (y0, y1))
+    up = np.maximum(least, 0.0)
+    smaller = 2 * up / (y1 + np.sqrt(np.maximum(y1**2 - 2 * up, 0.0)))
+    zu = u1 * np.maximum(np.sqrt(y1**2 + 2 * (high - log_u)), 1.0)  # it grows with u where z ≥ 1
     of_y = np.clip(1.0, y0, y1) * _density(np.clip(1.0, y0, y1))
-    grows = low * (z0**2 - 1.0) + u1 * np.minimum(low - y1, 0.0) >= 0.0  # with u, where z ≥ 1
-    of_u = z1 * u1 / np.maximum(low * (1.0 - u1) + (y0 + z0) * u1, 1e-300)
-    share = np.where(grows & (z0 >= 1.0), of_u, farthest / (y0 + farthest))
-    value = np.where((b0 <= shift[0]) & (u1 > 1e-300), of_y * share, 0.0)
-    reach = np.maximum(low, b0)  # the least bound of a and b that lets the box in
-    place = np.clip(np.searchsorted(-shift, -reach, side="right") - 1, 0, shift.size - 1)
     found = np.zeros((ends.shape[0], shift.size))
-    row = np.broadcast_to(np.arange(ends.shape[0], dtype=np.int64)[:, None, None], value.shape)
-    np.maximum.at(found, (row.ravel(), place.ravel()), value.ravel())
+    for a, b, is_met in ((y0 + near, z1 - far, True), (smaller, z0 + near, most >= 0.0)):
+        rest = np.minimum(a * (1.0 - u0) + y0 * u0, a * (1.0 - u1) + y0 * u1)
+        reach = np.maximum(a, b) * (1.0 - 1e-9)  # the least bound of a and b that lets the box in
+        row, *box = np.nonzero(is_met & (y1**2 >= 2 * least) & (reach <= shift[0]))
+        value = np.broadcast_to(of_y * zu / (rest + zu), reach.shape)[row, *box]
+        np.maximum.at(found, (row, np.searchsorted(-shift, -reach[row, *box], side="right") - 1), value)
     largest: Array = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
     return largest
 
 
-def _growth(loss: Array, exponent: Array) -> Array:
-    """Return (e^loss - 1) e^exponent up to about e^600, also where one factor alone is no number."""
-    value: Array = (
-        np.exp(np.minimum(np.maximum(loss, 0.0) + exponent, 600.0)) * -np.sign(loss) * np.expm1(-np.abs(loss))
-    )
-    return value
-
-
-def _excess_of_cells(beta: Array, cross: Array, x: Array, shift: Array, noise_multiplier: float) -> Array:
-    """Bound how far h exceeds w + v + β(x - x')², for each loss, β and cell of the smaller ratio.
-
-    The bounds decrease from cell to cell; the last cell reaches to infinity.
-    """
-    left = x[:-1, None]
-    other = x
-    start = np.maximum(other, left)  # of the other one's cell
-    ratio = 1.0 / (noise_multiplier**2 * left * start * (np.sqrt(left) + np.sqrt(start)) ** 2)
-    end = np.append(other[1:], np.inf)
-    farthest = np.maximum(end - left, 0.0) ** 2
-    apart = np.maximum(shift[:-1, None] - 1.0 / (noise_multiplier * np.sqrt(end)), 0.0) ** 2
-    half = cross[:, None, :-1, None] / 2
-    over = np.maximum(half * ratio - beta[:, :, None, None], 0.0)
-    with np.errstate(invalid="ignore"):
-        value = np.minimum(np.where(over > 0.0, over * farthest, 0.0), half * apart).max(axis=-1)
-    result: Array = np.maximum.accumulate(value[:, :, ::-1], axis=2)[:, :, ::-1]
-    return result
+def _excess_of_cells(beta: Array, cross: Array, x: Array, noise_multiplier: float) -> Array:
+    """Bound how far h exceeds w + v + β(x - x')², for each loss, β and cell of the smaller ratio x: it falls with x."""
+    # With s = √(x/x') it is m/(2σ²x) times (1-s)² - c (s⁻² - 1)², whose maximum, convex in c, is known at every s.
+    half = np.maximum(cross[:, None, :-1], 1e-300) / (2.0 * noise_multiplier**2)
+    s = np.linspace(0.0, 1.0, 201)
+    excess = np.interp(beta[:, :, None] * x[:-1] ** 3 / half, s**5 / (2 + 2 * s), (1 - s) ** 3 * (2 + s) / 2)
+    return np.asarray(half / x[:-1] * excess)
 
 
 @dataclass(frozen=True)
@@ -290,7 +270,7 @@ class _Windows:
 
     @classmethod
     def of(cls, ends: Array, x: Array, shift: Array, law: RatioLaw, sample_rate: float) -> _Windows:
-        place = np.arange(0, x.size, _EVERY, dtype=np.int64)
+        place = np.arange(0, x.size, 4, dtype=np.int64)  # every fourth end is a window's
         allowed = _allowed_multiplier(ends, shift[place[:-1]], shift[place[1:]], law.probes, sample_rate)
         cells = place.size - 1
         middle = int(np.clip(np.searchsorted(x[place], 1.0) - 1, 0, cells - 1))

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.special import bdtrc, comb
 
-from dprmt.accounting.basics._numbers import Array, isotonic_regression
-from dprmt.accounting.pairs._discretization import drops
-from dprmt.accounting.pairs._pairs import LEAST, StepPair
+from dprmt.accounting.basics._numbers import LEAST_DELTA, Array
+from dprmt.accounting.pairs._pairs import StepPair, drops, isotonic_regression
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -89,7 +88,7 @@ def never_more_private(cells: RatioCells, slack: float) -> RatioLaw:
     mass = spread(cells).mass
     mass[0] += cells.mass_above
     mass, cut = _without_excess(cells.nodes, mass)
-    cut += float(cells.moment[cells.mass < LEAST].sum())
+    cut += float(cells.moment[cells.mass < LEAST_DELTA].sum())
     mass = (1.0 - slack) * mass
     mass[0] += slack
     return RatioLaw(cells.nodes, mass, min(cells.moment_above + cut + slack, 1.0))

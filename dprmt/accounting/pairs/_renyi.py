@@ -10,7 +10,7 @@ import numpy as np
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
-from dprmt.accounting.pairs._public_pair import symmetric_pair
+from dprmt.accounting.pairs._tight_pair import symmetric_pair
 
 NOTHING = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1e-3)
 """A pair of equal laws: what is released if nothing is known from below."""

@@ -14,18 +14,19 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dprmt.accounting.basics._numbers import LARGEST_LOSS, Array, isotonic_regression
-from dprmt.accounting.laws import NormRatioBins
+from dprmt.accounting.basics._numbers import LARGEST_LOSS, Array
+from dprmt.accounting.laws._gamma_mixture import NormRatioBins
 from dprmt.accounting.pairs._pairs import (
     BEYOND,
     LossCells,
     cells_with_misses,
     interval_masses,
     inverse,
+    isotonic_regression,
+    log_shift_ratio,
     masses_between,
     row_blocks,
 )
-from dprmt.accounting.pairs._public_pair import log_shift_ratio
 
 FAR = 35.0
 """Threshold beyond which outcomes are merged from below: Q-masses are no numbers at 38."""
@@ -120,12 +121,12 @@ class SecretUpperPair:
         Returns: t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
-        t, miss = inverse(self.log_ratio, *self._table, target)
-        t, miss = np.clip(t, self.cap, self._table[0][-1]), np.where(t < self.cap, 0.0, miss)
+        t, miss = inverse(self.log_ratio, *self.table, target)
+        t, miss = np.clip(t, self.cap, self.table[0][-1]), np.where(t < self.cap, 0.0, miss)
         return np.where(np.isneginf(target), -np.inf, t), miss
 
     @cached_property
-    def _table(self) -> tuple[Array, Array]:
+    def table(self) -> tuple[Array, Array]:
         """Thresholds up to the last, 2% apart where they are large, and the ratio's log there."""
         count = math.ceil(math.log(self.last / BEYOND) / 0.02) + 2
         grid = np.append(np.linspace(-BEYOND, BEYOND, 641), np.geomspace(BEYOND, self.last, count)[1:])
@@ -180,7 +181,7 @@ class SecretLowerPair:
 
     @cached_property
     def guide(self) -> SecretUpperPair:
-        """The pair whose thresholds determine where outcomes are merged."""
+        """The pair whose losses determine, roughly, where outcomes are merged: that is valid anywhere."""
         x, mass = self.bins.concentrate(0.0)
         return SecretUpperPair(self._shift(x), mass, self.sample_rate)
 
@@ -208,8 +209,8 @@ class SecretLowerPair:
 
     def cells(self, nodes: Array) -> LossCells:
         """Return the masses between increasing loss nodes, after merging outcomes between thresholds."""
-        t = self.guide.thresholds(nodes)[0]
-        t = np.unique(np.minimum(t[np.isfinite(t)], FAR))
+        target, (grid, ratio) = log_shift_ratio(nodes, self.sample_rate), self.guide.table
+        t = np.unique(np.clip(np.interp(target[target > -np.inf], ratio, grid), self.guide.cap, FAR))
         absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
         present = (1.0 - self.sample_rate) * absent + self.sample_rate * masses_between(*self.curve(t))
         return merged_cells(nodes, present, absent)

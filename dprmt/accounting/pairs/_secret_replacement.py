@@ -59,7 +59,7 @@ class SecretReplacement:
         return value, rate * np.exp(np.log(q) + log_r - value)
 
     @cached_property
-    def _table(self) -> tuple[Array, Array]:
+    def table(self) -> tuple[Array, Array]:
         last = self.one.last
         grid = np.linspace(0.0, 2 * BEYOND, 1601)
         grid = np.append(grid[grid < last], np.geomspace(min(last, 2 * BEYOND), last, int(np.log(last) / 0.01)))
@@ -72,7 +72,7 @@ class SecretReplacement:
         Where the loss steps across a node it does not miss it.
         """
         size, place = np.unique(np.abs(nodes), return_inverse=True)
-        t, miss = inverse(self._loss, *self._table, size)
+        t, miss = inverse(self._loss, *self.table, size)
         jump = -self.one.cap  # there the other gradient's density vanishes, or stays: most large nodes lie beyond
         if jump > 0.0:
             before, after = self._loss(np.array([np.nextafter(jump, 0.0), jump]))[0]
@@ -131,7 +131,8 @@ class SecretReplacementBelow:
 
     def cells(self, nodes: Array) -> LossCells:
         """Return the masses between increasing loss nodes, after merging outcomes between thresholds."""
-        t = np.unique(np.clip(self._guide.thresholds(nodes)[0], -FAR, FAR))
+        grid, loss = self._guide.table
+        t = np.unique(np.clip(np.copysign(np.interp(np.abs(nodes), loss, grid), nodes), -FAR, FAR))
         q, plain = self.one.sample_rate, interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
         value, rest = self.one.curve(t)
         mirrored, beside = self.one.curve(-t)

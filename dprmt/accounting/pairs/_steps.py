@@ -1,4 +1,4 @@
-"""One step of DP-SGD for every way of computing norms, as each neighbouring relation sees it."""
+"""One step of DP-SGD for every sampling and way of computing norms, as each neighbouring relation sees it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, SupportsFloat, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics._numbers import LARGEST_LOSS
 from dprmt.accounting.basics._value import Value, value_from_dict
-from dprmt.accounting.laws import ExactLaw, NormLaw, NormRatioBins, RankOneLaw
+from dprmt.accounting.laws._gamma_mixture import NormRatioBins
+from dprmt.accounting.laws._laws import ExactLaw, NormLaw, RankOneLaw
+from dprmt.accounting.laws._norms import ExactNorms, Norms
+from dprmt.accounting.pairs._allocation import AllocationEpoch
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
-from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
-from dprmt.accounting.pairs._public_pair import PublicPair, TightPair, largest_excess, slack_of_excess
+from dprmt.accounting.pairs._pairs import AtomicPair, PublicPair, Schedule, Step, StepPair
 from dprmt.accounting.pairs._public_replacement import opposites_below, replaced_by_opposites
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
+from dprmt.accounting.pairs._tight_pair import TightPair, largest_excess, slack_of_excess
 
 LARGEST_GROUP = 1000
 """Rows of one person that are accounted together."""
@@ -147,7 +150,7 @@ class Group(Value):
 
 
 Neighbours: TypeAlias = ZeroOut | AddRemove | ReplaceOne | Group
-_KINDS = (ZeroOut, AddRemove, ReplaceOne, Group)
+_NEIGHBOURS = (ZeroOut, AddRemove, ReplaceOne, Group)
 
 
 def checked_neighbours(neighbours: object) -> Neighbours:
@@ -184,7 +187,7 @@ def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
     parts = dict(record) if isinstance(record, Mapping) else record
     if isinstance(parts, dict) and isinstance(parts.get("of"), Mapping):
         parts["of"] = neighbours_from_dict(parts["of"])
-    value: Neighbours = value_from_dict("neighbours", _KINDS, parts)
+    value: Neighbours = value_from_dict("neighbours", _NEIGHBOURS, parts)
     return value
 
 
@@ -210,7 +213,7 @@ class ClippingStep:
     @property
     def tail_share(self) -> float:
         """See :class:`Step`: larger where the tail of Z is so heavy that it decides."""
-        return 1e-3 if not self.is_exact and self.law.fewest <= 6 else 1e-4
+        return 1e-3 if not self.is_exact and self.law.probes <= 6 else 1e-4
 
     @property
     def is_exact(self) -> bool:
@@ -224,8 +227,7 @@ class ClippingStep:
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
         if self.is_exact:
-            one = np.ones(1)
-            pair = PublicPair(self._shift(one), one, self.sample_rate)
+            pair = PublicPair(np.array([1.0 / self.noise_multiplier]), np.ones(1), self.sample_rate)
             return pair, pair
         below = tail / self.sample_rate
         law = self.norm_ratio(bins, below)
@@ -344,5 +346,482 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
 @lru_cache(maxsize=64)
 def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
     law, tail = step.norm_ratio(bins, below), below * step.sample_rate
-    above = replaced_by_opposites(law, step.law.fewest, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
+    above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
     return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
+
+
+OneStep = TypeVar("OneStep", bound=Step)
+_MOST_STEPS = 10**9
+
+
+class _Scheme(Value):
+    """Base of all samplings: which norms and neighbours a scheme covers, and the steps that it makes of them."""
+
+    steps_per_epoch: int | None
+    """Length of an epoch; None where every step's batch is drawn anew."""
+    rate: float
+
+    @property
+    def step_rate(self) -> float:
+        """The sample rate of the step that the engine sees."""
+        return self.rate
+
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse norms and neighbours for which this scheme has no proof."""
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step, and whether it is for ``neighbours``; else it is for one sample's presence.
+
+        For independent draws it is by pairs wherever they are known.
+        """
+        presence = ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret)
+        if neighbours.group_size == 1 and not neighbours.is_replacement:
+            return presence, True
+        if self.steps_per_epoch is not None or not has_pairs(presence, neighbours):
+            return presence, False
+        return related(presence, neighbours), True
+
+    def schedule(self, step: Step, steps: int) -> Schedule:
+        """Schedule a number of steps for the engine.
+
+        Returns
+        -------
+        list of (step, count)
+            The step, or what a sample sees of an epoch, and how often it is repeated.
+        """
+        return [(step, steps)]
+
+    def unit(self, step: AnyStep) -> AnyStep | AllocationEpoch:
+        """Return the unit that another package's accountant composes.
+
+        Returns
+        -------
+        ClippingStep, RelatedStep or AllocationEpoch
+            One step, or one epoch.
+        """
+        return step
+
+    def run_length(self, steps: int | None, epochs: int | None, least: int = 0) -> int:
+        """Return the number of steps of a run.
+
+        Returns
+        -------
+        int
+            A multiple of ``steps_per_epoch`` where there are epochs; 0 where nothing is released yet.
+
+        Raises
+        ------
+        ParameterError
+            If not exactly one of both is given, it is below ``least`` or above 1e9 steps, there are no epochs, or steps
+            are not whole epochs.
+        """
+        length = self.steps_per_epoch
+        if epochs is not None:
+            if length is None:
+                raise ParameterError(
+                    "epochs", epochs, f"left out of {self.kind} sampling, which has none", "pass steps"
+                )
+            if steps is not None:
+                raise ParameterError("epochs", epochs, "left out if steps are given", "pass steps or epochs, not both")
+            return check_count("epochs", epochs, low=least, high=_MOST_STEPS // length) * length
+        if steps is None and length is not None:
+            raise ParameterError("steps", steps, "given, or epochs")
+        steps = check_count("steps", cast("int", steps), low=least, high=_MOST_STEPS)
+        if steps % (length or 1):
+            allowed = f"whole epochs of random allocation, a multiple of steps_per_epoch = {length}"
+            raise ParameterError("steps", steps, allowed)
+        return steps
+
+
+@dataclass(frozen=True, repr=False)
+class Poisson(_Scheme):
+    """Poisson sampling: every sample enters every batch independently with probability q.
+
+    Parameters
+    ----------
+    rate : float
+        q, the probability of entering a batch; in [1e-9, 1].
+    at_most : int, optional
+        B, the largest batch: of a larger one a uniform random subset of B is kept. In [1, samples].
+    samples : int, optional
+        n, the number of samples, which is public; needed with ``at_most`` only. In [2, 1e12].
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range, or only one of ``at_most`` and ``samples`` is given.
+
+    Privacy
+    -------
+    Covers with ``at_most``: exact norms, and neighbours ``ZeroOut``, ``AddRemove`` (n counts the sample) and
+    ``ReplaceOne``. Proof: ``docs/theory/batches.md``, (B2). The upper end is far above the lower one where B is within
+    a few deviations √(qn) of the mean batch qn: for σ = 1, q = 0.01, n = 10,000, 1,000 steps and δ = 1e-5, ε lies in
+    [1.74, 7.90] for B = 100, in [1.82, 3.00] for B = 130, and in [1.82, 1.83] for B = 160.
+
+    Examples
+    --------
+    >>> Poisson(0.01)
+    Poisson(0.01)
+    >>> from dprmt.accounting import DPSGD
+    >>> f"{DPSGD(1.0, Poisson(0.01, at_most=160, samples=10_000)).epsilon(steps=1000, delta=1e-5):.2f}"
+    '1.83'
+    """
+
+    kind: ClassVar[str] = "poisson"
+    steps_per_epoch: ClassVar[None] = None  # type: ignore[misc]
+    """There are no epochs."""
+    bands: ClassVar[int] = 1
+    """Every step draws from the same group, of all samples."""
+
+    rate: float
+    at_most: int | None = None
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        self._keep(rate=check_real("rate", self.rate, low=1e-9, high=1.0))
+        if (self.at_most is None) != (self.samples is None):
+            raise ParameterError("at_most, samples", (self.at_most, self.samples), "given together, or not at all")
+        if self.at_most is not None and self.samples is not None:
+            samples = check_count("samples", self.samples, low=2, high=10**12)
+            self._keep(samples=samples, at_most=check_count("at_most", self.at_most, high=samples))
+
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse what (B2) does not cover where batches have a largest size."""
+        if self.at_most is not None:
+            _refuse_estimates(norms)
+            _refuse_groups(neighbours)
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step, with what a full batch displaces where batches have a largest size."""
+        if self.at_most is None or self.samples is None:
+            return super().step(noise_multiplier, norms, neighbours)
+        batches = (self.rate, self.at_most, self.samples)
+        is_removal = isinstance(neighbours, AddRemove)
+        return TruncatedStep(noise_multiplier, *batches, neighbours.is_replacement, is_removal), True
+
+    def as_dict(self) -> dict[str, Any]:
+        """See :meth:`Value.as_dict`; the rate alone where batches may have any size."""
+        return {name: part for name, part in super().as_dict().items() if part is not None}
+
+
+@dataclass(frozen=True, repr=False)
+class CyclicPoisson(_Scheme):
+    """Poisson sampling from one of several groups of samples, each of which has its turn.
+
+    For noise that is correlated over at most ``bands`` steps: C⁻¹z with a lower-triangular matrix C of so many
+    bands, whose columns have norm at most 1. Independent noise (C = I) is allowed.
+
+    Parameters
+    ----------
+    rate : float
+        q, expected batch size over the number of all samples; in [1e-9, 1/bands].
+    bands : int
+        b: samples are divided into b groups without looking at them, and step t draws from group t mod b alone,
+        each sample with probability b·q; in [1, 1e6].
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Privacy
+    -------
+    Holds if: a sample's group does not depend on samples. T steps cost what ⌈T/b⌉ steps at rate b·q cost.
+    Covers: all norms; one sample that is zeroed out, added, removed or replaced.
+    Does not cover: groups of several samples. Proof: ``docs/theory/batches.md``, (B3).
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> for sampling in (Poisson(0.01), CyclicPoisson(0.01, bands=4)):
+    ...     print(f"{DPSGD(2.0, sampling).epsilon(steps=1000, delta=1e-5):.2f}")
+    0.63
+    1.38
+    """
+
+    kind: ClassVar[str] = "cyclic-poisson"
+    steps_per_epoch: ClassVar[None] = None  # type: ignore[misc]
+    """There are no epochs."""
+
+    rate: float
+    bands: int
+
+    def __post_init__(self) -> None:
+        bands = check_count("bands", self.bands, high=10**6)
+        self._keep(bands=bands, rate=check_real("rate", self.rate, low=1e-9, high=1.0 / bands))
+
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse groups of several samples, which (B3) does not cover."""
+        _refuse_groups(neighbours)
+
+    @property
+    def step_rate(self) -> float:
+        """The probability with which a sample of the group is drawn, b·q, rounded up."""
+        return min(math.nextafter(self.bands * self.rate, 1.0), 1.0)
+
+    def schedule(self, step: Step, steps: int) -> Schedule:
+        """Schedule a step for each turn of a sample's group, rounded up.
+
+        Returns
+        -------
+        list of (step, count)
+            One step for every ``bands``.
+        """
+        return [(step, -(-steps // self.bands))]
+
+
+@dataclass(frozen=True, repr=False)
+class FixedSize(_Scheme):
+    """Draw every batch anew as a uniform subset of a fixed size, without replacement.
+
+    Use it for loaders that take ``batch_size`` of ``samples`` at random in every step. It costs a multiple of Poisson
+    sampling at the same rate, because each sample in a batch displaces another.
+
+    Parameters
+    ----------
+    batch_size : int
+        B, the number of different samples in every batch; in [1, samples].
+    samples : int
+        n, the number of samples in the data set, which is public; in [2, 1e12].
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Privacy
+    -------
+    Holds if: every step draws its batch uniformly and independently of all other steps, and norms are exact.
+    Covers: ``ZeroOut`` and ``ReplaceOne`` neighbours, both directions, adaptive composition.
+    Does not cover: ``AddRemove`` (a removed sample changes n) and estimated norms. A loader that goes through a
+    shuffled order is :class:`FixedOrder`. Proof: ``docs/theory/fixed_size.md``, (W1) to (W3).
+
+    See Also
+    --------
+    Poisson : for batches whose size varies, at a fraction of the cost.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> for sampling in (Poisson(0.01), FixedSize(batch_size=100, samples=10_000)):
+    ...     print(f"{DPSGD(2.0, sampling).epsilon(steps=1000, delta=1e-5):.2f}")
+    0.63
+    1.28
+    """
+
+    kind: ClassVar[str] = "fixed-size"
+    steps_per_epoch: ClassVar[None] = None  # type: ignore[misc]
+    """There are no epochs."""
+
+    batch_size: int
+    samples: int
+
+    def __post_init__(self) -> None:
+        samples = check_count("samples", self.samples, low=2, high=10**12)
+        self._keep(samples=samples, batch_size=check_count("batch_size", self.batch_size, high=samples))
+
+    @property
+    def rate(self) -> float:  # type: ignore[override]  # computed here, a field of Poisson
+        """The probability of entering a given batch, B/n, rounded up."""
+        return min(math.nextafter(self.batch_size / self.samples, 1.0), 1.0)
+
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse estimated norms, and neighbours between which the number of samples differs."""
+        _refuse_estimates(norms)
+        if not isinstance(neighbours, ZeroOut | ReplaceOne):
+            allowed = "ZeroOut() or ReplaceOne() for batches of a fixed size, whose number of samples is public"
+            raise ParameterError("neighbours", neighbours, allowed)
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step, in which each sample displaces another."""
+        del norms
+        return FixedSizeStep(noise_multiplier, self.rate, neighbours.is_replacement), True
+
+
+@dataclass(frozen=True, repr=False)
+class RandomAllocation(_Scheme):
+    """Random allocation: in every epoch each sample takes part in exactly one step, chosen uniformly.
+
+    Independently of the other samples and of other epochs.
+
+    Parameters
+    ----------
+    steps_per_epoch : int
+        t, number of steps of an epoch; in [1, 1e7].
+    participations : int
+        r in [1, t]: the epoch is cut into r blocks of steps, as equal as can be, and each sample takes part once in
+        each block.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Examples
+    --------
+    >>> RandomAllocation(100), RandomAllocation(100, participations=2).rate
+    (RandomAllocation(100), 0.02)
+    """
+
+    kind: ClassVar[str] = "allocation"
+
+    step_rate: ClassVar[float] = 1.0
+    """The epoch does the sampling, not the step."""
+
+    steps_per_epoch: int
+    participations: int = 1
+
+    def __post_init__(self) -> None:
+        steps = check_count("steps_per_epoch", self.steps_per_epoch, high=10**7)
+        self._keep(steps_per_epoch=steps, participations=check_count("participations", self.participations, high=steps))
+
+    @property
+    def rate(self) -> float:  # type: ignore[override]  # computed here, a field of Poisson
+        """The probability of entering a given batch, r/t."""
+        return self.participations / self.steps_per_epoch
+
+    def schedule(self, step: Step, steps: int) -> Schedule:
+        """Schedule a number of steps for the engine, in blocks of ⌊t/r⌋ or ⌈t/r⌉ (R1').
+
+        Returns
+        -------
+        list of (epoch, count)
+            A sample has a separate step in every block.
+        """
+        epochs = steps // self.steps_per_epoch
+        short, longer = divmod(self.steps_per_epoch, self.participations)
+        blocks = {short: self.participations - longer, short + 1: longer}
+        return [(_block(step, length), epochs * count) for length, count in blocks.items() if count]
+
+    def unit(self, step: AnyStep) -> AnyStep | AllocationEpoch:
+        """Return the unit that another package's accountant composes.
+
+        Returns
+        -------
+        AllocationEpoch or ClippingStep
+            One epoch.
+
+        Raises
+        ------
+        ParameterError
+            Unless there is one participation: else the epoch is several different blocks.
+        """
+        check_count("participations", self.participations, high=1)
+        return _block(step, self.steps_per_epoch)
+
+
+@dataclass(frozen=True, repr=False)
+class FixedOrder(_Scheme):
+    """No sampling: each sample is in at most one batch per epoch, in an order chosen without looking at the data.
+
+    Use it for loaders that shuffle and cut, for sorted files, and for streams. The accountant treats an epoch as one
+    step without sampling, and ``steps`` count epochs.
+
+    Formal guarantees
+    -----------------
+    Holds if: the assignment to batches depends neither on the data nor on which samples exist. Does not cover:
+    `AddRemove`, because all samples after a removed one move up. Proof: N5 in ``docs/theory/neighbours.md``. No better
+    bound is proved for a shuffle.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> bounds = DPSGD(4.0, FixedOrder()).epsilon(epochs=3, delta=1e-5)
+    >>> f"{bounds:.3f}"
+    '1.699'
+    """
+
+    kind: ClassVar[str] = "fixed-order"
+    steps_per_epoch: ClassVar[int] = 1  # type: ignore[misc]
+    """One step of the accountant is an epoch."""
+    rate: ClassVar[float] = 1.0  # type: ignore[misc]
+    """No sample is drawn at random."""
+
+    def check(self, norms: Norms, neighbours: Neighbours) -> None:
+        """Refuse the removal of a sample, after which all others move up."""
+        if isinstance(neighbours.of if isinstance(neighbours, Group) else neighbours, AddRemove):
+            allowed = (
+                "ZeroOut() or ReplaceOne() in a fixed order, because a removed sample moves others to other batches"
+            )
+            raise ParameterError("neighbours", neighbours, allowed)
+
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one epoch, by pairs with exact norms, and for one replaced sample with secret probes."""
+        presence, is_related = super().step(noise_multiplier, norms, neighbours)
+        assert isinstance(presence, ClippingStep)
+        if is_related:
+            return presence, True
+        if presence.is_exact:
+            # Batches with a_1 + a_2 + … = m of a person's samples are Gaussian mechanisms of these shifts, so all
+            # in one batch is the worst; what replaces a sample may point the other way: twice the shift.
+            shift = neighbours.group_size * (2 if neighbours.is_replacement else 1)
+            return ClippingStep(math.nextafter(noise_multiplier / shift, 0.0), 1.0), True
+        # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
+        if neighbours.group_size > 1 or not presence.secret or not has_pairs(presence, neighbours):
+            return presence, False
+        return related(presence, neighbours), True
+
+
+Sampling: TypeAlias = Poisson | CyclicPoisson | FixedSize | RandomAllocation | FixedOrder
+_SAMPLINGS = (Poisson, CyclicPoisson, FixedSize, RandomAllocation, FixedOrder)
+
+
+def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
+    """Return the value; a plain number stands for Poisson sampling at this rate."""
+    if isinstance(sampling, _SAMPLINGS):
+        return sampling
+    try:
+        return Poisson(sampling)  # type: ignore[arg-type]  # checked there
+    except ParameterError:
+        allowed = (
+            "Poisson(rate) with a rate in [1e-9, 1], that rate alone, RandomAllocation(steps_per_epoch), or "
+            "FixedSize(batch_size, samples), CyclicPoisson(rate, bands), or FixedOrder() for a loader that shuffles "
+            "and cuts"
+        )
+        raise ParameterError("sampling", sampling, allowed) from None
+
+
+def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
+    """Return the value that :meth:`Value.as_dict` described.
+
+    Parameters
+    ----------
+    record : mapping
+        ``kind``, "poisson", "cyclic-poisson", "fixed-size", "allocation" or "fixed-order", and the value's fields.
+
+    Returns
+    -------
+    Poisson, CyclicPoisson, FixedSize, RandomAllocation or FixedOrder
+        The value, checked.
+
+    Raises
+    ------
+    ParameterError
+        If the kind is none of these, a field is not one of the value's, or a field lies outside its range.
+
+    Examples
+    --------
+    >>> sampling_from_dict({"kind": "allocation", "steps_per_epoch": 100})
+    RandomAllocation(100)
+    """
+    value: Sampling = value_from_dict("sampling", _SAMPLINGS, record)
+    return value
+
+
+def _refuse_estimates(norms: Norms) -> None:
+    if not isinstance(norms, ExactNorms):
+        allowed = "ExactNorms() where batches have a fixed or largest size: shifts of estimates are differences"
+        raise ParameterError("norms", norms, allowed)
+
+
+def _refuse_groups(neighbours: Neighbours) -> None:
+    if isinstance(neighbours, Group):
+        allowed = "of one sample for batches of a largest size and for cyclic sampling"
+        raise ParameterError("neighbours", neighbours, allowed)
+
+
+def _block(step: OneStep, length: int) -> OneStep | AllocationEpoch:
+    if length == 1:
+        return step
+    assert isinstance(step, ClippingStep)  # for other relations curves are composed
+    return AllocationEpoch(step, length)

@@ -14,14 +14,14 @@ import numpy as np
 
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds
 from dprmt.accounting.basics._numbers import Array
-from dprmt.accounting.composition._curve import DeltaAtEpsilon, EpsilonAtDelta, OneStepCurve, Question
+from dprmt.accounting.composition._compose import OneStepCurve, Question
 from dprmt.accounting.composition._solve import MOST_WORK, Level, interval, least_resolved, solve
 from dprmt.accounting.pairs._pairs import Schedule, Step
 from dprmt.accounting.pairs._steps import Neighbours
 
 _POINTS, _DENSE = 401, 1000.0  # nearly equidistant up to so large an ε, then in a geometric sequence
 _LOSSES, _LEVEL = 8, -0.5  # composed for a curve, and how finely
-_OF_LEVEL = EpsilonAtDelta.easy_tolerance * 4.0**-_LEVEL  # tolerance with the same first level: laws are met again
+_OF_LEVEL = 1e-3 * 4.0**-_LEVEL  # tolerance with the same first level: laws are met again
 _TOLERANCE = 2e-2  # largest share of an error in δ for which no further loss is composed
 _ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
 _NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
@@ -106,7 +106,7 @@ def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighb
 
 def _last(schedule: Schedule, least: float, tolerance: float = _OF_LEVEL) -> float:
     """Return one sample's ε at ``least``, in the worse direction, or more."""
-    return max(_one(tuple(schedule), EpsilonAtDelta(least), side, tolerance, math.inf).upper for side in _OTHER)
+    return max(_one(tuple(schedule), Question(delta=least), side, tolerance, math.inf).upper for side in _OTHER)
 
 
 def _epsilon(
@@ -153,7 +153,7 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
         if not todo.size:
             break
         stretch = max(np.split(todo, np.flatnonzero(np.diff(todo) > 1) + 1), key=len)
-        question = DeltaAtEpsilon(float(epsilon[stretch[stretch.size // 2]]), least)
+        question = Question(least, float(epsilon[stretch[stretch.size // 2]]))
         at = Level(schedule, question, direction, _LEVEL)
         curve = at.curve("upper")
         bounds = np.array([curve.delta_bounds(asked - at.drift) for asked in epsilon.tolist()])

@@ -13,8 +13,8 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt._validation import ParameterError
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side, curve_html, curve_text
-from dprmt.accounting.basics._numbers import LARGEST_EPSILON, Array
-from dprmt.accounting.composition._curve import LEAST_DELTA, DeltaAtEpsilon, Question
+from dprmt.accounting.basics._numbers import LARGEST_EPSILON, LEAST_DELTA, Array
+from dprmt.accounting.composition._compose import Question
 from dprmt.accounting.composition._solve import Level, intersection, interval, levels, sized
 from dprmt.accounting.pairs._pairs import Schedule
 from dprmt.accounting.pairs._renyi import ends_stay_apart
@@ -152,7 +152,8 @@ class DeltaCurveSolver:
         self.parts = 8 if any(floor) else 2
         self.is_apart = ends_stay_apart(schedule)
         self.schedule, self.direction, self.tolerance = schedule, direction, tolerance
-        self.questions = [DeltaAtEpsilon(epsilon) for epsilon in epsilons]
+        self.epsilons = epsilons
+        self.questions = [Question(epsilon=epsilon) for epsilon in epsilons]
         self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
 
     def solve(self) -> list[PrivacyBounds]:
@@ -190,16 +191,15 @@ class DeltaCurveSolver:
         question = sized(self.schedule, question, self.direction)
         at = Level(self.schedule, question, self.direction, level)
         is_trivial = at.coarse.total_variation <= 0.0
-        curves = {} if is_trivial or question.epsilon >= at.farthest else {side: at.curve(side) for side in _SIDES}
+        curves = {} if is_trivial or self.epsilons[middle] >= at.farthest else {side: at.curve(side) for side in _SIDES}
         for place in places:
             asked = self.questions[place]
-            answer: dict[Side, float] = {"upper": 0.0 if is_trivial else at.beyond(asked.epsilon), "lower": 0.0}
+            upper, lower = 0.0 if is_trivial else at.beyond(self.epsilons[place]), 0.0
             if curves:
-                answer["lower"] = asked.read(curves["lower"], "lower", at.drift)
-                answer["upper"] = min(answer["upper"], asked.read(curves["upper"], "upper", at.drift))
-            if not is_trivial:
-                answer["upper"] = max(answer["upper"], LEAST_DELTA)
-            self.found[place] = intersection(self.found[place], answer, asked, self.tolerance)
+                lower = asked.read(curves["lower"], "lower", at.drift)
+                upper = min(upper, asked.read(curves["upper"], "upper", at.drift))
+            ends = (upper if is_trivial else max(upper, LEAST_DELTA), lower)
+            self.found[place] = intersection(self.found[place], ends, asked, self.tolerance)
 
     def _wide(self, places: Sequence[int]) -> list[int]:
         return [at for at in places if not self.found[at].is_narrow and self.found[at].upper > self.floor[at]]

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side
 from dprmt.accounting.basics._numbers import Array
-from dprmt.accounting.composition._compose import best_tilt, composed, log_kappa, window
-from dprmt.accounting.composition._curve import DeltaCurve, EpsilonAtDelta
-from dprmt.accounting.composition._solve import InconsistentBoundsError, levels, loss_drift, step_laws
-from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._pairs import Schedule, Step
+from dprmt.accounting.composition._compose import DeltaCurve, Question, best_tilt, composed, window
+from dprmt.accounting.composition._solve import InconsistentBoundsError, levels, step_laws
+from dprmt.accounting.pairs._pairs import LossPMF, Schedule, Step
 from dprmt.accounting.pairs._renyi import ends_stay_apart
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
@@ -94,11 +92,10 @@ def _refine_block(
     step: Step, delta: float, direction: Direction, tail: float, brackets: Brackets, block: NDArray[np.int64]
 ) -> None:
     """Halve the mesh until the block's ends are narrow, or gain too little; only then solve all of it."""
-    alone, asked, most = [(step, 1)], EpsilonAtDelta(delta), int(brackets.counts[block[-1]])
+    alone, asked, most = [(step, 1)], Question(delta), int(brackets.counts[block[-1]])
     for level in levels(alone, asked, brackets.tolerance):
         ends = np.unique(block[[0, -1]])
-        laws, variation = step_laws(step, most, asked, direction, level, tail)
-        at_level = _AtLevel(alone, delta, laws, variation)
+        at_level = _AtLevel(alone, delta, *step_laws(step, most, asked, direction, level, tail))
         before = brackets.width()[ends]
         if not at_level.solve(brackets, ends):
             return
@@ -117,34 +114,34 @@ def _refine_block(
 
 @dataclass(frozen=True)
 class _AtLevel:
-    """Discrete losses of a step from above and from below, and a bound on its total variation."""
+    """Discrete losses of a step from above and from below, bounds on its total variation and on its loss's drift."""
 
     alone: Schedule
     delta: float
     laws: dict[Side, LossPMF]
     variation: float
+    drift: float
 
     def solve(self, brackets: Brackets, block: NDArray[np.int64]) -> bool:
         """Narrow some brackets of the block, each by a transform; False where this would be too long."""
-        counts = brackets.counts[block]
+        counts, asked = brackets.counts[block], Question(self.delta)
         places = np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64))
         upper, lower = np.full(counts.size, np.inf), np.zeros(counts.size)
         for side, found in (("upper", upper), ("lower", lower)):
             law = self.laws[side]  # type: ignore[index]
             if not law.mass.any():
                 return False
-            tilt = best_tilt([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta=self.delta)
+            middle = round(math.sqrt(float(counts[0]) * float(counts[-1])))
+            tilt = best_tilt([(law, middle)], asked)
             if window([(law, int(counts[-1]))], tilt).size > _MOST_POINTS:
                 return False
             for place in places:
                 laws = [(law, int(counts[place]))]
                 loss = composed(laws, tilt, window(laws, tilt))
-                around = max((loss.log_scale + float(log_kappa(np.asarray(tilt))) - math.log(self.delta)) / tilt, 0.0)
-                curve = DeltaCurve(loss, around)
-                found[place] = curve.epsilon_above(self.delta) if side == "upper" else curve.epsilon_below(self.delta)
+                found[place] = DeltaCurve(asked, loss).epsilon(self.delta, side)  # type: ignore[arg-type]
         if ends_stay_apart(self.alone):
             brackets.asked[block[places]] = True
-        drift = loss_drift(self.alone) * counts
+        drift = self.drift * counts
         trivial = self.variation * counts <= self.delta * (1.0 - 1e-9)  # even δ(0) is no larger
         upper = np.where(trivial, 0.0, np.where(upper > 0, upper + drift, upper))
         brackets.add(block, np.where(trivial, 0.0, np.maximum(lower - drift, 0.0)), upper)

@@ -67,8 +67,8 @@ def trade_off(schedule: Schedule, alpha: ArrayLike, directions: Sequence[Directi
     """
     alpha = checked_rates(alpha)
     bands = [Level(schedule, None, direction, _LEVEL) for direction in directions]
-    lower = np.min([_beta(band.composed("upper")[0], alpha, band.drift, safe=True) for band in bands], axis=0)
-    upper = np.min([_beta(band.composed("lower")[0], alpha, band.drift, safe=False) for band in bands], axis=0)
+    lower = np.min([_beta(band.whole("upper"), alpha, band.drift, safe=True) for band in bands], axis=0)
+    upper = np.min([_beta(band.whole("lower"), alpha, band.drift, safe=False) for band in bands], axis=0)
     upper = np.maximum(np.minimum(upper, 1.0 - alpha), lower)
     return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
 

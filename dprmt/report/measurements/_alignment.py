@@ -13,8 +13,6 @@ from dprmt.report.measurements._run import GradientStep
 from dprmt.spectra import cosine_similarity
 from dprmt.training.denoising import Denoising
 
-KAPPAS = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1)
-
 
 @dataclass(frozen=True)
 class LayerAlignment:
@@ -49,6 +47,10 @@ class LayerAlignment:
         scale = math.sqrt(self.clean_square * self.noisy_square)
         return (self.denoised_inner - self.noisy_inner) / scale if scale > 0 else 0.0
 
+    def passes(self, kappa: float) -> bool:
+        """Return whether the layer is denoised at a gate."""
+        return self.top_over_edge is not None and self.top_over_edge >= kappa
+
 
 @dataclass(frozen=True)
 class AlignmentStep:
@@ -81,34 +83,32 @@ class KappaPoint:
     ----------
     kappa : float
         The gate.
-    passing : float
-        Share of the matrices that pass it, in [0, 1].
-    improved : float
-        Share of those whose alignment grew; NaN if none passes.
-    improvement : float
-        Mean over the steps of Improvement(t) of the whole gradient.
     by_step : tuple of float
-        Improvement(t) of every step.
-    matrices : int
-        How many matrices of all steps together the share is of.
+        Improvement(t) of the whole gradient at every step.
+    matrices, passed, gained : int
+        Number of matrices of all steps together, of those that pass, and of those among them whose alignment grew.
     """
 
     kappa: float
-    passing: float
-    improved: float
-    improvement: float
-    by_step: tuple[float, ...] = ()
-    matrices: int = 0
+    by_step: tuple[float, ...]
+    matrices: int
+    passed: int
+    gained: int
 
     @property
-    def passed(self) -> int:
-        """Number of the matrices that pass."""
-        return round(self.passing * self.matrices)
+    def passing(self) -> float:
+        """Share of the matrices that pass."""
+        return self.passed / self.matrices if self.matrices else 0.0
 
     @property
-    def gained(self) -> int:
-        """Number of those whose alignment grew."""
-        return round(self.improved * self.passed) if self.passed else 0
+    def improved(self) -> float:
+        """Share of those whose alignment grew; NaN if none passes."""
+        return self.gained / self.passed if self.passed else math.nan
+
+    @property
+    def improvement(self) -> float:
+        """Mean over the steps."""
+        return float(np.mean(self.by_step))
 
 
 def measure_alignment(step: GradientStep, *, kappa: float = 1.02, exclude: Sequence[str] = ()) -> AlignmentStep:
@@ -176,7 +176,10 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02, exclude: Seque
     return AlignmentStep(step.number, before, after[0] - before, after[1] - before, layers)
 
 
-def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS) -> list[KappaPoint]:
+def kappa_sweep(
+    steps: Sequence[AlignmentStep],
+    kappas: Sequence[float] = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1),
+) -> list[KappaPoint]:
     """Compute the effect of every gate, with norm correction, from layers measured without a gate.
 
     Parameters
@@ -213,30 +216,19 @@ def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS
     """
     if not steps:
         raise ParameterError("steps", [], "at least one")
-    return [_at(check_real("kappas", kappa, low=1.0), steps) for kappa in kappas]
-
-
-def _at(kappa: float, steps: Sequence[AlignmentStep]) -> KappaPoint:
     matrices = [layer for step in steps for layer in step.layers if layer.top_over_edge is not None]
-    passing = [layer for layer in matrices if _passes(layer, kappa)]
-    gains = tuple(_improvement(step, kappa) for step in steps)
-    return KappaPoint(
-        kappa=kappa,
-        passing=len(passing) / len(matrices) if matrices else 0.0,
-        improved=float(np.mean([layer.improvement > 0 for layer in passing])) if passing else math.nan,
-        improvement=float(np.mean(gains)),
-        by_step=gains,
-        matrices=len(matrices),
-    )
-
-
-def _passes(layer: LayerAlignment, kappa: float) -> bool:
-    return layer.top_over_edge is not None and layer.top_over_edge >= kappa
+    points = []
+    for kappa in kappas:
+        passing = [layer for layer in matrices if layer.passes(check_real("kappas", kappa, low=1.0))]
+        gained = sum(layer.improvement > 0 for layer in passing)
+        by_step = tuple(_improvement(step, kappa) for step in steps)
+        points.append(KappaPoint(kappa, by_step, len(matrices), len(passing), gained))
+    return points
 
 
 def _improvement(step: AlignmentStep, kappa: float) -> float:
     # Norm correction keeps every layer's norm, so the cosine of the whole follows from the layers' inner products.
-    gain = math.fsum(layer.denoised_inner - layer.noisy_inner for layer in step.layers if _passes(layer, kappa))
+    gain = math.fsum(layer.denoised_inner - layer.noisy_inner for layer in step.layers if layer.passes(kappa))
     clean = math.fsum(layer.clean_square for layer in step.layers)
     noisy = math.fsum(layer.noisy_square for layer in step.layers)
     return gain / math.sqrt(clean * noisy) if clean * noisy > 0 else 0.0

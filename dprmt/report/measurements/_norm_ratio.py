@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import chi2_mixture_cdf, envelope_cdf
-from dprmt.report.measurements._run import Experiment
+from dprmt.training.harness import ItemTask
 from dprmt.training.norms import ProbeGenerator, cheaper_side, hutchinson_squared_norms
 
 Floats = NDArray[np.float64]
@@ -70,7 +70,8 @@ class NormRatios:
 
 
 def measure_norm_ratios(
-    experiment: Experiment,
+    model: torch.nn.Module,
+    task: ItemTask,
     *,
     samples: int = 32,
     draws: int = 128,
@@ -85,8 +86,10 @@ def measure_norm_ratios(
 
     Parameters
     ----------
-    experiment : Experiment
-        Model and data; the samples are taken at equal distances.
+    model : Module
+        Model whose trainable linear layers count.
+    task : ItemTask
+        Data; the samples are taken at equal distances.
     samples, draws : int
         Number of samples, and of draws for each, >= 1.
     probes : int
@@ -125,17 +128,16 @@ def measure_norm_ratios(
     >>> def losses(model, labels):
     ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
     >>> from dprmt.training.harness import ItemTask
-    >>> experiment = Experiment("toy", model, ItemTask([0, 1, 2], torch.tensor, losses))
-    >>> norms = measure_norm_ratios(experiment, samples=3, draws=50, probes=8)
+    >>> norms = measure_norm_ratios(model, ItemTask([0, 1, 2], torch.tensor, losses), samples=3, draws=50, probes=8)
     >>> norms.rank, norms.distance <= norms.band
     (1, True)
     """
-    count = check_count("samples", samples, high=experiment.task.size)
+    count = check_count("samples", samples, high=task.size)
     check_count("draws", draws)
     check_count("probes", probes, low=2)
     check_real("error", error, low=0.0, high=1.0, low_open=True, high_open=True)
-    items = [experiment.task.items[i * experiment.task.size // count] for i in range(count)]
-    gradients = _gradients(experiment, items)
+    items = [task.items[i * task.size // count] for i in range(count)]
+    gradients = _gradients(model, task, items)
     values = [torch.linalg.svdvals(layer.double()).square().numpy() for layer in gradients.values()]
     spectra = np.concatenate(values, axis=1)
     totals = spectra.sum(1)
@@ -168,14 +170,13 @@ def measure_norm_ratios(
     )
 
 
-def _gradients(experiment: Experiment, items: list[Any]) -> dict[str, torch.Tensor]:
+def _gradients(model: torch.nn.Module, task: ItemTask, items: list[Any]) -> dict[str, torch.Tensor]:
     # Of every sample, by layer: shape (samples, outputs, inputs), the bias' gradient as one more input.
-    model, task = experiment.model, experiment.task
     layers = {name or "model": layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
     trained = {name: [p for p in layer.parameters() if p.requires_grad] for name, layer in layers.items()}
     trained = {name: ps for name, ps in trained.items() if any(p.ndim == 2 for p in ps)}
     if not trained:
-        raise ParameterError("experiment.model", type(model).__name__, "with trainable linear layers")
+        raise ParameterError("model", type(model).__name__, "with trainable linear layers")
     found: dict[str, list[torch.Tensor]] = {name: [] for name in trained}
     for item in items:
         loss = task.losses(model, task.collate([item])).sum()

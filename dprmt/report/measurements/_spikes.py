@@ -1,4 +1,4 @@
-"""Singular values and vectors of noisy gradients, measured against Eqs. 3-5."""
+"""Singular values and vectors of noisy gradients: measured against Eqs. 3-5, and whole spectra of some layers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dprmt._validation import ParameterError, check_count, check_real
+from dprmt._validation import check_count, check_real
 from dprmt.report.measurements._run import GradientStep
 from dprmt.spectra import bulk_edge, detection_threshold, kappa_for, spike_map, vector_overlaps
-
-Floats = NDArray[np.float64]
+from dprmt.training.denoising import Denoising
 
 
 @dataclass(frozen=True)
@@ -180,25 +179,18 @@ class Agreement:
     passing: float
 
 
-def agreement(spikes: Sequence[Spike], gate: float | None = None) -> Agreement:
+def agreement(spikes: Sequence[Spike]) -> Agreement:
     """Summarise measured against predicted.
 
     Parameters
     ----------
     spikes : sequence of Spike
         At least one, for example those above the threshold.
-    gate : float, optional
-        Gate κ for ``passing``; by default `kappa_for` at 1 % by shape.
 
     Returns
     -------
     Agreement
         **Private**, as the spikes are.
-
-    Raises
-    ------
-    ParameterError
-        If there is no spike.
 
     Formal guarantees
     -----------------
@@ -211,25 +203,104 @@ def agreement(spikes: Sequence[Spike], gate: float | None = None) -> Agreement:
     >>> result.largest_error, round(result.single_error, 3), round(result.overlap_bias, 3)
     (0.0, 0.042, 0.05)
     """
-    if not spikes:
-        raise ParameterError("spikes", [], "at least one")
     errors = np.array([spike.error for spike in spikes])
     single = np.array([spike.single / spike.predicted - 1 for spike in spikes])
     differences = np.array([np.subtract(spike.overlaps, spike.predicted_overlaps) for spike in spikes]).ravel()
+    large, single_large, overlap_large = (float(np.quantile(abs(x), 0.95)) for x in (errors, single, differences))
     return Agreement(
         count=len(spikes),
         bias=float(errors.mean()),
-        median_error=_quantile(errors, 0.5),
-        large_error=_quantile(errors, 0.95),
-        largest_error=_quantile(errors, 1.0),
-        single_error=_quantile(single, 0.5),
-        single_large_error=_quantile(single, 0.95),
+        median_error=float(np.median(abs(errors))),
+        large_error=large,
+        largest_error=float(np.max(abs(errors))),
+        single_error=float(np.median(abs(single))),
+        single_large_error=single_large,
         overlap_bias=float(differences.mean()),
-        overlap_error=_quantile(differences, 0.5),
-        overlap_large_error=_quantile(differences, 0.95),
-        passing=float(np.mean([spike.called if gate is None else spike.single >= gate for spike in spikes])),
+        overlap_error=float(np.median(abs(differences))),
+        overlap_large_error=overlap_large,
+        passing=float(np.mean([spike.called for spike in spikes])),
     )
 
 
-def _quantile(values: Floats, q: float) -> float:
-    return float(np.quantile(np.abs(values), q))
+@dataclass(frozen=True)
+class LayerSpectra:
+    """One layer at one step. It is **private**.
+
+    Attributes
+    ----------
+    layer, step, shape
+        Which matrix.
+    sigma : float
+        Standard deviation of the noise in one entry.
+    clean, noisy, denoised : array, shape (min(m, n),)
+        Singular values in decreasing order.
+    """
+
+    layer: str
+    step: int
+    shape: tuple[int, int]
+    sigma: float
+    clean: NDArray[np.float64]
+    noisy: NDArray[np.float64]
+    denoised: NDArray[np.float64]
+
+    @property
+    def signal_over_threshold(self) -> float:
+        """Top clean singular value over the detection threshold."""
+        return float(self.clean[0]) / detection_threshold(self.shape, self.sigma)
+
+    @property
+    def top_over_edge(self) -> float:
+        """Top noisy singular value over the bulk edge."""
+        return float(self.noisy[0]) / bulk_edge(self.shape, self.sigma)
+
+    @property
+    def called(self) -> bool:
+        """True if the top noisy singular value is above what noise alone exceeds in 1 % of draws."""
+        return float(self.noisy[0]) > kappa_for(self.shape, 0.01) * bulk_edge(self.shape, self.sigma)
+
+    @property
+    def verdict(self) -> str:
+        """One of: a signal seen, a signal missed, a false alarm, nothing."""
+        if self.signal_over_threshold > 1:
+            return "signal, called" if self.called else "signal, not called"
+        return "false alarm" if self.called else "no signal, not called"
+
+
+def measure_spectra(step: GradientStep, layers: Sequence[str]) -> list[LayerSpectra]:
+    """Compute the singular values of some matrices of a gradient, and of the same denoised at a false alarm of 1 %.
+
+    Parameters
+    ----------
+    step : GradientStep
+        From `private_gradients`.
+    layers : sequence of str
+        Names of matrices.
+
+    Returns
+    -------
+    list of LayerSpectra
+        In the order of ``layers``. **Private.**
+
+    Formal guarantees
+    -----------------
+    None, because it reads clean gradients.
+
+    References
+    ----------
+    Figure 3 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> clean = {"weight": 5 * torch.ones(2, 8) / 4}
+    >>> (spectra,) = measure_spectra(GradientStep(0, 0.5, 10, 0.7, clean, clean), ["weight"])
+    >>> spectra.clean.round(6).tolist()
+    [5.0, 0.0]
+    """
+    noisy, found = {name: step.noisy[name].double() for name in layers}, []
+    denoised, _ = Denoising("paper", false_alarm=0.01).apply(noisy, step.sigma)
+    for name, matrix in noisy.items():
+        m, n = matrix.shape
+        values = [torch.linalg.svdvals(x.double()).cpu().numpy() for x in (step.clean[name], matrix, denoised[name])]
+        found.append(LayerSpectra(name, step.number, (m, n), step.sigma, *values))
+    return found

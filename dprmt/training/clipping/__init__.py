@@ -5,11 +5,11 @@ multiplier, the plan makes model and optimizer private. :func:`dprmt.make_privat
 """
 
 import dprmt.training._needs_train  # noqa: F401
-from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
-from dprmt.training.clipping._plan import ClippingPlan, StepCosts, TensorMemory, WayCost, plan_private
+from dprmt.training.clipping._optimizer import NoisySumOptimizer
+from dprmt.training.clipping._plan import ClippingPlan, StepCosts, TensorMemory, plan_private
 from dprmt.training.clipping._step import ClippedStep
 from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.clipping._units import Units
 
 __all__ = ["ClippedStep", "ClippingPlan", "NoisySumOptimizer", "StepCosts", "TensorMemory", "UnitStep", "Units"]
-__all__ += ["WayCost", "plan_private", "sum_of"]
+__all__ += ["plan_private"]

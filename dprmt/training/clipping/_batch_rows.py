@@ -109,26 +109,24 @@ def padding_number(words: Sequence[torch.Tensor]) -> tuple[int | None, int | Non
 
 def two_rows(one: Any, other: Any) -> Any:
     """Combine two batches of one sample each; None if their structures differ."""
-    mine, its = _entries(one, 1), _entries(other, 1)
-    if [name for name, _ in mine] != [name for name, _ in its]:
-        return None
-    joined = [_joined(first, second) for (_, first), (_, second) in zip(mine, its, strict=True)]
-    if any(both is None and first is not None for both, (_, first) in zip(joined, mine, strict=True)):
-        return None
-    values = iter(joined)
-    return _mapped(one, 1, lambda name, value: next(values))
+    others = iter(_entries(other, 1))
 
+    def joined(name: str, value: Any) -> Any:
+        its_name, its = next(others)
+        if its_name != name or type(its) is not type(value) or getattr(its, "dtype", 0) != getattr(value, "dtype", 0):
+            raise ValueError
+        if isinstance(value, torch.Tensor):
+            return torch.cat([value, its])
+        if isinstance(value, np.ndarray):
+            return np.concatenate([value, its])
+        if isinstance(value, _SHARED) and value != its:
+            raise ValueError
+        return value if isinstance(value, _SHARED) else [value[0], its[0]]
 
-def _joined(one: Any, other: Any) -> Any:
-    if type(one) is not type(other) or getattr(one, "shape", ()) != getattr(other, "shape", ()):
+    try:
+        return _mapped(one, 1, joined)
+    except (ValueError, RuntimeError, StopIteration):
         return None
-    if isinstance(one, torch.Tensor):
-        return torch.cat([one, other]) if one.dtype == other.dtype else None
-    if isinstance(one, np.ndarray):
-        return np.concatenate([one, other])
-    if isinstance(one, _SHARED):
-        return one if one == other else None
-    return [one[0], other[0]]
 
 
 def _opposite(value: Any, others: torch.Tensor) -> Any:

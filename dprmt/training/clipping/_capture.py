@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,15 +22,22 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._formed_layers import Contribution, Layer, NormPolicy, Samples, Use, WholeModule, joined
+from dprmt.training.clipping._formed_layers import (
+    UNKNOWN_TOKENS,
+    Contribution,
+    Layer,
+    NormPolicy,
+    Samples,
+    WholeModule,
+    joined,
+)
 from dprmt.training.clipping._matrix_layers import add_inner_products
 from dprmt.training.clipping._modules import is_frozen_batch_norm, is_torch_layer, tied_tables
 from dprmt.training.clipping._sample_wise import SampleWiseForward, buffer_versions, output_axis
-from dprmt.training.clipping._units import UnitRows
+from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF
 
-UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
 _OUTSIDE = "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward()"
 _SEVERAL_CALLS = (
     "a module whose one forward pass makes all calls, or units=Units(1, regime='alone'), which runs each row alone; "
@@ -54,12 +60,19 @@ class Capture:
     repeated to the batch size, the first axis of the model's first tensor; the model's output is the same.
     """
 
+    _at: tuple[int, Samples]
+    _size: int | None
+    _units: UnitRows | None
+
     def __init__(self, model: nn.Module, layers: Sequence[Layer], policy: NormPolicy, *, floor: float = 0.0) -> None:
         self.model, self.layers, self._policy = model, list(layers), policy
         self.record = NormRecord([record for layer in self.layers for record in layer.records()])
         double = all(p.dtype == torch.float64 for p in model.parameters() if p.requires_grad)
         self._tied = tied_tables(layer.module for layer in self.layers)
-        self._terms = self._longest_chain()
+        self.sizes = {layer: sum(value.numel() for value in layer.module.parameters()) for layer in self.layers}
+        self._terms = max(layer.terms(policy.tokens or 1) for layer in self.layers)  # the longest chain of additions
+        if policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self.layers):
+            self._terms = UNKNOWN_TOKENS
         self._most_tokens = dict.fromkeys(self.layers, 0)
         self._margins = {
             products: max(
@@ -72,14 +85,10 @@ class Capture:
         self._frozen = {name: parameter.requires_grad for name, parameter in self._parameters.items()}
         device = next(value.device for value in model.parameters() if value.requires_grad)
         self._anchor = torch.zeros((), device=device, requires_grad=True)  # to which every tap leads
-        self._expected, self.summing = False, False
         self._looked: list[int] | None = None
         self._must_be_zero: torch.Tensor | None = None
         self.batch_size = 1
         self._constants: dict[nn.Module, list[nn.Parameter]] = {}  # while a layer's forward pass runs
-        self._at: tuple[int, Samples] = (0, None)
-        self._size: int | None = None
-        self._units: UnitRows | None = None
         self.finish()
         self._handles: list[Any] = [model.register_forward_pre_hook(self._start(), with_kwargs=True, prepend=True)]
         self._first_hooks: dict[nn.Module, int] = {}
@@ -158,31 +167,34 @@ class Capture:
         for parameter in self._parameters.values():
             parameter.grad = None
 
-    @contextmanager
-    def backward(self, *, step: int, samples: Samples, size: int, units: UnitRows | None = None) -> Iterator[None]:
-        """Take what the one backward pass inside the ``with`` block shows, of a step's micro-batch.
+    def backward(
+        self, losses: torch.Tensor, *, step: int, samples: Samples, units: UnitRows | None = None
+    ) -> torch.Tensor:
+        """Return squared norms over all layers, shape (B,); what they are of is in :attr:`contributions`.
 
-        ``samples``: identities of rows, or of units. ``size``: number of rows.
+        ``samples``: identities of rows, or of units.
         """
         for parameter in self._parameters.values():
             parameter.grad = None  # what was left there would be added to
-        self._at, self._units, self._size, self._expected = (step, samples), units, size, True
+        self._at, self._units, self._size, self._expected = (step, samples), units, len(losses), True
         self._elsewhere.clear()
         try:
-            yield
+            losses.sum().backward()
         finally:
             self._expected = False
         if self._elsewhere:
             raise ParameterError("model", self._elsewhere[0], _ELSEWHERE)
-
-    def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        """Return squared norms over all layers after the backward pass, shape (B,), and what they are of."""
+        if self.waiting and self._policy.sharded:
+            name = next(iter(self.waiting)).name
+            raise TrainingStateError(f"the losses do not depend on all uses of {name}, whose parameters are sharded")
         for layer in list(self.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
-        if self._tied and self.squared is not None:
-            squared = add_inner_products(self.squared, self.contributions, self._tied, rounding=self.rounding)
-            return squared, self.contributions
-        return self.squared, self.contributions
+        if self.squared is None:
+            raise TrainingStateError("the losses reach no trainable layer")
+        if not self._tied:
+            return self.squared
+        parts = [contribution for _, contribution in self.contributions]
+        return add_inner_products(self.squared, parts, self._tied, rounding=self.rounding)
 
     def finish(self) -> None:
         """Forget the micro-batch."""
@@ -190,8 +202,7 @@ class Capture:
         self.waiting: dict[Layer, list[Use]] = {}
         self.squared: torch.Tensor | None = None
         self.squared_of: dict[Layer, torch.Tensor] = {}
-        self.contributions: list[Contribution] = []
-        self.sources: list[Layer] = []
+        self.contributions: list[tuple[Layer, Contribution]] = []
         self._at, self._size, self._units = (0, None), None, None
         self._expected = self.summing = False
         self._buffers: dict[str, tuple[int, int]] = {}
@@ -212,33 +223,30 @@ class Capture:
 
     def _start(self) -> Callable[..., None]:
         def start(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if model is self.model:
-                self._begin(args, kwargs)
+            if model is not self.model:
+                return
+            tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+            self.batch_size = next((len(value) for value in tensors if value.ndim), 1)
+            if not (model.training and torch.is_grad_enabled()) or self._expected:
+                return
+            self._buffers = buffer_versions(model)
+            for name, parameter in model.named_parameters():
+                known = self._parameters.get(name)
+                if known is not parameter and not _is_whole(parameter, known):
+                    how = "replaced" if name in self._parameters else "added"
+                    todo = "change parameters before that, or their .data alone"
+                    raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
+            if self._forward:
+                raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
 
         return torch.compiler.disable(start)
-
-    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        first = next((value for value in tree_leaves((args, kwargs)) if _has_rows(value)), None)
-        self.batch_size = 1 if first is None else len(first)
-        if not (self.model.training and torch.is_grad_enabled()) or self._expected:
-            return
-        self._buffers = buffer_versions(self.model)
-        for name, parameter in self.model.named_parameters():
-            known = self._parameters.get(name)
-            if known is not parameter and not _is_whole(parameter, known):
-                how = "replaced" if name in self._parameters else "added"
-                todo = "change parameters before that, or their .data alone"
-                raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
-        if self._forward:
-            raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
 
     def _follow(self, layer: Layer) -> None:
         module = layer.module
         if isinstance(layer, WholeModule):
 
             def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
-                if self._must_be_zero is None or self._looked is not None:
-                    self._add(layer, [parameter], gradients, gradients)
+                self._arrives(layer, [parameter], gradients)
 
             forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
             self._apart.append(forward)
@@ -308,10 +316,37 @@ class Capture:
     # The backward pass.
 
     def _arrives(self, layer: Layer, inputs: Sequence[torch.Tensor], gradient: torch.Tensor) -> None:
+        """Note a use that the backward pass has come to."""
+        is_whole, size = isinstance(layer, WholeModule), self._size
         if self._must_be_zero is not None:
-            self._asks(layer.name, 0, gradient)
-        if len(gradient) and (self._must_be_zero is None or self._looked is not None):
-            self._add(layer, inputs, gradient, inputs[0])
+            if not is_whole:
+                self._asks(layer.name, 0, gradient)
+            if self._looked is None:
+                return
+        if not len(gradient):
+            return
+        if not self._expected:
+            raise TrainingStateError(
+                "a backward pass other than the one of accumulate().\n"
+                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
+            )
+        assert size is not None
+        first = gradient if is_whole else inputs[0]
+        if len(first) != size or len(gradient) != size:
+            raise TrainingStateError(_shapes(layer.name, first, gradient, size))
+        uses, gradient = self.waiting.setdefault(layer, []), gradient.detach()
+        if self._looked is not None:
+            rows = [value[self._looked] if value.ndim and len(value) == size else value for value in inputs]
+            uses.append((list(inputs) if is_whole else rows, gradient[self._looked]))
+            return
+        uses.append((list(inputs), gradient))
+        if is_whole:
+            return  # each parameter is captured separately
+        if self._forward[layer] < 1:
+            raise TrainingStateError("gradient checkpointing is of the reentrant kind: use_reentrant=False")
+        if len(uses) >= self._forward[layer]:
+            self._measure(layer)
+            self._forward[layer] = 0
 
     def _asks(self, name: str, axis: int, gradient: torch.Tensor) -> None:
         others = self._must_be_zero
@@ -328,38 +363,18 @@ class Capture:
             self._elsewhere.append(name)
         parameter.grad = None
 
-    def _add(self, layer: Layer, inputs: Sequence[torch.Tensor], gradients: torch.Tensor, first: torch.Tensor) -> None:
-        """Note a use that the backward pass has come to. ``first``: has the samples as first axis."""
-        if not self._expected:
-            raise TrainingStateError(
-                "a backward pass other than the one of accumulate().\n"
-                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
-            )
-        size = self._size
-        assert size is not None
-        if len(first) != size or len(gradients) != size:
-            raise TrainingStateError(_shapes(layer.name, first, gradients, size))
-        uses = self.waiting.setdefault(layer, [])
-        if self._looked is not None:
-            own = [value[self._looked] if _has_rows(value) and len(value) == size else value for value in inputs]
-            uses.append((list(inputs) if isinstance(layer, WholeModule) else own, gradients.detach()[self._looked]))
-            return
-        uses.append((list(inputs), gradients.detach()))
-        if isinstance(layer, WholeModule):
-            return  # each parameter is captured separately
-        if self._forward[layer] < 1:
-            raise TrainingStateError("gradient checkpointing is of the reentrant kind: use_reentrant=False")
-        if len(uses) >= self._forward[layer]:
-            self._measure(layer)
-            self._forward[layer] = 0
-
     def _measure(self, layer: Layer) -> None:
         uses, units = self.waiting.pop(layer), self._units
         tokens = sum(max(math.prod(g.shape[1:-1]), 1) if layer.per_token else 1 for _, g in uses)
         if units is not None and layer.per_token:
             tokens *= units.most
         if tokens > self._most_tokens[layer]:
-            self._check_tokens(layer, tokens)
+            most = self._policy.tokens
+            if most is not None and tokens > most:
+                raise ParameterError("tokens", most, f"the largest number of tokens, at least {tokens}")
+            if layer.terms(tokens) > self._terms:
+                allowed = f"given, as {layer.name} adds more than {UNKNOWN_TOKENS} numbers"
+                raise ParameterError("tokens", most, allowed)
             self._most_tokens[layer] = tokens
         if layer.per_token and len(uses) > 1:
             uses = [joined(uses)]
@@ -368,20 +383,7 @@ class Capture:
         squared, contributions = layer.measure(uses, *self._at, units)
         self.squared_of[layer] = squared
         self.squared = squared if self.squared is None else self.squared + squared.to(self.squared.device)
-        self.contributions += contributions
-        self.sources += [layer] * len(contributions)
-
-    def _longest_chain(self) -> int:
-        if self._policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self.layers):
-            return UNKNOWN_TOKENS
-        return max(layer.terms(self._policy.tokens or 1) for layer in self.layers)
-
-    def _check_tokens(self, layer: Layer, tokens: int) -> None:
-        if self._policy.tokens is not None and tokens > self._policy.tokens:
-            raise ParameterError("tokens", self._policy.tokens, f"the largest number of tokens, at least {tokens}")
-        if layer.terms(tokens) > self._terms:
-            allowed = f"given, as {layer.name} adds more than {UNKNOWN_TOKENS} numbers"
-            raise ParameterError("tokens", self._policy.tokens, allowed)
+        self.contributions += [(layer, contribution) for contribution in contributions]
 
 
 class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
@@ -417,12 +419,17 @@ def check_losses(losses: Any, size: int | None = None, *, needs_graph: bool = Tr
         shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
         rows = "B" if size is None else size
         raise ParameterError("losses", shape, f"a tensor of shape ({rows},): one loss for each sample, not their mean")
-    if needs_graph and not losses.requires_grad:
+    if not needs_graph:
+        return
+    if not losses.requires_grad:
         raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
-
-
-def _has_rows(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.ndim > 0
+    is_product = losses.grad_fn is not None and losses.grad_fn.name() == "MulBackward0"
+    factor: Any = getattr(losses.grad_fn, "_saved_other", None) if is_product else None
+    if factor is None or factor.ndim or factor.dtype != torch.float32 or factor.requires_grad:
+        return
+    if float(factor) >= 128.0 and math.log2(float(factor)).is_integer():  # of a GradScaler: 65536, halved and doubled
+        todo = "losses are in float32 and clipped, so that nothing underflows: leave the GradScaler out"
+        raise TrainingStateError(f"the losses were multiplied by a GradScaler's scale: {todo}")
 
 
 def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:

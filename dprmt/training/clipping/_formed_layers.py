@@ -19,15 +19,18 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from dprmt.training.clipping._modules import Body
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.norms import LayerRecord, NormEstimator, SampleId
+from dprmt.training.clipping._units import UnitRows, Use
+from dprmt.training.norms import LayerRecord, NormEstimator
 from dprmt.training.norms._clipping import full_precision, sum_of_squares, token_factors
 from dprmt.training.norms._estimators import HutchinsonEstimator, layer_record
 from dprmt.training.norms._exact import MEMORY_BUDGET
+from dprmt.training.norms._probes import SampleId
 
+UNKNOWN_TOKENS = 65_000
+"""Additions per entry, assumed where the number of tokens is unknown: the default margin, 2⁻¹³ in float32, fits."""
 Samples: TypeAlias = Sequence[SampleId] | torch.Tensor | None
-Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
-"""A layer's inputs in one of its uses, and the gradients of its output."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,6 @@ class Contribution(Protocol):
 Measured: TypeAlias = tuple[torch.Tensor, list[Contribution]]
 
 
-class Rows(Protocol):
-    """Which rows make up each sample."""
-
-    def summed(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Sum gradients of rows to gradients of samples."""
-
-
 class Layer(Protocol):
     """A module with trainable parameters: how its gradients are normed, and summed once clip factors are known.
 
@@ -100,7 +96,7 @@ class Layer(Protocol):
         additions.
         """
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """Return squared norms, shape (B,) and float64, and what their weighted sum can be formed from.
 
         ``uses``: of a layer with tokens one only, see `joined`.
@@ -226,10 +222,12 @@ class FormedLayer:
         """See `Layer`."""
         return max(1 if self._estimator is None else self._estimator.terms(1, 1, p.numel()) for p in self._names)
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """See `Layer`."""
         if units is None and self._estimator is None and (few := self._few_samples(uses)) < len(uses[0][1]):
-            again = FormedAgain(partial(self._formed, uses), _parts(len(uses[0][1]), few))
+            size = len(uses[0][1])
+            parts = [slice(first, min(first + few, size)) for first in range(0, size, few)]
+            again = FormedAgain(partial(self._formed, uses), parts)
             return again.squared_norms(), [again]
         totals: Gradients = self._formed(uses).values
         if units is not None:
@@ -290,10 +288,6 @@ def bias_alone(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: tor
     return {module.bias: per_token.sum(1)}
 
 
-def _parts(size: int, few: int) -> list[slice]:
-    return [slice(first, min(first + few, size)) for first in range(0, size, few)]
-
-
 def _as_they_are(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
     (parameter,) = inputs
     return {parameter: gradients}
@@ -346,7 +340,7 @@ def _normalization(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) 
 
 def _by_running_again(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
     """Run the forward pass of a module with one input and no parts again, mapped over the samples."""
-    bare = _WithoutHooks(module)
+    bare = Body(module)
     parameters = {
         f"module.{name}": value.detach().to(gradients.dtype) for name, value in module.named_parameters(recurse=False)
     }
@@ -356,15 +350,6 @@ def _by_running_again(module: nn.Module, x: torch.Tensor, gradients: torch.Tenso
 
     found = vmap(grad(product), in_dims=(None, 0, 0))(parameters, x, gradients)
     return {name.removeprefix("module."): value for name, value in found.items()}
-
-
-class _WithoutHooks(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.module.forward(x)
 
 
 _GRADIENT_FORMULAS: dict[type[nn.Module], _GradientFormula] = {

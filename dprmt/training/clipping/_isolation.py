@@ -32,8 +32,9 @@ import random
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -45,8 +46,9 @@ from torch.utils._pytree import tree_map_only
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows, padding_number, two_rows
 from dprmt.training.clipping._capture import Capture, check_losses
-from dprmt.training.clipping._formed_layers import Layer, Use, row_gradient
+from dprmt.training.clipping._formed_layers import Layer, row_gradient
 from dprmt.training.clipping._modules import changed_buffer
+from dprmt.training.clipping._units import Use
 from dprmt.training.norms._clipping import sum_of_squares
 from dprmt.training.randomness import draws_from
 
@@ -55,10 +57,6 @@ _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)  # of code that do
 _FEW = 5  # rows whose gradients are taken
 _MOST = 13  # above ten, a score beyond three deviations can show; no length that batches often have
 _LARGE = 1e3
-_NEGLIGIBLE = 1e-3  # negligible change of a gradient, as a share of C
-_SMALL_LOSS = 0.1  # rounding of logits is not smaller where the loss is
-_SMALL_SCORE = 1e-3  # nor is that of a gradient of logits
-_EQUAL = 1e-5  # relative difference of what a gradient is formed from, below which it is not formed
 _OWN = "a sample run alone must give what it gives in the batch"
 _LOSSES = f"{_OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
 _ON_PADDING = (
@@ -195,53 +193,41 @@ class Isolation:
         if self.count:
             self._chance.shuffle(others)
         few, many = (_Neighbours.of(chosen, others, most) for most in (_FEW, _MOST))
-        outputs, random_numbers = Outputs(self._model), RandomNumbers(self._devices, self.generators)
-
-        def run(
-            given: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, as_first: bool = False
-        ) -> Any:
-            try:
-                with outputs.scaled(factors, cut=cut, graph=as_first or not cut), warnings.catch_warnings():
-                    # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
-                    warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
-                    start = outputs if cut else None
-                    return self._run(losses, given, len(factors), where.own, random_numbers, start, cut=cut)
-            except _FAILURES as error:
-                if isinstance(error, (ParameterError, TrainingStateError)):
-                    raise
-                return None  # code that takes no such rows shows nothing
-
+        numbers = RandomNumbers(self._devices, self.generators)
+        passes = _Passes(self._capture, losses, numbers)
         # In one thread, else a checkpoint's second run is not calm.
-        with random_numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
-            given, size = rows.picked(few.order), len(few.order)
-            with outputs.noted(size):
-                noting = Draws(random_numbers, calm=False)
-                together = self._run(losses, given, size, few.own, random_numbers, outputs, draws=noting, apart=True)
+        with numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
+            given = rows.picked(few.order)
+            with passes.changed(len(few.order)):
+                together = passes.run(
+                    given, len(few.order), few.own, draws=Draws(numbers, calm=False), scores=True, apart=True
+                )
             if changed := self._restored(buffers):
                 raise TrainingStateError(changed_buffer(changed[0]))
-            limits, has_draws = self._tolerance(together), together.states != random_numbers.first
+            used = {value.dtype for uses in together.uses.values() for inputs, g in uses for value in (*inputs, g)}
+            limits = tolerance_of(used | self._dtypes | {together.losses.dtype}, together.losses.device)
+            has_draws = together.states != numbers.first
             opposite = rows.opposite(few.order, few.own)
-            self._compare_beside(together, run(opposite, few, few.factors(_LARGE), cut=False), limits)
+            self._compare_beside(together, passes.beside(opposite, few, few.factors(_LARGE), cut=False), limits)
             finite = all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
             is_calm = not has_draws and len(chosen) == len(few.own)
             calm, together = together if is_calm else None, replace(together, uses={})  # which may be large
-            beside = run(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
-            copies = run(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
+            beside = passes.beside(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
+            copies = passes.beside(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
             self._compare_beside(beside, copies, limits)
+            draws = Draws(numbers, calm=True) if has_draws else None
             if calm is None:
-                places, draws = [*range(len(chosen))], Draws(random_numbers, calm=True) if has_draws else None
-                calm = self._run(losses, rows.picked(chosen), len(chosen), places, random_numbers, draws=draws)
+                calm = passes.run(rows.picked(chosen), len(chosen), [*range(len(chosen))], draws=draws)
             for place, row in enumerate(chosen):
-                apart = (limits.loss, limits.gradient, _NEGLIGIBLE)
-                self._compare(self._alone(losses, rows, row, random_numbers, calm=has_draws), 0, calm, place, apart)
+                apart = (limits.loss, limits.gradient, 1e-3)
+                self._compare(self._alone(passes, rows, row, draws), 0, calm, place, apart)
             del calm
-            again = run(given, few, few.factors(math.nan), as_first=True) or run(
-                given, few, few.factors(1.0), as_first=True
-            )
+            again = passes.beside(given, few, few.factors(math.nan), as_first=True)
+            again = again or passes.beside(given, few, few.factors(1.0), as_first=True)
             if again is None or again.states != together.states:
                 raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
             self._compare_beside(together, again, limits)
-        self.generators = dict.fromkeys(random_numbers.own)
+        self.generators = dict.fromkeys(numbers.own)
         return finite
 
     def _chosen(self, rows: BatchRows) -> list[int]:
@@ -253,46 +239,9 @@ class Isolation:
         first = most_padded if rows.tells_padding else self._chance.randrange(size)
         return [first, (first + 1 + self._chance.randrange(size - 1)) % size]
 
-    def _run(
-        self,
-        losses: Losses,
-        batch: Any,
-        size: int,
-        own: list[int],
-        random_numbers: RandomNumbers,
-        outputs: Outputs | None = None,
-        *,
-        cut: bool = False,
-        draws: Draws | None = None,
-        apart: bool = False,
-    ) -> _Pass:
-        """Return results of rows at the places ``own``.
-
-        ``outputs``: of the model, whose gradients are wanted. ``cut``: the graph begins there. ``draws``: what becomes
-        of draws. ``apart``: see `Capture.uses_of`.
-        """
-        uses: dict[Layer, list[Use]] = {}
-        random_numbers.rewind()
-        self._capture.finish()
+    def _alone(self, passes: _Passes, rows: BatchRows, row: int, draws: Draws | None, *, cut: bool = True) -> _Pass:
         try:
-            with nullcontext() if draws is None else draws:
-                found = losses(batch)
-            # A checkpoint draws again in the backward pass, from generators that are known by then.
-            with draws if draws is not None and draws.calm else nullcontext():
-                check_losses(found, size, needs_graph=False)
-                if not cut:
-                    uses = self._capture.uses_of(found, own, apart=apart)
-            scores = {} if outputs is None else outputs.gradients(found, own)
-            return _Pass(found.detach()[own], uses, scores, random_numbers.states())
-        finally:
-            self._capture.finish()
-
-    def _alone(
-        self, losses: Losses, rows: BatchRows, row: int, random_numbers: RandomNumbers, *, calm: bool, cut: bool = True
-    ) -> _Pass:
-        try:
-            draws = Draws(random_numbers, calm=True) if calm else None
-            return self._run(losses, rows.alone(row, cut=cut), 1, [0], random_numbers, draws=draws)
+            return passes.run(rows.alone(row, cut=cut), 1, [0], draws=draws)
         except (ParameterError, TrainingStateError):
             raise
         except _FAILURES as error:
@@ -300,7 +249,7 @@ class Isolation:
             if widths and self._only_widths in (None, widths):
                 # A model of one fixed length: its padding is not other samples'. In a batch of another width it is.
                 self._only_widths = widths
-                return self._alone(losses, rows, row, random_numbers, calm=calm, cut=False)
+                return self._alone(passes, rows, row, draws, cut=False)
             if widths:
                 todo = "it must take texts without padding, of any length up to the longest"
             found = f"the function of losses fails for a sample alone ({type(error).__name__}: {error})"
@@ -325,16 +274,12 @@ class Isolation:
         for place in range(len(one.losses)):
             self._compare(one, place, other, place, (limits.beside,) * 3)
 
-    def _tolerance(self, seen: _Pass) -> Tolerance:
-        used = {value.dtype for uses in seen.uses.values() for inputs, g in uses for value in (*inputs, g)}
-        return tolerance_of(used | self._dtypes | {seen.losses.dtype}, seen.losses.device)
-
     def _compare(self, one: _Pass, row: int, other: _Pass, same: int, limits: tuple[float, float, float]) -> None:
         """Raise unless rows of two passes are one; ``limits``: of a loss, of a gradient, of a gradient over C."""
         loss, gradient, floor = limits
         mine, its = float(one.losses[row]), float(other.losses[same])
         both_finite = math.isfinite(mine) and math.isfinite(its)
-        allowed = loss * max(abs(mine), abs(its), _SMALL_LOSS)
+        allowed = loss * max(abs(mine), abs(its), 0.1)  # where a loss is smaller, rounding of its logits is not
         if not (within(abs(mine - its), allowed) if both_finite else str(mine) == str(its)):
             _refuse(one, row, other, same, loss, f"a loss depends on other samples: {_LOSSES}")
         apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "the model's outputs")  # squares
@@ -344,7 +289,7 @@ class Isolation:
             pairs = [(a[row].double(), b[same].double()) for a, b in both]
             apart = sum(float((a - b).square().sum()) for a, b in pairs)
             lengths = [sum(float(pair[which].square().sum()) for pair in pairs) for which in (0, 1)]
-            floor = gradient * _SMALL_SCORE
+            floor = gradient * 1e-3  # nor is that of a small gradient of logits
         for layer in () if _is_same(one, row, other, same) else one.uses | other.uses:
             first, second = (row_gradient(layer, a.uses.get(layer), at) for a, at in ((one, row), (other, same)))
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
@@ -375,7 +320,7 @@ def _is_same(one: _Pass, row: int, other: _Pass, same: int) -> bool:
                     return False
                 if not torch.equal(a, b):
                     a, b = a.double(), b.double()
-                    if not float((a - b).norm()) <= _EQUAL * float(b.norm()):
+                    if not float((a - b).norm()) <= 1e-5 * float(b.norm()):
                         return False
     return True
 
@@ -413,62 +358,78 @@ def _ends(length: int, width: int) -> list[tuple[slice, slice]]:
 # What makes passes comparable: outputs by factors, generators that begin again, and draws that are constants.
 
 
-class Outputs:
-    """What the model returns: its gradients are noted, or rows are multiplied by factors and a graph may begin there.
+class _Passes:
+    """Passes over batches of one check: each begins with the same random numbers, and shows results of some rows.
 
-    Rows are multiplied, but of those in [0, 1] in the first pass: they may be probabilities.
+    The model's outputs are noted, or rows are multiplied by factors and a graph may begin there. Rows are multiplied,
+    but of outputs in [0, 1] in the first pass: they may be probabilities.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self._scales = model, list[bool]()
+    def __init__(self, capture: Capture, losses: Losses, numbers: RandomNumbers) -> None:
+        self._capture, self._losses, self._numbers, self._model = capture, losses, numbers, capture.model
+        self._scales: list[bool] = []
         self._leaves: dict[int, torch.Tensor] = {}
         self._gradients: dict[int, torch.Tensor] = {}
 
-    def gradients(self, losses: torch.Tensor, own: list[int]) -> dict[int, torch.Tensor]:
-        """Return those of own rows, by outputs' places: of the backward pass before, or from where graphs begin."""
-        found, leaves, places = self._gradients, list(self._leaves.values()), [*self._leaves]
-        if leaves and losses.requires_grad:
-            grown = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
-            found = dict(zip(places, grown, strict=True))
-        return {place: value[own] for place, value in found.items()}
+    def run(
+        self,
+        batch: Any,
+        size: int,
+        own: list[int],
+        *,
+        draws: Draws | None = None,
+        scores: bool = False,
+        cut: bool = False,
+        apart: bool = False,
+    ) -> _Pass:
+        """Return results of rows at the places ``own``.
 
-    def noted(self, size: int) -> AbstractContextManager[None]:
-        """Leave outputs of so many rows as they are inside, and note their gradients."""
-
-        def note(value: torch.Tensor, place: int) -> torch.Tensor:
-            def add(gradient: torch.Tensor) -> None:
-                self._gradients[place] = self._gradients.get(place, 0.0) + gradient
-
-            inside = bool(((value >= 0) & (value <= 1)).all())
-            self._scales.append(value.is_floating_point() and _has_rows(value, size) and not inside)
-            if value.requires_grad and _has_rows(value, size):
-                value = value.clone()  # of the losses alone, not of what else the model computes from it
-                value.register_hook(add)
-            return value
-
-        return self._changed(note, graph=True)
-
-    def scaled(self, factors: Sequence[float], *, cut: bool, graph: bool) -> AbstractContextManager[None]:
-        """Multiply rows inside; ``cut``: the graph begins there. ``graph``: whether the model itself has one.
-
-        Without, torch may choose another kernel, which draws otherwise.
+        ``draws``: what becomes of draws. ``scores``: whether gradients of outputs are wanted. ``cut``: the graph begins
+        there. ``apart``: see `Capture.uses_of`.
         """
+        uses: dict[Layer, list[Use]] = {}
+        self._numbers.rewind()
+        self._capture.finish()
+        try:
+            with nullcontext() if draws is None else draws:
+                found = self._losses(batch)
+            # A checkpoint draws again in the backward pass, from generators that are known by then.
+            with draws if draws is not None and draws.calm else nullcontext():
+                check_losses(found, size, needs_graph=False)
+                if not cut:
+                    uses = self._capture.uses_of(found, own, apart=apart)
+            gradients = self._gradients if scores else {}  # of that backward pass
+            if scores and self._leaves and found.requires_grad:  # from where the graph begins
+                grown = torch.autograd.grad(found.sum(), [*self._leaves.values()], materialize_grads=True)
+                gradients = dict(zip(self._leaves, grown, strict=True))
+            of_own = {place: value[own] for place, value in gradients.items()}
+            return _Pass(found.detach()[own], uses, of_own, self._numbers.states())
+        finally:
+            self._capture.finish()
 
-        def scale(value: torch.Tensor, place: int) -> torch.Tensor:
-            has_rows = _has_rows(value, len(factors))
-            if cut and value.is_floating_point() and torch.is_grad_enabled():
-                value = value.detach().requires_grad_()
-                if has_rows:
-                    self._leaves[place] = value
-                value = value.clone()  # which may be changed in place
-            if not has_rows or place >= len(self._scales) or not self._scales[place]:
-                return value
-            return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
-
-        return self._changed(scale, graph=graph)
+    def beside(
+        self, batch: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, as_first: bool = False
+    ) -> _Pass | None:
+        """Return results where outputs are multiplied by factors; None of code that takes no such rows."""
+        try:
+            with self.changed(len(factors), factors, cut=cut, graph=as_first or not cut), warnings.catch_warnings():
+                # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
+                warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
+                return self.run(batch, len(factors), where.own, scores=cut, cut=cut)
+        except (ParameterError, TrainingStateError):
+            raise
+        except _FAILURES:
+            return None
 
     @contextmanager
-    def _changed(self, change: Callable[[torch.Tensor, int], torch.Tensor], *, graph: bool) -> Iterator[None]:
+    def changed(
+        self, size: int, factors: Sequence[float] | None = None, *, cut: bool = False, graph: bool = True
+    ) -> Iterator[None]:
+        """Note gradients of outputs of so many rows inside, or multiply rows by factors.
+
+        ``cut``: the graph begins there. ``graph``: whether the model itself has one: without, torch may choose another
+        kernel, which draws otherwise.
+        """
         places, modes = itertools.count(), list[bool]()
         self._leaves, self._gradients = {}, {}
 
@@ -479,6 +440,24 @@ class Outputs:
         def end(_: nn.Module, args: Any, output: Any) -> Any:
             torch.set_grad_enabled(modes.pop())
             return tree_map_only(torch.Tensor, lambda value: change(value, next(places)), output)
+
+        def change(value: torch.Tensor, place: int) -> torch.Tensor:
+            has_rows = value.ndim > 0 and len(value) == size
+            if factors is None:
+                inside = bool(((value >= 0) & (value <= 1)).all())
+                self._scales.append(value.is_floating_point() and has_rows and not inside)
+                if value.requires_grad and has_rows:
+                    value = value.clone()  # of the losses alone, not of what else the model computes from it
+                    value.register_hook(partial(self._add, place))
+                return value
+            if cut and value.is_floating_point() and torch.is_grad_enabled():
+                value = value.detach().requires_grad_()
+                if has_rows:
+                    self._leaves[place] = value
+                value = value.clone()  # which may be changed in place
+            if not has_rows or place >= len(self._scales) or not self._scales[place]:
+                return value
+            return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
 
         # First, so that hooks of layers see no graph where there is none.
         handles = [
@@ -492,9 +471,8 @@ class Outputs:
             for handle in handles:
                 handle.remove()
 
-
-def _has_rows(value: torch.Tensor, size: int) -> bool:
-    return value.ndim > 0 and len(value) == size
+    def _add(self, place: int, gradient: torch.Tensor) -> None:
+        self._gradients[place] = self._gradients.get(place, 0.0) + gradient
 
 
 class RandomNumbers:

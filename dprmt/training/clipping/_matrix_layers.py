@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -14,40 +14,42 @@ from torch import nn
 from dprmt._validation import ParameterError, check_choice
 from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping._formed_layers import (
+    UNKNOWN_TOKENS,
     Contribution,
     FormedLayer,
     Layer,
     Measured,
     NormPolicy,
     PerSampleGradients,
-    Rows,
     Samples,
-    Use,
     WholeModule,
     bias_alone,
     formed_layer,
 )
 from dprmt.training.clipping._modules import embedding_scale, is_matrix, is_whole, tied_tables
 from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
+from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,
     LayerRecord,
     NormEstimator,
-    NormRecord,
     ProbeGenerator,
-    cancellation_allowance,
     exact_squared_norms,
     ghost_squared_norms,
 )
-from dprmt.training.norms._clipping import full_precision, is_conv1d, sum_of_squares, token_factors
+from dprmt.training.norms._clipping import (
+    cancellation_allowance,
+    full_precision,
+    is_conv1d,
+    sum_of_squares,
+    token_factors,
+)
 from dprmt.training.norms._estimators import layer_record
 from dprmt.training.norms._exact import embedding_rows, gram_entries
 from dprmt.training.recipes import NORMS, NormsRecipe
 from dprmt.training.recipes._choices import EXACT_NORMS
 from dprmt.training.subspaces import Subspaces
-
-UNKNOWN_TERMS = 65_000  # additions per entry assumed by margins if the number of tokens is unknown
 
 
 @dataclass(frozen=True)
@@ -95,22 +97,23 @@ class FactoredLayer:
         policy: NormPolicy,
         sizes: tuple[int, int],
         *,
-        bias: nn.Parameter | None = None,
+        with_bias: bool = False,
         inputs_first: bool = False,
         gram: torch.dtype = torch.float32,
     ) -> None:
-        self.name, self.module = name, module
-        self._policy, self._sizes, self._bias, self._inputs_first = policy, sizes, bias, inputs_first
+        self.name, self.module, self._policy, self._sizes = name, module, policy, sizes
+        self._has_bias = with_bias and module.bias is not None and module.bias.requires_grad
+        self._inputs_first = inputs_first
         self._gram = gram  # the least precise dtype of Gram matrices
         self._estimator = policy.estimates(*sizes)  # None if the norm is exact
-        self._terms = sum(sizes) + 1 + (policy.tokens or UNKNOWN_TERMS)
+        self._terms = sum(sizes) + 1 + (policy.tokens or UNKNOWN_TOKENS)
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         if self._estimator is None:
             return [LayerRecord(self.name)]
-        with_bias, tokens = self._bias is not None, self._policy.tokens
-        return [layer_record(self._estimator, self.name, *self._sizes, bias=with_bias, tokens=tokens)]
+        options: dict[str, Any] = {"bias": self._has_bias, "tokens": self._policy.tokens}
+        return [layer_record(self._estimator, self.name, *self._sizes, **options)]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`; of products that are formed, to be summed later in another order, only the tokens are added."""
@@ -118,13 +121,13 @@ class FactoredLayer:
             return self._estimator.terms(tokens, *self._sizes)
         return tokens + 1 if self._policy.form else tokens + sum(self._sizes) + 1
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """Measure estimated norms, norms of formed gradients, or norms by Gram matrices with an allowance for tokens
         that cancel.
         """
         (a, *_), g = uses[0]
-        own = None if self._bias is None else self.module.bias  # whole, where the planned one is a shard
-        factors, bias = Factors(self.module.weight, own, self._inputs_first, a, g), own is not None
+        bias = self._has_bias
+        factors = Factors(self.module.weight, self.module.bias if bias else None, self._inputs_first, a, g)
         present = math.prod(g.shape[1:-1])
         tokens = self._policy.tokens or present  # public if given: not the batch's padding
         if self._estimator is not None:
@@ -134,7 +137,7 @@ class FactoredLayer:
             own, other = token_factors(activations=a, gradients=g)
             dtype = torch.promote_types(own.dtype, self._gram)
             squared = ghost_squared_norms(own.to(dtype), other.to(dtype), bias=bias)
-        elif self.keeps_formed(present):
+        elif self._keeps_formed(present):
             formed = factors.formed()
             return formed.squared_norms(), [formed]
         else:
@@ -148,12 +151,12 @@ class FactoredLayer:
 
         A gradient that is kept as it was formed costs nothing, as it takes the place of the sum's own product.
         """
-        if self._policy.form or self.keeps_formed(tokens):
+        if self._policy.form or self._keeps_formed(tokens):
             return False
         price = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
         return price * gram_entries(tokens) * sum(self._sizes) < tokens * math.prod(self._sizes)
 
-    def keeps_formed(self, tokens: int) -> bool:
+    def _keeps_formed(self, tokens: int) -> bool:
         """Return whether gradients are no larger than their factors: then they are formed, and kept in their place."""
         return math.prod(self._sizes) <= tokens * sum(self._sizes)
 
@@ -164,7 +167,7 @@ class LinearLayer(FactoredLayer):
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
         inputs_first = is_conv1d(module)
         d, p = module.weight.shape if inputs_first else module.weight.shape[::-1]
-        super().__init__(name, module, policy, (d, p), bias=_trained_bias(module), inputs_first=inputs_first)
+        super().__init__(name, module, policy, (d, p), with_bias=True, inputs_first=inputs_first)
 
 
 class ProjectedLayer(FactoredLayer):
@@ -177,13 +180,15 @@ class ProjectedLayer(FactoredLayer):
     """
 
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces) -> None:
-        matrix, bias = subspaces.layer(module.weight), _trained_bias(module)
+        matrix, bias = subspaces.layer(module.weight), module.bias
         assert matrix is not None  # this kind is chosen for weights of the subspaces
         rows = matrix.m if subspaces.kind == "svd" else matrix.rank
         super().__init__(name, module, policy, (matrix.n, rows), gram=torch.float64)
         self._subspaces, self._matrix, apart = subspaces, matrix, f"{name}.bias"
         self._projects_inputs = (matrix.axis == 0) == (is_conv1d(module))
-        self._bias_layer = None if bias is None else FormedLayer(apart, module, {apart: bias}, policy, bias_alone)
+        self._bias_layer: FormedLayer | None = None
+        if bias is not None and bias.requires_grad:
+            self._bias_layer = FormedLayer(apart, module, {apart: bias}, policy, bias_alone)
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
@@ -193,7 +198,7 @@ class ProjectedLayer(FactoredLayer):
         """See `Layer`."""
         return max(super().terms(tokens), 1 if self._bias_layer is None else self._bias_layer.terms(tokens))
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """See `Layer`."""
         self._subspaces.check_shapes(self.module.weight)
         inputs, gradients = uses[0]
@@ -208,11 +213,6 @@ class ProjectedLayer(FactoredLayer):
             return squared, weight
         of_bias, bias = self._bias_layer.measure(uses, step, samples)
         return squared + of_bias, weight + bias
-
-
-def _trained_bias(module: nn.Module) -> nn.Parameter | None:
-    bias = module.bias
-    return bias if bias is not None and bias.requires_grad else None
 
 
 # Embedding tables: the rows that were looked up are formed, in the memory of the output gradients.
@@ -258,7 +258,7 @@ class EmbeddingLayer:
         """See `Layer`."""
         return 1 if self._estimator is None else self._estimator.terms(tokens, 1, self.module.embedding_dim)
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """See `Layer`."""
         (tokens, *_), gradients = uses[0]
         if self._scale != 1.0:
@@ -349,7 +349,7 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
     """Return the estimator, with a new secret unless probes come from a ``generator``; None for exact norms."""
     if isinstance(norms, NormEstimator):
         return norms
-    if isinstance(norms, ExactNorms):
+    if isinstance(norms, ExactNorms) or norms in EXACT_NORMS:
         return None
     generator = ProbeGenerator() if generator is None else generator
     if isinstance(norms, Hutchinson):
@@ -376,20 +376,6 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
     return estimator
 
 
-def forms_gradients(norms: NormsWanted) -> bool:
-    """Return whether per-sample gradients are formed even where Gram matrices are smaller."""
-    return norms == "exact" or (isinstance(norms, NormsRecipe) and norms.kind == "exact")
-
-
-def check_rank(norms: NormsWanted, record: NormRecord) -> None:
-    """Raise unless a rank that was given is one that holds."""
-    if isinstance(norms, Hutchinson) and norms.rank is not None:
-        least = getattr(record.norms, "rank", None)
-        if least is None or least > norms.rank:
-            what = "None" if least is None else f"at least {least}, that of all layers' shapes together"
-            raise ParameterError("norms.rank", norms.rank, what)
-
-
 def plan_layers(
     modules: Mapping[str, nn.Module], policy: NormPolicy, subspaces: Subspaces | None = None
 ) -> list[Layer]:
@@ -412,7 +398,12 @@ def plan_layers(
 
 def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
     if is_whole(name, module, policy.whole):
-        return _whole(name, module, policy, subspaces)
+        for inside, parameter in module.named_parameters():
+            if subspaces is not None and parameter in subspaces:
+                kind = type(module).__name__
+                allowed = f"left out inside {kind}, which hooks cannot follow, or train without DP-GRAPE"
+                raise ParameterError("rank", f"{name}.{inside}", allowed)
+        return WholeModule(name, module, policy)
     if embedding_scale(module) is not None:
         return EmbeddingLayer(name, module, policy)
     if not is_matrix(module):
@@ -422,11 +413,3 @@ def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspace
     if subspaces is not None and module.weight in subspaces:
         return ProjectedLayer(name, module, policy, subspaces)
     return LinearLayer(name, module, policy)
-
-
-def _whole(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> WholeModule:
-    for inside, parameter in module.named_parameters():
-        if subspaces is not None and parameter in subspaces:
-            allowed = f"left out inside {type(module).__name__}, which hooks cannot follow, or train without DP-GRAPE"
-            raise ParameterError("rank", f"{name}.{inside}", allowed)
-    return WholeModule(name, module, policy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from opacus.grad_sample.gsm_base import AbstractGradSampleModule
@@ -36,7 +37,14 @@ def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, 
     Modules are in the model's order; the model itself is named "model".
     """
     modules = dict(model.named_modules())
-    taken = {_caller(modules, name) for name, module in modules.items() if _is_opaque(module)}.union(whole)
+    taken = set(whole)
+    for name, module in modules.items():
+        if is_sequence_first(module):
+            is_opaque = any(parameter.requires_grad for parameter in module.parameters())
+        else:
+            is_opaque = has_parameters(module) and not is_followed(module)
+        if is_opaque:
+            taken.add(_caller(modules, name))
     for name in taken:
         if name not in modules or not any(value.requires_grad for value in modules[name].parameters()):
             raise ParameterError("whole", name, "names of the model's trainable modules, '' being the model itself")
@@ -45,12 +53,6 @@ def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, 
         for name, module in modules.items()
         if not taken.intersection(_ancestors(name)) and (name in taken or has_parameters(module))
     }
-
-
-def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | None:
-    """Return the trainable module that covers the parameters of the module at a place."""
-    around = (name or "model" for name in (place, *_ancestors(place)))
-    return next((modules[name] for name in around if name in modules), None)
 
 
 def tied_tables(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
@@ -105,21 +107,11 @@ def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
 
 def has_parameters(module: nn.Module) -> bool:
     """Return whether there are trainable parameters that no layer inside has too."""
-    if is_renaming(module):
+    if isinstance(module, RenameParamsMixin):  # its parts have the parameters, as in Opacus' recurrent layers
         return False
     own = {parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad}
     parts = (part for part in module.modules() if own and part is not module and is_followed(part))
     return bool(own.difference(*(part.parameters(recurse=False) for part in parts)))
-
-
-def is_renaming(module: nn.Module) -> bool:
-    """Return whether the module holds its parts' parameters by other names, as Opacus' recurrent layers do."""
-    return isinstance(module, RenameParamsMixin)
-
-
-def is_container(module: nn.Module) -> bool:
-    """Return whether the module is never called."""
-    return isinstance(module, _CONTAINERS)
 
 
 def is_sequence_first(module: nn.Module) -> bool:
@@ -138,30 +130,33 @@ def _is_replayable(module: nn.Module) -> bool:
     return len(taken) == 1 and taken[0].kind in (taken[0].POSITIONAL_ONLY, taken[0].POSITIONAL_OR_KEYWORD)
 
 
-def _is_opaque(module: nn.Module) -> bool:
-    if is_sequence_first(module):
-        return any(parameter.requires_grad for parameter in module.parameters())
-    return has_parameters(module) and not is_followed(module)
-
-
 def _caller(modules: dict[str, nn.Module], name: str) -> str:
     """Find the innermost of the module and those around it that is called, or that uses its parts' parameters
     directly.
     """
     around = [name, *_ancestors(name)]
-    users = [other for other in around if _uses_its_parts(modules[other])]
-    return next(iter(users), None) or next((other for other in around if not is_container(modules[other])), name)
-
-
-def _uses_its_parts(module: nn.Module) -> bool:
-    adapter = any(kind.__name__ == "BaseTunerLayer" for kind in type(module).__mro__)  # of PEFT, which may be missing
-    return adapter or isinstance(module, nn.MultiheadAttention)
+    for other in around:
+        kinds = {kind.__name__ for kind in type(modules[other]).__mro__}
+        if kinds & {"BaseTunerLayer", "MultiheadAttention"}:  # the former of PEFT, which may be missing
+            return other
+    return next((other for other in around if not isinstance(modules[other], _CONTAINERS)), name)
 
 
 def _ancestors(name: str) -> Iterator[str]:
     while name:
         name = name.rpartition(".")[0]
         yield name
+
+
+class Body(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
+    """The module under its own forward pass, for ``functional_call`` without its hooks."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self._run = module, module.forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
 
 
 # Models and optimizers that would break the guarantee, refused before the first step.
@@ -215,22 +210,6 @@ def check_any_model(model: nn.Module) -> None:
         raise ParameterError("model", type(model).__name__, "a model without Opacus' hooks; remove them first")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
-    _check_parameters(model)
-
-
-def check_model(model: nn.Module, *, whole: Collection[str] = ()) -> None:
-    """Raise unless every sample's gradient is its own and can be computed."""
-    check_any_model(model)
-    modules = trainable_modules(model, whole)
-    _check_shared(model, modules, whole, set() if is_sharded(model) else tied_tables(modules.values()))
-    for name, module in model.named_modules():
-        check_samples_apart(name, module)
-    for name, module in modules.items():
-        _check_layer(name, module)
-
-
-def _check_parameters(model: nn.Module) -> None:
-    """Check that hooks can follow the parameters: whole in every process or while a layer computes, and real."""
     for name, module in model.named_modules():
         if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
             raise ParameterError("model", f"{name or 'model'}: {type(module).__name__}", _UNSHARDED)
@@ -242,16 +221,34 @@ def _check_parameters(model: nn.Module) -> None:
             raise ParameterError("model", f"{name}: {parameter.dtype}", allowed)
 
 
-def _check_shared(
-    model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str], tied: Collection[nn.Parameter]
-) -> None:
+def check_model(model: nn.Module, *, whole: Collection[str] = ()) -> dict[str, nn.Module]:
+    """Return :func:`trainable_modules`; raise unless every sample's gradient is its own and can be computed."""
+    check_any_model(model)
+    modules = trainable_modules(model, whole)
+    _check_shared(model, modules, whole)
+    for name, module in model.named_modules():
+        check_samples_apart(name, module)
+    for name, module in modules.items():
+        kind = f"{name}: {type(module).__name__}"
+        if any(isinstance(part, nn.EmbeddingBag) for part in module.modules()):
+            raise ParameterError("model", kind, "without EmbeddingBag, whose bags have no sample axis: freeze it")
+        if isinstance(module, _CONTAINERS):
+            raise ParameterError("model", kind, "a module with a forward pass around its parameters")
+    return modules
+
+
+def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str]) -> None:
+    tied = set() if is_sharded(model) else tied_tables(modules.values())
     apart = {module for name, module in modules.items() if is_whole(name, module, whole)}
     names, users = defaultdict(list), defaultdict(set)
     for prefix, module in model.named_modules(remove_duplicate=False):
-        if not is_renaming(module):  # its parts have the same parameters under other names
-            for name, parameter in module.named_parameters(recurse=False):
-                names[parameter].append(f"{prefix}.{name}" if prefix else name)
-                users[parameter].add(module_with(modules, prefix))
+        if isinstance(module, RenameParamsMixin):
+            continue  # its parts have the same parameters under other names
+        around = (name or "model" for name in (prefix, *_ancestors(prefix)))
+        user = next((modules[name] for name in around if name in modules), None)
+        for name, parameter in module.named_parameters(recurse=False):
+            names[parameter].append(f"{prefix}.{name}" if prefix else name)
+            users[parameter].add(user)
     for parameter, shared in names.items():
         inside_one = len(users[parameter]) == 1 and users[parameter] <= apart
         # A module around the layer may hold the parameter too: BERT's head has the bias of its last layer.
@@ -298,28 +295,19 @@ def check_samples_apart(name: str, module: nn.Module) -> None:
                 raise ParameterError("model", kind, f"without {option}, which depends on the batch")
 
 
-def _check_layer(name: str, module: nn.Module) -> None:
-    kind = f"{name}: {type(module).__name__}"
-    if any(isinstance(part, nn.EmbeddingBag) for part in module.modules()):
-        raise ParameterError("model", kind, "without EmbeddingBag, whose bags have no sample axis: freeze it")
-    if is_container(module):
-        raise ParameterError("model", kind, "a module with a forward pass around its parameters")
-
-
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise unless the optimizer moves the model's trainable parameters and no others."""
     if isinstance(optimizer, DPOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
         raise ParameterError("optimizer", type(optimizer).__name__, "a torch optimizer, not yet a private one")
-    moved = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    moved = {parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad}
     trained = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     for parameter, name in trained.items():
-        if not any(parameter is other for other in moved):
+        if parameter not in moved:
             allowed = f"given all trainable parameters, {name} too: add or freeze it"
             raise ParameterError("optimizer", type(optimizer).__name__, allowed)
-    for parameter in moved:
-        if parameter not in trained:
-            allowed = f"given parameters of this model only, not one of shape {tuple(parameter.shape)}"
-            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
+    for parameter in moved - trained.keys():
+        allowed = f"given parameters of this model only, not one of shape {tuple(parameter.shape)}"
+        raise ParameterError("optimizer", type(optimizer).__name__, allowed)
 
 
 def changed_buffer(name: str) -> str:

@@ -1,6 +1,6 @@
 """Opacus' optimizer, fed with a sum of clipped gradients that was formed in float32 or better.
 
-Sums of weights that are trained in a subspace are of another shape, and denoised where their noise is.
+Sums of weights that are trained in a subspace are of another shape. Of sharded weights each process has some rows.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from opacus.optimizers import DPOptimizerFastGradientClipping
-from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
+from opacus.optimizers import DPOptimizer
+from torch.distributed.tensor import DTensor
 
 from dprmt._validation import TrainingStateError
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom
-from dprmt.training.subspaces import Subspaces
 
 ONLY_STEP = "private.step(...) alone, which adds the noise, moves the optimizer and clears the sum"
-_NOISE_PIECE = 1 << 16
-_DRAWN_TOGETHER = 16  # torch draws this many together; shorter tails use another method
 
 
 class CleanSum(torch.Tensor):  # type: ignore[misc]  # torch is skipped by mypy
@@ -80,22 +77,20 @@ def add_normal(total: torch.Tensor, std: float, generator: torch.Generator | Non
 
     Memory as large as the sum, touched for the first time, takes half as long as the normal numbers in it.
     """
-    flat = total.view(-1)
-    drawn = torch.empty(min(len(flat), _NOISE_PIECE + _DRAWN_TOGETHER), dtype=total.dtype)
-    start = 0
+    flat, start = total.view(-1), 0
+    piece, together = 1 << 16, 16  # torch draws 16 together; a shorter tail would use another method
+    drawn = torch.empty(min(len(flat), piece + together), dtype=total.dtype)
     while start < len(flat):
-        end = start + _NOISE_PIECE
-        if len(flat) - end < _DRAWN_TOGETHER:
-            end = len(flat)
+        end = start + piece if len(flat) - start >= piece + together else len(flat)
         flat[start:end] += drawn[: end - start].normal_(0.0, std, generator=generator)
         start = end
     return total
 
 
-class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
-    """``DPOptimizerFastGradientClipping`` over the sums of :func:`sum_of`, divided by the expected batch size once.
+class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
+    """``DPOptimizer`` over the sums of :func:`sum_of`, divided by the expected batch size once.
 
-    Opacus' own ``DPOptimizer`` divides by the expected batch size times the number of micro-batches.
+    Opacus' own one divides by the expected batch size times the number of micro-batches.
 
     Parameters
     ----------
@@ -105,8 +100,11 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         Whether the processes of a group share each logical batch, of which ``expected_batch_size`` counts all samples.
         The first one adds the noise, and the sums are added in their dtype before anything else happens: rounding
         before another process' noise arrives would act on private values, and a step hook must see what is used.
+        If parameters are sharded, every process adds noise to the rows that only it has.
+    projected : bool
+        Whether the sums of a `DPGrape` are of projected gradients. If not, whole ones are noised, and projected by it.
     **options
-        As for ``DPOptimizerFastGradientClipping``.
+        As for Opacus' ``DPOptimizer``.
 
     Attributes
     ----------
@@ -122,10 +120,17 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
     correlation : object or None
         Where noise is correlated between steps: its ``following(place, drawn)`` returns a step's noise.
 
+    Raises
+    ------
+    TrainingStateError
+        In all processes, if parameters are sharded and two processes have a generator in the same state: rows would get
+        the same noise.
+
     Formal guarantees
     -----------------
     A step gives the inner optimizer (sum + N(0, σ²C²))/L, with the sum over all processes. The sum must be clipped by
-    the code that forms it.
+    the code that forms it. An entry of a sharded parameter is in one process, and gets noise there once, from a stream
+    that no other process has.
 
     Examples
     --------
@@ -139,7 +144,9 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
     tensor([-0.2500, -0.2500])
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, shared: bool = False, **options: Any) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, *, shared: bool = False, projected: bool = False, **options: Any
+    ) -> None:
         super().__init__(optimizer, **options)
         self.is_shared, self.keeps_sums, self.may_step = shared, True, True
         self.stability: float | None = None
@@ -147,6 +154,25 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         self.rank, self.world_size = 0, 1
         if shared:
             self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self._is_spread = any(isinstance(value, DTensor) for value in self.params)
+        if self._is_spread:
+            self.is_shared = True
+            self._check_streams()
+        self._projected = {layer.weight: layer for layer in optimizer.subspaces} if projected else {}
+
+    def step(self, closure: Any = None) -> None:
+        """Add noise, divide by the expected batch size, and let the inner optimizer move.
+
+        Raises
+        ------
+        TrainingStateError
+            Outside of the private step that owns this optimizer.
+        """
+        if not self.may_step:
+            raise TrainingStateError(f"optimizer.step() outside of the private step.\nFix: {ONLY_STEP}")
+        self.add_noise()
+        self.scale_grad()
+        self.original_optimizer.step()
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear the sum, unless a private step has not finished it.
@@ -158,15 +184,7 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         """
         if not self.may_step and any(getattr(value, "summed_grad", None) is not None for value in self.params):
             raise TrainingStateError(f"zero_grad() between accumulate() and step() drops samples.\nFix: {ONLY_STEP}")
-        super().zero_grad(set_to_none)
-
-    def accumulate(self) -> None:
-        """Set the sum to zero if there is no sample."""
-        if not self.may_step:
-            raise TrainingStateError(f"optimizer.step() outside of the private step.\nFix: {ONLY_STEP}")
-        for parameter in self.params:
-            if getattr(parameter, "summed_grad", None) is None:
-                sum_of(parameter, self.released_shape(parameter))
+        self.forget()
 
     def forget(self) -> None:
         """Free the sum, and its released value."""
@@ -174,42 +192,78 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
             parameter.grad = parameter.summed_grad = parameter.projected_grad = None
 
     def add_noise(self) -> None:
-        """Add noise in the sum's dtype, so that rounding to the parameter's dtype follows the noise."""
+        """Add noise in the sum's dtype, so that rounding to the parameter's dtype follows the noise.
+
+        A `DPGrape` is checked first; it receives σC/L, which may follow schedules.
+        """
+        if isinstance(self.original_optimizer, DPGrape):
+            self.original_optimizer.check()
+            for group in self.param_groups:
+                group["noise_variance"] = (self._sum_std / float(self.expected_batch_size)) ** 2
         for place, parameter in enumerate(self.params):
-            _check_processed_flag(parameter.summed_grad)
-            total = parameter.summed_grad
-            noisy = self._noisy_sum(total) if self.correlation is None else self._correlated(total, place)
+            total = sum_of(parameter, self.released_shape(parameter))  # zeros, if there is no sample
+            if self.correlation is None:
+                noisy = self._noisy_sum(total)
+            else:
+                noisy = (self.correlation.following(place, self._drawn(total)) + total).to(total.dtype)
             self.release(parameter, noisy.as_subclass(torch.Tensor))
             if not self.keeps_sums:
-                parameter.summed_grad = parameter.summed_grad.new_empty(0)
-            _mark_as_processed(parameter.summed_grad)
+                parameter.summed_grad = total.new_empty(0)
+
+    def scale_grad(self) -> None:
+        """Divide by the expected batch size: the realised one is private."""
+        for parameter in self.params:
+            for released in (parameter.grad, getattr(parameter, "projected_grad", None)):
+                if released is not None:
+                    released.div_(self.expected_batch_size)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Return the shape of what is released for a parameter."""
-        return parameter.shape
+        """Return the shape of what is released: (r, n) for a weight with a projector, else (m, n); a shard's rows."""
+        if parameter in self._projected:
+            return self.original_optimizer.subspaces.released_shape(parameter)
+        return tuple((parameter.to_local() if isinstance(parameter, DTensor) else parameter).shape)
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
-        """Put the noisy sum where the optimizer reads it."""
-        parameter.grad = noisy.to(parameter.dtype)
+        """Put the noisy sum where the optimizer reads it; torch requires of p.grad to have p's shape and sharding."""
+        layer = self._projected.get(parameter)
+        parameter.grad, parameter.projected_grad = None, None
+        if layer is not None and self.original_optimizer.subspaces.projects(parameter):
+            parameter.projected_grad = noisy
+            return
+        whole = (noisy if layer is None else layer.orient(noisy).contiguous()).to(parameter.dtype)
+        if isinstance(parameter, DTensor):
+            options = {"run_check": False, "shape": parameter.shape, "stride": parameter.stride()}
+            whole = DTensor.from_local(whole, parameter.device_mesh, parameter.placements, **options)
+        parameter.grad = whole
 
-    def _correlated(self, total: torch.Tensor, place: int) -> torch.Tensor:
-        return (self.correlation.following(place, self._drawn(total)) + total).to(
-            total.dtype
-        )  # what it returned is kept
+    def _check_streams(self) -> None:
+        # 124 random bits each; equal ones mean the same stream at the same place.
+        generator = self.generator
+        if isinstance(generator, SecureRandom):
+            tag = generator.integers(2, 2**62).tolist()
+        else:
+            assert generator is not None  # a plan makes one
+            tag = torch.randint(2**62, (2,), generator=generator, device=generator.device).tolist()
+        tags: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(tags, tag)
+        if len({tuple(one) for one in tags}) < len(tags):
+            raise TrainingStateError(
+                "two processes have the same noise generator.\nFix: give each process a separate generator"
+            )
 
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
-        if not self.is_shared:
+        if self._is_spread or not self.is_shared:
             return self._noised(total)
         shared = self._noised(total) if self.rank == 0 else total.clone()
         torch.distributed.all_reduce(shared, op=torch.distributed.ReduceOp.SUM)
         return shared
 
     def _noised(self, total: torch.Tensor) -> torch.Tensor:
-        if not self.keeps_sums and total.device.type == "cpu" and total.is_contiguous():
-            if isinstance(self.generator, SecureRandom):
-                return self.generator.add_normal(total, std=self._sum_std)
-            return add_normal(total, self._sum_std, self.generator)
-        return self._drawn(total).add_(total).to(total.dtype)  # rounded once, after the noise
+        if self.keeps_sums or total.device.type != "cpu" or not total.is_contiguous():
+            return self._drawn(total).add_(total).to(total.dtype)  # rounded once, after the noise
+        if isinstance(self.generator, SecureRandom):
+            return self.generator.add_normal(total, std=self._sum_std)
+        return add_normal(total, self._sum_std, self.generator)
 
     def _drawn(self, total: torch.Tensor) -> torch.Tensor:
         shape, generator = total.shape, self.generator
@@ -220,53 +274,3 @@ class NoisySumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
     @property
     def _sum_std(self) -> float:
         return float(self.noise_multiplier * self.max_grad_norm)
-
-
-class ProjectedSumOptimizer(NoisySumOptimizer):
-    """What `DPGrape` needs of the optimizer around it.
-
-    ``projected``: whether sums are of projected gradients. If not, whole ones are noised, and projected by the inner
-    optimizer.
-    """
-
-    def __init__(self, optimizer: DPGrape, *, projected: bool, **options: Any) -> None:
-        super().__init__(optimizer, **options)
-        self.subspaces: Subspaces = optimizer.subspaces
-        self._projected = {layer.weight: layer for layer in optimizer.subspaces} if projected else {}
-
-    @property
-    def noise_std(self) -> float:
-        """Standard deviation of the noise in one entry of the averaged gradient: σC/L."""
-        return self._sum_std / float(self.expected_batch_size)
-
-    def add_noise(self) -> None:
-        """Take one step if the inner optimizer is valid; it receives σ, C and L, which may follow schedules."""
-        self.original_optimizer.check()
-        for group in self.param_groups:
-            group["noise_variance"] = self.noise_std**2
-        super().add_noise()
-
-    def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Return (r, n) for a weight with a projector, and (m, n) where the released gradient determines the
-        projector.
-        """
-        return self.subspaces.released_shape(parameter) if parameter in self._projected else parameter.shape
-
-    def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
-        """Release the sum: a projected gradient has a separate attribute, because torch requires p.grad to have p's
-        shape.
-        """
-        layer = self._projected.get(parameter)
-        parameter.grad, parameter.projected_grad = None, None
-        if layer is not None and self.subspaces.projects(parameter):
-            parameter.projected_grad = noisy
-        else:
-            whole = noisy if layer is None else layer.orient(noisy).contiguous()
-            parameter.grad = whole.to(parameter.dtype)
-
-    def scale_grad(self) -> None:
-        """Divide by the expected batch size: the realised one is private."""
-        for parameter in self.params:
-            for released in (parameter.grad, parameter.projected_grad):
-                if released is not None:
-                    released.div_(self.expected_batch_size)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, SupportsFloat, SupportsIndex
 
@@ -17,16 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
+from dprmt.accounting import ExactNorms, Hutchinson, Poisson, RandomAllocation, ZeroOut
 from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._formed_layers import Layer, NormPolicy
-from dprmt.training.clipping._matrix_layers import (
-    NormsWanted,
-    check_rank,
-    forms_gradients,
-    plan_layers,
-    wanted_estimator,
-)
+from dprmt.training.clipping._matrix_layers import NormsWanted, plan_layers, wanted_estimator
 from dprmt.training.clipping._modules import (
     check_any_model,
     check_model,
@@ -34,18 +28,17 @@ from dprmt.training.clipping._modules import (
     is_sharded,
     trainable_modules,
 )
-from dprmt.training.clipping._optimizer import NoisySumOptimizer, ProjectedSumOptimizer
-from dprmt.training.clipping._shards import ShardedNoisySumOptimizer, ShardedStep
+from dprmt.training.clipping._optimizer import NoisySumOptimizer
+from dprmt.training.clipping._shards import ShardedStep
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._unit_step import UnitStep
-from dprmt.training.clipping._units import Regime, Units, check_units, choose_regime
-from dprmt.training.norms import DEFAULT_ROUNDING, LayerRecord, NormRecord, ProbeGenerator
+from dprmt.training.clipping._units import Regime, Units, choose_regime
+from dprmt.training.norms import LayerRecord, NormRecord, ProbeGenerator
+from dprmt.training.norms._clipping import DEFAULT_ROUNDING
 from dprmt.training.norms._estimators import HutchinsonEstimator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.subspaces import Subspaces
-
-SEED_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -75,6 +68,10 @@ class ClippingPlan:
         The reason for the regime, in a sentence.
     rows_per_unit : int or None
         Largest number of rows of a unit in a logical step.
+    layers : sequence of Layer
+        How each trainable layer is normed and summed; none where units run alone.
+    trained : mapping of str to Parameter
+        The trainable parameters, which must be the same when the noise is known.
 
     Examples
     --------
@@ -104,6 +101,8 @@ class ClippingPlan:
     regime: Regime = "rows"
     reason: str = "every row is a sample"
     rows_per_unit: int | None = None
+    layers: Sequence[Layer] = ()
+    trained: Mapping[str, torch.nn.Parameter] = field(default_factory=dict)
 
     def noise_variance(self, noise_multiplier: float) -> float:
         """Compute (σC/L)², the variance of the noise in one entry of the gradient, for `DPAdamBC` and `DPGrape`.
@@ -196,8 +195,9 @@ class ClippingPlan:
         with undisturbed(self.model):
             seconds, peak = measured(plain, device)
             for way in (*EXACT, *ESTIMATED):
-                policy = replace(self.policy, estimator=wanted_estimator(way, None), form=forms_gradients(way))
-                plan = replace(self, policy=policy, record=_record(self.model, _layers(self.model, policy, None)))
+                policy = replace(self.policy, estimator=wanted_estimator(way, None), form=way == "exact")
+                layers = plan_layers(trainable_modules(self.model, policy.whole), policy)
+                plan = replace(self, policy=policy, layers=layers, record=_record(layers))
                 if way in ESTIMATED and not plan.record.estimated:
                     own, most = ways[1].seconds, ways[1].peak  # an exact norm costs less in every layer: the same steps
                 else:
@@ -252,44 +252,44 @@ class ClippingPlan:
         ParameterError
             If an argument is out of its range, or the model has changed since the plan was made.
         """
-        noise, alone = check_real("noise_multiplier", noise_multiplier, low=0.0), self.regime == "alone"
-        if not alone:
-            check_model(self.model, whole=self.policy.whole)
+        noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
+        present = trained_parameters(self.model)
+        if present.keys() != self.trained.keys() or any(present[name] is not self.trained[name] for name in present):
+            found = type(self.model).__name__
+            raise ParameterError("model", found, "as it was planned: trainable parameters have changed")
         check_optimizer(self.model, optimizer)
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
             allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
             raise ParameterError("optimizer", type(optimizer).__name__, allowed)
         if is_sharded(self.model) and isinstance(optimizer, DPGrape):
             raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
-        layers = [] if alone else _layers(self.model, self.policy, self.subspaces)
-        if _record(self.model, None if alone else layers).layers != self.record.layers:
-            raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
         if self.distributed:
             _same_start(self.model, optimizer)
-        generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
-        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator)
-        if alone:
-            most, projected = self.rows_per_unit, self.subspaces
-            return UnitStep(self.model, noisy, self.record, most_rows=most, projected=projected, replay=self.replay)
+        if noise_generator is None:
+            devices = {value.device for value in self.trained.values()}
+            if len(devices) > 1:
+                raise ParameterError("model", sorted(map(str, devices)), "on one device")
+            noise_generator = secret_generator(devices.pop())
+        noisy = NoisySumOptimizer(
+            optimizer,
+            shared=self.distributed,
+            projected=self.subspaces is not None,
+            noise_multiplier=noise,
+            max_grad_norm=self.clipping_norm,
+            expected_batch_size=self.expected_batch_size,
+            generator=noise_generator,
+        )
+        noisy.keeps_sums = False
+        most = self.rows_per_unit
+        if self.regime == "alone":
+            options: dict[str, Any] = {"projected": self.subspaces, "replay": self.replay}
+            return UnitStep(self.model, noisy, self.record, most_rows=most, **options)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
-        capture = Capture(self.model, layers, self.policy, floor=floor)
-        if isinstance(noisy, ShardedNoisySumOptimizer):
+        capture = Capture(self.model, self.layers, self.policy, floor=floor)
+        if self.policy.sharded:
             return ShardedStep(noisy, capture)
-        most = self.rows_per_unit if self.regime == "together" else None
-        return ClippedStep(noisy, capture, replay=self.replay, most_rows=most)
-
-    def _noisy(self, optimizer: torch.optim.Optimizer, **options: Any) -> NoisySumOptimizer:
-        options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}
-        if is_sharded(self.model):
-            noisy: NoisySumOptimizer = ShardedNoisySumOptimizer(optimizer, **options)
-        elif isinstance(optimizer, DPGrape):
-            projected = self.subspaces is not None
-            noisy = ProjectedSumOptimizer(optimizer, projected=projected, shared=self.distributed, **options)
-        else:
-            noisy = NoisySumOptimizer(optimizer, shared=self.distributed, **options)
-        noisy.keeps_sums = False
-        return noisy
+        return ClippedStep(noisy, capture, replay=self.replay, most_rows=most if self.regime == "together" else None)
 
 
 def plan_private(
@@ -373,9 +373,12 @@ def plan_private(
     _check_process_group(distributed)
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
     names, estimator = frozenset(whole), wanted_estimator(norms, generator)
-    rows = None if units is None else check_units(units).rows_per_unit
+    if not isinstance(units, Units | None):
+        raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
+    rows = None if units is None else units.rows_per_unit
     regime: tuple[Regime, str, int | None] = ("rows", ClippingPlan.reason, None)
-    if is_sharded(model):
+    is_spread = is_sharded(model)
+    if is_spread:
         check_any_model(model)
         for argument, value in (("units", units), ("subspaces", subspaces), ("whole", names or None)):
             if value is not None:
@@ -387,36 +390,40 @@ def plan_private(
         regime = (*choose_regime(units, largest), rows)
     if regime[0] == "alone":
         check_any_model(model)
-        policy = NormPolicy(None, None)
-        return ClippingPlan(
-            model, _record(model, None), bound, size, policy, subspaces, bool(distributed), rate, *regime
-        )
-    check_model(model, whole=names)
-    if largest is not None and rows is not None:
-        largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
-    policy = NormPolicy(estimator, largest, forms_gradients(norms), names, sharded=is_sharded(model))
-    record = _record(model, _layers(model, policy, subspaces))
-    check_rank(norms, record)
-    return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)
+        trained, layers, policy = trained_parameters(model), [], NormPolicy()
+        record = NormRecord([LayerRecord(name) for name in trained])
+    else:
+        modules = check_model(model, whole=names)
+        if largest is not None and rows is not None:
+            largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
+        form = norms == "exact" or (getattr(norms, "kind", None) == "exact" and not isinstance(norms, ExactNorms))
+        policy = NormPolicy(estimator, largest, form, names, sharded=is_spread)
+        layers, trained = plan_layers(modules, policy, subspaces), trained_parameters(model)
+        record = _record(layers)
+    if isinstance(norms, Hutchinson) and norms.rank is not None:
+        least = getattr(record.norms, "rank", None)
+        if least is None or least > norms.rank:
+            what = "None" if least is None else f"at least {least}, that of all layers' shapes together"
+            raise ParameterError("norms.rank", norms.rank, what)
+    options = (subspaces, bool(distributed), rate, *regime, layers, trained)
+    return ClippingPlan(model, record, bound, size, policy, *options)
+
+
+def trained_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Return the trainable parameters by name."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
 def _epsilon(record: NormRecord, noise_multiplier: Any, sampling: Any, steps: Any, delta: Any) -> float:
     return float(record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta).upper)
 
 
-def _record(model: torch.nn.Module, layers: Sequence[Layer] | None) -> NormRecord:
-    """Return the record of layers, or of parameters if there are none: then all norms are exact."""
-    if layers is None:
-        return NormRecord([LayerRecord(name) for name, value in model.named_parameters() if value.requires_grad])
+def _record(layers: Sequence[Layer]) -> NormRecord:
     return NormRecord([record for layer in layers for record in layer.records()])
 
 
-def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:
-    return plan_layers(trainable_modules(model, policy.whole), policy, subspaces)
-
-
 def _shared_generator() -> ProbeGenerator:
-    seed = [secrets.token_bytes(SEED_BYTES)]
+    seed = [secrets.token_bytes(32)]
     torch.distributed.broadcast_object_list(seed, src=0)
     return ProbeGenerator(seed[0])
 
@@ -439,13 +446,6 @@ def _same_start(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Non
         state = [optimizer.subspaces.state_dict()]
         torch.distributed.broadcast_object_list(state, src=0)
         optimizer.subspaces.load_state_dict(state[0])
-
-
-def _noise_generator(optimizer: torch.optim.Optimizer) -> torch.Generator:
-    devices = {value.device for group in optimizer.param_groups for value in group["params"] if value.requires_grad}
-    if len(devices) > 1:
-        raise ParameterError("model", sorted(map(str, devices)), "on one device")
-    return secret_generator(devices.pop())
 
 
 # Measured cost of private steps by each norm method: time, memory and ε, on synthetic rows.
@@ -517,8 +517,6 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped
 
 
 EXACT, ESTIMATED = ("exact", "ghost"), ("hutchinson", "hutch++")
-_SECONDS = 0.1  # time for which steps of one method are repeated, at least two steps
-_SLOWER, _MORE_EPSILON = 0.10, 0.05  # least saving of time by an estimate, and its largest cost in ε
 
 
 @dataclass(frozen=True)
@@ -571,7 +569,7 @@ class StepCosts:
     def recommended(self) -> WayCost:
         """The fastest exact one, unless an estimate that costs at most 5 % more ε takes 10 % less time of a step."""
         exact, estimated = self._exact(), self._estimated()
-        slower = exact.time > (1 + _SLOWER) * estimated.time
+        slower = exact.time > 1.1 * estimated.time
         return estimated if slower and _costs_little(estimated, exact) else exact
 
     @property
@@ -612,7 +610,7 @@ class StepCosts:
 
 
 def _costs_little(one: WayCost, exact: WayCost) -> bool:
-    return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= (1 + _MORE_EPSILON) * exact.epsilon
+    return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= 1.05 * exact.epsilon
 
 
 @contextmanager
@@ -641,7 +639,7 @@ def measured(step: Callable[[], None], device: torch.device) -> tuple[float, int
         step()
     peak = memory.peak if memory is not None else int(torch.cuda.max_memory_allocated(device) - before)
     seconds: list[float] = []
-    until = time.perf_counter() + _SECONDS
+    until = time.perf_counter() + 0.1
     while len(seconds) < 2 or time.perf_counter() < until:
         if gpu:
             torch.cuda.synchronize(device)

@@ -23,12 +23,10 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dprmt._validation import TrainingStateError
-from dprmt.training.clipping._modules import changed_buffer, is_sequence_first
+from dprmt.training.clipping._modules import Body, changed_buffer, is_sequence_first
 
 Take = Callable[[nn.Parameter, torch.Tensor], None]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
-_LOW_PRECISION = 0.05
 _MASKS = ("attn_mask", "src_mask", "tgt_mask", "memory_mask")
 _PADDING = "key_padding_mask"
 
@@ -56,7 +54,7 @@ class SampleWiseForward:
         self.name, self.module, self._anchor = name, module, anchor
         self._parameters = {value: inside for inside, value in module.named_parameters() if value.requires_grad}
         self._batch_size, self._take = batch_size, take
-        self._signature, self._body = inspect.signature(module.forward), _Body(module, module.forward)
+        self._signature, self._body = inspect.signature(module.forward), Body(module)
         self._loops = isinstance(module, nn.RNNBase)
         self._shared: set[str] = set()
         self._compared: set[tuple[str, ...]] = set()
@@ -227,17 +225,6 @@ class _Copies(torch.autograd.Function):  # type: ignore[misc]  # torch is skippe
         return None, None, None, None
 
 
-class _Body(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
-    """The module under its own forward pass, for ``functional_call`` without its hooks."""
-
-    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        super().__init__()
-        self.module, self._run = module, forward
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(*args, **kwargs)
-
-
 class _Call:
     """A forward pass' arguments, and the tensors in them by name."""
 
@@ -295,7 +282,8 @@ def _differ(whole: Any, apart: Any) -> bool:
     if whole.ndim != apart.ndim or any(a not in (1, b) for a, b in zip(whole.shape, apart.shape, strict=True)):
         return True  # one row for all samples, such as learned positions, becomes one for each
     a, b = (value.detach().double().nan_to_num() for value in (whole, apart))
-    return bool((a - b).norm() > _TOLERANCE.get(whole.dtype, _LOW_PRECISION) * b.norm())
+    tolerance = {torch.float64: 1e-6, torch.float32: 5e-3}.get(whole.dtype, 0.05)
+    return bool((a - b).norm() > tolerance * b.norm())
 
 
 def follows_convention(module: nn.Module) -> bool:

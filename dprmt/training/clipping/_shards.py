@@ -1,4 +1,4 @@
-"""Private steps of models sharded by torch's ``fully_shard`` (FSDP2), and where their clipped sums are stored.
+"""Private steps of models sharded by torch's ``fully_shard`` (FSDP2).
 
 A layer's parameters are whole while it computes, so a process computes norms from its activations and output
 gradients. Between uses each process keeps a shard of rows of the parameter, and of its sum over samples.
@@ -6,7 +6,7 @@ gradients. Between uses each process keeps a shard of rows of the parameter, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,67 +19,6 @@ from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._optimizer import CleanSum, NoisySumOptimizer
 from dprmt.training.clipping._step import ClippedStep, Identities, Losses
-from dprmt.training.randomness import SecureRandom
-
-
-class ShardedNoisySumOptimizer(NoisySumOptimizer):
-    """``NoisySumOptimizer`` for sharded parameters: every process adds noise to the rows that only it has.
-
-    Parameters
-    ----------
-    *arguments, **options
-        As for ``DPOptimizerFastGradientClipping``.
-
-    Raises
-    ------
-    TrainingStateError
-        In all processes, if two of them have a generator in the same state: rows would get the same noise.
-
-    Formal guarantees
-    -----------------
-    As for ``NoisySumOptimizer``, for the sum over all processes. Every entry is in one process' shard, and gets N(0,
-    σ²C²) there once, from a stream that no other process has.
-
-    Examples
-    --------
-    Made by :meth:`ClippingPlan.privatize` for a model that is sharded.
-
-    >>> issubclass(ShardedNoisySumOptimizer, NoisySumOptimizer)
-    True
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.is_shared = True
-        self._check_streams()
-
-    def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
-        return self._noised(total)
-
-    def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Return the shape of the rows of this process."""
-        return tuple(parameter.to_local().shape)
-
-    def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
-        """Put the noisy sum where the optimizer reads it: as a gradient with the parameter's sharding."""
-        options = {"run_check": False, "shape": parameter.shape, "stride": parameter.stride()}
-        own = noisy.to(parameter.dtype)
-        parameter.grad = DTensor.from_local(own, parameter.device_mesh, parameter.placements, **options)
-
-    def _check_streams(self) -> None:
-        # 124 random bits each; equal ones mean the same stream at the same place.
-        generator = self.generator
-        if isinstance(generator, SecureRandom):
-            tag = generator.integers(2, 2**62).tolist()
-        else:
-            assert generator is not None  # a plan makes one
-            tag = torch.randint(2**62, (2,), generator=generator, device=generator.device).tolist()
-        tags: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(tags, tag)
-        if len({tuple(one) for one in tags}) < len(tags):
-            raise TrainingStateError(
-                "two processes have the same noise generator.\nFix: give each process a separate generator"
-            )
 
 
 class ShardedStep(ClippedStep):
@@ -91,7 +30,7 @@ class ShardedStep(ClippedStep):
 
     Parameters
     ----------
-    optimizer : ShardedNoisySumOptimizer
+    optimizer : NoisySumOptimizer
         It noises the sums.
     capture : Capture
         The hooks on the model.
@@ -111,13 +50,13 @@ class ShardedStep(ClippedStep):
 
     is_spread = True
 
-    def __init__(self, optimizer: ShardedNoisySumOptimizer, capture: Capture) -> None:
+    def __init__(self, optimizer: NoisySumOptimizer, capture: Capture) -> None:
         super().__init__(optimizer, capture, replay=0.0)
         modules = [layer.module for layer in capture.layers]
         self._planned = {module: dict(module.named_parameters(recurse=False)) for module in modules}
         self._whole: dict[DTensor, nn.Parameter] = {}  # of shards, while their layers computed
         self._handles = [module.register_forward_hook(self._note) for module in modules]
-        self._stands_in, self._calls = False, 0
+        self._calls = 0
 
     @contextmanager
     def standing_in(self) -> Iterator[None]:
@@ -135,7 +74,13 @@ class ShardedStep(ClippedStep):
             self._stands_in = False
 
     def _add(
-        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+        self,
+        losses: Losses,
+        samples: Identities,
+        number: int,
+        batch: Any,
+        units: Identities | None,
+        again: bool = False,
     ) -> torch.Tensor:
         if units is not None:
             raise ParameterError("units", type(units).__name__, "None where parameters are sharded")
@@ -193,25 +138,14 @@ class ShardedStep(ClippedStep):
     def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
         return losses(batch)
 
-    def _measured(self) -> tuple[torch.Tensor | None, list[Any]]:
-        if self._capture.waiting:
-            layer = next(iter(self._capture.waiting)).name
-            raise TrainingStateError(f"the losses do not depend on all uses of {layer}, whose parameters are sharded")
-        squared, contributions = self._capture.measured()
-        if squared is None:
-            return squared, contributions
+    def _clip_factors(self, squared: torch.Tensor, rounding: float) -> torch.Tensor:
+        """Compute them, once all processes have come to the same place."""
         seen: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(seen, (len(contributions), len(self._whole), self._log.current))
+        mine = (len(self._capture.contributions), len(self._whole), self._log.current)
+        torch.distributed.all_gather_object(seen, mine)
         if len(set(seen)) > 1:
             raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")
-        return squared, contributions
-
-    def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
-        return torch.zeros_like(finite) if self._stands_in else super()._kept(finite)
-
-    def _count(self, squared: torch.Tensor) -> None:
-        if not self._stands_in:
-            super()._count(squared)
+        return super()._clip_factors(squared, rounding)
 
     def _in_all(self, value: bool) -> bool:
         said = torch.tensor(float(value))

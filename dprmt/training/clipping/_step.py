@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, SupportsIndex, TypeAlias
@@ -13,19 +13,18 @@ import torch
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._capture import Capture, check_losses
-from dprmt.training.clipping._formed_layers import Contribution, Layer, Samples
+from dprmt.training.clipping._formed_layers import Layer
 from dprmt.training.clipping._isolation import Isolation
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._units import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, clip_factors
-from dprmt.training.norms._probes import sample_names
+from dprmt.training.norms import NormRecord, clip_factors
+from dprmt.training.norms._probes import SampleId, checked_ids
 from dprmt.training.randomness import draws_from, secret_generator
 
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
 Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
-_LEAST_SCALE = 128.0  # smallest scale of a GradScaler, which halves and doubles 65536
 REPLAY = 0.02
 """Default probability of an isolation check of a later micro-batch."""
 
@@ -39,12 +38,12 @@ class StepLog:
     def __init__(self) -> None:
         self.current: int | None = None
         self._begun: set[int] = set()
-        self._names: set[bytes] = set()
-        self._before: tuple[int | None, set[bytes]] | None = None
+        self._names: set[Hashable] = set()
+        self._before: tuple[int | None, set[Hashable]] | None = None
 
     def check_ranks(self) -> None:
         """Raise in all processes unless they are at one step, and no sample of it was in two of them."""
-        seen: list[tuple[int | None, set[bytes]]] = [(None, set())] * torch.distributed.get_world_size()
+        seen: list[tuple[int | None, set[Hashable]]] = [(None, set())] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(seen, (self.current, self._names if self.current is not None else set()))
         steps = sorted({step for step, _ in seen if step is not None})
         if len(steps) > 1:
@@ -53,12 +52,12 @@ class StepLog:
         if repeated:
             raise ParameterError("samples", repeated, "in one process only: each would be clipped and added twice")
 
-    def enter(self, step: int, samples: Samples, rows: Samples = None) -> None:
+    def enter(self, step: int, samples: Identities, rows: Identities | None = None) -> None:
         """Note a micro-batch; the first one of another step finishes the present one.
 
         ``rows``: of which the samples, units then, are made.
         """
-        names = set() if samples is None else set(sample_names(samples))
+        names = _different(samples)
         if step != self.current and step in self._begun:
             raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
         known = self._names if step == self.current else set()
@@ -75,7 +74,7 @@ class StepLog:
         self._begun.add(step)
         self.current, self._names = step, known
 
-    def extend(self, rows: Samples) -> None:
+    def extend(self, rows: Identities) -> None:
         """Note more rows of the unit that was entered last."""
         names = _new_rows(rows, self._names)
         assert self._before is not None
@@ -94,22 +93,21 @@ class StepLog:
             self.current, self._names = current, names
 
 
-def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
-    """Name rows by numbers that no unit has."""
-    names = {b"row" + name for name in sample_names([] if rows is None else rows)}
+def _new_rows(rows: Identities, known: set[Hashable]) -> set[Hashable]:
+    """Name rows by what no unit is named."""
+    names: set[Hashable] = {("row", row) for row in _different(rows)}
     if twice := known & names:
         raise ParameterError("samples that come twice", len(twice), "0: rows are of one unit, once in a logical step")
     return names
 
 
-def _is_scaled(losses: torch.Tensor) -> bool:
-    """Return whether the last thing that was done to the losses is what ``GradScaler.scale`` does."""
-    factor = getattr(losses.grad_fn, "_saved_other", None)
-    if losses.grad_fn is None or losses.grad_fn.name() != "MulBackward0" or not isinstance(factor, torch.Tensor):
-        return False
-    if factor.ndim or factor.dtype != torch.float32 or factor.requires_grad:
-        return False
-    return float(factor) >= _LEAST_SCALE and math.log2(float(factor)).is_integer()
+def _different(samples: Identities) -> set[Hashable]:
+    ids: list[Any] = checked_ids("samples", samples)
+    names = set(ids)
+    if len(names) < len(ids):
+        twice = next(sample for sample in ids if ids.count(sample) > 1)
+        raise ParameterError("samples", twice, "identities that are all different")
+    return names
 
 
 class _MaySpreadError(Exception):
@@ -236,9 +234,8 @@ class LogicalStep:
             self.optimizer.may_step = True
             self.optimizer.step()
         finally:
-            self.optimizer.may_step = True
-            self.optimizer.zero_grad(set_to_none=True)
             self.optimizer.may_step = False
+            self.optimizer.forget()
             self._log.current, self.centred_count = None, 0.0
 
     def abandon(self) -> None:
@@ -246,9 +243,6 @@ class LogicalStep:
         self.discard()
         self.optimizer.forget()
         self._log.current, self.centred_count = None, 0.0
-
-    def complete(self) -> None:
-        """Add what is held back, so that the sum of the step is whole."""
 
     def clip_at(self, clipping_norm: float) -> None:
         """Clip and add noise at another clipping norm from the next step on."""
@@ -367,13 +361,10 @@ class ClippedStep(LogicalStep):
         self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
         self._isolation = Isolation(capture, replay, float(optimizer.max_grad_norm))
         self._capture, self._was_checked = capture, False
+        self.record: NormRecord = capture.record
+        """Record of how the norm of every trainable parameter is obtained, for the accountant."""
         self.clips_layers = False
         """Whether each of the L layers' gradients is clipped to C/√L, instead of the whole gradient to C."""
-
-    @property
-    def record(self) -> NormRecord:
-        """Record of how the norm of every trainable parameter is obtained, for the accountant."""
-        return self._capture.record
 
     @property
     def rounding(self) -> float:
@@ -386,19 +377,6 @@ class ClippedStep(LogicalStep):
         return self._isolation.count
 
     def _add(
-        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
-    ) -> torch.Tensor:
-        try:
-            with self._draws():
-                return self._accumulate(losses, samples, number, batch, units)
-        except _MaySpreadError:
-            self._draw_count -= 1  # the same dropout
-            with _products_by_row(), self._draws():
-                return self._accumulate(losses, samples, number, batch, units, again=True)
-        finally:
-            self.discard()
-
-    def _accumulate(
         self,
         losses: Losses,
         samples: Identities,
@@ -407,64 +385,70 @@ class ClippedStep(LogicalStep):
         units: Identities | None,
         again: bool = False,
     ) -> torch.Tensor:
-        may_spread = not isinstance(losses, torch.Tensor) and not again and self._devices[0].type == "cpu"
-        with checkpointing_by_name():
-            if not isinstance(losses, torch.Tensor) and callable(losses):
-                losses = self._computed(losses, batch, len(samples), check=not again)
-            elif batch is not None:
-                fix = "pass a function of the batch as losses, or remove batch"
-                raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
-            check_losses(losses)
-            if _is_scaled(losses):
-                todo = "losses are in float32 and clipped, so that nothing underflows: leave the GradScaler out"
-                raise TrainingStateError(f"the losses were multiplied by a GradScaler's scale: {todo}")
-            if len(samples) != len(losses):
-                raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
-            if len(losses) == 0:
+        given, may_spread = losses, callable(losses) and not again and self._devices[0].type == "cpu"
+        try:
+            with self._draws(), checkpointing_by_name():
+                if not isinstance(losses, torch.Tensor) and callable(losses):
+                    losses = self._computed(losses, batch, len(samples), check=not again)
+                elif batch is not None:
+                    fix = "pass a function of the batch as losses, or remove batch"
+                    raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
+                check_losses(losses)
+                if len(samples) != len(losses):
+                    raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
+                if len(losses):
+                    self._clip_and_sum(losses, samples, number, units, may_spread)
                 return losses.detach()
-            whose = self._units_of(units, len(losses)) if self._has_units or units is not None else None
-            names = samples if whose is None else list(whose.names)
-            self._capture.check()
-            self._log.enter(number, names, None if whose is None else samples)
-            try:
-                self._backward(losses, number, names, whose, may_spread)
-                self._has_units = whose is not None
-            except BaseException:
-                if not self._capture.summing:
-                    self._log.undo()
-                self.discard()
-                raise
-        return losses.detach()
+        except _MaySpreadError:
+            self.discard()
+            self._draw_count -= 1  # the same dropout
+            with _products_by_row():
+                return self._add(given, samples, number, batch, units, again=True)
+        finally:
+            self.discard()
 
-    def _backward(
-        self, losses: torch.Tensor, step: int, samples: Samples, units: UnitRows | None, may_spread: bool
+    def _clip_and_sum(
+        self, losses: torch.Tensor, samples: Identities, number: int, units: Identities | None, may_spread: bool
     ) -> None:
-        capture, several = self._capture, self._in_any(len(losses) > 1)
-        if several and not (self._was_checked or self._isolation.apart):
-            capture.check_apart(losses, always=self.is_spread)
-        with capture.backward(step=step, samples=samples, size=len(losses), units=units):
-            losses.sum().backward()
-        squared, contributions = self._measured()
-        if squared is None:
-            raise TrainingStateError("the losses reach no trainable layer")
-        finite = torch.isfinite(squared)
-        if may_spread and not bool(finite.all()):
-            raise _MaySpreadError
-        all_finite = several and self._in_all(bool(finite.all()))  # NaN shows nothing
-        factors = self._factors_of_layers(squared)
-        kept = self._kept(finite)
-        capture.summing = True
-        self._large_last(contributions)
-        while contributions:
-            contributions.pop().add_to_sums(factors[capture.sources.pop()][kept], kept)  # freed one by one
-            self._summed()
-        self._count(squared)
-        self._was_checked = self._was_checked or all_finite
+        capture, isolation = self._capture, self._isolation
+        whose = self._units_of(units, len(losses)) if self._has_units or units is not None else None
+        names = samples if whose is None else whose.names
+        capture.check()
+        self._log.enter(number, names, None if whose is None else samples)
+        try:
+            looks = not (self._was_checked or isolation.apart) and not self._in_all(len(losses) < 2)
+            if looks:
+                capture.check_apart(losses, always=self.is_spread)
+            squared = capture.backward(losses, step=number, samples=names, units=whose)
+            finite = torch.isfinite(squared)
+            all_finite = bool(finite.all())
+            if may_spread and not all_finite:
+                raise _MaySpreadError
+            factors = self._clip_factors(squared, capture.rounding)
+            factors_of = self._factors_of_layers(squared) if self.clips_layers else {}
+            kept: torch.Tensor | slice = slice(None) if all_finite else finite
+            if self._stands_in:
+                kept = torch.zeros_like(finite)
+            # Large sums last, when most other memory is free; a layer's own contributions stay in their order.
+            capture.contributions.sort(key=lambda pair: capture.sizes[pair[0]], reverse=True)
+            capture.summing = True
+            while capture.contributions:
+                layer, contribution = capture.contributions.pop()  # freed one by one
+                own = factors_of[layer] if self.clips_layers else factors
+                contribution.add_to_sums(own[kept], kept)
+                if self.is_spread:
+                    self._summed()
+            if not self._stands_in:
+                self._count(squared)
+            self._was_checked = self._was_checked or (looks and self._in_all(all_finite))  # NaN shows nothing
+            self._has_units = whose is not None
+        except BaseException:
+            if not capture.summing:
+                self._log.undo()
+            raise
 
     def _factors_of_layers(self, squared: torch.Tensor) -> dict[Layer, torch.Tensor]:
         capture = self._capture
-        if not self.clips_layers:
-            return dict.fromkeys(capture.layers, self._clip_factors(squared, capture.rounding))
         share = self.optimizer.max_grad_norm / math.sqrt(len(capture.layers)) * (1.0 - 2.0**-50)
         each = capture.squared_of.items()
         return {layer: clip_factors(of, share, rounding=capture.rounding).to(squared.device) for layer, of in each}
@@ -515,31 +499,12 @@ class ClippedStep(LogicalStep):
         super().clip_at(clipping_norm)
         self._isolation.clipping_norm = clipping_norm
 
-    def _large_last(self, contributions: list[Contribution]) -> None:
-        """Sort large sums first, and take them from the end, when most other memory is free.
+    # Of processes that share a model, see `ShardedStep`.
 
-        A layer's own contributions stay in their order.
-        """
-        sizes = [sum(value.numel() for value in layer.module.parameters()) for layer in self._capture.sources]
-        order = sorted(range(len(contributions)), key=sizes.__getitem__, reverse=True)
-        contributions[:] = [contributions[place] for place in order]
-        self._capture.sources[:] = [self._capture.sources[place] for place in order]
-
-    # Collective operations of processes that share a model, see `ShardedStep`.
-
-    is_spread = False
-
-    def _measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        return self._capture.measured()
-
-    def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
-        return slice(None) if bool(finite.all()) else finite
+    is_spread = _stands_in = False
 
     def _in_all(self, value: bool) -> bool:
         return value
 
-    def _in_any(self, value: bool) -> bool:
-        return not self._in_all(not value)
-
     def _summed(self) -> None:
-        """Return the sum after all contributions."""
+        """Take a contribution's sum to where it is kept."""

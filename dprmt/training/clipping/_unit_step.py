@@ -19,8 +19,9 @@ from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
 from dprmt.training.clipping._sample_wise import buffer_versions
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses
 from dprmt.training.clipping._units import unit_rows
-from dprmt.training.norms import NormRecord, SampleId, rounding_margin
+from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import full_precision, sum_of_squares
+from dprmt.training.norms._probes import SampleId
 from dprmt.training.randomness import draws_from
 from dprmt.training.subspaces import Subspaces
 
@@ -137,7 +138,7 @@ class UnitStep(LogicalStep):
                 with self._draws():
                     found |= zip(own, self._backward(losses, apart.picked(own), len(own)), strict=True)
             except BaseException:
-                self._drop()
+                self.discard()
                 raise
         return torch.stack([found[row] for row in range(len(names))])
 
@@ -150,19 +151,18 @@ class UnitStep(LogicalStep):
             In all processes of a group, if they are not at one step, or a unit or row was in two of them.
         """
         try:
-            self._finish_unit()
+            self.finish_unit()
             super().step()
         finally:
             self._forget_unit()
 
-    def complete(self) -> None:
-        """Add the unit that is held."""
-        self._finish_unit()
-
     def discard(self) -> None:
         """Forget the rows of the unit that is held; what was added of others stays."""
+        for parameter in self._trained:
+            parameter.grad = None
         if self._unit is not None:
-            self._drop()
+            self._log.undo()  # nothing of the unit is in the sum: its rows may come again
+        self._forget_unit()
 
     def close(self) -> torch.nn.Module:
         """Forget everything that was added.
@@ -203,7 +203,7 @@ class UnitStep(LogicalStep):
 
     def _begin(self, unit: SampleId, samples: list[SampleId], number: int) -> None:
         if unit != self._unit:
-            self._finish_unit()
+            self.finish_unit()
             self._log.enter(number, [unit], samples)
             self._unit = unit
         else:
@@ -227,7 +227,8 @@ class UnitStep(LogicalStep):
             parameter.grad = None
         return losses.detach()
 
-    def _finish_unit(self) -> None:
+    def finish_unit(self) -> None:
+        """Add the unit that is held."""
         if self._unit is None:
             return
         gradients = {parameter: self._as_summed(parameter, value) for parameter, value in self._held.items()}
@@ -252,14 +253,6 @@ class UnitStep(LogicalStep):
         dtype = torch.promote_types(whole.dtype, torch.float32)
         with full_precision(whole.device):
             return projector.to(dtype).mT @ whole.to(dtype)
-
-    def _drop(self) -> None:
-        # Nothing of the unit is in the sum: its rows may come again.
-        for parameter in self._trained:
-            parameter.grad = None
-        if self._unit is not None:
-            self._log.undo()
-        self._forget_unit()
 
     def _forget_unit(self) -> None:
         self._held, self._unit, self._rows = {}, None, 0

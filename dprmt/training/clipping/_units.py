@@ -15,19 +15,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.clipping._formed_layers import Use
-from dprmt.training.norms import SampleId
-from dprmt.training.norms._probes import checked_ids
+from dprmt.training.norms._probes import SampleId, checked_ids
 
 Regime = Literal["rows", "together", "alone"]
-REGIMES = ("auto", "together", "alone")
-TOKENS_ALONE = 256
-"""Tokens per unit from which one unit at a time is cheaper."""
+Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
+"""A layer's inputs in one of its uses, and the gradients of its output."""
 
 
 @dataclass(frozen=True)
@@ -64,25 +61,16 @@ class Units:
     regime: str = "auto"
 
     def __post_init__(self) -> None:
-        rows, size = (
-            None if value is None else check_count(name, value)
-            for name, value in (("rows_per_unit", self.rows_per_unit), ("micro_batch_size", self.micro_batch_size))
-        )
-        object.__setattr__(self, "rows_per_unit", rows)
-        object.__setattr__(self, "micro_batch_size", size)
-        if check_choice("regime", self.regime, REGIMES) != "together":
+        for name in ("rows_per_unit", "micro_batch_size"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_count(name, value))
+        rows, size = self.rows_per_unit, self.micro_batch_size
+        if check_choice("regime", self.regime, ("auto", "together", "alone")) != "together":
             return
         if rows is None:
             raise ParameterError("rows_per_unit", None, "given with regime='together'", "pass rows_per_unit")
         if size is not None and rows > size:
             raise ParameterError("micro_batch_size", size, f"at least rows_per_unit = {rows} with regime='together'")
-
-
-def check_units(units: object) -> Units:
-    """Check the argument ``units``."""
-    if not isinstance(units, Units):
-        raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
-    return units
 
 
 def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
@@ -94,8 +82,7 @@ def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
     reasons = {
         "how many rows they have is not known": rows is None,
         f"two of {rows} rows exceed a micro-batch of {size}": rows is not None and size is not None and 2 * rows > size,
-        f"{TOKENS_ALONE} tokens of a unit or more are more expensive side by side": (rows or 0) * (tokens or 0)
-        >= TOKENS_ALONE,
+        "256 tokens of a unit or more are more expensive side by side": (rows or 0) * (tokens or 0) >= 256,
     }
     for reason, applies in reasons.items():
         if applies:

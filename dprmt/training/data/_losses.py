@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -125,16 +126,10 @@ def check_own_loss(model: torch.nn.Module, sample: Mapping[str, torch.Tensor]) -
     >>> ids = torch.tensor([[1, 2, 3]])
     >>> check_own_loss(model, {"input_ids": ids, "labels": ids})
     """
-    modes = [(module, module.training) for module in model.modules()]
     sample = _without_padding(sample)
-    try:
-        model.eval()  # without dropout: two forward passes are compared
-        with torch.no_grad():
-            found = per_sample_losses(model, sample)
-            own = model(**{key: value for key, value in sample.items() if key != "sample_id"}).loss
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model):  # without dropout: two forward passes are compared
+        found = per_sample_losses(model, sample)
+        own = model(**{key: value for key, value in sample.items() if key != "sample_id"}).loss
     kind = type(_transformers_model(model)).__name__
     if own is None or found.numel() != 1:
         raise ParameterError("model", kind, "one that returns a loss for a batch with labels, or give losses=")
@@ -156,13 +151,27 @@ def _without_padding(sample: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
     return cut | {key: sample[key] - first for key in _TARGETS[1:] if key in sample}
 
 
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode without gradients, and restore every module's mode afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
 @dataclass(frozen=True)
 class Head:
-    """Head of a model: ``targets``, the names of its labels, and the losses of a batch."""
+    """Head of a model: the losses of a batch, Transformers' tables of its classes, and the names of its labels."""
 
     name: str
-    targets: tuple[str, ...]
     losses: Callable[[torch.nn.Module, Mapping[str, torch.Tensor], float], torch.Tensor]
+    tables: tuple[str, ...]
+    targets: tuple[str, ...] = ("labels",)
 
 
 def head_of(model: torch.nn.Module) -> Head:
@@ -178,15 +187,17 @@ def head_of(model: torch.nn.Module) -> Head:
     ParameterError
         If no loss per sample is known for it.
     """
-    network = _transformers_model(model)
-    for kind in type(network).__mro__:
-        if found := _heads().get(kind.__name__):
-            _check_whole_loss(network)
-            return found
-    if (name := getattr(type(network), "head", None)) in _HEADS:
-        return _HEADS[name]
-    allowed = f"one with a head for {', '.join(_HEADS)}; or give the loss of each sample as losses="
-    raise ParameterError("model", type(network).__name__, allowed)
+    network, heads = _transformers_model(model), _heads()
+    names = [*(kind.__name__ for kind in type(network).__mro__), getattr(type(network), "head", "")]
+    found = next((heads[name] for name in names if name in heads), None)
+    if found is None:
+        known = ", ".join(head.name for head in _HEADS)
+        allowed = f"one with a head for {known}; or give the loss of each sample as losses="
+        raise ParameterError("model", type(network).__name__, allowed)
+    if getattr(getattr(network, "config", None), "output_router_logits", False):  # counts experts in the whole batch
+        allowed = f"False: the loss that {type(network).__name__} adds for it is one of the batch"
+        raise ParameterError("model.config.output_router_logits", True, allowed)
+    return found
 
 
 def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -203,15 +214,6 @@ def _named_model(model: torch.nn.Module) -> torch.nn.Module | None:
         if isinstance(module, PreTrainedModel) or isinstance(getattr(type(module), "head", None), str):
             return module
     return None
-
-
-def _check_whole_loss(network: torch.nn.Module) -> None:
-    """Raise an error for an experts' loss, which counts how often a batch used each expert."""
-    if getattr(network.config, "output_router_logits", False):
-        kind = type(network).__name__
-        raise ParameterError(
-            "model.config.output_router_logits", True, f"False: the loss that {kind} adds for it is one of the batch"
-        )
 
 
 def _output(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], **more: Any) -> Any:
@@ -288,39 +290,26 @@ def _span_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoo
     return total / 2
 
 
-_HEADS = {
-    head.name: head
-    for head in (
-        Head("sequence-to-sequence", ("labels",), _decoded_losses),
-        Head("classification", ("labels",), _whole_losses),
-        Head("token classification", ("labels",), _token_losses),
-        Head("masked language modelling", ("labels",), _token_losses),
-        Head("causal language modelling", ("labels",), _next_token_losses),
-        Head("question answering", ("start_positions", "end_positions"), _span_losses),
-    )
-}
-# Transformers' tables of classes, by task; a class in several belongs to the first.
-_TABLES = {
-    "SEQ_TO_SEQ_CAUSAL_LM": "sequence-to-sequence",
-    "SPEECH_SEQ_2_SEQ": "sequence-to-sequence",
-    "SEQUENCE_CLASSIFICATION": "classification",
-    "IMAGE_CLASSIFICATION": "classification",
-    "AUDIO_CLASSIFICATION": "classification",
-    "VIDEO_CLASSIFICATION": "classification",
-    "TOKEN_CLASSIFICATION": "token classification",
-    "CAUSAL_LM": "causal language modelling",
-    "MASKED_LM": "masked language modelling",
-    "QUESTION_ANSWERING": "question answering",
-}
+_WHOLE = ("SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION")
+_HEADS = (  # a class in several tables belongs to the first
+    Head("sequence-to-sequence", _decoded_losses, ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ")),
+    Head("classification", _whole_losses, _WHOLE),
+    Head("token classification", _token_losses, ("TOKEN_CLASSIFICATION",)),
+    Head("causal language modelling", _next_token_losses, ("CAUSAL_LM",)),
+    Head("masked language modelling", _token_losses, ("MASKED_LM",)),
+    Head("question answering", _span_losses, ("QUESTION_ANSWERING",), ("start_positions", "end_positions")),
+)
 
 
 @cache
 def _heads() -> dict[str, Head]:
-    found: dict[str, Head] = {}
-    for table, name in _TABLES.items():
-        for kinds in getattr(modeling_auto, f"MODEL_FOR_{table}_MAPPING_NAMES").values():
-            for kind in (kinds,) if isinstance(kinds, str) else kinds:
-                found.setdefault(kind, _HEADS[name])
+    """Map names of heads, and of Transformers' classes, to heads."""
+    found = {head.name: head for head in _HEADS}
+    for head in _HEADS:
+        for table in head.tables:
+            for kinds in getattr(modeling_auto, f"MODEL_FOR_{table}_MAPPING_NAMES").values():
+                for kind in (kinds,) if isinstance(kinds, str) else kinds:
+                    found.setdefault(kind, head)
     return found
 
 

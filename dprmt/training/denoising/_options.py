@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import torch
 
-from dprmt.spectra import LayerDenoiser, LayerReport, kappa_for
+from dprmt.spectra import LayerReport, denoise_layers, kappa_for
 from dprmt.training.recipes import DENOISERS, DenoisingRecipe
 from dprmt.training.recipes._fields import Texts, one_of
 
@@ -113,7 +113,7 @@ def shrinkage(options: Denoising) -> Method:
     kappa = options.kappa if alarm is None else partial(kappa_for, false_alarm=alarm)
     method = "paper" if options.keeps_norm else "shrink"
     chosen: Any = {"method": method, "loss": options.loss, "backend": options.backend}
-    return LayerDenoiser(kappa, below_gate="unchanged", **chosen)
+    return partial(denoise_layers, kappa=kappa, below_gate="unchanged", **chosen)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ import torch
 from transformers import GenerationConfig
 
 from dprmt._validation import ParameterError, check_choice
-from dprmt.training.data import TaskData, TokenDataset, prompt_ids
-from dprmt.training.evaluation._scores import device_of, evaluating
+from dprmt.training.data import TaskData, TokenDataset
+from dprmt.training.data._losses import evaluating
+from dprmt.training.data._task_data import prompt_ids
+from dprmt.training.evaluation._scores import device_of
 from dprmt.training.evaluation._text_metrics import text_metrics
 from dprmt.training.recipes import EvaluationRecipe
 

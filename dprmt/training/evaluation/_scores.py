@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import torch
@@ -11,6 +10,7 @@ from torch.nn import functional
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.data import TaskData, model_logits, per_sample_losses
+from dprmt.training.data._losses import evaluating
 
 Item: TypeAlias = dict[str, Any]
 
@@ -86,9 +86,15 @@ def evaluate_classification(
         check_choice("metrics", metric, ("accuracy", "f1"))
         if metric == "f1" and classes != 2:
             raise ParameterError("metrics", metric, f"'accuracy' for {classes} classes")
-    predicted, losses = _predictions(model, data, samples, batch_size)
+
+    def measured(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits = model_logits(model, batch).float()
+        losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
+        return torch.stack([logits.argmax(dim=1), losses], dim=1)
+
+    predicted, losses = _measured(model, data, samples, batch_size, measured).unbind(1)
     labels = torch.tensor([sample["labels"] for sample in samples])
-    result = {"loss": float(losses.double().mean()), "samples": float(len(samples))}
+    result = {"loss": float(losses.mean()), "samples": float(len(samples))}
     parts = [row.part for row in getattr(data, split).rows[: len(samples)]]
     names = dict.fromkeys(parts)
     for metric in metrics:
@@ -123,18 +129,6 @@ def f1_score(predicted: torch.Tensor, labels: torch.Tensor) -> float:
     hits = int(((predicted == 1) & (labels == 1)).sum())
     total = int((predicted == 1).sum()) + int((labels == 1).sum())
     return 2 * hits / total if total else 0.0
-
-
-def _predictions(
-    model: torch.nn.Module, data: TaskData, samples: Sequence[Item], batch_size: SupportsIndex
-) -> tuple[torch.Tensor, torch.Tensor]:
-    predicted, losses = torch.empty(len(samples), dtype=torch.int64), torch.empty(len(samples))
-    with evaluating(model):
-        for chosen, batch in batches(model, data, samples, batch_size):
-            logits = model_logits(model, batch).float()
-            predicted[chosen] = logits.argmax(dim=1).cpu()
-            losses[chosen] = functional.cross_entropy(logits, batch["labels"], reduction="none").cpu()
-    return predicted, losses
 
 
 def generation_loss(
@@ -198,24 +192,8 @@ def generation_loss(
     (5.5607, 5.5607)
     """
     samples = first_samples(data, "generation", split, limit)
-    losses = torch.empty(len(samples))
-    with evaluating(model):
-        for chosen, batch in batches(model, data, samples, batch_size):
-            losses[chosen] = per_sample_losses(model, batch).cpu()
-    return float(losses.double().mean())
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode without gradients, and restore every module's mode afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    losses = _measured(model, data, samples, batch_size, lambda batch: per_sample_losses(model, batch))
+    return float(losses.mean())
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
@@ -237,12 +215,19 @@ def first_samples(data: TaskData, task: str, split: str, limit: SupportsIndex | 
     return [samples[position] for position in range(number)]
 
 
-def batches(
-    model: torch.nn.Module, data: TaskData, samples: Sequence[Item], batch_size: SupportsIndex
-) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
-    """Group samples of similar length, and yield their positions and their batch on the model's device."""
-    at_once, device = check_count("batch_size", batch_size), device_of(model)
+def _measured(
+    model: torch.nn.Module,
+    data: TaskData,
+    samples: Sequence[Item],
+    batch_size: SupportsIndex,
+    measure: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+) -> torch.Tensor:
+    """Measure all samples in float64, those of similar length together, in the order of the samples."""
+    size, device = check_count("batch_size", batch_size), device_of(model)
     order = sorted(range(len(samples)), key=lambda position: len(samples[position]["input_ids"]))
-    for start in range(0, len(order), at_once):
-        chosen = order[start : start + at_once]
-        yield chosen, {key: value.to(device) for key, value in data.collate([samples[i] for i in chosen]).items()}
+    found = []
+    with evaluating(model):
+        for start in range(0, len(order), size):
+            batch = data.collate([samples[position] for position in order[start : start + size]])
+            found.append(measure({key: value.to(device) for key, value in batch.items()}).double().cpu())
+    return torch.cat(found)[torch.tensor(order).argsort()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import string
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -57,29 +56,20 @@ def text_metrics(
     >>> round(scores["bleu"], 6), scores["rouge_l"], skipped
     (100.0, 1.0, {})
     """
-    if not hypotheses or len(hypotheses) != len(references):
-        raise ParameterError(
-            "hypotheses", len(hypotheses), f"one for each of the {len(references)} lists of references"
-        )
-    for texts in references:
-        if isinstance(texts, str) or not texts:
-            raise ParameterError("references", texts, "a list of at least one text for every hypothesis")
+    if not hypotheses or len(hypotheses) != len(references) or not all(references):
+        raise ParameterError("references", len(references), "a list of at least one text for every hypothesis")
     scores: dict[str, float] = {}
     skipped: dict[str, str] = {}
     for metric in metrics or tuple(_SCORES):
         check_choice("metrics", metric, tuple(_SCORES))
         package, score = _SCORES[metric]
         try:
-            _check_installed(package)
+            if package and importlib.util.find_spec(package) is None:
+                raise MetricUnavailableError(f"{package} is not installed ({how_to_install('generation')})")
             scores[metric] = float(score(hypotheses, references))
         except MetricUnavailableError as reason:
             skipped[metric] = str(reason)
     return scores, skipped
-
-
-def _check_installed(package: str) -> None:
-    if package and importlib.util.find_spec(package) is None:
-        raise MetricUnavailableError(f"{package} is not installed ({how_to_install('generation')})")
 
 
 def _bleu(hypotheses: Texts, references: References) -> float:
@@ -126,15 +116,11 @@ def _meteor(hypotheses: Texts, references: References) -> float:
     from pycocoevalcap.meteor.meteor import Meteor
 
     scorer = Meteor()
-    # Loading takes seconds, thousands of texts a minute; a process that hangs is ended after a quarter of an hour.
-    watchdog = threading.Timer(900.0, scorer.meteor_p.kill)
-    watchdog.start()
     try:
         return scorer.compute_score(*_by_number(hypotheses, references))[0]
     except (OSError, ValueError) as error:  # what reading from and writing to a dead process gives
         raise MetricUnavailableError(f"METEOR's Java process failed ({type(error).__name__})") from None
     finally:
-        watchdog.cancel()
         process = scorer.meteor_p
         process.kill()
         process.wait()

@@ -7,7 +7,6 @@ from dprmt.training.harness._loop import Run as Run
 from dprmt.training.harness._loop import run_in_memory as run_in_memory
 from dprmt.training.harness._observer import Observer as Observer
 from dprmt.training.harness._observer import StepRecord as StepRecord
-from dprmt.training.harness._prepare import SilentParameterError as SilentParameterError
 from dprmt.training.harness._preview import DryRun as DryRun
 from dprmt.training.harness._preview import dry_run as dry_run
 from dprmt.training.harness._preview import recipe_costs as recipe_costs

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors in safetensors, all else in JSON, replaced as a whole or not at all.
+"""Checkpoints: the state by ``torch.save``, read back without running code, replaced as a whole or not at all.
 
 For a sharded model each process writes the rows that it keeps, and the first writes all else. Any number of processes
 read the rows that they need.
@@ -10,103 +10,59 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_flatten_with_path, tree_unflatten, treespec_dumps, treespec_loads
+from torch.utils._pytree import tree_map_with_path
 
 from dprmt._files import sync
-from dprmt._validation import ParameterError
-from dprmt.training.harness._shards import own_rows
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.private_run._randomness import in_first
 
-_TENSORS, _DOCUMENT = "tensors.safetensors", "document.json"
+_STATE, _CHECKSUMS = "state.pt", "checksums.json"
 _FOLDERS = ("checkpoint", "checkpoint.previous")
-
-
-@dataclass(frozen=True)
-class SavedRows:
-    """A tensor on disk, in files with consecutive rows; it is read when used.
-
-    Attributes
-    ----------
-    files : tuple of str
-        Files in the order of their rows.
-    name : str
-        Name of the tensor in each file.
-    shape : tuple of int
-        Shape of all rows together.
-    """
-
-    files: tuple[str, ...]
-    name: str
-    shape: tuple[int, ...]
-
-    def whole(self) -> torch.Tensor:
-        """Return all of it."""
-        if not self.shape:
-            with safe_open(self.files[0], "pt") as file:
-                return file.get_tensor(self.name)
-        return self.rows(0, self.shape[0])
-
-    def rows(self, first: int, end: int) -> torch.Tensor:
-        """Return rows from ``first`` to before ``end``."""
-        pieces, start = [], 0
-        for path in self.files:
-            with safe_open(path, "pt") as file:
-                stored = file.get_slice(self.name)
-                count = stored.get_shape()[0]
-                low, high = max(first - start, 0), min(end - start, count)
-                pieces.append(stored[low:high] if low < high else stored[:0])
-            start += count
-        kept = [piece for piece in pieces if len(piece)] or pieces[:1]
-        return kept[0] if len(kept) == 1 else torch.cat(kept)
 
 
 def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint next to the last one, then replace it; in all processes, if there are shards."""
-    found, structure = tree_flatten_with_path(state)
-    tensors: dict[str, torch.Tensor] = {}
-    shards: dict[str, torch.Tensor] = {}
-    leaves: list[Any] = []
-    for path, leaf in found:
-        name = ".".join(["state", *(str(getattr(part, "key", getattr(part, "idx", ""))) for part in path)])
+    shards: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def kept(path: tuple[Any, ...], leaf: Any) -> Any:
+        keys = tuple(getattr(part, "key", getattr(part, "idx", None)) for part in path)
         if isinstance(leaf, DTensor):
-            shards[name] = leaf.detach().to_local().cpu().contiguous()
-            leaves.append({"shards": [name, list(leaf.shape)]})
-        elif isinstance(leaf, torch.Tensor):
-            tensors[name] = leaf.detach().cpu().contiguous().clone()
-            leaves.append({"tensor": name})
-        elif leaf is None or isinstance(leaf, bool | int | float | str):
-            leaves.append(leaf)
-        else:
-            raise ParameterError(name, type(leaf).__name__, "a tensor, number, string, boolean, None, dict or list")
-    document = {"structure": treespec_dumps(structure), "leaves": leaves}
-    fresh = run / "checkpoint.new"
+            shards[keys] = leaf.detach().to_local().to("cpu", copy=True)
+            return None
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach().to("cpu", copy=True)
+        if leaf is None or isinstance(leaf, bool | int | float | str):
+            return leaf
+        name = ".".join(map(str, ("state", *keys)))
+        raise ParameterError(name, type(leaf).__name__, "a tensor, number, string, boolean, None, dict or list")
+
+    whole, fresh = tree_map_with_path(kept, state), run / "checkpoint.new"
     if not shards:
         _make(fresh)
-        _put_in_place(run, fresh, tensors, document, [])
+        _put_in_place(run, fresh, whole, {})
         return
     in_first(lambda: _make(fresh))
     written = _write_shards(fresh, shards)
-    in_first(lambda: _put_in_place(run, fresh, tensors, document, written))
+    in_first(lambda: _put_in_place(run, fresh, whole, written))
 
 
 def load_checkpoint(run: Path, *, lazily: bool = False) -> dict[str, Any] | None:
-    """Return the last whole checkpoint of a run; ``lazily``: with `SavedRows` in the place of shards."""
+    """Return the last whole checkpoint of a run; ``lazily``: with lists of tensors on the disk, to be concatenated, in
+    the place of shards.
+    """
     damage = None
     for folder in (run / name for name in _FOLDERS):
         if folder.exists():
             try:
                 return _read(folder, lazily)
-            except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
+            except (OSError, ValueError, KeyError, RecursionError, RuntimeError, UnpicklingError) as error:
                 damage = damage or error
     if damage is not None:
         raise ParameterError("resume", str(run), f"given for a run with a checkpoint that can be read ({damage})")
@@ -150,21 +106,23 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 def like(value: Any, parameter: torch.Tensor | None) -> Any:
     """Return this process' part of a saved tensor, if the parameter is a shard with its shape."""
-    if not isinstance(parameter, DTensor) or getattr(value, "shape", None) != tuple(parameter.shape):
-        return value.whole() if isinstance(value, SavedRows) else value
-    first, end = own_rows(parameter)
-    own = value.rows(first, end) if isinstance(value, SavedRows) else value[first:end]
+    value = torch.cat(value) if isinstance(value, list) else value
+    if not isinstance(parameter, DTensor) or getattr(value, "shape", None) != parameter.shape:
+        return value
+    mesh, local = parameter.device_mesh, parameter.to_local()
+    chunks = value.chunk(mesh.size())  # as `fully_shard` cuts
+    own = chunks[mesh.get_local_rank()] if mesh.get_local_rank() < len(chunks) else value[:0]
+    if own.shape != local.shape:
+        raise TrainingStateError(f"{len(local)} of {len(value)} rows are here: not a chunk of equal ones")
     shape = {"shape": parameter.shape, "stride": parameter.stride()}
-    own = own.to(parameter.to_local().device)
-    return DTensor.from_local(own, parameter.device_mesh, parameter.placements, run_check=False, **shape)
+    return DTensor.from_local(own.to(local.device, copy=True), mesh, parameter.placements, run_check=False, **shape)
 
 
 def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return a saved optimizer state whose tensors are cut as the parameters are."""
     moved = [value for group in optimizer.param_groups for value in group["params"]]
     rows = state["state"].items()
-    own = {key: {name: like(value, moved[key]) for name, value in row.items()} for key, row in rows}
-    return state | {"state": own}
+    return state | {"state": {key: {name: like(value, moved[key]) for name, value in row.items()} for key, row in rows}}
 
 
 def _make(fresh: Path) -> None:
@@ -172,21 +130,13 @@ def _make(fresh: Path) -> None:
     fresh.mkdir(mode=0o700)
 
 
-def _put_in_place(
-    run: Path, fresh: Path, tensors: dict[str, torch.Tensor], state: dict[str, Any], shards: list[list[str]]
-) -> None:
-    try:
-        save_file(tensors, fresh / _TENSORS)
-    except SafetensorError as error:
-        raise OSError(f"{fresh / _TENSORS}: {error}") from None
-    for name, _ in shards:
+def _put_in_place(run: Path, fresh: Path, state: dict[str, Any], shards: dict[str, str]) -> None:
+    checksums = {_STATE: _written(fresh / _STATE, state)} | shards
+    for name in shards:
         if not (fresh / name).exists():
             raise ParameterError("out", str(run), f"a folder that all processes see; {name} is not there")
-    document = {"state": state, "shards": shards}
-    whole = document | {"digest": _digest(fresh / _TENSORS, document)}
-    (fresh / _DOCUMENT).write_text(json.dumps(whole), encoding="utf-8")
-    for name in (_TENSORS, _DOCUMENT):
-        sync(fresh / name)
+    (fresh / _CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
+    sync(fresh / _CHECKSUMS)
     sync(fresh)
     # At every instant one of `checkpoint` and `checkpoint.previous` is whole.
     current, previous = (run / name for name in _FOLDERS)
@@ -197,60 +147,54 @@ def _put_in_place(
     sync(run)
 
 
-def _write_shards(folder: Path, shards: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Write this process' rows, in all processes, and return every file's name and digest, in the order of the rows.
+def _write_shards(folder: Path, shards: dict[tuple[Any, ...], torch.Tensor]) -> dict[str, str]:
+    """Write this process' rows, in all processes, and return every file's checksum, in the order of the rows.
 
     If one process cannot write, all raise an error.
     """
-    rank, size = dist.get_rank(), dist.get_world_size()
-    path, digest, problem = folder / f"shard-{rank:05}-of-{size:05}.safetensors", "", ""
+    size = dist.get_world_size()
+    name, checksum, problem = f"shard-{dist.get_rank():05}-of-{size:05}.pt", "", ""
     try:
-        save_file(shards, path)
-        sync(path)
-        digest = _digest(path)
-    except (OSError, SafetensorError) as error:
-        problem = f"{path}: {error}"
+        checksum = _written(folder / name, shards)
+    except OSError as error:
+        problem = f"{folder / name}: {error}"
     said: list[Any] = [None] * size
-    dist.all_gather_object(said, (path.name, digest, problem))
+    dist.all_gather_object(said, (name, checksum, problem))
     for _, _, what in said:
         if what:
             raise OSError(what)
-    return [[name, digest] for name, digest, _ in said]
+    return {name: checksum for name, checksum, _ in said}
+
+
+def _written(path: Path, content: Any) -> str:
+    try:
+        torch.save(content, path)
+    except RuntimeError as error:  # a full disk
+        raise OSError(f"{path}: {error}") from None
+    sync(path)
+    return _checksum(path)
 
 
 def _read(folder: Path, lazily: bool) -> dict[str, Any]:
-    document = json.loads((folder / _DOCUMENT).read_text(encoding="utf-8"))
-    if not isinstance(document, dict) or document.keys() != {"state", "shards", "digest"}:
-        raise ValueError(f"{_DOCUMENT}: not a checkpoint")
-    digest = document.pop("digest")
-    if digest != _digest(folder / _TENSORS, document):
-        raise ValueError("its content and its checksum differ")
-    for name, digest in document["shards"]:
-        if digest != _digest(folder / name):
+    checksums = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
+    if not isinstance(checksums, dict) or next(iter(checksums), None) != _STATE:
+        raise ValueError(f"{_CHECKSUMS}: not of a checkpoint")
+    for name, checksum in checksums.items():
+        if checksum != _checksum(folder / name):
             raise ValueError(f"{name}: its content and its checksum differ")
-    files = tuple(str(folder / name) for name, _ in document["shards"])
-    tensors = load_file(folder / _TENSORS)
-
-    def decode(leaf: Any) -> Any:
-        if not isinstance(leaf, dict):
-            return leaf
-        if "tensor" in leaf:
-            return tensors[leaf["tensor"]]
-        name, shape = leaf["shards"]
-        rows = SavedRows(files, name, tuple(shape))
-        return rows if lazily else rows.whole()
-
-    state = document["state"]
-    found: dict[str, Any] = tree_unflatten(
-        [decode(leaf) for leaf in state["leaves"]], treespec_loads(state["structure"])
-    )
+    state, *shards = (torch.load(folder / name, "cpu", weights_only=True, mmap=name != _STATE) for name in checksums)
+    for keys in shards[0] if shards else ():
+        *path, last = keys
+        place = state
+        for key in path:
+            place = place[key]
+        rows = [shard[keys] for shard in shards]
+        place[last] = rows if lazily else torch.cat(rows)
+    found: dict[str, Any] = state
     return found
 
 
-def _digest(path: Path, document: Any = None) -> str:
+def _checksum(path: Path) -> str:
     # Protects against disk errors and accidents, not against a forged checkpoint.
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "blake2b")
-    if document is not None:
-        digest.update(json.dumps(document).encode())
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+import zipfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,12 +16,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from dprmt._files import replacing
 from dprmt.training.denoising import Denoising
 from dprmt.training.denoising._options import matches
 from dprmt.training.harness._checkpoint import like, load_checkpoint, optimizer_state_like, save_checkpoint
 from dprmt.training.harness._observer import Observer, StepRecord
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._privacy_cost import charged_releases, release_score, wanted_releases
+from dprmt.training.harness._run_folder import SPECTRA
 from dprmt.training.harness._shards import check_shared, squared_norm
 from dprmt.training.harness._task import Task
 from dprmt.training.optimizers import released_gradient
@@ -95,7 +98,11 @@ class Run:
         self._scored: int | None = None  # the step after which the scores were taken
         denoising = settings.denoising
         options = vars(settings.telemetry).items()
-        reading = {name: value for name, value in options if name != "on" and value is not None}
+        denoised_before = denoising.method != "none" and settings.optimizer.name == "grape"
+        # Telemetry reads what is released, with noise, in a process that has all of it.
+        reads = settings.telemetry.on and not (
+            settings.privacy.clip_only or settings.distributed.is_sharded or denoised_before
+        )
         self.private = PrivateRun(
             prepared.plan,
             prepared.probes,
@@ -109,7 +116,7 @@ class Run:
             ledger=folder,
             attempt=attempt,
             denoising=None if denoising.method == "none" else Denoising(**dataclasses.asdict(denoising)),
-            telemetry=reading if prepared.reads_telemetry else None,
+            telemetry={name: value for name, value in options if name != "on" and value is not None} if reads else None,
         )
         if self.private.optimizer is not prepared.optimizer:  # the task's own plan has another one
             self.private.optimizer.register_step_pre_hook(partial(self.released.look, "noisy"))
@@ -269,10 +276,9 @@ class Run:
         return float(total) / batch.size if batch.size else None
 
     def _checkpoint(self) -> None:
-        for observer in self.observers:
-            observer.before_checkpoint(self)
         if self._folder is None or (rank() and not self.prepared.settings.distributed.is_sharded):
             return
+        self.released.save(self._folder)
         state = self.private.state_dict(secret=not self.randomness.is_secret)
         if self.done == self.total:
             state.pop("epoch", None)  # nobody goes on with its draws
@@ -293,6 +299,7 @@ class Run:
         state["parameters"] = {name: like(value, trained.get(name)) for name, value in state["parameters"].items()}
         state["optimizer"] = optimizer_state_like(state["optimizer"], self.private.optimizer)
         self.private.load_state_dict(state)
+        self.released.load(folder, self.done)
 
     def _say(self, text: str) -> None:
         for observer in self.observers:
@@ -388,3 +395,22 @@ class ReleasedGradients:
                     self.changed = True
                     values = torch.linalg.svdvals(released[name].detach().float())
                     self.spectra[f"step{self.step:06d}/{kind}/{name}"] = values.cpu().numpy()
+
+    def save(self, folder: Path) -> None:
+        """Write the singular values, if there are new ones."""
+        if self.changed:
+            with replacing(folder / SPECTRA) as fresh:
+                np.savez_compressed(fresh, **self.spectra)  # type: ignore[arg-type]  # its stub wants a flag
+            self.changed = False
+
+    def load(self, folder: Path, done: int) -> None:
+        """Read those of the steps that are done; if the file is damaged, they are no reason not to go on."""
+        path = folder / SPECTRA
+        if not path.exists():
+            return
+        try:
+            with path.open("rb") as file, np.load(file) as spectra:
+                self.spectra = {key: value for key, value in spectra.items() if int(key[4:10]) <= done}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            if not rank():
+                path.replace(path.with_stem(f"{path.stem}.damaged"))

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import sys
-import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from torch.utils._pytree import tree_leaves_with_path
 from tqdm import tqdm
 
-from dprmt._files import append_line, replacing
+from dprmt._files import append_line
 from dprmt._validation import ParameterError
 from dprmt.statements import round_up
-from dprmt.training.harness._run_folder import METRICS, SPECTRA
+from dprmt.training.harness._run_folder import METRICS
 from dprmt.training.private_run._ledger import named_relation, said_of_every_step
 
 if TYPE_CHECKING:
     from dprmt.training.harness._loop import Run
+
+
+_RELEASED = ("step", "attempt", "epsilon", "learning_rate", "noisy_gradient_norm")
 
 
 @dataclass(frozen=True)
@@ -70,19 +72,15 @@ class StepRecord:
 
     def entry(self) -> dict[str, Any]:
         """Return the record as a line of ``metrics.jsonl``."""
-        entry: dict[str, Any] = {
-            "step": self.step,
-            "attempt": self.attempt,
-            "epsilon": self.epsilon,
-            "learning_rate": self.learning_rate,
-            "noisy_gradient_norm": self.noisy_gradient_norm,
-            **self.denoising,
-            **({"telemetry": self.telemetry} if self.telemetry else {}),
-            "private": {"loss": self.loss, "batch_size": self.batch_size, "seconds": self.seconds},
-        }
+        entry = {name: getattr(self, name) for name in _RELEASED} | self.denoising
+        private = {name: getattr(self, name) for name in ("loss", "batch_size", "seconds")}
+        if self.telemetry:
+            entry["telemetry"] = self.telemetry
         if self.private_evaluation is not None:
-            entry["private"]["evaluation"] = self.private_evaluation
-        return entry if self.evaluation is None else entry | {"evaluation": self.evaluation}
+            private["evaluation"] = self.private_evaluation
+        if self.evaluation is not None:
+            entry["evaluation"] = self.evaluation
+        return entry | {"private": private}
 
 
 class Observer:
@@ -112,9 +110,6 @@ class Observer:
     def after_step(self, run: Run, record: StepRecord) -> None:
         """Handle the moment after the optimizer has moved."""
 
-    def before_checkpoint(self, run: Run) -> None:
-        """Handle the moment before the state is written."""
-
     def note(self, run: Run, text: str) -> None:
         """Handle a sentence about the run."""
 
@@ -134,31 +129,6 @@ class MetricsFile(Observer):
 
     def after_step(self, run: Run, record: StepRecord) -> None:
         append_line(self._path, record.entry() | self._always)
-
-
-class SpectraFile(Observer):
-    """``spectra.npz``: what :class:`ReleasedGradients` keeps, as old as the checkpoint."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / SPECTRA
-
-    def start(self, run: Run) -> None:
-        if not self._path.exists():
-            return
-        try:
-            with self._path.open("rb") as file, np.load(file) as spectra:
-                kept = dict(spectra)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-            # Pictures of earlier steps are no reason not to go on.
-            self._path.replace(self._path.with_stem(f"{self._path.stem}.damaged"))
-            return
-        run.released.spectra = {key: value for key, value in kept.items() if int(key[4:10]) <= run.done}
-
-    def before_checkpoint(self, run: Run) -> None:
-        if run.released.changed:
-            with replacing(self._path) as fresh:
-                np.savez_compressed(fresh, **run.released.spectra)  # type: ignore[arg-type]  # its stub wants a flag
-            run.released.changed = False
 
 
 class ProgressBar(Observer):
@@ -193,27 +163,15 @@ class Events(Observer):
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError as error:
             raise ParameterError("tensorboard", True, f"left out, or {error.name} installed") from None
-        self._make: Callable[..., Any] = SummaryWriter
-        self._folder = folder / "tensorboard"
-        self._writer: Any = None  # made with the first step: before, the folder may not be that of a run
+        self._make = partial(SummaryWriter, str(folder / "tensorboard"))
+
+    def start(self, run: Run) -> None:
+        self._writer = self._make()
 
     def after_step(self, run: Run, record: StepRecord) -> None:
-        entry = record.entry()
-        self._writer = self._writer or self._make(str(self._folder))
-        for name, value in _scalars(entry):
-            if name not in ("step", "attempt") and math.isfinite(value):
-                self._writer.add_scalar(name, value, entry["step"])
+        for path, value in tree_leaves_with_path(record.entry()):
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                self._writer.add_scalar("/".join(part.key for part in path), value, record.step)
 
     def end(self, run: Run) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-def _scalars(entry: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    found = []
-    for name, value in entry.items():
-        if isinstance(value, dict):
-            found += _scalars(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found.append((prefix + name, float(value)))
-    return found
+        self._writer.close()

@@ -1,11 +1,8 @@
-"""From a model, a task and settings to a run that can take its first step: plan, mechanism, σ, optimizer.
-
-And the guard against silent failures: parameters that are trained in name only.
-"""
+"""From a model, a task and settings to a run that can take its first step: plan, mechanism, σ, optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +12,7 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import Poisson, RandomAllocation
 from dprmt.training.clipping import ClippingPlan
 from dprmt.training.harness._privacy_cost import wanted_releases
-from dprmt.training.harness._shards import check_spread, local, sharded_parameters, spread
+from dprmt.training.harness._shards import check_spread, spread
 from dprmt.training.harness._task import Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
@@ -39,27 +36,9 @@ class Prepared:
     optimizer: torch.optim.Optimizer
 
     @property
-    def record(self) -> NormRecord:
-        """How norms are obtained."""
-        return self.plan.record
-
-    @property
-    def units(self) -> str | None:
-        """How units of several rows are clipped, and why, if there are any."""
-        return None if self.plan.regime == "rows" else self.plan.reason
-
-    @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """The trainable ones."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
-
-    @property
-    def reads_telemetry(self) -> bool:
-        """Whether what is released is read: if that is wanted, there is noise, and one process has all of it."""
-        settings = self.settings
-        denoised_before = settings.denoising.method != "none" and settings.optimizer.name == "grape"
-        alone = not settings.distributed.is_sharded and not denoised_before
-        return settings.telemetry.on and not settings.privacy.clip_only and alone
 
 
 def prepare(
@@ -116,10 +95,8 @@ def clipping_plan(
     privacy, optimizer = settings.privacy, settings.optimizer
     options: dict[str, Any] = {} if task.units is None else {"units": task.units}
     if optimizer.name == "grape":  # else a task's own plan may not know subspaces
-        # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
-        rank = optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n)
         drawn: dict[str, Any] = {"refresh_every": optimizer.refresh_every, "projector": optimizer.projector}
-        options["subspaces"] = Subspaces(model, rank=rank, seed=settings.training.seed, **drawn)
+        options["subspaces"] = Subspaces(model, rank=optimizer.rank, seed=settings.training.seed, **drawn)
     return task.clipping_plan(
         model,
         norms=privacy.norms,
@@ -146,23 +123,6 @@ def _optimizer(model: torch.nn.Module, settings: Settings, plan: ClippingPlan, s
     )
 
 
-class SilentParameterError(RuntimeError):
-    """A trainable parameter that gets no gradient, or does not move, or a frozen one that does.
-
-    Parameters
-    ----------
-    names : list of str
-        The parameters.
-    what : str
-        What is wrong with them.
-    """
-
-    def __init__(self, names: list[str], what: str) -> None:
-        shown = ", ".join(names[:5]) + (f", … ({len(names)} in all)" if len(names) > 5 else "")
-        super().__init__(f"{what}: {shown}")
-        self.names, self.what = names, what
-
-
 def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Tensor]) -> None:
     """Raise unless every trainable parameter has a gradient that is not 0, on made-up input.
 
@@ -175,34 +135,20 @@ def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Te
     trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if not trainable:
         raise ParameterError("model", type(model).__name__, "a model with trainable parameters")
-    kept = {name: value.detach().clone() for name, value in trainable.items()}
+    zeros = [value for value in trainable.values() if not value.any()]
     generator = torch.Generator().manual_seed(0)
     try:
         with torch.no_grad():
-            for value in trainable.values():
-                if not value.any():
-                    value.copy_(0.02 * torch.randn(value.shape, generator=generator).to(value))
+            for value in zeros:
+                value.copy_(0.02 * torch.randn(value.shape, generator=generator).to(value))
         model.zero_grad(set_to_none=True)
         losses().sum().backward()
         silent = [name for name, value in trainable.items() if value.grad is None or not value.grad.any()]
     finally:
         model.zero_grad(set_to_none=True)
         with torch.no_grad():
-            for name, value in trainable.items():
-                value.copy_(kept[name])
+            for value in zeros:
+                value.zero_()
     if silent:
-        raise SilentParameterError(silent, "trainable parameters get no gradient")
-
-
-def snapshot(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copy the trainable parameters."""
-    return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
-
-
-def check_parameters_moved(model: torch.nn.Module, before: Mapping[str, torch.Tensor]) -> None:
-    """Raise unless every parameter differs from its snapshot."""
-    now = sharded_parameters(model)
-    pairs = {name: (local(now[name].detach()), local(value)) for name, value in before.items()}
-    still = [name for name, (one, other) in pairs.items() if len(one.flatten()) and torch.equal(one, other)]
-    if still:
-        raise SilentParameterError(still, "trainable parameters did not change")
+        shown = ", ".join(silent[:5]) + (f", … ({len(silent)} in all)" if len(silent) > 5 else "")
+        raise ParameterError("model", shown, "one whose trainable parameters all get a gradient")

@@ -14,10 +14,10 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import StepCosts
-from dprmt.training.data import TaskData, per_sample_losses
+from dprmt.training.data import TaskData
 from dprmt.training.harness._prepare import clipping_plan, one_step, sampling
-from dprmt.training.harness._privacy_cost import epsilon_of_exact_norms, norms_sentence, wanted_releases
-from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, recipe_task, usable_device
+from dprmt.training.harness._privacy_cost import norms_sentence, wanted_releases
+from dprmt.training.harness._recipe_task import RecipeTask, load, made_up_losses, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import RunFolder, read_run
 from dprmt.training.models import LoadedModel
 from dprmt.training.norms import ProbeGenerator
@@ -46,8 +46,6 @@ class DryRun:
         Norm method of each layer.
     norms : str
         The same in a sentence, which mentions if all norms are exact although an estimate was requested.
-    epsilon_of_exact_norms : float or None
-        The ε of all steps with the same noise and exact norms; None with ``privacy.clip_only``.
     neighbours : str or None
         Neighbouring relation of every ε: "zero-out"; None with ``privacy.clip_only``.
     """
@@ -60,7 +58,6 @@ class DryRun:
     trainable: dict[str, tuple[int, ...]]
     layers: list[dict[str, Any]]
     norms: str
-    epsilon_of_exact_norms: float | None
     neighbours: str | None
 
 
@@ -123,21 +120,19 @@ def dry_run(
     marks = sorted({1, *(max(1, steps * part // 5) for part in range(1, 6))})
     mechanism = prepared.mechanism
     delta, releases = recipe.privacy.delta, wanted_releases(recipe.settings)
-    alone, together = SpentEpsilon(mechanism, delta), SpentEpsilon(mechanism, delta, releases=releases)
-    epsilon_after = {mark: (together if mark == steps else alone).after(mark, exactly=True) for mark in marks}
+    spent = {mark: SpentEpsilon(mechanism, delta, releases=releases if mark == steps else ()) for mark in marks}
     return DryRun(
         mechanism=describe_mechanism(mechanism),
         noise_std=mechanism.noise_multiplier * recipe.privacy.clipping_norm / recipe.training.batch_size,
-        epsilon_after=epsilon_after,
+        epsilon_after={mark: bound.after(mark, exactly=True) for mark, bound in spent.items()},
         samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
         layers=[
             {"layer": layer.layer, **({"kind": "unknown"} if layer.norms is None else layer.norms.as_dict())}
-            for layer in prepared.record.layers
+            for layer in prepared.plan.record.layers
         ],
-        norms=norms_sentence(recipe.privacy.norms.kind, prepared.record, prepared.units),
-        epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, delta, steps, releases),
+        norms=norms_sentence(recipe.privacy.norms.kind, prepared.plan),
         neighbours=named_relation(mechanism),
     )
 
@@ -205,14 +200,12 @@ def with_norms(
 
 def _measured(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> StepCosts:
     model, settings = loaded.model.to(device).train(), recipe.settings
-    task = recipe_task(recipe, loaded, data, device)
+    task = RecipeTask(recipe, loaded, data, device)
     plan = clipping_plan(model, task, settings, ProbeGenerator(), 1, recipe.data.max_tokens)
     drawn = sampling(settings, task.size)
     samples = min(recipe.training.micro_batch_size, recipe.training.batch_size)
-    batch = made_up_batch(loaded, data, samples, recipe.data.max_tokens)
-    batch = {name: value.to(device) for name, value in batch.items()}
     return plan.costs(
-        lambda: per_sample_losses(model, batch),
+        lambda: made_up_losses(loaded, data, samples, recipe.data.max_tokens),
         noise_multiplier=one_step(settings, plan.record, drawn).noise_multiplier or 1.0,
         sampling=drawn,
         steps=whole_epochs(recipe.training.steps, drawn.steps_per_epoch),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,12 @@ import torch
 
 from dprmt._files import parse_json, parse_toml, strict_json, write_whole
 from dprmt._validation import ParameterError
-from dprmt.accounting import (
-    DPSGD,
-    ExactNorms,
-    GaussianRelease,
-    Hutchinson,
-    HutchPlusPlus,
-    Norms,
-    compose,
-    release_from_dict,
-)
+from dprmt.accounting import DPSGD, GaussianRelease, Hutchinson, HutchPlusPlus, Norms, compose, release_from_dict
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
 from dprmt.statements._sentences import norms_label
+from dprmt.training.clipping import ClippingPlan
 from dprmt.training.harness._run_folder import CONFIG, read_run
-from dprmt.training.norms import NormRecord
-from dprmt.training.private_run._ledger import FILE, ClippingOnly, Mechanism, charged_steps, spent_epsilon, whole_epochs
+from dprmt.training.private_run._ledger import FILE, charged_steps, whole_epochs
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.recipes import Settings
 from dprmt.training.recipes._choices import EXACT_NORMS
@@ -55,52 +45,25 @@ _CHOSEN_BY_SCORES = "a choice by exact scores, which are about the data they are
 _KNOWN = "whoever knows the noise seed: towards them this run has no privacy"
 
 
-def norms_sentence(asked: str, record: NormRecord, units: str | None = None) -> str:
+def norms_sentence(asked: str, plan: ClippingPlan) -> str:
     """Count the layers with estimated norms; if there are none although they were requested, ε is the ε of exact
     norms.
-
-    ``units``: regime of units of several rows, if there are any.
-
-    Examples
-    --------
-    >>> from dprmt.accounting import HutchPlusPlus
-    >>> from dprmt.training.norms import LayerRecord
-    >>> layers = [LayerRecord("lora_A"), LayerRecord("lora_B")]
-    >>> norms_sentence("hutch++", NormRecord(layers))  # doctest: +ELLIPSIS
-    'exact in all 2 layers, though hutch++ was asked for: an exact norm costs less in layers this small, ...'
-    >>> dense = LayerRecord("dense", HutchPlusPlus(32, 12, secret=True))
-    >>> norms_sentence("hutch++", NormRecord([dense, *layers]))
-    'hutch++ (32 secret probes, a sketch of 12) in 1 of 3 layers, exact in the others, where that costs less'
     """
-    if units is not None:
-        alone = "one at a time" in units
-        return f"{units}; norms exact" if alone else f"{units}; norms {norms_sentence(asked, record)}"
-    estimated, many = record.estimated, len(record.layers)
-    if not estimated:
-        every = f"exact in all {many} layers" if many > 1 else "exact in the only layer"
-        if asked in EXACT_NORMS:
-            return every
-        return (
-            f"{every}, though {asked} was asked for: an exact norm costs less in layers this small, and so does its ε"
-        )
-    kinds = "; ".join(dict.fromkeys(_kind(layer.norms) for layer in estimated))
-    others = ", exact in the others, where that costs less" if len(estimated) < many else ""
-    return f"{kinds} in {len(estimated)} of {many} layers{others}"
+    estimated, many = plan.record.estimated, len(plan.record.layers)
+    sentence = f"exact in all {many} layers" if many > 1 else "exact in the only layer"
+    if estimated:
+        kinds = dict.fromkeys("of unknown law" if one.norms is None else _kind(one.norms) for one in estimated)
+        others = ", exact in the others, where that costs less" if len(estimated) < many else ""
+        sentence = f"{'; '.join(kinds)} in {len(estimated)} of {many} layers{others}"
+    elif asked not in EXACT_NORMS:
+        sentence += f", though {asked} was asked for: an exact norm costs less in layers this small, and so does its ε"
+    if plan.regime == "rows":
+        return sentence
+    return f"{plan.reason}; norms {'exact' if plan.regime == 'alone' else sentence}"
 
 
-def _kind(norms: Norms | None) -> str:
-    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
-        return "of unknown law" if norms is None else repr(norms)
-    return f"{norms.kind} ({norms_label(norms)})"
-
-
-def epsilon_of_exact_norms(
-    mechanism: Mechanism, steps: int, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
-) -> float | None:
-    """Return an upper bound of the ε of as many steps with the same noise and exact norms; None where there is no ε."""
-    if isinstance(mechanism, ClippingOnly):
-        return None
-    return spent_epsilon(replace(mechanism, norms=ExactNorms()), delta, planned, releases).after(steps, exactly=True)
+def _kind(norms: Norms) -> str:
+    return f"{norms.kind} ({norms_label(norms)})" if isinstance(norms, Hutchinson | HutchPlusPlus) else repr(norms)
 
 
 def wanted_releases(settings: Settings) -> tuple[GaussianRelease, ...]:
@@ -132,16 +95,14 @@ def release_score(
     sigma = release.noise_multiplier
     document: dict[str, Any] = {"charged": release.as_dict(), "rows": rows}
     write_whole(folder / SCORE, strict_json(document, indent=1) + "\n")
-    noisy = (round(accuracy * rows) + sigma * _normal(generator)) / rows
+    if isinstance(generator, SecureRandom):
+        noise = float(generator.normal((1,)))
+    else:
+        noise = float(torch.randn((), generator=generator, dtype=torch.float64))
+    noisy = (round(accuracy * rows) + sigma * noise) / rows
     score = {"accuracy": round(noisy, 6), "standard_deviation": sigma / rows, "samples": rows}
     write_whole(folder / SCORE, strict_json(document | {"score": score}, indent=1) + "\n")
     return score
-
-
-def _normal(generator: torch.Generator | SecureRandom) -> float:
-    if isinstance(generator, SecureRandom):
-        return float(generator.normal((1,)))
-    return float(torch.randn((), generator=generator, dtype=torch.float64))
 
 
 def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:

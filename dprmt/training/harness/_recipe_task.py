@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +16,35 @@ from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._prepare import Prepared, check_gradients_arrive, prepare
 from dprmt.training.harness._run_folder import save_trained
-from dprmt.training.harness._task import Task
+from dprmt.training.harness._task import ItemTask
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
-from dprmt.training.private_run._batches import owners_of
 from dprmt.training.private_run._randomness import Randomness
-from dprmt.training.recipes import EvaluationRecipe, Recipe
+from dprmt.training.recipes import Recipe
 
 
-@dataclass
-class RecipeTask(Task):
-    """The data of a recipe, for its model."""
+class RecipeTask(ItemTask):
+    """The data of a recipe, for its model, with rows as samples or units of several."""
 
-    loaded: LoadedModel
-    data: TaskData
-    evaluation: EvaluationRecipe
-    device: torch.device
+    def __init__(self, recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> None:
+        def collate(items: list[Any]) -> dict[str, torch.Tensor]:
+            return {name: value.to(device) for name, value in data.collate(items).items() if name != "sample_id"}
 
-    def __post_init__(self) -> None:
-        self.size = len(self.data.train)
-        self.class_names, self.unit = self.data.labels, self.data.unit_of_privacy
-        if self.data.task == "classification" and len(self.data.validation):
-            rows = len(self.data.validation)
-            self.scored_rows = rows if self.evaluation.limit is None else min(rows, self.evaluation.limit)
+        self.loaded, self.data, self.evaluation = loaded, data, recipe.evaluation
+        wanted = recipe.data
+        units: dict[str, Any] = {}
+        if wanted.unit is not None:
+            units = {
+                "owners": [row.unit for row in data.train.rows],
+                "units": Units(wanted.rows_per_unit, recipe.training.micro_batch_size),
+                "averages": wanted.unit_gradient == "mean",
+                "seed": recipe.training.seed,
+            }
         # Texts of similar length go together, so that little of a micro-batch is padding.
-        self.length_at = self._length
-
-    def _length(self, position: int) -> int:
-        return len(self.data.train[position]["input_ids"])
-
-    @property
-    def rows(self) -> Sequence[Any]:
-        """See `Task`."""
-        return self.data.train
-
-    def batch_of(self, rows: list[Any]) -> dict[str, torch.Tensor]:
-        """Return a batch on the device of the model."""
-        return {name: value.to(self.device) for name, value in self.data.collate(rows).items() if name != "sample_id"}
-
-    def losses_of(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        """See `Task`."""
-        return per_sample_losses(model, batch)
+        super().__init__(data.train, collate, per_sample_losses, lambda item: len(item["input_ids"]), **units)
+        self.class_names, self.unit = data.labels, data.unit_of_privacy
+        if data.task == "classification" and len(data.validation):
+            rows, limit = len(data.validation), self.evaluation.limit
+            self.scored_rows = rows if limit is None else min(rows, limit)
 
     def digest(self) -> str:
         """Digest all items in order, with their owners."""
@@ -87,19 +74,6 @@ class RecipeTask(Task):
         return {"loss": generation_loss(model, self.data, **sizes), **result.scores, **skipped}
 
 
-def recipe_task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> RecipeTask:
-    """Return rows as samples, or units of several."""
-    task = RecipeTask(loaded, data, recipe.evaluation, device)
-    wanted = recipe.data
-    if wanted.unit is not None:
-        names = [row.unit for row in data.train.rows if row.unit is not None]
-        options = {"averages": wanted.unit_gradient == "mean", "seed": recipe.training.seed}
-        task.owners_of_rows = owners_of(names, most=wanted.rows_per_unit, **options)
-        task.units = Units(wanted.rows_per_unit, recipe.training.micro_batch_size)
-        task.size = len(task.owners_of_rows.names)
-    return task
-
-
 def prepare_recipe(
     recipe: Recipe,
     loaded: LoadedModel,
@@ -110,10 +84,10 @@ def prepare_recipe(
 ) -> Prepared:
     """Return a recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
     loaded.model.to(device).train()
-    check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
+    check_gradients_arrive(loaded.model, lambda: made_up_losses(loaded, data, 4, min(16, data.max_tokens)))
     return prepare(
         loaded.model,
-        recipe_task(recipe, loaded, data, device),
+        RecipeTask(recipe, loaded, data, device),
         recipe.settings,
         randomness,
         tokens=recipe.data.max_tokens,
@@ -150,22 +124,14 @@ def usable_device(name: str | torch.device | None) -> torch.device:
     return device
 
 
-def made_up_batch(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> dict[str, torch.Tensor]:
-    """Return a batch of random tokens: looking at it costs no privacy."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (samples, tokens)
-    vocabulary = int(loaded.model.config.vocab_size)
-    batch = {
-        "input_ids": torch.randint(vocabulary, shape, generator=generator),
-        "attention_mask": torch.ones(shape, dtype=torch.long),
-    }
+def made_up_losses(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> torch.Tensor:
+    """Compute losses of random tokens: looking at them costs no privacy."""
+    generator, shape = torch.Generator().manual_seed(0), (samples, tokens)
+    ids = torch.randint(int(loaded.model.config.vocab_size), shape, generator=generator)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
     if data.pair_types:
-        batch["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
-    if data.labels is None:
-        return batch | {"labels": batch["input_ids"]}
-    return batch | {"labels": torch.randint(len(data.labels), (samples,), generator=generator)}
-
-
-def _made_up_losses(loaded: LoadedModel, data: TaskData, device: torch.device) -> torch.Tensor:
-    batch = made_up_batch(loaded, data, samples=4, tokens=min(16, data.max_tokens))
+        batch["token_type_ids"] = torch.zeros_like(ids)
+    if data.labels is not None:
+        batch["labels"] = torch.randint(len(data.labels), (samples,), generator=generator)
+    device = next(loaded.model.parameters()).device
     return per_sample_losses(loaded.model, {name: value.to(device) for name, value in batch.items()})

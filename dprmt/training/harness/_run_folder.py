@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from peft import PeftModel
 from safetensors.torch import load_model as load_weights
 from safetensors.torch import save_file
 from safetensors.torch import save_model as save_weights
@@ -24,9 +23,10 @@ from dprmt._files import (
     write_whole,
 )
 from dprmt._validation import ParameterError
-from dprmt.training.models import LoadedModel, load_adapter, load_model, save_adapter
+from dprmt.training.models import LoadedModel, load_model
+from dprmt.training.models._trainable import adapter_of, load_adapter, save_adapter
 from dprmt.training.private_run._ledger import SENTENCE
-from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, Settings, load_recipe, recipe_from_dict
+from dprmt.training.recipes import Settings, load_recipe, recipe_from_dict
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
@@ -43,7 +43,6 @@ class RunFolder:
         self._config = _written_out(config.encode())
         self._made: list[Path] = []
         try:
-            self._check(resume)
             for folder in (*reversed(self.path.parents), self.path):
                 if not folder.exists():
                     folder.mkdir()
@@ -52,13 +51,13 @@ class RunFolder:
         except OSError as error:
             self._unmake()
             raise ParameterError("out", str(path), f"a folder that can be written to ({error.strerror})") from None
+        try:
+            self._check(resume)
+        except ParameterError:
+            self.close()
+            raise
         for leftover in self.path.glob(LEFTOVERS):
             leftover.unlink()
-        try:
-            self._check(resume)  # another process may have been faster
-        except ParameterError:
-            self._lock.close()
-            raise
 
     def _check(self, resume: bool) -> None:
         exists = (self.path / CONFIG).exists()
@@ -67,7 +66,7 @@ class RunFolder:
             raise ParameterError("out", str(self.path), allowed)
         if resume and not exists:
             raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")
-        found = list(self.path.iterdir()) if self.path.is_dir() else [self.path] if self.path.exists() else []
+        found = list(self.path.iterdir())
         if not exists and not all(file.name == _LOCK or file.match(LEFTOVERS) for file in found):
             raise ParameterError("out", str(self.path), "a new or empty folder")
         links = [file.name for file in found if file.is_symlink()]
@@ -200,34 +199,20 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read ``run.json``; empty if there is none."""
-    file = path / RUN
+    file, why = path / RUN, "it holds something else"
+    if not file.exists():
+        return {}
     try:
-        document: dict[str, Any] = parse_json(file.read_bytes()) if file.exists() else {}
+        document: dict[str, Any] = parse_json(file.read_bytes())
+        starts, sigma = document["starts"], document["noise_multiplier"]
+        noise = sigma == 0 if document.get("privacy") == SENTENCE else 0 < sigma < math.inf
+        if noise and type(starts) is int and starts > 0 and isinstance(document.get("private", {}), dict):
+            return document
     except (OSError, ValueError) as error:
-        raise ParameterError("resume", str(file), f"given for a run whose record can be read ({error})") from None
-    if file.exists() and not _is_record(document):
-        raise ParameterError("resume", str(file), "given for a run whose record can be read (it holds something else)")
-    return document
-
-
-def _is_record(document: Any) -> bool:
-    if not isinstance(document, dict) or not isinstance(document.get("private", {}), dict):
-        return False
-    starts, sigma = document.get("starts"), document.get("noise_multiplier")
-    if document.get("privacy") == SENTENCE:
-        return type(starts) is int and starts > 0 and sigma == 0
-    return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
-
-
-def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
-    """List the other installed packages that registered names of the recipe."""
-    asked = {
-        "privacy.norms.kind": NORMS.package(settings.privacy.norms.kind),
-        "optimizer.name": OPTIMIZERS.package(settings.optimizer.name),
-        "denoising.method": DENOISERS.package(settings.denoising.method),
-    }
-    found = {key: package for key, package in asked.items() if package is not None}
-    return {"other_packages": found} if found else {}
+        why = str(error)
+    except (TypeError, KeyError, AttributeError):
+        pass
+    raise ParameterError("resume", str(file), f"given for a run whose record can be read ({why})")
 
 
 def steps_seen(path: Path) -> int:
@@ -244,7 +229,7 @@ def save_trained(loaded: LoadedModel, folder: Path, weights: dict[str, torch.Ten
     ``weights``: all of a model that has only a part of each itself.
     """
     folder.mkdir(exist_ok=True)
-    if isinstance(loaded.model, PeftModel):
+    if adapter_of(loaded.model) is not None:
         save_adapter(loaded.model, folder)
     else:
         if weights is None:
@@ -295,7 +280,7 @@ def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
     recipe = load_recipe(path / CONFIG)
     labels = parse_json((path / RUN).read_bytes())["labels"]
     loaded = load_model(recipe.model, labels=None if labels is None else len(labels), seed=recipe.training.seed)
-    if isinstance(loaded.model, PeftModel):
+    if adapter_of(loaded.model) is not None:
         load_adapter(loaded.model, path / MODEL)
     else:
         load_weights(loaded.model, str(path / MODEL / _WEIGHTS))

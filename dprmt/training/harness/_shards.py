@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._validation import ParameterError
 from dprmt.training.recipes import Settings
 
 
@@ -46,26 +46,13 @@ def spread(model: torch.nn.Module) -> None:
     fully_shard(model)
 
 
-def local(value: torch.Tensor) -> torch.Tensor:
-    """Return this process' part of a tensor."""
-    return value.to_local() if isinstance(value, DTensor) else value
-
-
 def squared_norm(value: torch.Tensor) -> torch.Tensor:
     """Compute the squared norm of a tensor over all processes that have a part of it; call it in each of them."""
-    total = local(value).double().square().sum()
+    total = (value.to_local() if isinstance(value, DTensor) else value).double().square().sum()
     if isinstance(value, DTensor):
         total = total.cpu()
         dist.all_reduce(total)
     return total
-
-
-def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Map sharded parameters by name, without any that an evaluation has gathered."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-    return dict(model.named_parameters())
 
 
 def whole_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -86,15 +73,3 @@ def check_shared(folder: Path) -> None:
         raise ParameterError(
             "out", str(folder), f"a folder that all processes see; process {seen.index(False)} does not"
         )
-
-
-def own_rows(parameter: DTensor) -> tuple[int, int]:
-    """Return the first row that this process keeps, and the one after its last: ``fully_shard`` cuts as
-    ``torch.chunk``.
-    """
-    rows, mesh = parameter.shape[0], parameter.device_mesh
-    most = -(-rows // mesh.size())
-    first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
-    if end - first != len(parameter.to_local()):
-        raise TrainingStateError(f"{len(parameter.to_local())} of {rows} rows are here: not a chunk of equal ones")
-    return first, end

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
-from dprmt.training.norms import SampleId
+from dprmt.training.norms._probes import SampleId
 from dprmt.training.private_run import MicroBatch, PrivateRun
 from dprmt.training.private_run._batches import Owners, Source, check_owners, owners_of
 

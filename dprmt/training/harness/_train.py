@@ -15,28 +15,21 @@ from typing import Any
 
 import torch
 
-from dprmt import __version__, _html
+from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.statements import round_up
 from dprmt.training.harness._loop import Run
-from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar, SpectraFile
-from dprmt.training.harness._prepare import Prepared, check_parameters_moved, prepare, snapshot
+from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar
+from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._preview import with_norms
-from dprmt.training.harness._privacy_cost import (
-    epsilon_of_exact_norms,
-    norms_sentence,
-    read_card,
-    wanted_releases,
-    write_card,
-)
+from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
 from dprmt.training.harness._recipe_task import load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import (
     MODEL,
     RUN,
     SUMMARY,
     RunFolder,
-    other_packages,
     read_run,
     steps_seen,
 )
@@ -68,10 +61,8 @@ class TrainingResult:
         released accuracy, or nothing if a crash lost it.
     norms : str
         Norm method that was used. Layers whose exact norms are cheaper have exact norms.
-    epsilon_of_exact_norms : float or None
-        Upper bound on ε for the same noise with exact norms; None with ``privacy.clip_only``.
     neighbours : str or None
-        Neighbouring relation of both bounds: "zero-out", or None with ``privacy.clip_only``.
+        Neighbouring relation of the bound: "zero-out", or None with ``privacy.clip_only``.
     """
 
     folder: Path
@@ -81,18 +72,12 @@ class TrainingResult:
     epsilon: float
     evaluation: dict[str, Any]
     norms: str
-    epsilon_of_exact_norms: float | None
     neighbours: str | None
 
     def __str__(self) -> str:
         state = "finished" if self.finished else "stopped"
         spent = "no privacy" if self.neighbours is None else f"epsilon <= {round_up(self.epsilon)} ({self.neighbours})"
         return f"{self.folder}: {state} after {self.steps} steps, {self.charged} charged; {spent}; norms: {self.norms}"
-
-    def _repr_html_(self) -> str:
-        rows = [[name.replace("_", " "), str(value)] for name, value in vars(self).items() if name != "evaluation"]
-        rows += [[name, f"{value}"] for name, value in self.evaluation.items()]
-        return _html.block(_html.table(["run", ""], rows))
 
 
 def train(
@@ -137,9 +122,8 @@ def train(
     Raises
     ------
     ParameterError
-        If the recipe, the folder, or an option cannot be used, before the first step.
-    SilentParameterError
-        If a trainable parameter gets no gradient, or does not move.
+        If the recipe, the folder, or an option cannot be used, or a trainable parameter gets no gradient, before the
+        first step.
 
     Privacy
     -------
@@ -185,8 +169,8 @@ def train(
         chosen = with_norms(recipe, loaded, data, place, processes=options["processes"], former=former)
         return prepare_recipe(chosen, loaded, data, place, randomness, **options)
 
-    observers = [Events(Path(out))] if tensorboard else []
-    return _in_folder(recipe, out, make, resume, noise_seed, show_progress, observers)
+    observers = [*([Events(Path(out))] if tensorboard else []), *([ProgressBar()] if show_progress else [])]
+    return _in_folder(recipe, out, make, resume, noise_seed, observers)
 
 
 def train_task(
@@ -198,7 +182,6 @@ def train_task(
     resume: bool = False,
     noise_seed: int | None = None,
     tokens: int | None = None,
-    show_progress: bool = False,
     observers: Sequence[Observer] = (),
 ) -> TrainingResult:
     """Train any model on any task, in place, with a run folder as in `train` except for ``model/``.
@@ -213,7 +196,7 @@ def train_task(
         tokens (``num_items_in_batch``) or over padding, and anything divided by a statistic of the batch, are refused.
     settings : Settings
         How.
-    out, resume, noise_seed, show_progress
+    out, resume, noise_seed
         As for `train`.
     tokens : int, optional
         Length of the longest sample, if it is known without looking at the data.
@@ -253,7 +236,7 @@ def train_task(
     (True, 3.9)
     """
     make = partial(prepare, model, task, settings, tokens=tokens)
-    return _in_folder(settings, out, make, resume, noise_seed, show_progress, observers)
+    return _in_folder(settings, out, make, resume, noise_seed, observers)
 
 
 def _in_folder(
@@ -262,7 +245,6 @@ def _in_folder(
     make: Callable[..., Prepared],
     resume: bool,
     noise_seed: int | None,
-    show_progress: bool,
     observers: Sequence[Observer],
 ) -> TrainingResult:
     with process_group() as (_, processes):
@@ -270,7 +252,7 @@ def _in_folder(
         try:
             check_spread(config, processes, goes_on=resume)
             start = _FolderRun(Path(out), folder, fresh_randomness(noise_seed, 1, config.privacy.secure))
-            return start.to_the_end(make, [*observers, *([ProgressBar()] if show_progress else [])], processes)
+            return start.to_the_end(make, observers, processes)
         finally:
             if folder is not None:
                 folder.close()
@@ -292,21 +274,20 @@ class _FolderRun:
         prepared = make(self._randomness, processes=processes, noise_multiplier=sigma)
         document = self._described(prepared, processes)
         self._check_same(document, prepared.settings)
-        before = snapshot(prepared.model)  # before a checkpoint is restored
         run = Run(prepared, self._randomness, self._path, attempt=self._attempt)
         try:
             self._check_charged(run)
             if self._folder is not None:
                 self._folder.write_config()
                 write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
-                spectra = [] if prepared.settings.training.spectra_every is None else [SpectraFile(self._path)]
-                run.observers = [MetricsFile(self._path), *spectra, *observers]
-            self._go_through(run, before)
+                run.observers = [MetricsFile(self._path), *observers]
+            with Interrupts() as interrupts, closing(run.steps()) as steps:
+                for _ in steps:  # the first SIGINT or SIGTERM ends the run between two steps
+                    if interrupts.asked and run.done < run.total:
+                        run.stop()
             if run.stopped:
                 return self._result(run, {} if wanted_releases(prepared.settings) else run.scores)
             weights = whole_weights(prepared.model) if prepared.settings.distributed.is_sharded else None
-            if run.done:  # else all steps that were charged are lost
-                check_parameters_moved(prepared.model, before)
             result = self._result(run, run.release())
             if self._folder is not None:
                 prepared.task.save(self._path / MODEL, weights)
@@ -315,26 +296,16 @@ class _FolderRun:
         finally:
             run.private.close()
 
-    def _go_through(self, run: Run, before: dict[str, torch.Tensor]) -> None:
-        # The first SIGINT or SIGTERM ends the run between two steps. After ten steps every parameter must have moved.
-        looked_at = max(min(10, run.total), run.done + 1)
-        with Interrupts() as interrupts, closing(run.steps()) as steps:
-            for record in steps:
-                if record.step == looked_at:
-                    check_parameters_moved(run.prepared.model, before)
-                if interrupts.asked and run.done < run.total:
-                    run.stop()
-
     def _described(self, prepared: Prepared, processes: int) -> dict[str, Any]:
-        mechanism, task = prepared.mechanism, prepared.task
+        mechanism, task, privacy = prepared.mechanism, prepared.task, prepared.settings.privacy
         return {
             "dprmt": __version__,
             "starts": self._attempt,
             "noise_multiplier": mechanism.noise_multiplier,
             "sample_rate": mechanism.sample_rate,
-            "delta": prepared.settings.privacy.delta,
+            "delta": privacy.delta,
             "step": describe_mechanism(mechanism),
-            "norms": prepared.settings.privacy.norms.kind,
+            "norms": privacy.norms.kind,
             "noise_is_secret": self._randomness.is_secret and bool(self._former.get("noise_is_secret", True)),
             "secure": self._randomness.secure,
             "samples": task.size,
@@ -343,9 +314,9 @@ class _FolderRun:
             "processes": processes,
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
             "score_release": next((one.as_dict() for one in wanted_releases(prepared.settings)), None),
-            "replay": self._former.get("replay", prepared.settings.privacy.replay),
+            "replay": self._former.get("replay", privacy.replay),
             "private": {"data": task.digest()},
-        } | {**no_privacy(mechanism), **other_packages(prepared.settings)}
+        } | no_privacy(mechanism)
 
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
         # ε over all starts is computed for one mechanism, so every recorded step must have it.
@@ -371,7 +342,7 @@ class _FolderRun:
             raise TrainingStateError(f"{self._path} cannot go on: {what}, so that what was charged is unknown")
 
     def _result(self, run: Run, scores: dict[str, Any]) -> TrainingResult:
-        prepared, privacy = run.prepared, run.prepared.settings.privacy
+        prepared = run.prepared
         return TrainingResult(
             folder=self._path,
             finished=not run.stopped,
@@ -379,10 +350,7 @@ class _FolderRun:
             charged=run.charged,
             epsilon=run.epsilon(),
             evaluation=scores,
-            norms=norms_sentence(privacy.norms.kind, prepared.record, prepared.units),
-            epsilon_of_exact_norms=epsilon_of_exact_norms(
-                prepared.mechanism, run.charged, privacy.delta, run.total, run.private.releases
-            ),
+            norms=norms_sentence(prepared.settings.privacy.norms.kind, prepared.plan),
             neighbours=named_relation(prepared.mechanism),
         )
 

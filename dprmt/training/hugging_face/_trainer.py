@@ -106,7 +106,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         A function from the model and a collated batch to one loss per sample, shape (B,). By default
         `dprmt.training.data.per_sample_losses`, the model's own loss sample by sample, with
         ``label_smoothing_factor``.
-    *args, **kwargs
+    model, args, *others, **options
         As for `transformers.Trainer`.
 
     Attributes
@@ -142,26 +142,23 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, *args: Any, privacy: PrivacyArguments, losses: SampleLosses | None = None, **kwargs: Any
+        self,
+        model: Any = None,
+        args: transformers.TrainingArguments | None = None,
+        *others: Any,
+        privacy: PrivacyArguments,
+        losses: SampleLosses | None = None,
+        **options: Any,
     ) -> None:
         if not isinstance(privacy, PrivacyArguments):
             raise ParameterError("privacy", type(privacy).__name__, "PrivacyArguments")
         self.privacy, self.losses, self.private = privacy, losses, None  # type: PrivacyArguments, Any, PrivateRun | None
-        given = list(args)
-        place = 1  # of TrainingArguments among a Trainer's arguments
-        options = given[place] if len(given) > place else kwargs.get("args")
-        if not isinstance(options, transformers.TrainingArguments):
-            raise ParameterError("args", type(options).__name__, "TrainingArguments")
-        self._rows = options.per_device_train_batch_size * options.gradient_accumulation_steps
-        options = copy.copy(
-            options
-        )  # the Trainer sees a logical batch as one batch; clipping and accumulation happen here
-        options.gradient_accumulation_steps, options.max_grad_norm, options.ignore_data_skip = 1, 0.0, True
-        if len(given) > place:
-            given[place] = options
-        else:
-            kwargs["args"] = options
-        super().__init__(*given, **kwargs)
+        if not isinstance(args, transformers.TrainingArguments):
+            raise ParameterError("args", type(args).__name__, "TrainingArguments")
+        self._rows = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        args = copy.copy(args)  # the Trainer sees a logical batch as one batch: clipping and accumulation happen here
+        args.gradient_accumulation_steps, args.max_grad_norm, args.ignore_data_skip = 1, 0.0, True
+        super().__init__(model, args, *others, **options)
         self._check()
 
     def _check(self) -> None:
@@ -187,13 +184,14 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         self._check_losses()
 
     def _check_evaluation(self) -> None:
-        followed = [name for name in ("load_best_model_at_end",) if getattr(self.args, name)]
-        followed += ["save_strategy='best'"] if self.args.save_strategy == "best" else []
-        schedule = getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
-        followed += [f"lr_scheduler_type={schedule!r}"] if schedule in ("reduce_lr_on_plateau", "greedy") else []
-        followed += [
-            type(one).__name__ for one in self.callback_handler.callbacks if isinstance(one, EarlyStoppingCallback)
-        ]
+        args, schedule = self.args, getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
+        follows = {
+            "load_best_model_at_end": args.load_best_model_at_end,
+            "save_strategy='best'": args.save_strategy == "best",
+            f"lr_scheduler_type={schedule!r}": schedule in ("reduce_lr_on_plateau", "greedy"),
+        }
+        stopping = [one for one in self.callback_handler.callbacks if isinstance(one, EarlyStoppingCallback)]
+        followed = [name for name, does in follows.items() if does] + [type(one).__name__ for one in stopping]
         if followed and not self.privacy.public_evaluation:
             allowed = (
                 "True with " + ", ".join(followed) + ": what follows a score depends on the rows it is computed from.\n"
@@ -269,14 +267,10 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _private_run(self, optimizer: torch.optim.Optimizer) -> PrivateRun:
         privacy, args = self.privacy, self.args
-        owners, units = None, None
-        if privacy.owners is not None:
-            owners = self._column(privacy.owners)
-            units = (
-                Units(privacy.rows_per_owner, regime="alone") if privacy.one_by_one else Units(privacy.rows_per_owner)
-            )
-        elif privacy.one_by_one:
-            units = Units(1, regime="alone")
+        owners = None if privacy.owners is None else self._column(privacy.owners)
+        units = None if owners is None else Units(privacy.rows_per_owner)
+        if privacy.one_by_one:
+            units = Units(1 if owners is None else privacy.rows_per_owner, regime="alone")
         return make_private(
             self.model,
             optimizer,

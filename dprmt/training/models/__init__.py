@@ -4,8 +4,6 @@ recipe.
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt._lazy import public_names as _public_names
-from dprmt.training.models._adapter_files import load_adapter as load_adapter
-from dprmt.training.models._adapter_files import save_adapter as save_adapter
 from dprmt.training.models._load import LoadedModel as LoadedModel
 from dprmt.training.models._load import byte_tokenizer as byte_tokenizer
 from dprmt.training.models._load import load_model as load_model

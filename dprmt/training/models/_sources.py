@@ -42,13 +42,6 @@ class MeanPooledClassifier(torch.nn.Module):  # type: ignore[misc]  # torch is s
         torch.nn.init.normal_(self.classifier.weight, std=self.config.initializer_range)
         torch.nn.init.zeros_(self.classifier.bias)
 
-    def get_input_embeddings(self) -> torch.nn.Module:
-        """Return the embedding of tokens."""
-        return self.encoder.get_input_embeddings()
-
-    def get_output_embeddings(self) -> None:
-        """Return None: there are none."""
-
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: torch.Tensor
     ) -> SequenceClassifierOutput:
@@ -105,8 +98,8 @@ def base_model(model: ModelRecipe, tokenizer: Any, labels: int | None) -> torch.
     for key, value in config.to_dict().items():
         if ("dropout" in key or key.endswith("pdrop")) and isinstance(value, float):
             setattr(config, key, 0.0)
-    network = _pretrained(model, config) if model.source is not None else _random(model, config)
-    if model.untie:
+    network = _network(model, config)
+    if model.untie and model.pooling == "native":
         _untie(network)
     for module in network.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -115,19 +108,17 @@ def base_model(model: ModelRecipe, tokenizer: Any, labels: int | None) -> torch.
 
 
 def _config(model: ModelRecipe, tokenizer: Any) -> Any:
-    config = _random_config(model, tokenizer) if model.architecture is not None else _pretrained_config(model)
+    if model.source is None:
+        config = _random_config(model, tokenizer)
+    else:
+        name, options = folder_or_hub_name("model.source", model.source)
+        with loading("model.source", model.source):
+            config = AutoConfig.from_pretrained(name, **options, **_revision(model))
     if model.pooling == "mean" and config.model_type not in _ENCODERS:
         raise ParameterError("model.pooling", model.pooling, f"'native' for a {config.model_type} model")
     if model.task == "generation" and config.model_type in _ENCODERS:
         raise ParameterError("model.task", model.task, f"'classification' for a {config.model_type} model")
     return config
-
-
-def _pretrained_config(model: ModelRecipe) -> Any:
-    assert model.source is not None
-    name, options = folder_or_hub_name("model.source", model.source)
-    with loading("model.source", model.source):
-        return AutoConfig.from_pretrained(name, **options, **_revision(model))
 
 
 def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
@@ -146,48 +137,38 @@ def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
     return AutoConfig.for_model(model.architecture, **{**tokens, **model.config})
 
 
-def _pretrained(model: ModelRecipe, config: Any) -> torch.nn.Module:
-    assert model.source is not None
-    name, options = folder_or_hub_name("model.source", model.source)
-    # Safetensors only: other weight files are pickles, which can run code.
-    options |= {"config": config, "dtype": _DTYPES[model.dtype], "use_safetensors": True, **_revision(model)}
-    if model.pooling == "mean":
+def _network(model: ModelRecipe, config: Any) -> torch.nn.Module:
+    mean, options = model.pooling == "mean", {"dtype": _DTYPES[model.dtype]}
+    kind = AutoModelForCausalLM if model.task == "generation" else AutoModelForSequenceClassification
+    if mean:
         kind, options = AutoModel, options | {"add_pooling_layer": False}
-    else:
-        kind = AutoModelForCausalLM if model.task == "generation" else AutoModelForSequenceClassification
+    if model.source is None:
+        try:
+            network = kind.from_config(config, **options)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise ParameterError("model.config", model.config, f"sizes that fit together ({error})") from error
+        return MeanPooledClassifier(network) if mean else network
+    name, more = folder_or_hub_name("model.source", model.source)
+    # Safetensors only: other weight files are pickles, which can run code.
+    options |= {**more, "config": config, "use_safetensors": True, **_revision(model)}
     with _quiet(), loading("model.source", model.source):
         network, info = kind.from_pretrained(name, **options, output_loading_info=True)
     missing = [key for key in (*info["missing_keys"], *info["mismatched_keys"]) if not str(key).startswith(_NEW)]
     if missing:
         raise ParameterError("model.source", model.source, f"weights for all of the model, also for {missing[0]}")
-    return MeanPooledClassifier(network) if model.pooling == "mean" else network
+    return MeanPooledClassifier(network) if mean else network
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     # That the head is new is expected, and what else might be missing is checked: no report, no progress bar.
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        with redirect_stderr(io.StringIO()):  # the progress bar of a GGUF file cannot be switched off
+        with redirect_stderr(io.StringIO()):
             yield
     finally:
         logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _random(model: ModelRecipe, config: Any) -> torch.nn.Module:
-    dtype = _DTYPES[model.dtype]
-    try:
-        if model.task == "generation":
-            return AutoModelForCausalLM.from_config(config, dtype=dtype)
-        if model.pooling == "mean":
-            return MeanPooledClassifier(AutoModel.from_config(config, dtype=dtype, add_pooling_layer=False))
-        return AutoModelForSequenceClassification.from_config(config, dtype=dtype)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ParameterError("model.config", model.config, f"sizes that fit together ({error})") from error
 
 
 def _untie(network: torch.nn.Module) -> None:

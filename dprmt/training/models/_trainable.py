@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, load_model, save_model
 from transformers.pytorch_utils import Conv1D
 
 from dprmt._validation import ParameterError
+from dprmt.training.models._sources import MeanPooledClassifier
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
 
+_HEAD = "classifier.safetensors"
 _HEADS = ("classifier", "score")
 _ADAPTED = (torch.nn.Linear, Conv1D)
 
@@ -71,7 +75,37 @@ def make_trainable(network: torch.nn.Module, model: ModelRecipe) -> torch.nn.Mod
             getattr(network, head).requires_grad_(True)
         return network
     assert model.lora is not None
+    if isinstance(network, MeanPooledClassifier):  # so that PEFT and Transformers alone can read the encoder
+        network.encoder = _adapted(network.encoder, model.lora, [])
+        return network
     return _adapted(network, model.lora, heads)
+
+
+def adapter_of(network: torch.nn.Module) -> PeftModel | None:
+    """Return the model with adapters in a network."""
+    return next((module for module in network.modules() if isinstance(module, PeftModel)), None)
+
+
+def save_adapter(network: torch.nn.Module, folder: Path) -> None:
+    """Write adapters, and further trained modules, for PEFT to read; a linear layer on a mean goes to a file next to
+    them.
+    """
+    adapter = adapter_of(network)
+    assert adapter is not None
+    adapter.save_pretrained(str(folder), save_embedding_layers=False)
+    if isinstance(network, MeanPooledClassifier):
+        save_model(network.classifier, str(folder / _HEAD))
+
+
+def load_adapter(network: torch.nn.Module, folder: Path) -> None:
+    """Read what `save_adapter` wrote into a model of the same recipe, in place."""
+    adapter, values = adapter_of(network), load_file(folder / "adapter_model.safetensors")
+    own = get_peft_model_state_dict(adapter, save_embedding_layers=False)
+    if {name: value.shape for name, value in values.items()} != {name: value.shape for name, value in own.items()}:
+        raise ParameterError("folder", str(folder), "adapters of the names and shapes of this model")
+    set_peft_model_state_dict(adapter, values)
+    if isinstance(network, MeanPooledClassifier):
+        load_model(network.classifier, str(folder / _HEAD))
 
 
 def _adapted(network: torch.nn.Module, lora: LoraRecipe, heads: list[str]) -> torch.nn.Module:

@@ -17,8 +17,6 @@ memory per sample:
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt._lazy import public_names as _public_names
-from dprmt.training.norms._clipping import DEFAULT_ROUNDING as DEFAULT_ROUNDING
-from dprmt.training.norms._clipping import cancellation_allowance as cancellation_allowance
 from dprmt.training.norms._clipping import cheaper_side as cheaper_side
 from dprmt.training.norms._clipping import clip_factors as clip_factors
 from dprmt.training.norms._clipping import rounding_margin as rounding_margin
@@ -30,7 +28,6 @@ from dprmt.training.norms._estimators import hutchpp_squared_norms as hutchpp_sq
 from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
 from dprmt.training.norms._exact import ghost_squared_norms as ghost_squared_norms
 from dprmt.training.norms._probes import ProbeGenerator as ProbeGenerator
-from dprmt.training.norms._probes import SampleId as SampleId
 from dprmt.training.norms._record import LayerRecord as LayerRecord
 from dprmt.training.norms._record import NormRecord as NormRecord
 

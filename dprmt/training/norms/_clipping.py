@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, SupportsIndex
 
 import torch
@@ -11,11 +12,8 @@ from torch import nn
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 
-FACTOR_ROUNDING = 2.0**-50  # relative rounding of square root, products and quotient, in float64
-SUM_ROUNDING = 2.0**-30  # relative rounding of sums of up to 4e6 squares in float64, in any order
 DEFAULT_ROUNDING = 2.0**-13
 _DEVIATIONS = 8.0
-_LEAST_FACTOR = 2.0**-126  # the smallest normal number of float32
 UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
 """Unit roundoff of products of float32, TF32 and bfloat16, by torch's name of their precision."""
 
@@ -77,12 +75,12 @@ def clip_factors(
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     margin = check_real("rounding", rounding, low=0.0, high=1.0, high_open=True)
     norms = squared_norms.detach().double().sqrt()
-    scaled = (1 - margin) * (1 - FACTOR_ROUNDING) * bound
+    scaled = (1 - margin) * (1 - 2.0**-50) * bound  # rounding of square root, products and quotient, in float64
     if stability is None:
         factors = (scaled / norms).clamp_max(1.0)
     else:
         factors = scaled / (norms + check_real("stability", stability, low=0.0, low_open=True))
-    return torch.where(torch.isfinite(norms) & (factors >= _LEAST_FACTOR), factors, 0.0)
+    return torch.where(torch.isfinite(norms) & (factors >= torch.finfo(torch.float32).smallest_normal), factors, 0.0)
 
 
 def cancellation_allowance(
@@ -192,8 +190,8 @@ def rounding_margin(
     >>> f"{rounding_margin(4096 + 2048):.1e}, {rounding_margin(4096 + 2048, dtype=torch.float64):.1e}"
     '3.7e-05, 9.3e-10'
     """
-    length = check_count("terms", terms) + 2
-    return min(1.0, _DEVIATIONS * math.sqrt(length) * _unit_roundoff(dtype, precision) + SUM_ROUNDING)
+    of_terms = _DEVIATIONS * math.sqrt(check_count("terms", terms) + 2) * _unit_roundoff(dtype, precision)
+    return min(1.0, of_terms + 2.0**-30)  # of sums of up to 4e6 squares in float64, in any order
 
 
 def _unit_roundoff(dtype: torch.dtype, precision: str | None = None) -> float:
@@ -206,8 +204,6 @@ def _unit_roundoff(dtype: torch.dtype, precision: str | None = None) -> float:
 # The per-sample gradient of a linear-like layer, as products of its two factors that never form it.
 
 Side = Literal["gradients", "activations"]
-_BLOCK = {"cpu": 1 << 15}  # entries squared together: as many as caches hold, elsewhere 32 MiB
-_LARGEST_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -369,15 +365,12 @@ def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
     tensor([25.], dtype=torch.float64)
     """
     flat = values[..., None].flatten(1)
-    block, width = _BLOCK.get(values.device.type, _LARGEST_BLOCK), flat.shape[1]
+    block, width = 1 << 15 if values.device.type == "cpu" else 1 << 22, flat.shape[1]
+    lengths = partial(torch.linalg.vector_norm, dim=1, dtype=torch.float64)
     if width <= block:
-        return torch.cat([_squared_lengths(rows) for rows in flat.split(max(1, block // max(width, 1)))])
-    each = [torch.stack([_squared_lengths(part) for part in row.split(block, 1)]).sum(0) for row in flat.split(1)]
+        return torch.cat([lengths(rows).square() for rows in flat.split(max(1, block // max(width, 1)))])
+    each = [torch.stack([lengths(part).square() for part in row.split(block, 1)]).sum(0) for row in flat.split(1)]
     return torch.cat(each) if each else flat.new_zeros(0, dtype=torch.float64)
-
-
-def _squared_lengths(rows: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
 
 
 def full_precision(device: torch.device) -> torch.autocast:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -138,8 +138,57 @@ def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
         raise ParameterError(name, tuple(probes.shape), f"of shape ({rows}, k) or ({size}, {rows}, k)")
 
 
+class _Probed:
+    """What estimators share that draw from a `ProbeGenerator`."""
+
+    secret: bool
+    generator: ProbeGenerator
+
+    def squared_norms(
+        self,
+        activations: torch.Tensor,
+        gradients: torch.Tensor,
+        *,
+        layer: str,
+        step: SupportsIndex,
+        samples: Sequence[SampleId] | torch.Tensor | None = None,
+        bias: bool = False,
+    ) -> torch.Tensor:
+        """Return estimates for one layer and one micro-batch.
+
+        Parameters
+        ----------
+        activations, gradients, bias
+            As in :func:`hutchinson_squared_norms`.
+        layer : str
+            The layer's own name.
+        step : int
+            Number of the logical step, the same for all its micro-batches.
+        samples : sequence of int or str, or tensor of integers, shape (B,)
+            Identities of the samples in the data set; needed for secret probes.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            float64.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range or shapes do not fit.
+        """
+        factors = layer_gradient(activations, gradients, bias, side=None)
+        named = {"layer": layer, "step": step}
+        return self._estimates(
+            factors, partial(draw_probes, self.generator, self.secret, samples, factors.left, **named)
+        )
+
+    def _estimates(self, factors: LayerGradient, draw: Callable[..., torch.Tensor]) -> torch.Tensor:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class HutchinsonEstimator:
+class HutchinsonEstimator(_Probed):
     """Hutchinson norms of a training run's layers, with probes by step, layer and, if they are secret, sample.
 
     Parameters
@@ -219,43 +268,8 @@ class HutchinsonEstimator:
         """
         return tokens + in_features + out_features + 1
 
-    def squared_norms(
-        self,
-        activations: torch.Tensor,
-        gradients: torch.Tensor,
-        *,
-        layer: str,
-        step: SupportsIndex,
-        samples: Sequence[SampleId] | torch.Tensor | None = None,
-        bias: bool = False,
-    ) -> torch.Tensor:
-        """Return estimates for one layer and one micro-batch.
-
-        Parameters
-        ----------
-        activations, gradients, bias
-            As in :func:`hutchinson_squared_norms`.
-        layer : str
-            The layer's own name.
-        step : int
-            Number of the logical step, the same for all its micro-batches.
-        samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities of the samples in the data set; needed for secret probes.
-
-        Returns
-        -------
-        Tensor, shape (B,)
-            float64.
-
-        Raises
-        ------
-        ParameterError
-            If an argument is out of its range or shapes do not fit.
-        """
-        factors = layer_gradient(activations, gradients, bias, side=None)
-        request = {"layer": layer, "step": step, "rows": factors.columns, "probes": self.probes}
-        probes = draw_probes(self.generator, self.secret, samples, factors.left, **request)
-        return sum_of_squares(factors.times(probes))
+    def _estimates(self, factors: LayerGradient, draw: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return sum_of_squares(factors.times(draw(rows=factors.columns, probes=self.probes)))
 
     def embedding_squared_norms(
         self,
@@ -301,8 +315,6 @@ class HutchinsonEstimator:
 # Hutch++.
 
 _NARROWEST = 3  # columns of a sketch that the accountant credits
-_SHARE_WITH_POWER_ITERATION, _SHARE_IN_ONE_PASS = 0.36, 0.45
-_COMPARED, _SAME = 6, 1e-9  # two times six independent normals are that nearly parallel with probability below 1e-20
 
 
 def hutchpp_squared_norms(
@@ -381,12 +393,11 @@ def _estimate(layer: LayerGradient, sketch: torch.Tensor, probes: torch.Tensor, 
 
 def _check_independence(sketch: torch.Tensor, probes: torch.Tensor) -> None:
     """Refuse a sketch drawn from the probes' seed: the same numbers in the same order, up to one factor."""
-    count = min(_COMPARED, sketch.shape[-2] * sketch.shape[-1], probes.shape[-2] * probes.shape[-1])
-    first, second = (
-        matrix.reshape(-1, matrix.shape[-2] * matrix.shape[-1])[:, :count].double() for matrix in (sketch, probes)
-    )
-    cosine = torch.nn.functional.cosine_similarity(first, second).abs()
-    if count == _COMPARED and bool((cosine > 1 - _SAME).any()):
+    # Two times six independent normals are that nearly parallel with probability below 1e-20.
+    first, second = (matrix.flatten(-2)[..., :6].double() for matrix in (sketch, probes))
+    if first.shape[-1] < 6 or second.shape[-1] < 6:
+        return
+    if bool((torch.nn.functional.cosine_similarity(first, second, dim=-1).abs() > 1 - 1e-9).any()):
         allowed = "independent of the probes: of another seed or purpose"
         raise ParameterError("sketch", tuple(sketch.shape), allowed)
 
@@ -418,7 +429,7 @@ def _scaled(image: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class HutchPlusPlusEstimator:
+class HutchPlusPlusEstimator(_Probed):
     """Hutch++ norms of a training run's layers, with sketch and probes by step, layer and, if secret, sample.
 
     Parameters
@@ -478,7 +489,7 @@ class HutchPlusPlusEstimator:
     @property
     def width(self) -> int:
         """s, given or chosen."""
-        share = _SHARE_WITH_POWER_ITERATION if self.power_iteration else _SHARE_IN_ONE_PASS
+        share = 0.36 if self.power_iteration else 0.45
         return self.sketch or max(_NARROWEST, round(share * self.probes))
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
@@ -511,35 +522,10 @@ class HutchPlusPlusEstimator:
         """
         return 2 * (tokens + in_features + out_features + 1)
 
-    def squared_norms(
-        self,
-        activations: torch.Tensor,
-        gradients: torch.Tensor,
-        *,
-        layer: str,
-        step: SupportsIndex,
-        samples: Sequence[SampleId] | torch.Tensor | None = None,
-        bias: bool = False,
-    ) -> torch.Tensor:
-        """Return estimates for one layer and one micro-batch. Arguments as in
-        :meth:`HutchinsonEstimator.squared_norms`.
-
-        Returns
-        -------
-        Tensor, shape (B,)
-            float64.
-
-        Raises
-        ------
-        ParameterError
-            If an argument is out of its range or shapes do not fit.
-        """
-        factors = layer_gradient(activations, gradients, bias, side=None)
+    def _estimates(self, factors: LayerGradient, draw: Callable[..., torch.Tensor]) -> torch.Tensor:
         height = factors.columns if self.power_iteration else factors.rows
-        draw = partial(draw_probes, self.generator, self.secret, samples, factors.left, layer=layer, step=step)
         sketch = draw(purpose="sketch", rows=height, probes=self.width)
-        probes = draw(purpose="probes", rows=factors.columns, probes=self.probes)
-        return _estimate(factors, sketch, probes, self.power_iteration)
+        return _estimate(factors, sketch, draw(rows=factors.columns, probes=self.probes), self.power_iteration)
 
 
 def layer_record(

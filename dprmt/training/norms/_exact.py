@@ -19,8 +19,6 @@ from dprmt.training.norms._clipping import (
 
 MEMORY_BUDGET = 64 << 20
 """Default number of bytes for a block of one layer's gradients."""
-CACHED_BYTES = 4 << 20
-"""Bytes of a product that a CPU's cache still holds when its squares are added."""
 _ROWS = 128  # of a block, from which on its product is as fast as a whole one
 
 
@@ -65,39 +63,28 @@ def exact_squared_norms(
     dtype = check_factors(activations=activations, gradients=gradients)
     check_same_tokens(activations, gradients)
     d, p, size = activations.shape[-1], gradients.shape[-1], len(gradients)
-    samples, rows = _block(
-        d, p * dtype.itemsize, min(budget, CACHED_BYTES) if gradients.device.type == "cpu" else budget, budget
-    )
+    # A CPU's cache still holds a product of 4 MiB when its squares are added.
+    row, wanted = p * dtype.itemsize, min(budget, 4 << 20) if gradients.device.type == "cpu" else budget
+    rows = min(d, max(wanted // row, min(_ROWS, budget // row), 1))  # of each sample: all, where they fit
+    samples = 1 if rows < d else max(1, wanted // (row * d))
     # One block for all, as the C library cuts up what is given back, so that the next one may need memory anew.
     block = torch.empty(min(samples, size), rows, p, dtype=dtype, device=gradients.device)
-    parts = [
-        _norms_by_rows(activations[first : first + samples], gradients[first : first + samples], block)
-        for first in range(0, size, samples)
-    ]
+    parts = []
+    for first in range(0, size, samples):
+        layer = layer_gradient(activations[first : first + samples], gradients[first : first + samples])
+        with full_precision(layer.left.device):
+            squares = [
+                sum_of_squares(torch.bmm(part.transpose(1, 2), layer.right, out=block[: len(part), : part.shape[2]]))
+                for part in layer.left.split(rows, 2)
+            ]
+        parts.append(torch.stack(squares).sum(0))
+        del layer  # before the next one takes its own
     norms = torch.cat(parts) if parts else sum_of_squares(gradients)
     del block  # before the bias takes its own
     if not bias:
         return norms
     (per_token,) = token_factors(gradients=gradients)
     return norms + sum_of_squares(per_token.sum(1))
-
-
-def _block(rows: int, row: int, wanted: int, most: int) -> tuple[int, int]:
-    """Return how many samples, and how many rows of each, fit into a block; whole samples where they fit."""
-    fitting = max(wanted // row, min(_ROWS, most // row), 1)
-    if fitting < rows:
-        return 1, fitting
-    return max(1, wanted // (row * rows)), rows
-
-
-def _norms_by_rows(activations: torch.Tensor, gradients: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    layer = layer_gradient(activations, gradients)
-    with full_precision(layer.left.device):
-        squares = [
-            sum_of_squares(torch.bmm(part.transpose(1, 2), layer.right, out=block[: len(part), : part.shape[2]]))
-            for part in layer.left.split(block.shape[1], 2)
-        ]
-    return torch.stack(squares).sum(0)
 
 
 def embedding_rows(
@@ -159,11 +146,6 @@ def _check_tokens(tokens: torch.Tensor, gradients: torch.Tensor) -> None:
 
 # By the tokens' Gram matrices ("ghost clipping").
 
-_EXPONENT_OF_ZERO = -4096  # exponent below all products of two float64 numbers
-_LARGE = (
-    2.0**24
-)  # sum of rows' lengths up to which Gram matrices do not overflow, and what underflows is next to nothing
-
 
 def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False) -> torch.Tensor:
     """Compute ‖AᵀG‖²_F = ⟨AAᵀ, GGᵀ⟩ for every sample of a linear-like layer, without forming AᵀG.
@@ -211,7 +193,7 @@ def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, b
     a, g = layer.left, layer.right
     lengths = [torch.linalg.vector_norm(factor, dim=2).double().sum(1) for factor in (a, g)]
     with full_precision(a.device):
-        if bool((torch.maximum(*lengths) <= _LARGE).all()):
+        if bool((torch.maximum(*lengths) <= 2.0**24).all()):  # nothing overflows, and next to nothing underflows
             squares, pairs = [length.square() for length in lengths], a.shape[1] ** 2
             lost = layer.columns * (squares[0] + bias * pairs) + layer.rows * squares[1] + pairs
             return _products(a, g, float(bias)).clamp_min(0.0) + torch.finfo(a.dtype).smallest_normal * lost
@@ -252,9 +234,10 @@ def _scaled(a: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     exponents = [torch.frexp(torch.linalg.vector_norm(factor, math.inf, 2, keepdim=True)) for factor in (a, g)]
     (in_a, of_a), (in_g, of_g) = exponents
     counts = (in_a != 0) & (in_g != 0)
-    products = torch.where(counts, of_a + of_g, _EXPONENT_OF_ZERO)
+    of_zero = -4096  # below the exponents of all products of two float64 numbers
+    products = torch.where(counts, of_a + of_g, of_zero)
     largest = products.amax(1, keepdim=True) if a.shape[1] else products.new_zeros(len(a), 1, 1)
-    g = _times_power(g, torch.where(counts, of_a - largest, _EXPONENT_OF_ZERO))
+    g = _times_power(g, torch.where(counts, of_a - largest, of_zero))
     return _times_power(a, -of_a), g, largest.flatten().double()
 
 

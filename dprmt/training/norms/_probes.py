@@ -35,7 +35,6 @@ from dprmt._validation import ParameterError, check_count
 
 SampleId: TypeAlias = SupportsIndex | str
 
-SEED_BYTES = 32
 _PERSON = b"dprmt probes v1"
 
 
@@ -268,7 +267,7 @@ def _message(*parts: str) -> bytes:
 
 def _seed_bytes(seed: bytes | int | None) -> bytes:
     if seed is None:
-        return secrets.token_bytes(SEED_BYTES)
+        return secrets.token_bytes(32)
     allowed = "16 to 64 bytes, or an integer in [0, 2**256)"
     if isinstance(seed, bytes):
         if not 16 <= len(seed) <= 64:
@@ -276,4 +275,4 @@ def _seed_bytes(seed: bytes | int | None) -> bytes:
         return b"B" + seed if len(seed) < 64 else hashlib.blake2b(seed).digest()
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**256:
         raise ParameterError("seed", "<hidden>", allowed)
-    return b"I" + seed.to_bytes(SEED_BYTES, "little")
+    return b"I" + seed.to_bytes(32, "little")

@@ -36,14 +36,12 @@ and Ba, arXiv:1412.6980. Loshchilov and Hutter, arXiv:1711.05101 for the weight 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError
-from dprmt.training.optimizers._noise_aware import MOMENTS, NoiseAwareOptimizer, checked
+from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer
 
 
 class DPAdamBC(NoiseAwareOptimizer):
@@ -79,8 +77,7 @@ class DPAdamBC(NoiseAwareOptimizer):
     Raises
     ------
     ParameterError
-        If an option is outside its range, here, in a group, or set later (then at `step`); if a parameter is
-        not of real floating dtype.
+        If an option is outside its range, here, in a group, or set later (then at `step`).
 
     Formal guarantees
     -----------------
@@ -124,145 +121,9 @@ class DPAdamBC(NoiseAwareOptimizer):
         floor: float,
         weight_decay: float = 0.0,
     ) -> None:
-        options = {
-            "lr": lr,
-            "betas": betas,
-            "noise_variance": noise_variance,
-            "floor": floor,
-            "weight_decay": weight_decay,
-        }
-        super().__init__(params, options)
+        options = {"lr": lr, "betas": betas, "noise_variance": noise_variance, "floor": floor}
+        super().__init__(params, {**options, "weight_decay": weight_decay})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, with its own options where it names them.
-
-        Parameters
-        ----------
-        param_group : dict
-            "params" and any of the options of the class.
-
-        Raises
-        ------
-        ParameterError
-            If an option is outside its range or a parameter is not of real floating dtype; nothing is added then.
-        """
-        super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if not p.is_floating_point():
-                self.param_groups.pop()
-                raise ParameterError("params", p.dtype, "tensors of real floating dtype")
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step with the gradients in ``p.grad``.
-
-        Parameters
-        ----------
-        closure : callable, optional
-            Clears and computes the gradients and returns the loss.
-
-        Returns
-        -------
-        float or tensor or None
-            The return value of the closure.
-
-        Raises
-        ------
-        ParameterError
-            If an option has been set to something outside its range, or a gradient is sparse; nothing is changed
-            then.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            group.update(checked(group))
-            _check_gradients(group["params"])
-        self._check_noise_is_known()
-        with torch.no_grad():
-            for group in self.param_groups:
-                _update(self._advance(group), group)
-        return loss
-
-    def _advance(self, group: dict[str, Any]) -> list[_Update]:
-        # Counts the step and its noise for the parameters that have a gradient.
-        β1, β2 = group["betas"]
-        updates = []
-        for p in group["params"]:
-            Φ = self._take_noise_variance(p, group)
-            if p.grad is None:
-                continue
-            state = self.state[p]
-            if "step" not in state:
-                state["step"], state["noise_average"] = 0, 0.0
-                for name in MOMENTS:
-                    state[name] = torch.zeros_like(p, dtype=_moment_dtype(p), memory_format=torch.preserve_format)
-            state["step"] += 1
-            state["noise_average"] = β2 * state["noise_average"] + (1 - β2) * Φ
-            debias = 1 - β2 ** state["step"]
-            updates.append(
-                _Update(
-                    param=p,
-                    grad=p.grad.to(_moment_dtype(p)),
-                    exp_avg=state["exp_avg"],
-                    exp_avg_sq=state["exp_avg_sq"],
-                    step_size=group["lr"] / (1 - β1 ** state["step"]),
-                    debias=debias,
-                    noise=state["noise_average"] / debias,
-                )
-            )
-        return updates
-
-
-class _Update(NamedTuple):
-    """One parameter and what its step needs."""
-
-    param: Any
-    grad: Any
-    exp_avg: Any
-    exp_avg_sq: Any
-    step_size: float
-    """η/(1 - β₁^t)."""
-    debias: float
-    """1 - β₂^t."""
-    noise: float
-    """Φ̂_t."""
-
-
-def _update(updates: Sequence[_Update], group: Mapping[str, Any]) -> None:
-    # Algorithm 2, lines 8 to 12.
-    β1, β2 = group["betas"]
-    alike: dict[Any, list[_Update]] = defaultdict(list)
-    for place, update in enumerate(updates):
-        # All together take less time on a GPU, and more memory.
-        alike[(update.param.device, update.param.dtype) if update.param.is_cuda else place].append(update)
-    for batch in alike.values():
-        params, g, m, v, step_sizes, debias, noise = (list(column) for column in zip(*batch, strict=True))
-        θ = [p.to(v[0].dtype) for p in params]
-        if group["weight_decay"] != 0:
-            torch._foreach_mul_(θ, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_lerp_(m, g, 1 - β1)
-        torch._foreach_mul_(v, β2)
-        torch._foreach_addcmul_(v, g, g, 1 - β2)
-        root = torch._foreach_div(v, debias)
-        torch._foreach_sub_(root, noise)
-        torch._foreach_clamp_min_(root, _floor(group, v[0]))
-        torch._foreach_sqrt_(root)
-        torch._foreach_addcdiv_(θ, m, root, [-size for size in step_sizes])
-        if θ[0] is not params[0]:
-            torch._foreach_copy_(params, θ)
-
-
-def _floor(group: Mapping[str, Any], moment: Any) -> float:
-    limits = torch.finfo(moment.dtype)
-    return min(max(group["floor"], limits.tiny), limits.max)
-
-
-def _moment_dtype(param: Any) -> Any:
-    return torch.promote_types(param.dtype, torch.float32)
-
-
-def _check_gradients(params: Iterable[Any]) -> None:
-    for p in params:
-        if p.grad is not None and p.grad.layout != torch.strided:
-            raise ParameterError("grad", p.grad.layout, "a dense tensor (sparse embedding gradients carry no noise)")
+    def _move(self, p: Any, θ: torch.Tensor, group: dict[str, Any], Φ: float) -> None:
+        m, root, rate = self._moments(p, p.grad.to(θ.dtype), group, Φ)
+        θ.addcdiv_(m, root, value=-rate)

@@ -28,14 +28,14 @@ DP-GRAPE: arXiv:2506.15588, section 3. Kingma and Ba, arXiv:1412.6980. GaLore: Z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import torch
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.training.norms._clipping import full_precision
-from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked
+from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer
 from dprmt.training.subspaces import Subspaces
 
 Rule = Literal["adam", "adambc", "sgd"]
@@ -107,15 +107,8 @@ class DPGrape(NoiseAwareOptimizer):
     ) -> None:
         self.rule = check_choice("rule", rule, get_args(Rule))
         self.subspaces = subspaces
-        options = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "noise_variance": noise_variance,
-            "floor": floor,
-        }
-        super().__init__(params, options)
+        options = {"lr": lr, "betas": betas, "eps": eps, "noise_variance": noise_variance, "floor": floor}
+        super().__init__(params, {**options, "weight_decay": weight_decay})
         self._projected = {layer.weight: layer for layer in subspaces}
         known = {p for group in self.param_groups for p in group["params"]}
         missing = [layer.name for weight, layer in self._projected.items() if weight not in known]
@@ -138,18 +131,17 @@ class DPGrape(NoiseAwareOptimizer):
                 p.projected_grad = None
 
     def check(self) -> None:
-        """Raise if an option has been set to something outside its range, or a weight has changed its shape.
+        """Raise if the next step cannot be taken, also if a weight has changed its shape; nothing is changed then.
 
         Raises
         ------
         ParameterError
-            Naming it.
+            Naming the option or the weight.
         """
-        for group in self.param_groups:
-            group.update(checked(group))
+        super().check()
         self.subspaces.check_shapes()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Any = None) -> Any:
         """Take one step, and count it in the subspaces.
 
         Parameters
@@ -167,17 +159,7 @@ class DPGrape(NoiseAwareOptimizer):
         ParameterError
             As in :meth:`check`; nothing is changed then.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self.check()
-        self._check_noise_is_known()
-        with torch.no_grad():
-            for group in self.param_groups:
-                for p in group["params"]:
-                    with full_precision(p.device):
-                        self._update(p, group)
+        loss = super().step(closure)
         self.subspaces.advance()
         return loss
 
@@ -207,45 +189,22 @@ class DPGrape(NoiseAwareOptimizer):
         if "subspaces" not in state_dict:
             raise ParameterError("state_dict", sorted(state_dict), "the state of a DPGrape, with 'subspaces'")
         self._check_saved(state_dict)
-        rest = {key: value for key, value in state_dict.items() if key != "subspaces"}
-        self._check_moments(rest)
         self.subspaces.load_state_dict(state_dict["subspaces"])
-        super().load_state_dict(rest)
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "subspaces"})
 
-    def _check_moments(self, state_dict: dict[str, Any]) -> None:
-        sizes = [len(group["params"]) for group in self.param_groups]
-        saved = [len(group["params"]) for group in state_dict["param_groups"]]
-        if saved != sizes:
-            raise ParameterError("state_dict", saved, f"of groups of {sizes} parameters")
-        for key, p in self._saved_keys(state_dict):
-            moment = state_dict["state"].get(key, {}).get("exp_avg")
-            layer = self._projected.get(p)
-            columns = tuple(p.shape) if layer is None else layer.n
-            if moment is not None and columns != (tuple(moment.shape) if layer is None else moment.shape[-1]):
-                allowed = f"moments that fit a parameter of {tuple(p.shape)}"
-                raise ParameterError("state_dict", tuple(moment.shape), allowed)
-
-    def _update(self, p: Any, group: dict[str, Any]) -> None:
-        state = self.state[p]
-        Φ, layer = self._take_noise_variance(p, group), self._projected.get(p)
-        if p.grad is None and p.projected_grad is None:
-            return
-        θ = p.to(torch.promote_types(p.dtype, torch.float32))
-        if group["weight_decay"] != 0:
-            θ.mul_(1 - group["lr"] * group["weight_decay"])
-        if layer is None:
-            θ.sub_(self._step_of(p.grad.to(θ.dtype), state, group, Φ))
-        else:
-            P = self.subspaces.projector(p)
-            R = p.projected_grad
+    def _move(self, p: Any, θ: torch.Tensor, group: dict[str, Any], Φ: float) -> None:
+        layer = self._projected.get(p)
+        with full_precision(p.device):
+            if layer is None:
+                θ.sub_(self._step_of(p, p.grad.to(θ.dtype), group, Φ))
+                return
+            P, R = self.subspaces.projector(p), p.projected_grad
             if R is None:
                 G = layer.orient(p.grad.to(θ.dtype))
                 P = self.subspaces.find(p, G) if P is None else P
                 R, Φ = P.mT @ G, Φ * self.subspaces.noise_gain(p)
-            self._refresh(state, group["betas"][0])
-            layer.orient(θ).addmm_(P, self._step_of(R.to(θ.dtype), state, group, Φ), alpha=-1)
-        if θ is not p:
-            p.copy_(θ)
+            self._refresh(self.state[p], group["betas"][0])
+            layer.orient(θ).addmm_(P, self._step_of(p, R.to(θ.dtype), group, Φ), alpha=-1)
 
     def _refresh(self, state: dict[str, Any], β1: float) -> None:
         changed = state.get("period", 0) != self.subspaces.period
@@ -254,26 +213,12 @@ class DPGrape(NoiseAwareOptimizer):
             state["exp_avg"].zero_()
             state["share"] = _mean_share(β1, self.subspaces.refresh_every)
 
-    def _step_of(self, g: torch.Tensor, state: dict[str, Any], group: dict[str, Any], Φ: float) -> torch.Tensor:
+    def _step_of(self, p: Any, g: torch.Tensor, group: dict[str, Any], Φ: float) -> torch.Tensor:
         # What is to be subtracted, in the coordinates of g.
         if self.rule == "sgd":
             return group["lr"] * g
-        if "exp_avg" not in state:
-            state.update(step=0, noise_average=0.0, exp_avg=torch.zeros_like(g), exp_avg_sq=torch.zeros_like(g))
-        β1, β2 = group["betas"]
-        m, v = state["exp_avg"], state["exp_avg_sq"]
-        state["step"] += 1
-        state["noise_average"] = β2 * state["noise_average"] + (1 - β2) * Φ
-        debias = 1 - β2 ** state["step"]
-        m.lerp_(g, 1 - β1)
-        v.mul_(β2).addcmul_(g, g, value=1 - β2)
-        root = v.div(debias)
-        if self.rule == "adambc":
-            floor = max(group["floor"], torch.finfo(v.dtype).tiny)
-            root.sub_(state["noise_average"] / debias).clamp_min_(floor).sqrt_()
-        else:
-            root.sqrt_().add_(group["eps"])
-        return root.reciprocal_().mul_(m).mul_(group["lr"] / (1 - β1 ** state["step"]) / state.get("share", 1.0))
+        m, root, rate = self._moments(p, g, group, Φ, corrects=self.rule == "adambc")
+        return root.reciprocal_().mul_(m).mul_(rate / self.state[p].get("share", 1.0))
 
 
 def _mean_share(β1: float, steps: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.training.optimizers._noise_aware import checked_betas
+from dprmt.training.optimizers._noise_aware import checked
 from dprmt.training.recipes import OPTIMIZERS
 from dprmt.training.subspaces import Subspaces
 
@@ -90,19 +90,13 @@ def make_optimizer(
     'DPAdamBC'
     """
     make = OPTIMIZERS.load(check_choice("name", name, tuple(OPTIMIZERS)))
-    options = {
-        "lr": check_real("lr", lr, low=0.0),
-        "weight_decay": check_real("weight_decay", weight_decay, low=0.0),
-        "momentum": 0.0 if name == "gd" else check_real("momentum", momentum, low=0.0, high=1.0, high_open=True),
-        "betas": checked_betas(betas),
-        "eps": check_real("eps", eps, low=0.0),
-        "noise_variance": noise_variance,
-        "floor": floor,
-        "subspaces": subspaces,
-    }
+    options: dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+    options |= {"noise_variance": noise_variance, "floor": floor, "subspaces": subspaces}
     for wants, option in (("adambc", "floor"), ("grape", "subspaces")):
         if name == wants and options[option] is None:
             raise ParameterError(option, None, f"given for {name!r}")
+    options = {option: value for option, value in options.items() if value is not None}
+    options |= checked(options)
+    options["momentum"] = 0.0 if name == "gd" else check_real("momentum", momentum, low=0.0, high=1.0, high_open=True)
     known = signature(make).parameters
-    taken = {option: value for option, value in options.items() if option in known and value is not None}
-    return make(params, **taken)
+    return make(params, **{option: value for option, value in options.items() if option in known})

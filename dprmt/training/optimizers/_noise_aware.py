@@ -1,9 +1,8 @@
-"""Shared base of optimizers that use the gradients' noise variance: values for one step, and typed moments."""
+"""Shared base of optimizers that use the gradients' noise variance: the step, its moments, and checked options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from torch.optim import Optimizer
 
 from dprmt._validation import ParameterError, check_real
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 _ANNOUNCED = "next_noise_variance"
 
 
@@ -77,15 +75,85 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
         for p, value in values.items():
             self.state[p][_ANNOUNCED] = float(value)
 
-    def _check_noise_is_known(self) -> None:
-        for group in self.param_groups:
-            unknown = [p for p in group["params"] if _ANNOUNCED not in self.state.get(p, {})]
-            if unknown and group["noise_variance"] is None:
-                raise ParameterError("noise_variance", None, "given, or left to make_private, which sets it")
+    def check(self) -> None:
+        """Raise if the next step cannot be taken; nothing is changed then.
 
-    def _take_noise_variance(self, p: Any, group: Mapping[str, Any]) -> float:
-        announced = self.state[p].pop(_ANNOUNCED, None) if p in self.state else None
-        return float(group["noise_variance"] if announced is None else announced)
+        Raises
+        ------
+        ParameterError
+            If an option has been set to something outside its range, a noise variance is missing, or a gradient is
+            sparse.
+        """
+        for group in self.param_groups:
+            group.update(checked(group))
+            for p in group["params"]:
+                if group["noise_variance"] is None and _ANNOUNCED not in self.state.get(p, {}):
+                    raise ParameterError("noise_variance", None, "given, or left to make_private, which sets it")
+                if p.grad is not None and p.grad.layout != torch.strided:
+                    allowed = "a dense tensor (sparse embedding gradients carry no noise)"
+                    raise ParameterError("grad", p.grad.layout, allowed)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step with the released gradients.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Clears and computes the gradients and returns the loss.
+
+        Returns
+        -------
+        float or tensor or None
+            The return value of the closure.
+
+        Raises
+        ------
+        ParameterError
+            As in :meth:`check`; nothing is changed then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.check()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    Φ = self.state.get(p, {}).pop(_ANNOUNCED, group["noise_variance"])
+                    if p.grad is not None or getattr(p, "projected_grad", None) is not None:
+                        θ = p.to(torch.promote_types(p.dtype, torch.float32))
+                        if group["weight_decay"] != 0:
+                            θ.mul_(1 - group["lr"] * group["weight_decay"])
+                        self._move(p, θ, group, Φ)
+                        if θ is not p:
+                            p.copy_(θ)
+        return loss
+
+    def _move(self, p: Any, θ: torch.Tensor, group: dict[str, Any], Φ: float) -> None:
+        # Moves θ, the parameter in single precision or better, by its gradient with noise of variance Φ.
+        raise NotImplementedError
+
+    def _moments(
+        self, p: Any, g: torch.Tensor, group: dict[str, Any], Φ: float, *, corrects: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor, float]:
+        # The first moment, the root of the second, corrected for the noise or with ε, and the rate without bias.
+        state = self.state[p]
+        if "step" not in state:
+            state.update(step=0, noise_average=0.0, exp_avg=torch.zeros_like(g), exp_avg_sq=torch.zeros_like(g))
+        (β1, β2), m, v = group["betas"], state["exp_avg"], state["exp_avg_sq"]
+        state["step"] += 1
+        state["noise_average"] = β2 * state["noise_average"] + (1 - β2) * Φ
+        debias = 1 - β2 ** state["step"]
+        m.lerp_(g, 1 - β1)
+        v.mul_(β2).addcmul_(g, g, value=1 - β2)
+        root = v.div(debias)
+        if corrects:
+            limits = torch.finfo(v.dtype)
+            floor = min(max(group["floor"], limits.tiny), limits.max)
+            root.sub_(state["noise_average"] / debias).clamp_min_(floor).sqrt_()
+        else:
+            root.sqrt_().add_(group["eps"])
+        return m, root, group["lr"] / (1 - β1 ** state["step"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a result of `state_dict`, to continue the saved optimizer.
@@ -103,46 +171,36 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
         self._check_saved(state_dict)
         super().load_state_dict(state_dict)
         # torch has cast the moments to the dtype of the parameters; take them as they were saved.
-        for key, p in self._saved_keys(state_dict):
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        mine = [p for group in self.param_groups for p in group["params"]]
+        for key, p in zip(keys, mine, strict=True):
             state, dtype = state_dict["state"].get(key, {}), torch.promote_types(p.dtype, torch.float32)
-            for name in MOMENTS:
+            for name in ("exp_avg", "exp_avg_sq"):
                 if name in state:
                     self.state[p][name] = state[name].to(device=p.device, dtype=dtype, copy=True)
 
     def _check_saved(self, state_dict: Mapping[str, Any]) -> None:
-        for group in state_dict["param_groups"]:
-            missing = [name for name in _CHECKS if name in self.defaults and name not in group]
-            if missing:
+        groups = state_dict["param_groups"]
+        saved, sizes = ([len(group["params"]) for group in some] for some in (groups, self.param_groups))
+        if saved != sizes:
+            raise ParameterError("state_dict", saved, f"of groups of {sizes} parameters")
+        for group in groups:
+            if missing := [name for name in self.defaults if name not in group]:
                 allowed = f"of a {type(self).__name__}, whose groups have {', '.join(missing)}"
                 raise ParameterError("state_dict", sorted(group), allowed)
             checked(group)
 
-    def _saved_keys(self, state_dict: Mapping[str, Any]) -> Iterable[tuple[Any, Any]]:
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-        return zip(keys, [p for group in self.param_groups for p in group["params"]], strict=True)
-
 
 def checked(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in a group, as plain floats, or a ParameterError."""
-    return {name: check(group[name]) for name, check in _CHECKS.items() if name in group}
-
-
-def checked_betas(betas: Any) -> tuple[float, float]:
-    """Check that β₁ and β₂ are in [0, 1) and return them as floats."""
-    try:
-        β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
-    except (TypeError, ValueError):
-        raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
-    return β1, β2
-
-
-def _checked_variance(variance: Any) -> float | None:
-    return None if variance is None else check_real("noise_variance", variance, low=0.0)
-
-
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    **{name: partial(check_real, name, low=0.0) for name in ("lr", "eps", "weight_decay")},
-    "noise_variance": _checked_variance,
-    "betas": checked_betas,
-    "floor": partial(check_real, "floor", low=0.0, low_open=True),
-}
+    names = [name for name in ("lr", "eps", "weight_decay", "noise_variance", "floor") if name in group]
+    given = {name: group[name] for name in names if name != "noise_variance" or group[name] is not None}
+    found: dict[str, Any] = dict.fromkeys(names)
+    found |= {name: check_real(name, value, low=0.0, low_open=name == "floor") for name, value in given.items()}
+    if "betas" in group:
+        try:
+            β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in group["betas"])
+        except (TypeError, ValueError):
+            raise ParameterError("betas", group["betas"], "a pair of numbers in [0, 1)") from None
+        found["betas"] = β1, β2
+    return found

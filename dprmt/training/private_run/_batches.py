@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import CyclicPoisson, Poisson, RandomAllocation, Sampling
-from dprmt.training.norms import SampleId
-from dprmt.training.norms._probes import checked_ids
+from dprmt.training.norms._probes import SampleId, checked_ids
 from dprmt.training.private_run._randomness import Randomness, rank
 from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
@@ -178,7 +177,12 @@ class PrivateBatch:
     def _micro_batches(self) -> Iterator[MicroBatch]:
         while not self._is_complete:
             if self._current is None or self._current._is_added:
-                self._current = self._next()
+                self._count += 1
+                if self._parts:
+                    self._current = self._loaded(self._parts.pop(0))
+                else:  # other processes have more micro-batches, and a sharded model needs all processes
+                    self._stand_ins -= 1
+                    self._current = MicroBatch(self._row(), self._count, [0], _stands_in=True)
             part = self._current
             yield part
             if not part._is_added:
@@ -186,12 +190,7 @@ class PrivateBatch:
                     "a micro-batch was left out.\nFix: private.accumulate(losses_of, part) for each one."
                 )
 
-    def _next(self) -> MicroBatch:
-        self._count += 1
-        if not self._parts:  # other processes have more micro-batches, and a sharded model needs all processes
-            self._stand_ins -= 1
-            return MicroBatch(self._row(), self._count, [0], _stands_in=True)
-        part = self._parts.pop(0)
+    def _loaded(self, part: Part) -> MicroBatch:
         positions, rows, contents = self._load()
         if positions != part.positions:
             raise TrainingStateError(

@@ -19,8 +19,6 @@ from dprmt.statements import relation_label
 SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
-_BLOCK, _FEWEST_STEPS = 64, 32  # numbers of steps per curve, and the shortest run for which curves pay
-_DIGITS = 3  # binary ones that numbers of steps are rounded up to then
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class SpentEpsilon:
         if not exactly and self._in_blocks(steps):
             return self._of_block(steps)
         if self._slow and not exactly and steps not in self._known:
-            unit = 1 << max(0, (steps - 1).bit_length() - _DIGITS)
+            unit = 1 << max(0, (steps - 1).bit_length() - 3)
             rounded = -(-steps // unit) * unit
             steps = min(rounded, self._planned) if steps <= self._planned else rounded
             steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
@@ -163,7 +161,7 @@ class SpentEpsilon:
     def _in_blocks(self, steps: int) -> bool:
         if self._releases or self._mechanism.steps_per_epoch is not None:
             return False
-        if not 0 < steps < self._planned >= _FEWEST_STEPS:
+        if not 0 < steps < self._planned >= 32:
             return False
         self.after(self._planned, exactly=True)  # asked for at the end anyway; how long it takes decides
         return not self._slow
@@ -171,19 +169,15 @@ class SpentEpsilon:
     def _of_block(self, steps: int) -> float:
         if steps not in self._of_curve:
             assert not isinstance(self._mechanism, ClippingOnly)  # of which nothing is asked
-            first = steps - (steps - 1) % _BLOCK  # the same block whatever the step that a run goes on from
-            block = range(first, min(first + _BLOCK, self._planned))
+            first = steps - (steps - 1) % 64  # the same block whatever the step that a run goes on from
+            block = range(first, min(first + 64, self._planned))
             upper = self._mechanism.epsilon(steps=list(block), delta=self._delta).upper
             self._of_curve |= dict(zip(block, map(float, upper), strict=True))
         return self._of_curve[steps]
 
 
-@lru_cache(maxsize=64)
-def spent_epsilon(
-    mechanism: Mechanism, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
-) -> SpentEpsilon:
-    """Share the bounds of all runs with the same mechanism, such as the runs of a sweep."""
-    return SpentEpsilon(mechanism, delta, planned, releases)
+spent_epsilon = lru_cache(maxsize=64)(SpentEpsilon)
+"""The bounds that all runs with the same mechanism share, such as the runs of a sweep."""
 
 
 def mechanism_digest(mechanism: Mechanism, delta: float) -> str:

@@ -18,6 +18,7 @@ from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAl
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
 from dprmt.training.clipping._matrix_layers import NormsWanted
 from dprmt.training.clipping._modules import is_sharded
+from dprmt.training.clipping._step import REPLAY
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import DPGrape
@@ -33,7 +34,6 @@ from dprmt.training.private_run._step_options import (
     first_norm,
 )
 
-_ISOLATION_CHECKS = 0.02  # probability of a check of a later micro-batch
 _OPACUS = {
     "max_grad_norm": "clipping_norm=...",
     "target_delta": "delta=...",
@@ -70,7 +70,7 @@ def make_private(
     units: Units | None = None,
     tokens: SupportsIndex | None = None,
     whole: Iterable[str] = (),
-    isolation_checks: float = _ISOLATION_CHECKS,
+    isolation_checks: float = REPLAY,
     denoising: Denoising | None = None,
     telemetry: bool | Mapping[str, Any] = False,
     secure: bool = False,

@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -45,10 +45,6 @@ class Randomness:
     def derive(self, purpose: str) -> bytes:
         """Derive 32 bytes for one purpose; each purpose is used once."""
         return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
-
-    def anew(self) -> Randomness:
-        """Return other randomness, of a fresh secret."""
-        return replace(self, secret=secrets.token_bytes(_SECRET_BYTES))
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
         """Return a generator for one purpose."""

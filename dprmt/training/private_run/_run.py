@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
@@ -54,10 +54,6 @@ from dprmt.training.telemetry import Telemetry
 
 Losses: TypeAlias = Callable[[Any], torch.Tensor]
 _FORMAT = 1  # of state_dict
-_STATE_KEYS = {"format", "run", "steps_taken", "charged", "attempts", "clipping_norm", "parameters", "optimizer"}
-_STATE_KEYS |= {"description"}
-
-
 _MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models of open runs
 
 
@@ -414,19 +410,16 @@ class PrivateRun:
         if part._is_added:
             raise TrainingStateError(f"a micro-batch is added once.\nFix: {_ONCE}")
         self._guard.begin()
-        self._guard.release()
         if not isinstance(self._inner, UnitStep):
             self._inner.discard()  # forward passes between steps, which nothing is trained on
         purpose = f"dropout, {self._attempts}, {part._number}, {rank()}"
         self._inner.draw_from(self._draws.randomness.derive(purpose))
-        named = {} if part._owners is None else {"units": part._owners}
-        batch, losses_of = part._weighted(losses_of)
+        batch, of_rows = part._weighted(losses_of)
         inside = self._inner.standing_in() if part._stands_in else nullcontext()  # type: ignore[union-attr]
         try:
             with inside:
-                losses = self._inner.accumulate(
-                    losses_of, batch=batch, samples=part._names, step=self._attempts, **named
-                )
+                names = {"samples": part._names, "units": part._owners}
+                losses = self._inner.accumulate(of_rows, batch=batch, step=self._attempts, **names)
         except RuntimeError as error:
             if not any(words in str(error) for words in ("does not require grad", "a backward pass other than")):
                 raise
@@ -458,14 +451,17 @@ class PrivateRun:
                 "Fix: for part in private.micro_batches(batch): private.accumulate(losses_of, part), then finish()."
             )
         self._guard.begin()
-        self._guard.release()
-        self._inner.complete()  # noise is keyed by the whole sum
-        self._charge()
+        if isinstance(self._inner, UnitStep):
+            self._inner.finish_unit()  # noise is keyed by the whole sum
+        charged = self.steps_charged + 1
+        if self._ledger is not None:
+            self._ledger.charge(self._loads + 1, self.steps_taken + 1, self._spent.after(charged), charged)
+        self.steps_charged = from_first(charged)  # no process goes on before the charge is on the disk
         self._batch._is_finished, self._batch = True, None
         if isinstance(self._noise, torch.Generator):
             secret = self._draws.randomness.derive(self._of_this_sum("noise"))
             self._noise.set_state(secret_generator(self._noise.device, secret).get_state())
-        clipping_norm = self._next_clipping_norm()
+        clipping_norm = self._next_clipping_norm() if isinstance(self._clipping, AdaptiveClipping) else None
         self._attempts += 1
         self.steps_taken += 1
         with nullcontext() if self._correlated is None else self._correlated.row(self._place):
@@ -473,10 +469,9 @@ class PrivateRun:
         if clipping_norm is not None:
             self._inner.clip_at(clipping_norm)
 
-    def _next_clipping_norm(self) -> float | None:
+    def _next_clipping_norm(self) -> float:
         rule, count = self._clipping, self._inner.centred_count
-        if not isinstance(rule, AdaptiveClipping):
-            return None
+        assert isinstance(rule, AdaptiveClipping)
         count = sum_of_all(count) if self._processes > 1 else count
         noise = rule.noise(self._draws.randomness.generator(self._of_this_sum("count")))
         return from_first(rule.following(self.clipping_norm, count + noise, self._plan.expected_batch_size))
@@ -484,12 +479,6 @@ class PrivateRun:
     @property
     def _spent(self) -> SpentEpsilon:
         return spent_epsilon(self.mechanism, self._checked_delta(None), self.steps, self.releases)
-
-    def _charge(self) -> None:
-        charged = self.steps_charged + 1
-        if self._ledger is not None:
-            self._ledger.charge(self._loads + 1, self.steps_taken + 1, self._spent.after(charged), charged)
-        self.steps_charged = from_first(charged)  # no process goes on before the charge is on the disk
 
     def discard(self) -> None:
         """Forget a batch whose step was not finished, after an error: nothing of it was charged or released."""
@@ -650,7 +639,7 @@ class PrivateRun:
             "description": self._description(),
             "clipping_norm": self.clipping_norm,
             "parameters": {name: value.detach().clone() for name, value in self._trained.items()},
-            "optimizer": tree_map(_copied, self.optimizer.state_dict()),
+            "optimizer": tree_map_only(torch.Tensor, lambda value: value.detach().clone(), self.optimizer.state_dict()),
         }
         if secret and not randomness.secure:
             state["secret"] = torch.tensor(list(randomness.secret), dtype=torch.uint8)
@@ -680,7 +669,7 @@ class PrivateRun:
         TrainingStateError
             If this object has recorded steps of another run.
         """
-        if not isinstance(state, Mapping) or not state.keys() >= _STATE_KEYS or state["format"] != _FORMAT:
+        if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
             raise ParameterError("state", type(state).__name__, "what private.state_dict() gave")
         mine = self._description()
         for name, value in state["description"].items():
@@ -709,7 +698,7 @@ class PrivateRun:
         if keeps and "secret" in state:
             self._draw_from(replace(randomness, secret=bytes(state["secret"].tolist())))
         elif used:  # batches and noise of the steps that are charged already do not come again
-            self._draw_from(from_first(randomness.anew()))
+            self._draw_from(from_first(replace(randomness, secret=secrets.token_bytes(32))))
         if self._correlated is not None:
             self._correlated.load_state_dict(state.get("noise", {}), self._inner.optimizer.params)
         if keeps and "epoch" in state:
@@ -761,14 +750,7 @@ class Epoch:
         return run._batches(min(run.steps, end))
 
 
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
 _ONCE = "for batch in private: private.step(losses_of, batch), once for every batch"
-
-
-_LOOP = "private.step(losses_of, batch), or private.accumulate(losses_of, part) and private.finish(), and nothing else"
 
 
 class Guard:
@@ -788,7 +770,7 @@ class Guard:
         self._version = 0
 
     def begin(self) -> None:
-        """Raise unless the next batch may be computed by this model."""
+        """Take the ones away, and raise unless they are as they were and the next batch may use this model."""
         if not self._model.training:
             raise TrainingStateError(
                 "the model is in evaluation mode: dropout and other layers do not train.\n"
@@ -801,16 +783,6 @@ class Guard:
                 f"the model has changed since make_private: parameter {name!r}.\n"
                 "Fix: add, replace, freeze and move parameters first, then call make_private."
             )
-
-    def watch(self) -> None:
-        """Leave gradients of ones, until the private step goes on."""
-        with torch.no_grad():
-            self._ones = torch.ones_like(self._watched)
-        self._watched.grad = self._ones
-        self._version = self._ones._version
-
-    def release(self) -> None:
-        """Take them away, and raise if something changed them."""
         ones, self._ones = self._ones, None
         if ones is None:
             return
@@ -818,8 +790,15 @@ class Guard:
         if found is not ones or ones._version != self._version or not bool((ones == 1).all()):
             raise TrainingStateError(
                 "gradients were changed in the middle of a private step: by zero_grad(), clip_grad_norm_(), a "
-                f"GradScaler or loss.backward().\nFix: {_LOOP}."
+                "GradScaler or loss.backward().\nFix: private.step(losses_of, batch), or "
+                "private.accumulate(losses_of, part) and private.finish(), and nothing else."
             )
+
+    def watch(self) -> None:
+        """Leave gradients of ones, until the private step goes on."""
+        with torch.no_grad():
+            self._ones = self._watched.grad = torch.ones_like(self._watched)
+        self._version = self._ones._version
 
     def forget(self) -> None:
         """Take them away unseen."""

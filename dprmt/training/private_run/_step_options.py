@@ -21,7 +21,6 @@ from dprmt.training.randomness import SecureRandom
 
 STABILITY = 0.01  # γ of automatic clipping: its authors' default, in the units of a gradient's norm
 _LEAST, _LARGEST = 1e-12, 1e12  # clipping norms that float32 sums can hold
-_LONGEST_MOVE = 50.0  # of the logarithm of the clipping norm in one step
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -122,7 +121,7 @@ class AdaptiveClipping(Value):
             C of the next step, in [1e-12, 1e12].
         """
         move = -self.learning_rate * (noisy_count / batch_size + 0.5 - self.quantile)
-        grown = norm * math.exp(min(max(move, -_LONGEST_MOVE), _LONGEST_MOVE))
+        grown = norm * math.exp(min(max(move, -50.0), 50.0))  # no overflow
         return min(max(grown, _LEAST), _LARGEST)
 
 
@@ -194,10 +193,6 @@ def clipping_sentence(clipping: ClippingNorm) -> str:
 
 # Noise that is correlated between steps, so that it partly cancels in their sum: banded Toeplitz matrices.
 
-_MOST_BANDS = 1024
-_SHORT = 512  # steps for which the minimum is found from a rough start
-_OVERFLOW = 1e6  # above every logarithm of an error that is finite
-
 
 @dataclass(frozen=True, repr=False)
 class BandedNoise(Value):
@@ -241,7 +236,7 @@ class BandedNoise(Value):
     bands: int
 
     def __post_init__(self) -> None:
-        self._keep(bands=check_count("bands", self.bands, low=2, high=_MOST_BANDS))
+        self._keep(bands=check_count("bands", self.bands, low=2, high=1024))
 
     def sampling(self, batch_size: float, samples: int, resolution: float) -> CyclicPoisson:
         """Return sampling from groups in turn, at a multiple of 1/``resolution`` of the group."""
@@ -276,12 +271,12 @@ class BandedNoise(Value):
                 weighted = weights * sums / error
                 slopes = np.array([-2 * float(weighted[j:] @ twice[: length - j]) for j in range(1, len(c))])
             if not np.isfinite(slopes).all():
-                return _OVERFLOW, np.zeros_like(tail)
+                return 1e6, np.zeros_like(tail)  # above every logarithm of an error that is finite
             return float(np.log(c @ c * error)), slopes + 2 * tail / (c @ c)
 
         j = np.arange(1, min(self.bands, length))
         start = np.cumprod((2 * j - 1) / (2 * j))  # of √(1/(1 - x)), the best without a limit on bands
-        if length > max(_SHORT, 8 * self.bands):  # near the best, but far enough from an unstable recurrence
+        if length > max(512, 8 * self.bands):  # near the best, but far enough from an unstable recurrence
             shorter = self.coefficients(length // 8)
             start = shorter[1:] / shorter[0]
         found = np.concatenate([[1.0], minimize(cost, start, jac=True, method="BFGS").x if len(j) else []])

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-_WORDS = 624  # words of the Mersenne Twister's state
-_HEADER = 24  # bytes of torch's CPU state before these words: seed, words left, whether seeded, next word
-
 
 def secret_generator(device: torch.device | str, secret: bytes | None = None) -> torch.Generator:
     """Make a generator whose stream is a function of a secret, with as much of it as torch's generators can hold.
@@ -44,7 +41,7 @@ def secret_generator(device: torch.device | str, secret: bytes | None = None) ->
     generator = torch.Generator(device)
     if generator.device.type != "cpu":
         return generator.manual_seed(int.from_bytes(stream.digest(8), "little") & (2**63 - 1))
-    generator.set_state(_twister_state(np.frombuffer(stream.digest(4 * _WORDS), dtype="<u4")))
+    generator.set_state(_twister_state(np.frombuffer(stream.digest(4 * 624), dtype="<u4")))
     return generator
 
 
@@ -86,5 +83,6 @@ def _twister_state(words: np.ndarray) -> torch.Tensor:
     state = torch.Generator().manual_seed(0).get_state()
     raw = state.numpy()
     raw[8:12] = np.frombuffer(np.int32(1).tobytes(), np.uint8)  # words left: none of this block
-    raw[_HEADER : _HEADER + 8 * _WORDS] = np.frombuffer(words.astype("<u8").tobytes(), np.uint8)
+    start = 24  # bytes of seed, words left, whether seeded, and next word
+    raw[start : start + 8 * len(words)] = np.frombuffer(words.astype("<u8").tobytes(), np.uint8)
     return state

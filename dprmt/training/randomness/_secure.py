@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn
@@ -14,11 +14,9 @@ import torch
 
 from dprmt._validation import ParameterError, check_count, check_real, how_to_install
 
-KEY_BYTES = 32
 _ROOM = 15  # bytes that a buffer must have beyond what the cipher writes to it
 _SUMMANDS = 4  # 2n normals with n = 2: the work of the attack is 2^(53(2n - 1))
 _PIECE = 1 << 14  # entries of noise per block: half a MiB of every intermediate, which caches hold
-_LEAST = torch.tensor(2.0**-128, dtype=torch.float64, device="cpu")  # least squared uniform number
 _ZEROS = memoryview(bytes(1 << 17))  # few enough to stay in a cache with the results
 _PART = 2**36 - 32  # bytes under a nonce, at most: 32 bits count its blocks, from 2
 
@@ -37,16 +35,17 @@ class CipherStream:
         self.__key, self.__nonce = key, -1
         self.__start()
 
-    def read(self, count: int) -> bytes:
-        """Return the next bytes of the stream."""
-        parts = [min(_PART, count - first) for first in range(0, count, _PART)]
-        return b"".join([self.__with(part).update(bytes(part)) for part in parts])
+    def words(self, count: int) -> np.ndarray:
+        """Return the next 64-bit words of the stream."""
+        buffer = np.empty(8 * count + _ROOM, dtype=np.uint8)
+        self.fill(buffer.data)
+        return buffer[: 8 * count].view("<u8")
 
     def fill(self, buffer: memoryview) -> None:
         """Overwrite a buffer with the next bytes of the stream, except for its last 15, which the library works in."""
-        count = len(buffer) - _ROOM
-        for first in range(0, count, len(_ZEROS)):
-            part = min(len(_ZEROS), count - first)
+        count, size = len(buffer) - _ROOM, min(len(_ZEROS), _PART)
+        for first in range(0, count, size):
+            part = min(size, count - first)
             self.__with(part).update_into(_ZEROS[:part], buffer[first : first + part + _ROOM])
 
     def __with(self, count: int) -> Any:
@@ -115,9 +114,9 @@ class SecureRandom:
     __slots__ = ("__stream",)
 
     def __init__(self, key: bytes | None = None) -> None:
-        if key is not None and (not isinstance(key, bytes) or len(key) != KEY_BYTES):
-            raise ParameterError("key", "<hidden>", f"{KEY_BYTES} bytes")
-        self.__stream = CipherStream(secrets.token_bytes(KEY_BYTES) if key is None else key)
+        if key is not None and (not isinstance(key, bytes) or len(key) != 32):
+            raise ParameterError("key", "<hidden>", "32 bytes")
+        self.__stream = CipherStream(secrets.token_bytes(32) if key is None else key)
 
     def __repr__(self) -> str:
         return "SecureRandom(key=<secret>)"
@@ -147,10 +146,7 @@ class SecureRandom:
         ParameterError
             If ``std`` is out of range.
         """
-        scale = check_real("std", std, low=0.0)
-        result = torch.empty(math.prod(shape), dtype=torch.float64, device="cpu")
-        self._in_pieces(result, partial(_Workspace.put_sums, scale=scale))
-        return result.view(tuple(shape)).to(device)
+        return self.add_normal(torch.zeros(tuple(shape), dtype=torch.float64, device="cpu"), std=std).to(device)
 
     def add_normal(self, total: torch.Tensor, *, std: float = 1.0) -> torch.Tensor:
         """Add what :meth:`normal` draws to a sum, in place, in float64; rounded once, to the sum's dtype.
@@ -186,7 +182,18 @@ class SecureRandom:
             raise ParameterError("total.device", total.device, "the CPU")
         if not total.is_contiguous():
             raise ParameterError("total.stride()", total.stride(), "the stride of a contiguous tensor")
-        self._in_pieces(total.view(-1), partial(_Workspace.add_sums, scale=scale))
+        # Words are drawn in order, and made to noise on as many threads as torch has.
+        pieces = total.view(-1).split(_PIECE) if total.numel() else ()
+        several = max(1, min(torch.get_num_threads(), len(pieces)))
+        with ThreadPoolExecutor(several) as pool:
+            for first in range(0, len(pieces), several):
+                now = pieces[first : first + several]
+                if first == 0 or len(now[-1]) < _PIECE:
+                    spaces = [_Workspace(len(piece)) for piece in now]
+                for space, _ in zip(spaces, now, strict=False):
+                    self.__stream.fill(space.bytes)
+                done = (map if several == 1 else pool.map)(partial(_Workspace.add_sums, scale=scale), spaces, now)
+                list(done)
         return total
 
     def poisson_sample(self, size: int, rate: float) -> list[int]:
@@ -213,7 +220,7 @@ class SecureRandom:
         heads = int(check_real("rate", rate, low=0.0, high=1.0) * 2.0**64)  # exact before it is cut to an integer
         if heads == 2**64:
             return list(range(count))
-        words = np.frombuffer(self.__stream.read(8 * count), dtype="<u8")
+        words = self.__stream.words(count)
         return np.flatnonzero(words < np.uint64(heads)).tolist()
 
     def integers(self, count: int, below: int) -> torch.Tensor:
@@ -239,27 +246,10 @@ class SecureRandom:
         left, bound = check_count("count", count, low=0), check_count("below", below, high=2**62)
         mask, accepted = np.uint64((1 << (bound - 1).bit_length()) - 1), [np.empty(0, dtype=np.int64)]
         while left:
-            numbers = (np.frombuffer(self.__stream.read(8 * left), dtype="<u8") & mask).astype(np.int64)
+            numbers = (self.__stream.words(left) & mask).astype(np.int64)
             accepted.append(numbers[numbers < bound])
             left -= len(accepted[-1])
         return torch.from_numpy(np.concatenate(accepted))
-
-    def _in_pieces(self, result: torch.Tensor, work: Callable[[_Workspace, torch.Tensor], None]) -> None:
-        """Draw words in order, and convert them to entries on as many threads as torch has."""
-        pieces = result.split(_PIECE) if len(result) else ()
-        several = max(1, min(torch.get_num_threads(), len(pieces)))
-        spaces = [_Workspace(min(_PIECE, len(result))) for _ in range(several)]
-        with ThreadPoolExecutor(several) as pool:
-            for first in range(0, len(pieces), several):
-                now = pieces[first : first + several]
-                if len(now[-1]) < _PIECE:
-                    spaces = [_Workspace(len(piece)) for piece in now]
-                for space in spaces[: len(now)]:
-                    self.__stream.fill(space.bytes)
-                if several == 1:
-                    work(spaces[0], now[0])
-                else:
-                    list(pool.map(work, spaces, now))
 
 
 class _Workspace:
@@ -275,6 +265,7 @@ class _Workspace:
         self._radius, self._sine = self._numbers
         self._cosine = torch.empty_like(self._sine)
         self._noise = torch.empty(count, dtype=torch.float64, device="cpu")
+        self._least = torch.tensor(2.0**-128, dtype=torch.float64, device="cpu")  # squared uniform number
         self._radii, self._sines, self._cosines = (part.numpy() for part in (self._radius, self._sine, self._cosine))
 
     def add_sums(self, total: torch.Tensor, scale: float) -> None:
@@ -294,7 +285,7 @@ class _Workspace:
         # Entries i and i + half share their pairs, so that the four numbers of one entry are of four pairs.
         self._numbers.copy_(self._words)
         radius, sine = self._radius, self._sine
-        torch.addcmul(_LEAST, radius, radius, value=2.0**-126, out=radius)
+        torch.addcmul(self._least, radius, radius, value=2.0**-126, out=radius)
         torch.log(radius, out=radius)
         torch.sqrt(radius.mul_(-(scale**2) / _SUMMANDS), out=radius)
         sine.mul_(math.pi * 2.0**-63)

@@ -19,8 +19,8 @@ class Names:
 
     Examples
     --------
-    >>> "adam" in OPTIMIZERS, OPTIMIZERS.package("adam")
-    (True, None)
+    >>> "adam" in OPTIMIZERS
+    True
     """
 
     def __init__(self, group: str, own: dict[str, str]) -> None:
@@ -32,30 +32,19 @@ class Names:
 
     def load(self, name: str) -> Any:
         """Import the object that a name stands for."""
-        entry = self._entry(name)
+        found = list(entry_points(group=self.group, name=name))
+        if name in self.own:
+            found = [EntryPoint(name, self.own[name], self.group)]
+        # A package whose folder is twice on the path offers each name twice.
+        offers = {(getattr(offer.dist, "name", ""), offer.value): offer for offer in found}
+        what = f"the name {name!r} of {self.group}"
+        if len(offers) != 1:
+            raise ParameterError(what, sorted(package for package, _ in offers), "offered by one installed package")
+        (entry,) = offers.values()
         try:
             return entry.load()
         except (ImportError, AttributeError) as error:
-            allowed = f"importable from {_package(entry)} ({error})"
-            raise ParameterError(f"the name {name!r} of {self.group}", entry.value, allowed) from error
-
-    def package(self, name: str) -> str | None:
-        """Return the other package that a name comes from, with its version; None for an own name."""
-        return None if name in self.own else _package(self._entry(name))
-
-    def _entry(self, name: str) -> EntryPoint:
-        if name in self.own:
-            return EntryPoint(name, self.own[name], self.group)
-        # A package whose folder is twice on the path offers each name twice.
-        offers = {(_package(offer), offer.value): offer for offer in entry_points(group=self.group, name=name)}
-        if len(offers) != 1:
-            packages = sorted(package for package, _ in offers)
-            raise ParameterError(f"the name {name!r} of {self.group}", packages, "offered by one installed package")
-        return next(iter(offers.values()))
-
-
-def _package(offer: EntryPoint) -> str:
-    return "an unnamed package" if offer.dist is None else f"{offer.dist.name} {offer.dist.version}"
+            raise ParameterError(what, entry.value, f"one that can be imported ({error})") from error
 
 
 EXACT_NORMS = ("exact", "ghost", "auto")

@@ -11,8 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_o
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real, did_you_mean
 
-_LARGEST = 2**32 - 1  # integer that torch and the accountants take
-
 
 class Section:
     """A table of a recipe: a frozen dataclass that checks its fields and names them ``section.key`` in errors.
@@ -82,11 +80,6 @@ def read_section(kind: type[Any], values: Mapping[str, Any]) -> Any:
     return kind(**values)
 
 
-def _count(name: str, value: Any, *, low: int) -> int:
-    number = check_count(name, value, low=low)
-    return number if number <= _LARGEST else check_count(name, value, low=low, high=_LARGEST)
-
-
 def _chosen(name: str, value: Any, *, among: Iterable[str]) -> str:
     return check_choice(name, _text(name, value), tuple(among))
 
@@ -135,7 +128,7 @@ def within(low: float, high: float, *, low_open: bool = False, high_open: bool =
 
 def at_least(low: int) -> partial[int]:
     """Return the check of an integer."""
-    return partial(_count, low=low)
+    return partial(check_count, low=low, high=2**32 - 1)  # what torch and the accountants take
 
 
 def one_of(table: Iterable[str]) -> partial[str]:

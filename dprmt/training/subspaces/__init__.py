@@ -12,8 +12,6 @@ and given to the optimizer is PᵀG (r × n). Numbers stored per sample, T token
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt._lazy import public_names as _public_names
-from dprmt.training.subspaces._subspaces import LayerShape as LayerShape
-from dprmt.training.subspaces._subspaces import RankRule as RankRule
 from dprmt.training.subspaces._subspaces import Subspaces as Subspaces
 
 __all__ = _public_names(vars())

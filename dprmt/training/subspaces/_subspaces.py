@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 from torch import nn
@@ -21,27 +21,6 @@ from torch import nn
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.norms._clipping import is_conv1d
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    """Shape of a layer, the only input of a rule: nothing that depends on the data.
-
-    Parameters
-    ----------
-    name : str
-        Name of the weight, as in ``model.named_parameters()``.
-    m, n : int
-        Lengths of the longer side, which is projected, and of the other one.
-    """
-
-    name: str
-    m: int
-    n: int
-
-
-RankRule: TypeAlias = Callable[[LayerShape], int | None]
-"""r for a layer, or None for a layer that is not to be projected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,32 +42,6 @@ class ProjectedMatrix:
         return matrix if self.axis == 0 else matrix.mT
 
 
-def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> list[ProjectedMatrix]:
-    """Find the trainable weights of Linear and Conv1D layers, including LoRA, that ``rank`` selects."""
-    weights = {
-        f"{prefix}.weight".lstrip("."): module.weight
-        for prefix, module in model.named_modules()
-        if (type(module) is nn.Linear or is_conv1d(module)) and module.weight.requires_grad
-    }
-    if isinstance(rank, Mapping) and (unknown := rank.keys() - weights):
-        raise ParameterError("rank", min(unknown), "keyed by trainable weights of Linear or Conv1D layers")
-    layers = []
-    for name, weight in weights.items():
-        axis = 0 if weight.shape[0] >= weight.shape[1] else 1
-        m, n = weight.shape[axis], weight.shape[1 - axis]
-        given = (
-            rank.get(name) if isinstance(rank, Mapping) else rank(LayerShape(name, m, n)) if callable(rank) else rank
-        )
-        if given is not None:
-            r = check_count(f"rank of {name}", given)
-            if r > m:
-                raise ParameterError(f"rank of {name}", r, f"at most {m}, the layer's longer side ({m} x {n})")
-            layers.append(ProjectedMatrix(name, weight, axis, r, m, n))
-    if not layers:
-        raise ParameterError("rank", rank, "one that projects at least one trainable Linear or Conv1D layer")
-    return layers
-
-
 Projector = Literal["gaussian", "stiefel", "svd"]
 
 
@@ -99,14 +52,15 @@ class Subspaces:
     ----------
     model : torch.nn.Module
         Its trainable Linear and Conv1D weights, LoRA's among them, are projected along their longer side m.
-    rank : int, mapping of str to int, or rule
-        One r for all layers, r by weight name, or a function from a `LayerShape` to r. A layer without r, or whose
-        r is None, is not projected.
+    rank : int or mapping of str to int
+        One r for all layers, at most the length m of each, or r by weight name. Layers that the mapping does not name
+        are not projected.
     refresh_every : int
         F >= 1 steps that share a subspace.
     projector : {"gaussian", "stiefel", "svd"}
         "gaussian" has N(0, 1/r) entries. "stiefel" is √(m/r) times a random orthonormal frame. "svd" uses the leading
-        left singular vectors of the released gradient of the first step of every F.
+        left singular vectors of the released gradient of the first step of every F, of which a layer has no more than
+        its shorter side is long.
     seed : int, optional
         In [0, 2²⁵⁶), from which the random projectors are drawn. It may be public, but must be chosen without looking
         at the private data. By default a new one; saved with the state.
@@ -124,8 +78,8 @@ class Subspaces:
     Raises
     ------
     ParameterError
-        If an argument is out of its range, r is larger than a layer's longer side (its shorter one for "svd", which has
-        no more singular vectors).
+        If an argument is out of its range, or a layer's own r is larger than its longer side (its shorter one for
+        "svd").
 
     Examples
     --------
@@ -139,18 +93,35 @@ class Subspaces:
         self,
         model: nn.Module,
         *,
-        rank: int | Mapping[str, int] | RankRule,
+        rank: int | Mapping[str, int],
         refresh_every: SupportsIndex = 100,
         projector: Projector = "gaussian",
         seed: int | None = None,
     ) -> None:
         self.kind = check_choice("projector", projector, get_args(Projector))
         self.refresh_every = check_count("refresh_every", refresh_every)
-        self.layers = find_layers(model, rank)
-        for layer in self.layers:
-            if projector == "svd" and layer.rank > layer.n:
-                allowed = f"at most {layer.n}, the number of singular vectors of a {layer.m} x {layer.n} gradient"
-                raise ParameterError(f"rank of {layer.name}", layer.rank, allowed)
+        weights = {
+            f"{prefix}.weight".lstrip("."): module.weight
+            for prefix, module in model.named_modules()
+            if (type(module) is nn.Linear or is_conv1d(module)) and module.weight.requires_grad
+        }
+        own = rank if isinstance(rank, Mapping) else {}
+        if unknown := own.keys() - weights:
+            raise ParameterError("rank", min(unknown), "keyed by trainable weights of Linear or Conv1D layers")
+        self.layers = []
+        for name, weight in weights.items():
+            axis = 0 if weight.shape[0] >= weight.shape[1] else 1
+            m, n = weight.shape[axis], weight.shape[1 - axis]
+            highest = n if projector == "svd" else m
+            if name in own:
+                r = check_count(f"rank of {name}", own[name], high=highest)
+            elif not isinstance(rank, Mapping):
+                r = min(check_count("rank", rank), highest)
+            else:
+                continue
+            self.layers.append(ProjectedMatrix(name, weight, axis, r, m, n))
+        if not self.layers:
+            raise ParameterError("rank", rank, "one that projects at least one trainable Linear or Conv1D layer")
         self._by_weight = {layer.weight: layer for layer in self.layers}
         self._shapes = {layer.name: layer.weight.shape for layer in self.layers}
         self.seed = secrets.randbits(128) if seed is None else seed
@@ -208,9 +179,7 @@ class Subspaces:
             (r, n); (m, n) where there is no projector yet.
         """
         layer = self._by_weight[weight]
-        if self.kind != "svd":
-            return layer.rank, layer.n
-        return (self._held[layer.name].shape[1] if self.projects(weight) else layer.m), layer.n
+        return (layer.rank if self.projects(weight) else layer.m), layer.n
 
     def projector(self, weight: torch.Tensor) -> torch.Tensor | None:
         """Return P of the present step.
@@ -256,9 +225,8 @@ class Subspaces:
         layer = self._by_weight[weight]
         exact = released if released.dtype == torch.float64 else released.float()
         vectors = torch.linalg.svd(exact, full_matrices=False).U
-        matrix = vectors[:, : layer.rank].contiguous()
-        self._held[layer.name] = matrix
-        return matrix
+        self._held[layer.name] = vectors[:, : layer.rank].contiguous()
+        return self._held[layer.name]
 
     def noise_gain(self, weight: torch.Tensor) -> float:
         """Return the mean variance of an entry of PᵀZ for Z with variance 1: m/r, and 1 for singular vectors.
