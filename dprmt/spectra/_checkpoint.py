@@ -62,7 +62,7 @@ class CheckpointSpectra(Mapping[str, NoisySpectrum]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a matrix, also of those that have no spectrum, for a CSV file or ``pandas.DataFrame``."""
-        found = [{"matrix": name, "kind": self.kinds[name], **_summary(spectrum)} for name, spectrum in self.items()]
+        found = [{"matrix": name, "kind": self.kinds[name], **summary(spectrum)} for name, spectrum in self.items()]
         return found + [{"matrix": name, "verdict": reason} for name, reason in self.skipped.items()]
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
@@ -95,7 +95,7 @@ def _cell(value: object) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _summary(spectrum: NoisySpectrum) -> dict[str, Any]:
+def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
     # The columns of a table of matrices.
     names = "stable_rank", "effective_rank", "energy_above_edge", "visible"
     return {

@@ -222,5 +222,5 @@ class EpochPair(AtomicPair):
         """Return an interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         low = np.searchsorted(np.cumsum(self.p * np.exp(-self.losses)), tail)
         high = np.searchsorted(-np.cumsum(self.p[::-1])[::-1], -tail)
-        low, high = (float(self.losses[min(int(end), self.losses.size - 1)]) for end in (low, high))
-        return low - 1e-9, max(low, high) + 1e-9
+        left, right = (float(self.losses[min(int(end), self.losses.size - 1)]) for end in (low, high))
+        return left - 1e-9, max(left, right) + 1e-9
