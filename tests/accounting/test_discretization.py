@@ -176,31 +176,6 @@ def test_both_sides_bound_u_for_enormous_losses(assert_side, seed):
     assert_side(Atoms(atoms, rng.random(40) ** 4), index, mesh)
 
 
-@given(laws_on_grids())
-def test_masses_are_kept(case):
-    """No mass is negative. Above: all P-mass is there. Below: all but what lies below the first node."""
-    truth, index, mesh = case
-    above, below = both_sides(truth, index, mesh)
-    cells = truth.cells(index * mesh)
-    assert np.all(above.mass >= 0)
-    assert np.all(below.mass >= 0)
-    assert below.infinite == 0
-    assert above.mass.sum() + above.infinite == pytest.approx(truth.total, rel=1e-12)
-    kept = cells.p.sum() + cells.p_above
-    assert below.mass.sum() == pytest.approx(kept, rel=1e-12, abs=1e-280)
-
-
-@given(laws_on_grids())
-def test_connecting_the_dots_keeps_the_q_mass(case):
-    """Σ mass e^{-loss} over the finite part equals the cells' Q-mass, where none lies below the nodes."""
-    truth, index, mesh = case
-    nodes = index * mesh
-    truth = Atoms(np.maximum(truth.losses, nodes[0] + 1e-9), truth.masses)
-    cells = truth.cells(nodes)
-    above = from_above(index, mesh, cells)
-    assert float(above.mass @ np.exp(-above.losses)) == pytest.approx(float(cells.q.sum()), rel=1e-9, abs=1e-280)
-
-
 def test_mirrored_cells_are_the_cells_of_the_exchanged_pair():
     """(P, Q) ↦ (Q, P) negates the loss: the Q-mass becomes the P-mass of the mirrored cell."""
     truth = Atoms([-1.3, 0.2, 0.7, 5.0], [0.1, 0.4, 0.3, 0.2])

@@ -128,17 +128,4 @@ def test_norm_is_kept_and_scale_is_no_matter(seed, m, n, top):
     assert relative_error(blend(y.T, 1.0), blended.T) < 1e-7
 
 
-@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-def test_a_stack_is_a_set_of_matrices_and_those_that_do_not_change_keep_every_bit(library):
-    rng = np.random.default_rng(0)
-    stack = np.stack([noisy_matrix(rng, (6, 30), top=top) for top in (0.0, 0.0, 3.0, 0.5, 6.0, 0.0)]).reshape(
-        2, 3, 6, 30
-    )
-    together = blend(library(stack), 1.0)
-    assert type(together) is type(library(stack))
-    alone = {i: blend(stack[i], 1.0) for i in np.ndindex(2, 3)}
-    assert all(np.array_equal(np.asarray(together[i]), one) for i, one in alone.items())
-    assert {np.array_equal(one, stack[i]) for i, one in alone.items()} == {True, False}
-
-
 # Layers and memory

@@ -96,18 +96,6 @@ def test_adapters_are_products_with_their_scale(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, factor * expected[0], rtol=1e-12)
 
 
-def test_other_names_of_adapters_and_kernels_as_factors() -> None:
-    a, b = RNG.standard_normal((2, 5, 3, 3)), RNG.standard_normal((7, 2, 1, 1))
-    pair = {"lora_x.lora_down.weight": a, "lora_x.lora_up.weight": b, "lora_x.alpha": np.array(8.0)}
-    found = spectra_of(pair)
-    expected = np.linalg.svdvals(4 * b[:, :, 0, 0] @ a.reshape(2, -1))
-    np.testing.assert_allclose(found["lora_x.lora_up·down.weight"].singular_values[:2], expected[:2])
-    bad = spectra_of({"lora_A": np.ones((2, 4)), "lora_B": np.ones((3, 5))})
-    assert bad.skipped == {"lora_B·A": "has a pair of shapes (3, 5) and (2, 4)"}
-    own = spectra_of({"lora_A": np.ones((2, 4)), "lora_B": np.ones((3, 2))}, lambda product: product.mean())
-    assert own["lora_B·A"].sigma == 2.0
-
-
 def test_shards_several_files_and_orders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     save_file({"a": torch.eye(3)}, tmp_path / "model-1.safetensors")
     save_file({"b": 5 * torch.eye(4), "c": torch.ones(2)}, tmp_path / "model-2.safetensors")
