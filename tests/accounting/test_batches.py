@@ -1,4 +1,4 @@
-"""Several releases of one batch, batches of a largest size, cyclic Poisson sampling: against literal mixtures."""
+"""Batches of a fixed and of a largest size, cyclic ones, several releases of one batch: against literal mixtures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration ends on the private side, and close to it."""
+"""Calibration and the split of probes: on the private side, close to it, no worse than other splits."""
 
 from __future__ import annotations
 

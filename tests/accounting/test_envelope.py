@@ -1,4 +1,7 @@
-"""The envelope: valid over random spectra, tight, its three segments, its limits, and published constants."""
+"""Weighted sums of chi-squares and their envelope over spectra: oracles, published constants, simulation.
+
+``oracles/make_chi2_mixture.py`` in commit 411bdc64 made the stored values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""δ far below every truncation: right at once where floating point holds it, and never 0 where it is not."""
+"""δ far below every truncation, and very many steps: against an inverted Laplace transform, and soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of replaced samples and of several at once against literal sums, and curves composed."""
+"""Pairs of replaced samples and of several at once: against literal sums, curves composed, and each other."""
 
 from __future__ import annotations
 

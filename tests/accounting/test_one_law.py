@@ -1,4 +1,4 @@
-"""One step without composing, compositions of several lengths and sums that they need, against direct sums."""
+"""One step without composing, rare large losses apart, and many phases: against direct sums and closed forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is released beside training, and what an attacker can do with a whole run: against closed forms."""
+"""Releases beside training, their conversions, and what an attacker can do with a run: against closed forms."""
 
 from __future__ import annotations
 

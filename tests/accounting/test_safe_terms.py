@@ -1,4 +1,4 @@
-"""Laws and pairs err to the safe side: each term that is added for it, where it is large, against exact values."""
+"""Laws and pairs err to the safe side: each term that is added for it, and secret pairs, against exact values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of J for Hutch++: its two bounds against oracles, the simulated residual, and the accountant built on it."""
+"""Hutch++: the law of J against oracles and the simulated residual, and the accountant built on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of a run, norms and sampling: checked, comparable, hashable, picklable, printed as typed, replaceable."""
+"""Values of the accountant: checked, comparable, hashable, picklable, read back, and printed as they are."""
 
 from __future__ import annotations
 

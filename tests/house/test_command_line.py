@@ -1,4 +1,4 @@
-"""What all commands share: help with examples that work, runs in epochs, statements, recipes, completion."""
+"""What all commands share: help with examples that work, any terminal, mistakes, runs in epochs, completion."""
 
 from __future__ import annotations
 

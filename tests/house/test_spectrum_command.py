@@ -1,4 +1,4 @@
-"""The command spectrum, through the same entry point as the shell's."""
+"""The command spectrum: its numbers, its false alarms, and one line for what it cannot read."""
 
 from __future__ import annotations
 

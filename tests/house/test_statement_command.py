@@ -1,4 +1,4 @@
-"""``dprmt statement``: the card's numbers are the library's, printed as bounds, and what it carries is proved."""
+"""``dprmt statement`` and ``verify``: numbers of the library, printed as bounds, in a schema, and proved."""
 
 from __future__ import annotations
 

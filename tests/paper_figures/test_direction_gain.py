@@ -1,4 +1,4 @@
-"""What bounds a map of the gradient: the theorems of docs/theory/when_denoising_helps.md, valid and attained."""
+"""The theorems of docs/theory/when_denoising_helps.md, valid and attained."""
 
 from __future__ import annotations
 

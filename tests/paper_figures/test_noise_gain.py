@@ -1,4 +1,4 @@
-"""The noise gain bound: its derivation carried out by numerical optimization, and the trace's confidence limit."""
+"""The noise gain bound by numerical optimization, its limit, and its layers against the matrix written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Theorem E.1 of arXiv:2510.01137v3 on arbitrary blocks, and the report on its hypotheses."""
+"""Cosines of layered gradients, and Theorem E.1 of arXiv:2510.01137v3 on arbitrary blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The denoiser against Eq. 10 of arXiv:2510.01137v3 written out with a full SVD, and its symmetries."""
+"""The denoiser against Eq. 10 of arXiv:2510.01137v3 with a full SVD, its symmetries, and labels that it keeps."""
 
 from __future__ import annotations
 

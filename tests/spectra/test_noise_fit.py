@@ -1,4 +1,4 @@
-"""What is said of noise that nobody knows: its level, whether white noise fits, thresholds and power."""
+"""The noise level, of momenta too, whether white noise fits, thresholds and power."""
 
 from __future__ import annotations
 
