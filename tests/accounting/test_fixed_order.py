@@ -69,7 +69,7 @@ def test_as_many_steps_of_poisson_sampling_cost_no_more(
 
 @pytest.mark.parametrize("secret", [False, True])
 def test_replacement_with_estimated_norms_is_finite(secret: bool) -> None:
-    """Public probes by composed curves, which are tight without sampling: near a lower end, that of equal norms."""
+    """Near a lower end, that of equal norms."""
     norms = Hutchinson(32, secret=secret)
     bounds = DPSGD(2.0, FixedOrder(), norms, ReplaceOne()).epsilon(epochs=3, delta=1e-5)
     below = DPSGD(2.0, 1.0, norms, ReplaceOne()).epsilon(steps=3, delta=1e-5).lower
@@ -77,8 +77,8 @@ def test_replacement_with_estimated_norms_is_finite(secret: bool) -> None:
 
 
 @pytest.mark.parametrize(("rate", "width"), [(1.0, 1.005), (0.3, 1.02)])
-def test_replacement_at_high_rates_is_by_curves(rate: float, width: float) -> None:
-    """Potentials alone give no finite answer at rate 1, and one 14 % larger at .3; δ at ε has the same bound."""
+def test_replacement_at_high_rates_is_tight(rate: float, width: float) -> None:
+    """δ at ε has the same bound as ε at δ."""
     run = DPSGD(4.0, rate, Hutchinson(32, secret=False), ReplaceOne())
     bounds = run.epsilon(steps=10 if rate < 1.0 else 3, delta=1e-5)
     assert bounds.lower <= bounds.upper <= width * bounds.lower

@@ -18,7 +18,7 @@ from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
 from dprmt.accounting.pairs._steps import ClippingStep
 from dprmt.accounting.pairs._tight_pair import largest_excess, majorant_excess
-from dprmt.accounting.questions._curves import _mu_of_chords
+from dprmt.accounting.questions._curves import _turn, is_above_chords
 
 
 def test_components_beyond_the_largest_are_joined_with_all_their_mass() -> None:
@@ -124,7 +124,7 @@ def test_a_run_s_mu_lies_above_the_chords_of_its_curve(mu: float, last: float, p
         return np.array(ndtr(mu / 2 - at / mu) - np.exp(at) * ndtr(-mu / 2 - at / mu))
 
     delta = gaussian(epsilon, mu)
-    found = _mu_of_chords(epsilon, delta)
+    found = _turn(lambda mu: is_above_chords(mu, epsilon, delta))[1]
     at = np.linspace(0.0, last, 401)
     chord = np.interp(np.exp(at), np.exp(epsilon), delta)
     assert np.any(chord > gaussian(at, mu) * 1.0001)

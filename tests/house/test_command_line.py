@@ -167,7 +167,7 @@ def test_any_encoding_gets_the_answer(encoding: str) -> None:
     [
         (("train",), "a recipe must be named"),
         (("train", "--resume", "nowhere"), "--resume must be the folder of a run that was started"),
-        (("train", "minilm-docstrings", "--resume", "runs/x"), "without a folder beside a recipe"),
+        (("train", "minilm-docstrings", "--resume", "runs/x"), "or only the folder of a run"),
     ],
 )
 def test_which_run_is_asked_for_in_one_line(
@@ -184,7 +184,7 @@ def test_what_was_stopped_says_how_to_go_on(
 ) -> None:
     """On a line of its own, so that what is copied is a command."""
     harness = pytest.importorskip("dprmt.training.harness")
-    stopped = harness.TrainingResult(Path("runs/a"), False, 4, 4, 3.4, {}, "exact", 3.4, "zero-out")
+    stopped = harness.TrainingResult(Path("runs/a"), False, 4, 4, 3.4, {}, "exact", "zero-out")
     monkeypatch.setattr(harness, "train", lambda *_, **__: stopped)
     assert main(["train", "minilm-docstrings", "--out", str(tmp_path / "run")]) == 130
     first, then, *_ = capsys.readouterr().out.splitlines()

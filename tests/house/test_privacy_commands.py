@@ -145,7 +145,7 @@ def test_lines_round_outward_and_name_norms_sampling_and_direction(say: Say) -> 
     lines = say(f"epsilon {RUN} {AT}").splitlines()
     assert float(lines[0].split()[2]) >= step().epsilon(steps=50, delta=1e-5).upper
     assert sum("decides" in line for line in lines) == 1
-    assert "(exact norms, random allocation; zero-out)" in say(f"epsilon --noise-multiplier 1.2 {EPOCHS} {AT}")
+    assert "(exact norms, allocation; zero-out)" in say(f"epsilon --noise-multiplier 1.2 {EPOCHS} {AT}")
     estimated = say(f"epsilon {RUN} {AT} --probes 16 --public-probes --sketch 16")
     assert "16 public probes, a sketch of 16, tight analysis" in estimated
     assert "composed curves; zero-out, groups of 2" in say(f"epsilon {RUN} {AT} --probes 4 --secret-probes --group 2")

@@ -58,8 +58,6 @@ def test_a_recipe_cannot_be_named_after_a_place_outside(folder: Path, name: str)
         (["--out", "FILE"], "--out must be"),
         (["--out", "FILE/run"], "--out must be"),
         (["--out", ""], "--out must be the name of a folder"),
-        (["--out", "NEW", "--resume"], "--resume must be given only for"),
-        (["--resume"], "--resume must be"),
     ],
 )
 @pytest.mark.parametrize("plan", [True, False])

@@ -257,7 +257,7 @@ def test_a_disk_that_is_full_ends_the_run_with_one_line_and_loses_nothing(folder
     assert "checkpoint.new" in message
     assert not (tmp_path / "run" / "checkpoint").exists()
     assert charged_steps(tmp_path / "run") == 2
-    assert main([*command, "--resume"]) == 0
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert read_summary(tmp_path / "run")["charged"] == STEPS + 2
 
 

@@ -74,7 +74,7 @@ def test_a_secure_run_does_not_touch_torchs_generators(monkeypatch: pytest.Monke
 def test_a_secure_run_in_a_folder_says_so_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_data(tmp_path)
     (tmp_path / "recipe.toml").write_text(recipe_in(tmp_path).to_toml())
-    words = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--secure"]
+    words = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--set", "privacy.secure=true"]
     assert main(words) == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["secure"] is True
     assert len(read_metrics(tmp_path / "run")) == 6

@@ -25,7 +25,7 @@ from dprmt.training.harness import ItemTask, Observer, run_in_memory
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
-from dprmt.training.randomness import SecureRandom, _generators, secret_generator
+from dprmt.training.randomness import SecureRandom, _secure, secret_generator
 from dprmt.training.recipes import Settings
 from tests.training.projected import projected_step
 
@@ -189,7 +189,7 @@ def recorded() -> Iterator[list[Made]]:
             for real, mine in recording.items():
                 if module.__dict__.get(real.__name__) is real:
                     patch.setattr(module, real.__name__, mine)
-        patch.setattr(_generators, "secret_generator", seeding)  # which only `draws_from` calls there
+        patch.setattr(_secure, "secret_generator", seeding)  # which only `draws_from` calls there
         yield made
 
 

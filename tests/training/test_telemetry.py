@@ -145,7 +145,7 @@ def test_before_a_denoiser_it_reads_what_was_released():
     telemetry = Telemetry.attach(private, {"W": W}, every=1, window=2)
     denoiser = DenoisingStep.attach(private, {"W": W}, Denoising())
     noisy = []
-    denoiser.observe("test", lambda before, after, sigma: noisy.append((before["W"].clone(), after["W"].clone())))
+    denoiser.observers["test"] = lambda before, after, sigma: noisy.append((before["W"].clone(), after["W"].clone()))
     for _ in range(3):
         W.grad_sample = 5 * torch.ones(30, 40, 60)
         private.step()

@@ -297,7 +297,7 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
     [
         (["nonsense"], "RECIPE must be one of"),
         (["RECIPE", "--set", "training.steps"], "--set must be of the form KEY=VALUE"),
-        (["RECIPE", "--set", "training.steps=0"], "training.steps must be an integer >= 1, got 0"),
+        (["RECIPE", "--set", "training.steps=0"], "training.steps must be an integer in [1, 4294967295], got 0"),
         (
             ["RECIPE", "--set", "training.batch_size=61"],
             "training.batch_size must be at most the size of the training set, 60",
@@ -314,7 +314,6 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
         (["RECIPE", "--set", "data.validation=['empty.csv']"], "data file must be a file with rows"),
         (["RECIPE", "--set", "data.target=mood"], "data.target must be one of the columns"),
         (["RECIPE", "--set", "model.config.hidden_size=15"], "model"),
-        (["RECIPE", "--set", "optimizer.learning_rate=1e-30", "--set", "training.steps=1"], "did not change"),
         (["RECIPE", *GRAPE, "--set", "optimizer.rank=25"], "rank of"),
     ],
 )
@@ -332,13 +331,10 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, argumen
     assert main(["train", *words, "--out", str(out)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    *before, line = captured.err.splitlines()
-    # One run has begun: it said that its terminal is private, and how its one step went.
-    assert len(before) == 2 * (message == "did not change")
+    (line,) = captured.err.splitlines()
     assert line.startswith("dprmt train: ")
     assert message in line
-    if "did not change" not in message:  # found after a step, which was charged
-        assert not out.parent.exists()
+    assert not out.parent.exists()
 
 
 def test_command_line_trains_and_reports_json(folder, tmp_path, capsys):

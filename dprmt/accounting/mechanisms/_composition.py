@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 BOTH: tuple[Direction, Direction] = ("remove", "add")
 """Adjacency directions."""
-_LOOSE = 1.25  # an upper end over the lower one, beyond which composed curves may be the smaller
 _NARROW = 1e-2  # relative width of an attacker's success that is called narrow
 
 Composable: TypeAlias = "DPSGD | Release"
@@ -413,11 +412,6 @@ class Composition(Questions):
         """Steps as one sample that is present, or without a gradient, sees them."""
         return tuple(Composition([(mechanism.of_one_sample(), steps) for mechanism, steps in self.phases]).schedule)
 
-    @cached_property
-    def _is_exact(self) -> bool:
-        """Whether pairs are the smaller bounds for replaced samples: curves never were with exact norms."""
-        return all(step.is_exact for step, _ in self.schedule)
-
     def _ends(self, question: Question, tolerance: float, only_worst: bool) -> dict[Direction, PrivacyBounds]:
         """Bound both directions; for ``only_worst`` the second one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
@@ -432,15 +426,7 @@ class Composition(Questions):
         """Bound one direction by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance, enough)
-        bounds = solve(self.schedule, question, direction, tolerance, enough)
-        is_loose = not bounds.is_narrow and bounds.upper > max(enough, _LOOSE * bounds.lower)
-        if not is_loose or not self.neighbours.is_replacement or self._is_exact:
-            return bounds
-        # Both are valid: what (N11) charges is much for few probes, where curves lose less (N6).
-        curves = bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance)
-        if curves.upper >= bounds.upper:
-            return bounds
-        return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)
+        return solve(self.schedule, question, direction, tolerance, enough)
 
     def _solve_apart(
         self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0
@@ -499,18 +485,13 @@ class Composition(Questions):
         if self._disclosure is not None and self._disclosure.loss == 0:
             return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
         if self.has_pairs:
-            ends = dict(delta_ends(self.schedule, epsilons, directions, tolerance))
-            is_tight = np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0])
-            if not is_alike or self._is_exact or is_tight:
-                return ends
-        else:
-            one = delta_ends(self._one_sample, epsilons, BOTH, tolerance)
-            worst = np.maximum(one["remove"][0], one["add"][0])
-            ends = {way: (worst if is_alike else one[way][0], np.ones(epsilons.size)) for way in directions}
-        for way, (lower, upper) in ends.items():
-            curves = deltas_by_curves(self._one_sample, epsilons, way, self.neighbours)
-            ends[way] = lower, np.maximum(np.minimum(upper, curves), lower)
-        return ends
+            return delta_ends(self.schedule, epsilons, directions, tolerance)
+        one = delta_ends(self._one_sample, epsilons, BOTH, tolerance)
+        lowers = {
+            way: np.max([end[0] for end in one.values()], axis=0) if is_alike else one[way][0] for way in directions
+        }
+        curves = {way: deltas_by_curves(self._one_sample, epsilons, way, self.neighbours) for way in directions}
+        return {way: (lowers[way], np.maximum(curves[way], lowers[way])) for way in directions}
 
 
 Phase: TypeAlias = tuple[Composable, int] | Release | Composition | Fixed

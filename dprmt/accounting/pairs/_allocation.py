@@ -21,7 +21,6 @@ from dprmt.accounting.pairs._pairs import LARGE_LOSS, AtomicPair, LossCells, Ste
 from dprmt.accounting.pairs._ratio_sum import (
     RatioCells,
     RatioLaw,
-    SumLaw,
     merged,
     never_less_private,
     never_more_private,
@@ -210,7 +209,7 @@ class EpochPair(AtomicPair):
     """The pair of an epoch, from a law of W: its far atoms, which are many, are left out of the range."""
 
     @classmethod
-    def of(cls, law: SumLaw) -> EpochPair:
+    def of(cls, law: RatioLaw) -> EpochPair:
         """Return the pair; ratios below e^-700 count as 0."""
         order = np.argsort(law.ratio, kind="stable")
         ratio, mass = law.ratio[order], law.mass[order]

@@ -1,4 +1,13 @@
-"""The subspaces of all projected layers, and when they change.
+"""Subspaces in which weights are trained (DP-GRAPE): projectors, ranks, periods. Linear algebra, without clipping.
+
+A weight with gradient G (m × n, the longer side first) has a projector P (m × r) for F steps; what is clipped, noised
+and given to the optimizer is PᵀG (r × n). Numbers stored per sample, T tokens:
+
+| what                                     | per sample | moments |
+|------------------------------------------|------------|---------|
+| whole gradients (DP-Adam)                | m·n        | 2·m·n   |
+| projected, formed (``clipping="exact"``) | r·n        | 2·r·n   |
+| projected, as factors (ghost, estimates) | T·(r + n)  | 2·r·n   |
 
 With N(0, 1/r) entries, and with √(m/r) times a uniformly distributed orthonormal frame, E PPᵀ = I: so
 E‖Pᵀx‖² = ‖x‖², and P(PᵀG) is unbiased for G. (Entries N(0, 1/r²), as in published code, shrink every gradient, and
@@ -18,9 +27,12 @@ from typing import Any, Literal, SupportsIndex, get_args
 import torch
 from torch import nn
 
+import dprmt.training._needs_train  # noqa: F401
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.norms._clipping import is_conv1d
+
+__all__ = ["Subspaces"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +135,6 @@ class Subspaces:
         if not self.layers:
             raise ParameterError("rank", rank, "one that projects at least one trainable Linear or Conv1D layer")
         self._by_weight = {layer.weight: layer for layer in self.layers}
-        self._shapes = {layer.name: layer.weight.shape for layer in self.layers}
         self.seed = secrets.randbits(128) if seed is None else seed
         self._generator = ProbeGenerator(self.seed)
         self._held: dict[str, torch.Tensor] = {}
@@ -265,9 +276,9 @@ class Subspaces:
             Naming it.
         """
         for layer in self.layers if weight is None else [self._by_weight[weight]]:
-            if layer.weight.shape != self._shapes[layer.name]:
-                allowed = f"of shape {tuple(self._shapes[layer.name])}, as before"
-                raise ParameterError(layer.name, tuple(layer.weight.shape), allowed)
+            before = (layer.m, layer.n) if layer.axis == 0 else (layer.n, layer.m)
+            if tuple(layer.weight.shape) != before:
+                raise ParameterError(layer.name, tuple(layer.weight.shape), f"of shape {before}, as before")
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs.
