@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from audits.table import markdown
+from dprmt._rounding import round_down, round_up
 from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
-from dprmt.statements import round_down, round_up
 
 SIGMA, RATE, STEPS, DELTA = 0.779078, 2000 / 67349, 400, 1e-5
 PROBES = ("public", "secret")

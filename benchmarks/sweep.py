@@ -27,8 +27,8 @@ from scipy.optimize import brentq
 from scipy.special import gammaincinv, gammaln, ndtr
 
 from audits.table import markdown
+from dprmt._rounding import round_down, round_up
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds
-from dprmt.statements import round_down, round_up
 
 TOLERANCE = 1e-3
 

@@ -28,8 +28,8 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[1] / "verify"))
 
 from audits.table import markdown
+from dprmt._rounding import round_down, round_up
 from dprmt.accounting import DPSGD, Group, Hutchinson, PrivacyBounds, ReplaceOne, compose
-from dprmt.statements import round_down, round_up
 from dprmt_verify import read_statement, verify
 
 RESULTS = Path(__file__).parent / "results" / "verified.jsonl"

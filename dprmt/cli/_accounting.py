@@ -19,6 +19,7 @@ import numpy as np
 
 from dprmt import __version__
 from dprmt._files import strict_json
+from dprmt._rounding import round_down, round_up
 from dprmt._validation import ParameterError
 from dprmt.accounting import (
     ExactNorms,
@@ -29,12 +30,12 @@ from dprmt.accounting import (
     largest_steps,
     worst_of,
 )
-from dprmt.cli._options import MEANING_IN_SHORT, Commands, add_parser, count, picture, real, refused
-from dprmt.cli._run import Run, add_delta, add_phase_options, add_run_options, read_run, record_of_run, refuse_beside
+from dprmt.cli._options import MEANING_IN_SHORT, Commands, add_parser, count, picture, real, record_of_run, refused
+from dprmt.cli._run import Run, add_delta, add_phase_options, add_run_options, read_run, refuse_beside
 from dprmt.cli._terminal import text_table
-from dprmt.statements import privacy_card, relation_label, round_down, round_up, statement
+from dprmt.statements import privacy_card, statement
 from dprmt.statements._card import between, json_bounds
-from dprmt.statements._sentences import norms_label
+from dprmt.statements._sentences import norms_label, relation_label
 
 _SOME_RUN = "--noise-multiplier 1 --sample-rate 2000/67349 --steps 400"
 _SOME_EPOCHS = "--samples 67349 --batch-size 2000 --epochs 12"

@@ -19,14 +19,7 @@ _MODULES = dict.fromkeys(("epsilon", "noise", "steps", "delta", "probes", "trade
 _MODULES |= dict.fromkeys(("plan", "train", "recipes"), "_recipes")
 """Modules that hold several commands; every other is named like its one."""
 _OF_NO_COMMAND = (["-h"], ["--help"], ["--version"])
-_FILES = (
-    "FILE",
-    "OUT",
-    "DIR",
-    "RUN",
-    "BEFORE",
-    "RECIPE",
-)  # metavars of options whose values a shell completes to files
+_FILES = ("FILE", "OUT", "DIR", "RUN", "BEFORE", "RECIPE")  # metavars of options that a shell completes to files
 _SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 

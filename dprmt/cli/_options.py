@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -60,9 +61,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, without the usage text, and that takes ``-1e-5`` for a number."""
 
     def __init__(self, **options: Any) -> None:
-        def formatter(prog: str) -> argparse.HelpFormatter:
-            return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
-
+        formatter: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
         super().__init__(formatter_class=formatter, allow_abbrev=False, **options)
         self._negative_number_matcher = _NEGATIVE  # argparse's own knows no -1e-5, -inf and -nan
 
@@ -127,26 +126,23 @@ def refused(text: object, allowed: str) -> argparse.ArgumentTypeError:
 
 def real(**limits: Any) -> Callable[[str], float]:
     """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`."""
-    return _reader(_real, check_real, limits)
+    return lambda text: _within(text, _real, check_real, limits)
 
 
 def count(low: int = 1, high: int | None = None) -> Callable[[str], int]:
     """A reader of integers within limits; 1e5 is one, too."""
-    return _reader(_integer, check_count, {"low": low, "high": high})
+    return lambda text: _within(text, _integer, check_count, {"low": low, "high": high})
 
 
-def _reader(parse: Callable[[str], Any], check: Callable[..., Any], limits: dict[str, Any]) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            value = parse(text)
-        except (ValueError, ArithmeticError):
-            value = None  # which no check accepts
-        try:
-            return check("value", value, **limits)
-        except ParameterError as error:
-            raise refused(text, error.allowed) from None
-
-    return read
+def _within(text: str, parse: Callable[[str], Any], check: Callable[..., Any], limits: dict[str, Any]) -> Any:
+    try:
+        value = parse(text)
+    except (ValueError, ArithmeticError):
+        value = None  # which no check accepts
+    try:
+        return check("value", value, **limits)
+    except ParameterError as error:
+        raise refused(text, error.allowed) from None
 
 
 def _real(text: str) -> float:
@@ -204,20 +200,17 @@ def writable(*endings: str) -> Callable[[str], str]:
 picture = writable(".png", ".pdf", ".svg")
 
 
-def record(what: str, **keys: type) -> Callable[[str], dict[str, Any]]:
-    """A reader of what ``--json`` printed to a file or standard input, with any of these keys, of these types."""
+def record_of_run(text: str) -> dict[str, Any]:
+    """Read what ``--json`` printed about a run, to a file or standard input."""
     form = "a file with what --json printed, or - for standard input"
-
-    def read(text: str) -> dict[str, Any]:
-        try:
-            found = parse_json(sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise refused(text, f"{form} ({str(error).splitlines()[0]})") from None
-        if not isinstance(found, dict) or not any(isinstance(found.get(key), kind) for key, kind in keys.items()):
-            raise refused(text, f"{form}, {what}")
-        return found
-
-    return read
+    try:
+        found = parse_json(sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise refused(text, f"{form} ({str(error).splitlines()[0]})") from None
+    known = {"mechanism": dict, "phases": list}
+    if not isinstance(found, dict) or not any(isinstance(found.get(key), kind) for key, kind in known.items()):
+        raise refused(text, f"{form}, of a run: one with a mechanism and steps, or with phases")
+    return found
 
 
 def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, needed: Sequence[str] = ()) -> None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt._files import parse_toml, strict_json
+from dprmt._rounding import round_up
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.cli._options import Commands, Parser, UsageError, add_parser, count, name_of, refused
 from dprmt.cli._terminal import text_table
-from dprmt.statements import round_up
 
 if TYPE_CHECKING:
     from dprmt.training.harness import DryRun, TrainingResult
@@ -67,13 +67,12 @@ def add_command(commands: Commands) -> None:
         parser.add_argument("--device", metavar="DEVICE", help=device)
     recipes.add_argument("recipe", metavar="NAME", nargs="?", help="a recipe, to be printed as TOML")
     folder, add = name_of("a folder"), train.add_argument
-    go_on = "continue the run in this folder, as its config.toml says, with fresh noise; or the run of RECIPE and --out"
-    seed, cipher = "repeatable noise, for studies: known noise protects no one", "draw noise and batches from a cipher"
+    go_on = "continue the run in this folder, as its config.toml says, with fresh noise"
+    seed = "repeatable noise, for studies: known noise protects no one"
     add("--out", metavar="DIR", type=folder, help="the run folder; runs/NAME by default")
-    add("--resume", metavar="RUN", type=folder, nargs="?", const=True, help=go_on)
+    add("--resume", metavar="RUN", type=folder, help=go_on)
     add("--dry-run", action="store_true", help="print what would be done: noise, ε, norms")
     add("--noise-seed", metavar="SEED", type=count(low=0, high=2**63 - 1), help=seed)
-    add("--secure", action="store_true", help=f"{cipher} (privacy.secure)")
     add("--tensorboard", action="store_true", help="write TensorBoard events too")
 
 
@@ -114,13 +113,15 @@ def run_train(namespace: argparse.Namespace) -> None:
     from dprmt.training.harness import dry_run, train
     from dprmt.training.recipes import load_recipe
 
-    out, resume = _folder(namespace)
-    recipe = _recipe_of_run(Path(out)) if namespace.recipe is None else load_recipe(namespace.recipe)
-    recipe = recipe.with_changes(dict(namespace.set) | ({"privacy.secure": True} if namespace.secure else {}))
+    out, resume = namespace.resume or namespace.out, namespace.resume is not None
+    if resume == (namespace.recipe is not None) or (resume and namespace.out is not None):
+        allowed = "a recipe must be named (dprmt recipes lists them), or only the folder of a run: --resume RUN"
+        raise UsageError(f"dprmt train: {allowed}")
+    recipe = (_recipe_of_run(Path(out)) if resume else load_recipe(namespace.recipe)).with_changes(dict(namespace.set))
     options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
     if namespace.dry_run:
         # Without --out or --resume no folder is meant: a plan can be asked for next to a run.
-        plan = dry_run(recipe, out=out or None, **options)
+        plan = dry_run(recipe, out=out, **options)
         _print(namespace, recipe, *_planned(plan, recipe))
         return
     more = {"show_progress": not namespace.json, "tensorboard": namespace.tensorboard}
@@ -130,20 +131,6 @@ def run_train(namespace: argparse.Namespace) -> None:
         _print(namespace, recipe, (_charged(result, recipe) if namespace.json else {}) | found, lines)
     if not result.finished:
         raise KeyboardInterrupt
-
-
-def _folder(namespace: argparse.Namespace) -> tuple[str, bool]:
-    """The folder, if one is named, and whether its run is resumed; ``--resume NAME --out DIR`` names a recipe."""
-    resume = namespace.resume
-    if isinstance(resume, str) and namespace.recipe is None and namespace.out is not None:
-        namespace.recipe, resume = resume, True
-    if isinstance(resume, str):
-        if namespace.recipe is not None or namespace.out is not None:
-            raise UsageError(f"dprmt train: --resume must be given without a folder beside a recipe, got {resume!r}")
-        return resume, True
-    if namespace.recipe is None:
-        raise UsageError("dprmt train: a recipe must be named (dprmt recipes lists them), or a run: --resume RUN")
-    return namespace.out or "", bool(resume)
 
 
 def _recipe_of_run(folder: Path) -> Recipe:

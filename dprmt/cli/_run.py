@@ -45,48 +45,40 @@ from dprmt.accounting import (
     ZCDPRelease,
     ZeroOut,
     calibrate,
-    compose,
     fixed,
     release_from_dict,
 )
-from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record, refused, rounded_up
-from dprmt.statements import mechanism_from_dict, relation_label
-from dprmt.statements._sentences import norms_label
+from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record_of_run, refused, rounded_up
+from dprmt.statements import mechanism_from_dict
+from dprmt.statements._sentences import norms_label, relation_label
 
 _MOST_STEPS = 10**9
 _RATE = "a number or a fraction such as 2000/67349 in [1e-09, 1]"
 _TABLES = "a TOML file with a list of tables [[phases]]"
 _RELATIONS = {relation.kind: relation for relation in (ZeroOut(), AddRemove(), ReplaceOne())}
-_RELEASES: dict[str, tuple[Callable[..., Release], int]] = {
-    "gaussian": (GaussianRelease, 1),
-    "laplace": (LaplaceRelease, 1),
-    "sampled-laplace": (LaplaceRelease, 2),
-    "approximate": (ApproximateRelease, 2),
-    "gaussian-dp": (GaussianDPRelease, 1),
-    "zcdp": (ZCDPRelease, 1),
+_RELEASES: dict[str, Callable[..., Release]] = {
+    "gaussian": GaussianRelease,
+    "laplace": LaplaceRelease,
+    "sampled-laplace": LaplaceRelease,
+    "approximate": ApproximateRelease,
+    "gaussian-dp": GaussianDPRelease,
+    "zcdp": ZCDPRelease,
 }
 _FORM = (
     "gaussian:SIGMA, laplace:SCALE (in units of what neighbours can change), sampled-laplace:SCALE:RATE, "
     "approximate:EPSILON:DELTA, gaussian-dp:MU, zcdp:RHO or renyi:ORDER=VALUE:…; 9xlaplace:SCALE for nine"
 )
-_MOST_TIMES = 10**5  # of one release: a record lists each
 _POISSON = ("sample_rate", "steps", "samples", "batch_size")
 _EPOCHS = ("steps_per_epoch", "participations")
 _MORE = ("at_most", "bands")
-_SCHEMES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "poisson": ("", (), (*_EPOCHS, "bands")),
-    "cyclic-poisson": ("", ("bands",), (*_EPOCHS, "at_most")),
-    "fixed-size": ("", ("samples", "batch_size"), ("sample_rate", *_EPOCHS, *_MORE)),
-    "allocation": ("", ("steps_per_epoch", "epochs"), (*_POISSON, *_MORE)),
-    "fixed-order": (", whatever the batches are", ("epochs",), (*_POISSON, *_EPOCHS, *_MORE)),
+_SCHEMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "poisson": ((), (*_EPOCHS, "bands")),
+    "cyclic-poisson": (("bands",), (*_EPOCHS, "at_most")),
+    "fixed-size": (("samples", "batch_size"), ("sample_rate", *_EPOCHS, *_MORE)),
+    "allocation": (("steps_per_epoch", "epochs"), (*_POISSON, *_MORE)),
+    "fixed-order": (("epochs",), (*_POISSON, *_EPOCHS, *_MORE)),
 }
-"""Of every sampling scheme: what an error adds, the options that it needs, and those that mean nothing with it."""
-_LABELS = {
-    CyclicPoisson: ", cyclic Poisson sampling",
-    FixedSize: ", fixed-size batches",
-    RandomAllocation: ", random allocation",
-    FixedOrder: ", fixed order",
-}
+"""Of every sampling scheme: the options that it needs, and those that mean nothing with it."""
 _NORMS = ("sketch", "power_iteration", "secret_probes", "public_probes", "rank", "analysis")
 
 
@@ -103,7 +95,7 @@ def _rate(text: str) -> float:
 def _release(text: str) -> tuple[Release, ...]:
     times, sign, one = text.partition("x")
     if sign and times.isdecimal():
-        return _release(one) * count(high=_MOST_TIMES)(times)
+        return _release(one) * count(high=10**5)(times)  # a record lists each
     word, *numbers = text.split(":")
     if word not in (*_RELEASES, "renyi"):
         raise refused(text, f"{_FORM}{did_you_mean(word, [*_RELEASES, 'renyi'])}")
@@ -111,11 +103,7 @@ def _release(text: str) -> tuple[Release, ...]:
         if word == "renyi":
             pairs = [tuple(map(float, pair.split("="))) for pair in numbers]
             return (RenyiRelease(*zip(*pairs, strict=True)),)
-        make, needed = _RELEASES[word]
-        found = [float(number) for number in numbers]
-        if len(found) != needed:
-            raise ValueError
-        return (make(*found),)
+        return (_RELEASES[word](*map(float, numbers)),)
     except ParameterError as error:
         raise refused(text, f"one with {error}") from None
     except (TypeError, ValueError):
@@ -162,9 +150,6 @@ def _spent(text: str) -> Composition:
         return composition_of(record_of_run(text))
     except ParameterError as error:
         raise refused(text, f"a record of a run ({error})") from None
-
-
-record_of_run = record("of a run: one with a mechanism and steps, or with phases", mechanism=dict, phases=list)
 
 
 def add_phase_options(parser: Parser, *, noise: bool = True, norms: bool = True) -> None:
@@ -312,7 +297,8 @@ def _analysis(mechanism: DPSGD) -> str:
 
 def _label(mechanism: DPSGD) -> str:
     analysis, most = _analysis(mechanism), getattr(mechanism.sampling, "at_most", None)
-    scheme = f", batches of at most {most}" if most else _LABELS.get(type(mechanism.sampling), "")
+    scheme = "" if mechanism.sampling.kind == "poisson" else f", {mechanism.sampling.kind}"
+    scheme = f", batches of at most {most}" if most else scheme
     beside = f", {len(mechanism.beside)} more of each batch" if mechanism.beside else ""
     how = "" if analysis == "exact" else f", {analysis}" + " analysis" * mechanism.has_pairs
     return f"{norms_label(mechanism.norms)}{scheme}{beside}{how}"
@@ -335,8 +321,7 @@ def run_of(stated: Mapping[str, Any]) -> Run:
 
 def composition_of(stated: Mapping[str, Any]) -> Composition:
     """The whole run of a record."""
-    run = run_of(stated)
-    return compose([*run.phases, *run.releases, *([] if run.spent is None else [run.spent])])
+    return run_of(stated).composition()
 
 
 def document_of(run: Composition) -> dict[str, Any]:
@@ -433,8 +418,8 @@ def _phase(
 def _sampling_of(values: Mapping[str, Any]) -> tuple[Sampling, int]:
     """The scheme by which samples get into batches, and the number of steps; however the two were given."""
     scheme = values["sampling"] or "poisson"
-    whatever, needed, meaningless = _SCHEMES[scheme]
-    leave_out(values, meaningless, f"--sampling is {scheme}{whatever}", needed)
+    needed, meaningless = _SCHEMES[scheme]
+    leave_out(values, meaningless, f"--sampling is {scheme}", needed)
     if scheme in ("allocation", "fixed-order"):
         if not float(values["epochs"]).is_integer():
             raise ParameterError("epochs", values["epochs"], f"an integer where --sampling is {scheme}")

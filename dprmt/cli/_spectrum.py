@@ -15,14 +15,13 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli._options import Commands, UsageError, add_parser, count, leave_out, name_of, picture, real, writable
+from dprmt.cli._options import Commands, add_parser, count, leave_out, name_of, picture, real, writable
 from dprmt.cli._terminal import text_table
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, spectra_of
 from dprmt.spectra._checkpoint import summary
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 Spectra = Mapping[str, NoisySpectrum]
-_MATRIX = "a matrix of real floating-point numbers"
 _SHOWN = 3  # names of a list, and predicted clean values in a row of the overview
 _PARTS = ("noise_multiplier", "clipping_norm", "batch_size")
 _SORTED = {"energy": "energy_above_edge", "sigma": "estimated_sigma", "spikes": "spikes", "stable-rank": "stable_rank"}
@@ -114,9 +113,9 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     ``sigma`` is null if each matrix has its own level. ``false_alarm`` of a matrix is the probability that noise passes
     its gate.
     """
-    kinds = [f"--{name.replace('_', '-')}" for name in ("json", "csv", "csv_values") if getattr(namespace, name)]
+    kinds = [name for name in ("json", "csv", "csv_values") if getattr(namespace, name)]
     if len(kinds) > 1:
-        raise UsageError(f"dprmt spectrum: {kinds[1]} must be left out where {kinds[0]} is given")
+        raise ParameterError(kinds[1], None, f"left out where --{kinds[0]} is given")
     sigma = _sigma_of(namespace)
     found = every = _analysed(namespace, sigma)
     names = list(found)
@@ -158,7 +157,7 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
 def _sigma_of(namespace: argparse.Namespace) -> float | None:
     # From --sigma, or from the three numbers that make it; None to estimate it.
     if not namespace.file:
-        raise UsageError("dprmt spectrum: FILE must be given")
+        raise ParameterError("file", None, "given")
     parts = {name: getattr(namespace, name) for name in _PARTS}
     given = [name for name in _PARTS if parts[name] is not None]
     found: Any = namespace.sigma
@@ -180,11 +179,11 @@ def _sigma_of(namespace: argparse.Namespace) -> float | None:
 def _analysed(namespace: argparse.Namespace, sigma: float | None) -> CheckpointSpectra:
     # The spectra of the matrices of all files, at least one, and what keeps the other arrays from having one.
     every, wanted, before = CheckpointSpectra(), namespace.param or "*", namespace.minus
-    option, file = "--minus", before
+    option, file = "minus", before
     try:
         if before is not None:
             open_tensors(Path(before))
-        option = "FILE"
+        option = "file"
         for file in namespace.file:
             prefix = f"{Path(file).name}:" if len(namespace.file) > 1 else ""
             asked = {"minus": before, "param": wanted, "false_alarm": namespace.false_alarm}
@@ -192,20 +191,28 @@ def _analysed(namespace: argparse.Namespace, sigma: float | None) -> CheckpointS
             for part in ("spectra", "kinds", "array_shapes", "skipped"):
                 getattr(every, part).update({prefix + name: value for name, value in getattr(found, part).items()})
     except UnreadableFileError as error:
-        raise _refused(option, error.allowed, file, error.reason) from None
-    if every:
-        return every
-    name, reason = next(iter(every.skipped.items()), ("", "it holds no arrays"))
-    if not every.skipped and (names := [name for file in namespace.file for name in open_tensors(Path(file))]):
-        # Of a name that is not there, a few that are like it, if any are.
-        like = [name for name in names if wanted in name] or difflib.get_close_matches(wanted, names) or names
-        more = f", … ({len(names)} in all)" if len(names) > len(like[:_SHOWN]) else ""
-        raise _refused("--param", f"one of {', '.join(map(repr, like[:_SHOWN]))}{more}", wanted)
-    if every.skipped and namespace.param is not None:
-        raise _refused("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
-    others = f", {len(every.skipped) - 1} more likewise" if len(every.skipped) > 1 else ""
-    why = f"{name!r} {reason}{others}" if every.skipped else reason
-    raise _refused("FILE", f"a file with {_MATRIX}", namespace.file[0], why)
+        why = f" ({error.reason})" if error.reason else ""
+        raise ParameterError(option, f"{file!r}{why}", error.allowed) from None
+    if not every:
+        raise _without_matrices(namespace, every.skipped)
+    return every
+
+
+def _without_matrices(namespace: argparse.Namespace, skipped: Mapping[str, str]) -> ParameterError:
+    file, wanted, matrix = namespace.file[0], namespace.param, "a matrix of real floating-point numbers"
+    if skipped and wanted is not None:
+        return ParameterError("param", f"{wanted!r} (it {next(iter(skipped.values()))})", f"the name of {matrix}")
+    if skipped:
+        name, reason = next(iter(skipped.items()))
+        others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
+        return ParameterError("file", f"{file!r} ({name!r} {reason}{others})", f"a file with {matrix}")
+    names = [name for file in namespace.file for name in open_tensors(Path(file))]
+    if not names:
+        return ParameterError("file", f"{file!r} (it holds no arrays)", f"a file with {matrix}")
+    # Of a name that is not there, a few that are like it, if any are.
+    like = [name for name in names if wanted in name] or difflib.get_close_matches(wanted, names) or names
+    more = f", … ({len(names)} in all)" if len(names) > len(like[:_SHOWN]) else ""
+    return ParameterError("param", repr(wanted), f"one of {', '.join(map(repr, like[:_SHOWN]))}{more}")
 
 
 def _with_progress(names: list[str]) -> Iterator[str]:
@@ -251,11 +258,6 @@ def _notes(found: CheckpointSpectra) -> Iterator[str]:
 def _listed(names: list[str]) -> str:
     shown = ", ".join(map(printable, names[:_SHOWN]))
     return f"{len(names)} ({shown}{', …' * (len(names) > _SHOWN)})"
-
-
-def _refused(option: str, allowed: str, given: str, reason: str = "") -> UsageError:
-    why = f" ({reason})" if reason else ""
-    return UsageError(f"dprmt spectrum: {option} must be {allowed}, got {given!r}{why}")
 
 
 def printable(name: str) -> str:

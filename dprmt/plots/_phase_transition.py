@@ -15,9 +15,7 @@ from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, spike
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LEAST = (
-    0.03  # signal in units of the detection threshold at which logarithmic axes begin; smaller ones are drawn there
-)
+_LEAST = 0.03  # where logarithmic axes begin, in units of the detection threshold; smaller signals are drawn there
 _PAIRED = "line: predicted, marker: measured"
 
 
@@ -127,11 +125,11 @@ def plot_overlaps(
     ax = draw.axes_or_new(ax)
     grid = _grid(shape, sigma, signals)
     left, right = vector_overlaps(grid, shape, sigma)
-    names = (left, f"left vector, length {m}", "-", draw.BLUE), (right, f"right vector, length {n}", "--", draw.RED)
+    curves = (left, f"left vector, length {m}", "-", draw.BLUE), (right, f"right vector, length {n}", "--", draw.RED)
     looks = ("left, simulated", "o", draw.BLUE), ("right, simulated", "^", draw.RED)
     marks = [(values, *look) for values, look in zip(observed, looks, strict=False)]
     ax.set(ylabel="squared overlap with the clean vector")
-    return _against_signal(ax, shape, sigma, (grid, names), (signals, marks), (-0.02, 1.02), style)
+    return _against_signal(ax, shape, sigma, (grid, curves), (signals, marks), (-0.02, 1.02), style)
 
 
 def plot_measured_spikes(
@@ -171,12 +169,11 @@ def plot_measured_spikes(
     ['16 × 384', 'detection threshold']
     """
     groups = {shape: _columns(columns, ["observed"], np.inf) for shape, columns in points.items()}
-    grid = _log_grid(groups)
-    measured = []
-    for shape, columns in groups.items():
-        predicted = spike_map(grid * detection_threshold(shape, 1.0), shape, 1.0) / bulk_edge(shape, 1.0)
-        measured.append(("{} × {}".format(*shape), predicted, *columns))
-    ax = _against_log_signal(ax, grid, measured, ylabel="noisy top singular value / bulk edge")
+
+    def predicted(shape: tuple[int, int], λ: draw.Floats) -> Any:
+        return [("{} × {}".format(*shape), spike_map(λ, shape, 1.0) / bulk_edge(shape, 1.0))]
+
+    ax = _against_log_signal(ax, groups, predicted, ylabel="noisy top singular value / bulk edge")
     ax.set_yscale("log")
     draw.log_ticks(ax.yaxis)
     small = {"fontsize": "small", "title_fontsize": "small"}
@@ -224,13 +221,12 @@ def plot_measured_overlaps(
         columns = [signals, left, right] if m <= n else [signals, right, left]
         earlier = groups.get((min(m, n), max(m, n)), 3 * [signals[:0]])
         groups[min(m, n), max(m, n)] = [np.concatenate(both) for both in zip(earlier, columns, strict=True)]
-    grid = _log_grid(groups)
-    measured = []
-    for shape, (signals, *sides) in groups.items():
-        curves = vector_overlaps(grid * detection_threshold(shape, 1.0), shape, 1.0)
-        for length, curve, values in zip(shape, curves, sides, strict=True):
-            measured.append(("{} of {} × {}".format(length, *shape), curve, signals, values))
-    ax = _against_log_signal(ax, grid, measured, ylabel="squared overlap", ylim=(-0.02, 1.02))
+
+    def predicted(shape: tuple[int, int], λ: draw.Floats) -> Any:
+        names = ("{} of {} × {}".format(length, *shape) for length in shape)
+        return zip(names, vector_overlaps(λ, shape, 1.0), strict=True)
+
+    ax = _against_log_signal(ax, groups, predicted, ylabel="squared overlap", ylim=(-0.02, 1.02))
     draw.legend_below(ax, 3, title=f"vector's length, of shape; {_PAIRED}", title_fontsize="small")
     return ax
 
@@ -251,14 +247,6 @@ def _grid(shape: tuple[int, int], sigma: float, signals: draw.Floats) -> draw.Fl
     return np.unique(np.append(np.linspace(0.0, top, 401), threshold))
 
 
-def _log_grid(groups: Mapping[Any, list[draw.Floats]]) -> draw.Floats:
-    # The same in units of the threshold, on a logarithmic axis.
-    if not groups:
-        raise ParameterError("points", {}, "of at least one shape")
-    top = max(3.0, *(1.1 * float(columns[0].max()) for columns in groups.values()))
-    return np.union1d(np.geomspace(_LEAST, top, 301), [1.0])
-
-
 def _against_signal(
     ax: Axes, shape: tuple[int, int], sigma: float, curves: Any, marks: Any, ylim: Any, style: dict[str, Any]
 ) -> Axes:
@@ -271,20 +259,27 @@ def _against_signal(
         x = np.broadcast_to(signals, heights.shape).ravel()
         draw.points(ax, x, heights.ravel(), color, marker, label, markerfacecolor=ax.get_facecolor())
     draw.level(ax, detection_threshold(shape, sigma), "detection threshold", upright=True)
-    draw.finish(ax, draw.OPAQUE, xlabel="clean singular value λ")
     ax.set_xlim(0.0, grid[-1], auto=True)  # so that a scale that is chosen afterwards finds its own
     ax.set_ylim(ylim, auto=True)
-    return ax
+    return draw.finish(ax, draw.OPAQUE, xlabel="clean singular value λ")
 
 
-def _against_log_signal(ax: Axes | None, grid: draw.Floats, measured: list[Any], **settings: Any) -> Axes:
-    # ``measured``: rows of a name, heights of the line, and signals and heights of its markers.
-    ax = draw.axes_or_new(ax)
-    for number, (name, predicted, signals, values) in enumerate(measured):
-        kwargs = draw.look(ax, number, shift=1)
-        ax.plot(grid, predicted, **{**kwargs, "marker": None, "linewidth": 1.8, "label": f"_{name}, predicted"})
-        kwargs |= {"linestyle": "none", "label": name, "alpha": 0.7}
-        draw.points(ax, np.maximum(signals, _LEAST), values, **kwargs)
+def _against_log_signal(
+    ax: Axes | None, groups: Mapping[tuple[int, int], Sequence[draw.Floats]], predicted: Any, **settings: Any
+) -> Axes:
+    # ``groups``: by shape, signals and heights for each line. ``predicted``: names and heights of a shape's lines.
+    if not groups:
+        raise ParameterError("points", {}, "of at least one shape")
+    top = max(3.0, *(1.1 * float(signals.max()) for signals, *_ in groups.values()))
+    grid = np.union1d(np.geomspace(_LEAST, top, 301), [1.0])
+    ax, number = draw.axes_or_new(ax), 0
+    for shape, (signals, *sides) in groups.items():
+        for (name, line), values in zip(predicted(shape, grid * detection_threshold(shape, 1.0)), sides, strict=True):
+            kwargs = draw.look(ax, number, shift=1)
+            ax.plot(grid, line, **{**kwargs, "marker": None, "linewidth": 1.8, "label": f"_{name}, predicted"})
+            kwargs |= {"linestyle": "none", "label": name, "alpha": 0.7}
+            draw.points(ax, np.maximum(signals, _LEAST), values, **kwargs)
+            number += 1
     draw.level(ax, 1.0, "detection threshold", upright=True)
     ax.set_xscale("log")
     draw.log_ticks(ax.xaxis)

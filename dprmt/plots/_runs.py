@@ -271,21 +271,18 @@ def plot_kappa_sweep(
     """
     gates = np.ravel(draw.finite_values("kappas", kappas))
     given = ("improved", "improved", 1.8, improved), ("passed", "passing the gate", 0.8, passed or {})
-    curves = [
-        (label, f"{label}, {words}", width, draw.shares(name, values, len(gates)))
-        for name, words, width, family in given
-        for label, values in family.items()
-    ]
+    checked = [{x: draw.shares(name, y, len(gates)) for x, y in family.items()} for name, *_, family in given]
     gate, labels = check_real("kappa", kappa, low=0.0), [*improved, *(passed or {})]
     ax = draw.axes_or_new(ax)
-    for label, text, width, values in curves:
-        kwargs = draw.look(ax, labels.index(label)) | {"markersize": 5, "linewidth": width, "label": text}
-        kwargs["markerfacecolor"] = kwargs["color"] if width > 1 else ax.get_facecolor()
-        ax.plot(gates, 100 * values, **{**kwargs, **style})
+    for (_, words, width, _), family in zip(given, checked, strict=True):
+        for label, values in family.items():
+            kwargs = draw.look(ax, labels.index(label)) | {"markersize": 5, "linewidth": width}
+            kwargs["markerfacecolor"] = kwargs["color"] if width > 1 else ax.get_facecolor()
+            ax.plot(gates, 100 * values, **{**kwargs, "label": f"{label}, {words}", **style})
     draw.level(ax, gate, f"gate κ = {gate:g}", upright=True)
     ax.xaxis.set_major_formatter("{x:g}")
-    ax.set(xlabel="gate κ, in units of the bulk edge", ylabel=f"{what} (%)", ylim=(0.0, 104.0))
-    return draw.finish(ax, legend={"handlelength": 3.5})
+    settings = {"xlabel": "gate κ, in units of the bulk edge", "ylabel": f"{what} (%)", "ylim": (0.0, 104.0)}
+    return draw.finish(ax, {"handlelength": 3.5}, **settings)
 
 
 def plot_layer_improvement(

@@ -78,21 +78,19 @@ def plot_singular_values(
     curves = {name: draw.descending(name, values) for name, values in given.items() if values is not None}
     ax = draw.axes_or_new(ax)
     appearances = {"clean": (draw.ink(ax), ":", "o"), "noisy": (draw.BLUE, "-", "s"), "denoised": (draw.RED, "--", "^")}
-    top = max(values[0] for values in curves.values())
     for name, heights in curves.items():
         color, line, marker = appearances[name]
         kwargs = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
-        index = np.arange(1, len(heights) + 1)
-        ax.plot(index, heights, markevery=_marked(heights, 1e-3 * top), label=name, **kwargs)
+        ax.plot(np.arange(1, len(heights) + 1), heights, markevery=0.04, label=name, **kwargs)
     _edge_and_gate(ax, edge, gate, "bulk edge (of noisy values)", false_alarm)
     draw.level(ax, threshold, "detection threshold (of clean values)")
     ax.set(xscale="log", xlabel="index")
     ax.set_xlim(0.9, 1.1 * max(2, *map(len, curves.values())), auto=True)
     draw.log_ticks(ax.xaxis)
     ax.minorticks_off()
+    top = max(values[0] for values in curves.values())
     lowest = min(float(values[values > 0].min(initial=edge or top)) for values in curves.values())
-    highest = max(top, gate) or 1.0
-    is_far = top > _FAR * edge > 0
+    highest, is_far = max(top, gate) or 1.0, top > _FAR * edge > 0
     ax.set_yscale("log" if is_far else "linear")
     ends = (max(0.7 * lowest, 1e-4 * highest), 1.3 * highest) if is_far else (0.0, 1.06 * highest)
     return _finished(ax, "singular value", ends, shape, sigma)
@@ -161,7 +159,11 @@ def plot_spectrum_histogram(
     visible = clean[clean > detection_threshold(shape, sigma)]
     predicted = np.asarray(spike_map(visible, shape, sigma)) if len(visible) else visible
     ax = draw.axes_or_new(ax)
-    bins = _bins(values, low, edge)
+    # Bins of equal width, one boundary at the edge, over all values, or up to the edge if some are far above.
+    width = (edge - low) / np.clip(round(1.5 * len(values) ** 0.5), 6, 40)
+    below = np.ceil((edge - min(low, values[-1])) / width)
+    above = np.ceil(max(0.0, (values[0] if values[0] <= _FAR * edge else edge) - edge) / width)
+    bins = edge + width * np.arange(-below, above + 1)
     weights = np.full(len(values), 1 / (len(values) * (bins[1] - bins[0])))
     bars: dict[str, Any] = {"color": draw.ink(ax, 0.18), "edgecolor": draw.ink(ax, 0.45), "linewidth": 0.5}
     counts, *_ = ax.hist(values, bins.tolist(), weights=weights, label="singular values", **bars)
@@ -196,24 +198,6 @@ def _edge_and_gate(ax: Axes, edge: float, gate: float, label: str, rate: float, 
     draw.level(ax, edge, label, upright=upright, style=draw.DASHES)
     words = f"gate, {100 * rate:.3g} % false alarms"
     draw.level(ax, gate, words, upright=upright, style=":", color=draw.RED, linewidth=1.8)
-
-
-def _marked(heights: draw.Floats, visible: float) -> list[int]:
-    # Positions that get a marker: the leading ones, some of the others, none at the bottom of the picture.
-    count, each = len(heights), 16  # leading values with separate markers; markers of a long bulk would merge
-    some = np.geomspace(each, max(count, each), 16).round().astype(int)
-    candidates = np.union1d(np.arange(1, each), some)
-    chosen = candidates[candidates <= count] - 1
-    return chosen[heights[chosen] > visible].tolist()
-
-
-def _bins(values: draw.Floats, low: float, edge: float) -> draw.Floats:
-    # Of equal width, one boundary at the edge, over all values, or up to the edge if some are far above.
-    width = (edge - low) / np.clip(round(1.5 * len(values) ** 0.5), 6, 40)
-    below = np.ceil((edge - min(low, values[-1])) / width)
-    last = values[0] if values[0] <= _FAR * edge else edge
-    above = np.ceil(max(0.0, last - edge) / width)
-    return edge + width * np.arange(-below, above + 1)
 
 
 def plot_spectra(spectra: Mapping[str, NoisySpectrum], *, ax: Axes | None = None, **style: Any) -> Axes:

@@ -13,15 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dprmt.plots import (
-    plot_improvement_over_steps,
-    plot_kappa_sweep,
-    plot_layer_improvement,
-    plot_measured_overlaps,
-    plot_measured_spikes,
-    plot_norm_ratios,
-    plot_singular_values,
-)
+from dprmt import plots
 from dprmt.report._page import Picture, Section, Table, along_steps
 from dprmt.report._words import by_columns, counted, effect, matrices, number, per_cent, with_interval
 from dprmt.report.measurements._alignment import AlignmentStep, kappa_sweep
@@ -96,12 +88,12 @@ def theory_sections(spikes: list[Spike]) -> list[Section]:
         },
     )
     tops = Picture(
-        lambda ax: plot_measured_spikes(_by_shape(spikes, lambda spike: spike.mean), ax=ax),
+        lambda ax: plots.plot_measured_spikes(_by_shape(spikes, lambda spike: spike.mean), ax=ax),
         "Measured noisy top singular values against clean ones, with the predicted curve that rises at the threshold",
     )
     sides = [lambda spike, side=side: min(1.0, spike.overlaps[side]) for side in (0, 1)]
     overlaps = Picture(
-        lambda ax: plot_measured_overlaps(_by_shape(spikes, *sides), ax=ax),
+        lambda ax: plots.plot_measured_overlaps(_by_shape(spikes, *sides), ax=ax),
         "Measured squared overlaps of noisy and clean singular vectors against the clean value, with Eqs. 4 and 5",
     )
     numbers = {
@@ -163,7 +155,7 @@ def _spectra_picture(spectra: list[LayerSpectra]) -> Picture:
     def draw(axes: Any) -> None:
         for entry, ax in zip(spectra, np.atleast_1d(axes), strict=True):
             noisy, shape, sigma = entry.noisy, entry.shape, entry.sigma
-            plot_singular_values(noisy, shape, sigma, clean=entry.clean, denoised=entry.denoised, ax=ax)
+            plots.plot_singular_values(noisy, shape, sigma, clean=entry.clean, denoised=entry.denoised, ax=ax)
             layer = entry.layer if len(entry.layer) <= 48 else f"…{entry.layer[-47:]}"
             said = f"{layer}\nstep {entry.step}: {entry.verdict}; {shape[0]} × {shape[1]}, σ = {sigma:.4g}"
             ax.set_title("", loc="right")  # the plot's, which a long name would cover
@@ -182,7 +174,7 @@ def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
 
     def draw(ax: Any) -> None:
         curves = {label: [[getattr(step, name) for step in run] for run in runs] for name, label in _CURVES.items()}
-        plot_improvement_over_steps([step.number for step in runs[0]], curves, ax=ax)
+        plots.plot_improvement_over_steps([step.number for step in runs[0]], curves, ax=ax)
 
     # Noise and batches of the seeds are independent; steps of one run are taken for independent.
     groups = [[step] for step in steps] if len(runs) == 1 else runs
@@ -225,8 +217,8 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
 
     def draw(axes: Any) -> None:
         improved, passing = ({"all matrices": [getattr(p, name) for p in points]} for name in ("improved", "passing"))
-        plot_kappa_sweep([point.kappa for point in points], improved, passed=passing, ax=axes[0])
-        plot_layer_improvement(by_shape, ax=axes[1])
+        plots.plot_kappa_sweep([point.kappa for point in points], improved, passed=passing, ax=axes[0])
+        plots.plot_layer_improvement(by_shape, ax=axes[1])
 
     paper = min(points, key=lambda point: abs(point.kappa - _GATE))
     said = (
@@ -283,7 +275,7 @@ def norm_section(norms: NormRatios) -> Section:
 
     def draw(ax: Any) -> None:
         laws = {"predicted": np.clip(norms.predicted, 0, 1), "envelope": np.clip(norms.envelope, 0, 1)}
-        plot_norm_ratios(norms.points, norms.empirical, **laws, band=norms.band, ax=ax)
+        plots.plot_norm_ratios(norms.points, norms.empirical, **laws, band=norms.band, ax=ax)
 
     levels = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
     nearest = sorted({int(np.argmin(np.abs(norms.points - level))) for level in levels})

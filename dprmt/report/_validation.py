@@ -20,28 +20,19 @@ from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._words import matrices
 from dprmt.report.measurements._alignment import AlignmentStep, measure_alignment
 from dprmt.report.measurements._norm_ratio import measure_norm_ratios
-from dprmt.report.measurements._run import (
-    Experiment,
-    GradientStep,
-    private_gradients,
-    recipe_experiment,
-    signal_shares,
-)
+from dprmt.report.measurements._run import Experiment, GradientStep, private_gradients, recipe_experiment, signal_shares
 from dprmt.report.measurements._spikes import LayerSpectra, Spike, measure_spectra, measure_spikes
-from dprmt.training.recipes import load_recipe, recipe_from_dict
+from dprmt.training.recipes import load_recipe
 
-_RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to look at
+_CHANGES = {  # to the recipe minilm-docstrings: adapters in all layers, so that there is much to look at
     "name": "minilm-docstrings, adapters in all layers",
-    "model": {
-        "task": "classification",
-        "source": "minilm",
-        "pooling": "mean",
-        "lora": {"rank": 8, "alpha": 16.0, "targets": ["query", "value"]},
-    },
-    "data": {"source": "docstrings", "max_tokens": 32},
-    "privacy": {"target_epsilon": 6.7, "delta": 1e-5, "norms": "ghost", "clipping_norm": 1.0},
-    "optimizer": {"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01},
-    "training": {"batch_size": 256, "micro_batch_size": 32, "steps": 40},
+    "model.lora.rank": 8,
+    "model.lora.alpha": 16.0,
+    "model.lora.targets": ["query", "value"],
+    "training.batch_size": 256,
+    "training.steps": 40,
+    "optimizer.learning_rate": 2e-3,
+    "privacy.clipping_norm": 1.0,
 }
 
 
@@ -65,7 +56,8 @@ def measured_sections(
 ) -> tuple[list[str], list[Section], dict[str, Any]]:
     """Train by a recipe's first steps, or the report's, and measure; return introduction, sections, and the setting."""
     sizes = Sizes() if steps is None else replace(Sizes(), steps=check_count("steps", steps))
-    recipe = (recipe_from_dict(_RECIPE) if name is None else load_recipe(name)).with_changes(changes)
+    recipe = load_recipe("minilm-docstrings").with_changes(_CHANGES) if name is None else load_recipe(name)
+    recipe = recipe.with_changes(changes)
     say("loading model and data")
     experiment = recipe_experiment(recipe)
     model, task, settings = experiment.model, experiment.task, experiment.settings
@@ -110,11 +102,16 @@ def measured_sections(
         "neither": [step.loss for step in run({**clipped, "privacy.clipping_norm": 1e9})],  # which clips nothing
     }
     say("reading telemetry")
-    telemetry = {"on": True, "every": 1, "window": max(2, total)}
-    read = list(run({**plain, "telemetry": telemetry}))
-    lines = [{"step": step.number + 1, "telemetry": step.telemetry} for step in read]
-    # DP-GRAPE's gradients are not whole: they have no true values.
-    truth = {} if settings.optimizer.name == "grape" else signal_shares(read)
+    telemetry, lines = {"on": True, "every": 1, "window": max(2, total)}, list[dict[str, Any]]()
+
+    def read() -> Iterator[GradientStep]:
+        for step in run({**plain, "telemetry": telemetry}):
+            lines.append({"step": step.number + 1, "telemetry": step.telemetry})
+            yield step
+
+    truth = signal_shares(read())
+    if settings.optimizer.name == "grape":
+        truth = {}  # DP-GRAPE's gradients are not whole: they have no true values
     sections = [
         *theory_sections(spikes),
         spectra_section(strongest, alarms, spikes),

@@ -11,13 +11,14 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt._files import parse_json, strict_json, write_whole
+from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, require
 from dprmt.accounting import neighbours_from_dict
 from dprmt.report._page import Section, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section
 from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._words import counted
-from dprmt.statements import relation_label, round_up
+from dprmt.statements._sentences import relation_label
 
 _WARNING = (
     "This report reads clean gradients and uses known seeds. On a recipe's public data that is how theory is checked;"

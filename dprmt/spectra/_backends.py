@@ -53,6 +53,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import scipy
 
 from dprmt.spectra._arrays import Array, array_namespace, cast_like, is_tensor, to_float64
 
@@ -437,8 +438,4 @@ def _proven(
 def _is_positive_definite(matrix: Array) -> bool:
     if is_tensor(matrix):
         return int(array_namespace(matrix).linalg.cholesky_ex(matrix).info) == 0
-    try:
-        np.linalg.cholesky(matrix)
-    except np.linalg.LinAlgError:
-        return False
-    return True
+    return int(scipy.linalg.lapack.dpotrf(matrix.T, lower=1, overwrite_a=1)[1]) == 0

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt import _html
-from dprmt._validation import ParameterError, check_real
+from dprmt._validation import ParameterError
 from dprmt.spectra._arrays import is_tensor, matrices_of, promote_half
-from dprmt.spectra._noise_level import ROUNDING, spectrum_sigma
 from dprmt.spectra._noisy_spectrum import GramSpectrum, NoisySpectrum, largest_entry, spectrum_of_values
 from dprmt.spectra._tensor_files import EightBit, UnreadableFileError, as_numpy, open_tensors
 
@@ -96,7 +95,7 @@ def _cell(value: object) -> str:
 
 
 def summary(spectrum: NoisySpectrum) -> dict[str, Any]:
-    # The columns of a table of matrices.
+    """Return the columns of a table of matrices."""
     names = "stable_rank", "effective_rank", "energy_above_edge", "visible"
     return {
         "shape": "{} × {}".format(*spectrum.shape),
@@ -203,11 +202,9 @@ def spectra_of(
                 shape, found = tuple(map(int, array.shape)), matrices_of(array)
                 if found is None:
                     raise _NoSpectrumError(f"has shape {shape}")
-                if found[0].ndim == 2:
-                    add(name, found[1], shape, _spectrum, found[0])
-                else:
-                    for i, matrix in enumerate(found[0]):
-                        add(f"{name}[{i}]", found[1], shape, _spectrum, matrix)
+                stack = [found[0]] if found[0].ndim == 2 else found[0]
+                for i, matrix in enumerate(stack):
+                    add(f"{name}[{i}]" if stack is found[0] else name, found[1], shape, _spectrum, matrix)
         except _NoSpectrumError as error:
             result.skipped[name] = str(error)
     return result
@@ -237,7 +234,7 @@ def _spectrum(matrix: NDArray[Any], sigma: Sigma, false_alarm: float) -> NoisySp
     shape, gram = (int(matrix.shape[0]), int(matrix.shape[1])), GramSpectrum(matrix)
     try:
         level = sigma(promote_half(matrix)) if callable(sigma) else sigma
-        return spectrum_of_values(gram.values, shape, _level(level, gram.values, shape), false_alarm, gram)
+        return spectrum_of_values(gram.values, shape, level, false_alarm, gram)
     except np.linalg.LinAlgError as error:
         raise _NoSpectrumError(f"has no singular values: {error}") from None
 
@@ -261,11 +258,7 @@ def _product(name: str, arrays: _Arrays, before: _Arrays | None, sigma: Sigma, f
     observed[: len(values)] = values
     if observed[0] == 0:
         raise _NoSpectrumError("is zero")
-    return spectrum_of_values(observed, shape, _level(sigma, observed, shape), false_alarm)
-
-
-def _level(sigma: float | None, observed: NDArray[np.float64], shape: tuple[int, int]) -> float:
-    return spectrum_sigma(observed, shape, ROUNDING) if sigma is None else check_real("sigma", sigma, low=0.0)
+    return spectrum_of_values(observed, shape, sigma, false_alarm)
 
 
 class _Arrays:
@@ -345,12 +338,9 @@ class _Arrays:
         except (_NoSpectrumError, ValueError):
             pass
         try:
-            special = {
-                key: value
-                for key, value in self.adapter.get("alpha_pattern", {}).items()
-                if f".{module}".endswith(f".{key}")
-            }
-            alpha = float(next(iter(special.values()), self.adapter["lora_alpha"]))
+            patterns = self.adapter.get("alpha_pattern", {}).items()
+            special = (value for key, value in patterns if f".{module}".endswith(f".{key}"))
+            alpha = float(next(special, self.adapter["lora_alpha"]))
             return alpha / (math.sqrt(rank) if self.adapter.get("use_rslora") else rank)
         except (ValueError, KeyError, TypeError, AttributeError):
             return 1.0

@@ -80,14 +80,6 @@ class MarchenkoPastur:
         self._short, self._long = min(m, n), max(m, n)
         self._scales, self._unit = noise_scales(m, n, self.sigma), noise_scales(m, n, 1.0)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MarchenkoPastur):
-            return NotImplemented
-        return (self.shape, self.sigma) == (other.shape, other.sigma)
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.sigma))
-
     def __repr__(self) -> str:
         return f"MarchenkoPastur(shape={self.shape}, sigma={self.sigma})"
 

@@ -248,7 +248,6 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
     [0.58]
     """
     values = numbers(check_matrix("matrix", matrix))
-    sigma = check_real("sigma", sigma, low=0.0)
     m, n = int(values.shape[0]), int(values.shape[1])
     observed = np.asarray(np.linalg.svdvals(values))
     return replace(spectrum_of_values(observed, (m, n), sigma, false_alarm, GramSpectrum(values)), matrix=values)
@@ -257,11 +256,16 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
 def spectrum_of_values(
     observed: Floats,
     shape: tuple[int, int],
-    sigma: float,
+    sigma: float | None,
     false_alarm: float,
     matrix: GramSpectrum | None = None,
 ) -> NoisySpectrum:
-    """Build the spectrum of singular values in decreasing order, and test the entries of the matrix if it is given."""
+    """Build the spectrum of singular values in decreasing order, and test the entries of the matrix if it is given.
+
+    ``sigma``: estimated if it is None.
+    """
+    own = spectrum_sigma(observed, shape, ROUNDING)
+    sigma = own if sigma is None else check_real("sigma", sigma, low=0.0)
     if sigma == 0:  # every value above rounding is signal
         gate = 4 * ROUNDING * max(shape) * float(observed[0])
         spikes = tuple(Spike(value, value, value, 1.0, 1.0) for value in observed[observed > gate].tolist())
@@ -276,7 +280,6 @@ def spectrum_of_values(
         columns = above, signals, shrink(above, shape, sigma), *vector_overlaps(signals, shape, sigma)
         spikes = tuple(Spike(*row) for row in np.stack(columns, axis=1).tolist())
     visible = visible_signal(shape, sigma, false_alarm)
-    own = spectrum_sigma(observed, shape, ROUNDING)
     clear = clear_spikes(observed, shape, own)
     clear = clear if 4 * clear <= len(observed) else min(clear, clear_spikes(observed, shape, sigma))
     entries = ""

@@ -13,6 +13,7 @@ smallest input that was found, and the amount. Passing is evidence, not a proof.
 ``dprmt[testing]``; it imports torch only if a check is asked for tensors.
 """
 
+from dprmt._lazy import public_names as _public_names
 from dprmt._validation import require as _require
 
 _require("testing", "hypothesis")
@@ -31,18 +32,4 @@ from dprmt.testing._strategies import trade_offs as trade_offs  # noqa: E402
 from dprmt.testing._training_checks import check_norm_estimator as check_norm_estimator  # noqa: E402
 from dprmt.testing._training_checks import check_private_step as check_private_step  # noqa: E402
 
-__all__ = [
-    "NoisyMatrix",
-    "TradeOffFunction",
-    "check_accountant",
-    "check_denoiser",
-    "check_norm_estimator",
-    "check_private_step",
-    "check_shrinker",
-    "dpsgd_runs",
-    "noisy_matrices",
-    "norm_laws",
-    "phases",
-    "spectra_of_rank",
-    "trade_offs",
-]
+__all__ = _public_names(vars())

@@ -119,13 +119,8 @@ def check_accountant(
         amount = f"the claim {small:.6g} should not exceed {large:.6g}"
         require(small <= large * (1 + margin) + 1e-9, theorem, where, amount)
 
-    def holds(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> None:
-        run: dict[str, Any] = {
-            "noise_multiplier": noise_multiplier,
-            "sample_rate": sample_rate,
-            "steps": steps,
-            "delta": delta,
-        }
+    def holds(noise: float, rate: float, steps: int, delta: float) -> None:
+        run: dict[str, Any] = {"noise_multiplier": noise, "sample_rate": rate, "steps": steps, "delta": delta}
         where = _text(run)
         bounds = certified(**run)
         answer = asked(*run.values())
@@ -138,15 +133,11 @@ def check_accountant(
             amount = (
                 f"claimed is ε = {claimed:.6g}, and the true one ({direction}) is at least {round_down(bound.lower)}"
             )
-            require(claimed >= bound.lower, theorem, f"{where}, {make(noise_multiplier, sample_rate)!r}", amount)
+            require(claimed >= bound.lower, theorem, f"{where}, {make(noise, rate)!r}", amount)
         upper = max(bound.upper for bound in bounds.values())
         amount = f"claimed is ε = {own:.6g}, {100 * (own / max(upper, 1e-300) - 1):.3g} % above {round_up(upper)}"
         require(own <= upper * (1 + most) or most == math.inf, LOOSE, where, amount)
-        changes: dict[str, float] = {
-            "noise_multiplier": noise_multiplier * 1.5,
-            "sample_rate": sample_rate / 1.5,
-            "delta": delta * 10,
-        }
+        changes = {"noise_multiplier": noise * 1.5, "sample_rate": rate / 1.5, "delta": delta * 10}
         cheaper = {name: claim(**run | {name: value}) for name, value in changes.items()}
         for name, value in changes.items():
             not_above(cheaper[name], own, MONOTONE[name], f"{where}, then {name}={value:.6g}")
@@ -161,7 +152,7 @@ def check_accountant(
 
     noise, rates = st.sampled_from([1.0, 0.7, 2.0, 4.0]), st.sampled_from([0.1, 0.01, 0.03, 0.5])
     steps, deltas = st.sampled_from([1, 4, 32, 200]), st.sampled_from([1e-5, 1e-3, 1e-8, 1e-10])
-    search(holds, examples, noise_multiplier=noise, sample_rate=rates, steps=steps, delta=deltas)
+    search(holds, examples, noise=noise, rate=rates, steps=steps, delta=deltas)
 
 
 def _text(run: Mapping[str, Any]) -> str:

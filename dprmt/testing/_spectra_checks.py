@@ -43,11 +43,6 @@ LOSS = (
     "No shrinker has a smaller limiting loss than the optimal one (Gavish & Donoho 2017; Leeb 2022 for operator loss)."
 )
 
-_NORMS: dict[str, Any] = {"frobenius": "fro", "operator": 2, "nuclear": "nuc"}
-_CASES = ((2.0, 4.0), (0.5, 3.0), (1.5,), ())  # spikes in units of the detection threshold
-_DRAWS = 8  # draws of each case
-_SHAPE = 60, 120
-
 
 def check_denoiser(
     f: Callable[[Any, float], Any],
@@ -127,25 +122,21 @@ def check_denoiser(
 
     search(symmetries, examples, case=cases, exponent=exponents)
     error = limit = noise = 0.0
-    for spikes in _CASES:
-        limit += _DRAWS * _limit(spikes)
-        for case in (NoisyMatrix(_SHAPE, spikes, seed=seed) for seed in range(_DRAWS)):
-            noisy, clean = case.noisy, case.clean
-            error += float(np.sum((estimate(noisy, case.sigma) - clean) ** 2))
-            noise += float(np.sum((noisy - clean) ** 2))
-    where = f"{_DRAWS} matrices of shape {_SHAPE} for each of the spikes {_CASES}, sigma = 1"
+    shape, draws, spikes = (60, 120), 8, ((2.0, 4.0), (0.5, 3.0), (1.5,), ())
+    for case in (NoisyMatrix(shape, own, seed=seed) for own in spikes for seed in range(draws)):
+        noisy, clean = case.noisy, case.clean
+        error += float(np.sum((estimate(noisy, case.sigma) - clean) ** 2))
+        noise += float(np.sum((noisy - clean) ** 2))
+        signals = np.array(case.spikes or (0.0,)) * detection_threshold(shape, 1.0)
+        left, right = vector_overlaps(signals, shape, 1.0)
+        limit += float(np.sum(signals**2 * (1 - left * right)))
+    where = f"{draws} matrices of shape {shape} for each of the spikes {spikes}, sigma = 1"
     if bound is None:
         amount = f"mean squared error {error / noise:.3g} times the noisy matrix's, promised at most 1"
         require(error <= noise, "Denoising is no worse than doing nothing.", where, amount)
     else:
         amount = f"mean squared error {error / limit:.3g} times that limit, promised at most {bound:g}"
         require(error <= bound * limit, OPTIMAL, where, amount)
-
-
-def _limit(spikes: tuple[float, ...]) -> float:
-    signals = np.array(spikes or (0.0,)) * detection_threshold(_SHAPE, 1.0)
-    left, right = vector_overlaps(signals, _SHAPE, 1.0)
-    return float(np.sum(signals**2 * (1 - left * right)))
 
 
 def check_shrinker(
@@ -185,7 +176,7 @@ def check_shrinker(
     >>> check_shrinker(shrink) < 1e-6
     True
     """
-    check_choice("loss", loss, tuple(_NORMS))
+    check_choice("loss", loss, ("frobenius", "operator", "nuclear"))
     allowed = check_real("excess", excess, low=0.0)
     sides, worst = st.integers(1, 2000), 0.0
 
@@ -201,19 +192,18 @@ def check_shrinker(
         signals = unit * np.geomspace(1.001, 50, 60)
         observed = spike_map(signals, shape, sigma)
         where = f"shape {shape}, sigma {sigma:g}"
-        small = edge * np.array([0.0, 0.3, 0.9, 1.0 - 1e-9])
-        kept = float(np.max(np.abs(values(small, shape, sigma))) / edge)
-        require(kept <= 1e-9, EDGE, where, f"up to {kept:.3g} edges are left of values below the edge")
-        shrunk = values(observed, shape, sigma)
-        outside = float(np.max(np.maximum(-shrunk, shrunk - observed) / observed))
-        require(outside <= 1e-9, RANGE, where, f"the relative distance from that interval is {outside:.3g}")
-        falls = float(np.max(-np.diff(shrunk)) / edge)
-        require(falls <= 1e-9, INCREASES, where, f"it falls by {falls:.3g} edges")
-        unscaled = values(observed / sigma, shape, 1.0)
-        apart = float(np.max(np.abs(unscaled - shrunk / sigma)) / np.max(observed / sigma))
-        require(apart <= 1e-6, f"{SCALE} Here c = {sigma:g}.", where, f"relative difference {apart:.3g}")
-        turned = float(np.max(np.abs(values(observed, shape[::-1], sigma) - shrunk) / observed))
-        require(turned <= 1e-6, ALIKE, where, f"for the transposed shape the relative difference is {turned:.3g}")
+        kept = values(edge * np.array([0.0, 0.3, 0.9, 1.0 - 1e-9]), shape, sigma)
+        shrunk, turned = values(observed, shape, sigma), values(observed, shape[::-1], sigma)
+        unscaled = values(observed / sigma, shape, 1.0) - shrunk / sigma
+        for amounts, most, theorem, words in (
+            (np.abs(kept) / edge, 1e-9, EDGE, "up to {:.3g} edges are left of values below the edge"),
+            (-shrunk / observed, 1e-9, RANGE, "it is below 0 by {:.3g} of the observed value"),
+            (shrunk / observed - 1, 1e-9, RANGE, "it is above the observed value by {:.3g} of it"),
+            (-np.diff(shrunk) / edge, 1e-9, INCREASES, "it falls by {:.3g} edges"),
+            (np.abs(unscaled) / np.max(observed / sigma), 1e-6, SCALE, "relative difference {:.3g} to sigma = 1"),
+            (np.abs(turned - shrunk) / observed, 1e-6, ALIKE, "relative difference {:.3g} for the transposed shape"),
+        ):
+            require(float(np.max(amounts)) <= most, theorem, where, words.format(np.max(amounts)))
         best, own = (
             _losses(part, signals, shape, sigma, loss)
             for part in (shrink(observed, shape, sigma, loss=loss), shrunk)  # type: ignore[arg-type]
@@ -238,5 +228,6 @@ def _losses(shrunk: Array, signals: Array, shape: Shape, sigma: float, loss: str
     u, v = (np.stack([np.sqrt(part), np.sqrt(1 - part)], -1) for part in (left, right))
     blocks = -shrunk[:, None, None] * u[:, :, None] * v[:, None, :]
     blocks[:, 0, 0] += signals
-    result: Array = np.linalg.norm(blocks / sigma, _NORMS[loss], axis=(1, 2))
+    order: Any = {"frobenius": "fro", "operator": 2, "nuclear": "nuc"}[loss]
+    result: Array = np.linalg.norm(blocks / sigma, order, axis=(1, 2))
     return result

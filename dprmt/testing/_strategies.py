@@ -115,16 +115,10 @@ def _strategy(value: SearchStrategy[T] | T) -> SearchStrategy[T]:
     return value if isinstance(value, SearchStrategy) else st.just(value)
 
 
-_SHAPES = st.tuples(st.integers(1, 24), st.integers(1, 24))
-_SEEDS = st.integers(0, 2**32 - 1)
-_SIGMAS = st.integers(0, 20).flatmap(lambda size: st.sampled_from([10.0**size, 10.0**-size]))
-_BOOLEANS = st.booleans()
-
-
 def noisy_matrices(
-    shapes: SearchStrategy[Shape] | Shape = _SHAPES,
+    shapes: SearchStrategy[Shape] | Shape | None = None,
     spikes: SearchStrategy[tuple[float, ...]] | tuple[float, ...] | None = None,
-    sigma: SearchStrategy[float] | float = _SIGMAS,
+    sigma: SearchStrategy[float] | float | None = None,
     *,
     batch: SearchStrategy[tuple[int, ...]] | tuple[int, ...] = (),
     library: Library = "numpy",
@@ -136,12 +130,12 @@ def noisy_matrices(
 
     Parameters
     ----------
-    shapes : strategy of tuple of int
+    shapes : strategy of tuple of int, optional
         (m, n). By default sides from 1 to 24, either orientation.
     spikes : strategy of tuple of float, optional
         Clean singular values >= 0 in units of the detection threshold. By default up to three multiples of 0.1 up to
         8, equal ones and zeros included.
-    sigma : strategy of float
+    sigma : strategy of float, optional
         Standard deviation of the noise, > 0. By default powers of ten from 1e-20 to 1e20.
     batch : strategy of tuple of int
         Leading axes.
@@ -161,11 +155,14 @@ def noisy_matrices(
     >>> find(noisy_matrices(), lambda case: case.shape[1] > 3)
     NoisyMatrix(shape=(1, 4))
     """
+    if shapes is None:
+        shapes = st.tuples(st.integers(1, 24), st.integers(1, 24))
     if spikes is None:
         spikes = st.lists(st.integers(0, 80).map(lambda tenths: tenths / 10), max_size=3).map(tuple)
-    drawn = {"shape": shapes, "spikes": spikes, "sigma": sigma, "seed": _SEEDS, "batch": batch}
-    arguments = {name: _strategy(value) for name, value in drawn.items()}
-    return st.builds(NoisyMatrix, library=st.just(library), dtype=st.just(dtype), **arguments)
+    if sigma is None:
+        sigma = st.integers(0, 20).flatmap(lambda size: st.sampled_from([10.0**size, 10.0**-size]))
+    drawn = (_strategy(value) for value in (shapes, spikes, sigma, st.integers(0, 2**32 - 1), batch, library, dtype))
+    return st.builds(NoisyMatrix, *drawn)
 
 
 def spectra_of_rank(most: int, least: int = 1) -> SearchStrategy[tuple[float, ...]]:
@@ -193,13 +190,13 @@ def spectra_of_rank(most: int, least: int = 1) -> SearchStrategy[tuple[float, ..
     return numbers.map(lambda drawn: tuple(number / sum(drawn) for number in sorted(drawn, reverse=True)))
 
 
-def norm_laws(secret: SearchStrategy[bool] | bool = _BOOLEANS) -> SearchStrategy[Norms]:
+def norm_laws(secret: SearchStrategy[bool] | bool | None = None) -> SearchStrategy[Norms]:
     """Draw ways of computing per-sample norms: exact, by Hutchinson's estimator or by Hutch++.
 
     Parameters
     ----------
-    secret : strategy of bool
-        Whether probes are secret.
+    secret : strategy of bool, optional
+        Whether probes are secret; by default either.
 
     Returns
     -------
@@ -212,14 +209,9 @@ def norm_laws(secret: SearchStrategy[bool] | bool = _BOOLEANS) -> SearchStrategy
     >>> find(norm_laws(secret=False), lambda norms: isinstance(norms, Hutchinson))
     Hutchinson(2, secret=False)
     """
-    flag, probes = _strategy(secret), st.sampled_from([2, 4, 8, 16, 32, 64])
+    flag, probes = st.booleans() if secret is None else _strategy(secret), st.sampled_from([2, 4, 8, 16, 32, 64])
     sketched = st.builds(HutchPlusPlus, probes, st.sampled_from([4, 8, 16, 32]), secret=flag)
     return st.one_of(st.just(ExactNorms()), st.builds(Hutchinson, probes, secret=flag), sketched)
-
-
-_NOISE = st.sampled_from([1.0, 0.7, 2.0, 4.0])
-_RATES = st.sampled_from([0.1, 0.01, 0.03, 0.5])
-_STEPS = st.sampled_from([1, 4, 32, 200])
 
 
 def dpsgd_runs(
@@ -247,7 +239,8 @@ def dpsgd_runs(
     (DPSGD(1.0, Poisson(0.1)), 4)
     """
     relation = st.sampled_from([ZeroOut(), AddRemove(), ReplaceOne()]) if neighbours is None else _strategy(neighbours)
-    return st.tuples(st.builds(DPSGD, _NOISE, _RATES, _strategy(norms), relation), _STEPS)
+    noise, rates = st.sampled_from([1.0, 0.7, 2.0, 4.0]), st.sampled_from([0.1, 0.01, 0.03, 0.5])
+    return st.tuples(st.builds(DPSGD, noise, rates, _strategy(norms), relation), st.sampled_from([1, 4, 32, 200]))
 
 
 def phases(most: int = 3, neighbours: Neighbours = ZeroOut()) -> SearchStrategy[list[tuple[DPSGD, int]]]:

@@ -36,9 +36,6 @@ FRESH_NOISE = "The noise of every step is fresh: successive steps are independen
 
 _WIDTHS = 5.5  # standard errors at which a statistical check fails: 4e-8 of a normal law
 _FALSE_ALARM = 1e-8  # false-alarm rate of a check by an exact law
-_SPECTRA = ((1.0,), (0.5, 0.5), (1 / 32,) * 32, tuple(2.0**-i for i in range(1, 17)))
-_TOKENS, _IN, _OUT = 32, 40, 36
-_QUIET = 1e-3  # the noise multiplier where sums are compared; dprmt's own loops allow none below
 
 
 def check_norm_estimator(
@@ -85,8 +82,9 @@ def check_norm_estimator(
     if not isinstance(claimed, Norms):
         raise ParameterError("law", claimed, "Hutchinson(…), HutchPlusPlus(…) or ExactNorms()")
     count = check_count("draws", draws, low=100)
-    rank = getattr(claimed, "rank", None) or _TOKENS
-    spectra = [shares for shares in _SPECTRA if len(shares) <= rank]
+    rank = getattr(claimed, "rank", None) or math.inf
+    spectra = [(1.0,), (0.5, 0.5), (1 / 32,) * 32, tuple(2.0**-i for i in range(1, 17))]
+    spectra = [shares for shares in spectra if len(shares) <= rank]
     activations, gradients = _factors(spectra * 2, np.random.default_rng(seed))
     squares = np.square(np.swapaxes(activations, 1, 2) @ gradients).sum((1, 2))
     given = [as_library(factor, library, "float32") for factor in (activations, gradients)]
@@ -99,7 +97,8 @@ def check_norm_estimator(
         found[step] = as_float64(result)
     ratios = found / squares
     for column, shares in enumerate(spectra):
-        where = f"{claimed!r}, {count} draws, squared singular values {_shares_text(shares)}"
+        shown, more = [round(share, 4) for share in shares[:3]], ", …" * (len(shares) > 3)
+        where = f"{claimed!r}, {count} draws, squared singular values {str(shown)[:-1]}{more}]"
         first, second = ratios[:, column], ratios[:, column + len(spectra)]
         _check_independent(first[:-1], first[1:], FRESH, where)
         if claimed.secret:
@@ -109,16 +108,13 @@ def check_norm_estimator(
 
 def _factors(spectra: Sequence[tuple[float, ...]], rng: np.random.Generator) -> tuple[Array, Array]:
     """Make activations and output gradients whose products have these squared singular values, times 4."""
-    activations, gradients = np.zeros((len(spectra), _TOKENS, _IN)), np.zeros((len(spectra), _TOKENS, _OUT))
+    sides = (40, 36)  # inputs and outputs of the layer, for 32 tokens
+    activations, gradients = (np.zeros((len(spectra), 32, side)) for side in sides)
     for i, shares in enumerate(spectra):
-        left, right = (np.linalg.qr(rng.standard_normal((side, len(shares))))[0] for side in (_IN, _OUT))
+        left, right = (np.linalg.qr(rng.standard_normal((side, len(shares))))[0] for side in sides)
         activations[i, : len(shares)] = 2 * np.sqrt(np.array(shares))[:, None] * left.T
         gradients[i, : len(shares)] = right.T
     return activations, gradients
-
-
-def _shares_text(shares: tuple[float, ...]) -> str:
-    return str([round(share, 4) for share in shares[:3]])[:-1] + (", …]" if len(shares) > 3 else "]")
 
 
 def _check_ratios(ratios: Array, claimed: Norms, where: str) -> None:
@@ -211,6 +207,7 @@ def check_private_step(
     C = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     columns, number = check_count("features", features), check_count("values", values, low=500)
+    quiet = 1e-3  # the noise multiplier where sums are compared; dprmt's own loops allow none below
 
     def released(rows: Array, noise: float) -> Array:
         own = as_float64(step(rows.copy(), noise)).ravel()
@@ -220,13 +217,13 @@ def check_private_step(
     def holds(rows: list[list[int]], scale: int) -> None:
         batch = np.array(rows, np.float64).reshape(-1, columns) * 10.0**scale
         where = _rows_text(batch)
-        whole, nothing = released(batch, _QUIET), released(batch[:0], _QUIET)
-        noise = 1e-3 + _QUIET * (math.sqrt(whole.size) + 6.0)  # of one released vector, and rounding
+        whole, nothing = released(batch, quiet), released(batch[:0], quiet)
+        noise = 1e-3 + quiet * (math.sqrt(whole.size) + 6.0)  # of one released vector, and rounding
         for i in range(len(batch)):
-            moved = float(np.linalg.norm(whole - released(np.delete(batch, i, 0), _QUIET)))
+            moved = float(np.linalg.norm(whole - released(np.delete(batch, i, 0), quiet)))
             amount = f"it moves by {moved:.4g} C when row {i} is removed"
             require(moved <= 1 + math.sqrt(2) * noise, SENSITIVITY, where, amount)
-        alone = sum((released(batch[i : i + 1], _QUIET) - nothing for i in range(len(batch))), nothing)
+        alone = sum((released(batch[i : i + 1], quiet) - nothing for i in range(len(batch))), nothing)
         apart = float(np.linalg.norm(whole - alone))
         require(apart <= 2 * len(batch) * noise, MIXING, where, f"the two differ by {apart:.3g} C")
 
@@ -234,7 +231,7 @@ def check_private_step(
     search(holds, examples, rows=st.lists(row, min_size=1, max_size=6), scale=st.integers(-3, 3))
     huge = 1e3 * np.tile(np.arange(1.0, columns + 1.0), (3, 1))
     for batch in (huge[:0], huge):
-        still = released(batch, _QUIET)
+        still = released(batch, quiet)
         steps = max(2, math.ceil(number / still.size))
         _check_noise(np.stack([released(batch, 1.0) - still for _ in range(steps)]), _rows_text(batch))
 

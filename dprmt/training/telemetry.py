@@ -20,12 +20,10 @@ import dprmt.training._needs_train  # noqa: F401
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.spectra import signal_energy_over_steps
 from dprmt.training.denoising import gradient_noise_std
-from dprmt.training.denoising._step import NamedParameters, checked_parameters
+from dprmt.training.denoising._step import NamedParameters, named_of
 from dprmt.training.optimizers import released_gradient
 
 __all__ = ["Telemetry"]
-
-_WHOLE = "*"
 
 
 class Telemetry:
@@ -96,9 +94,8 @@ class Telemetry:
         every: int = 20,
         window: int = 20,
     ) -> None:
-        self._parameters = _of_optimizer(optimizer, checked_parameters(named_parameters))
-        self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
-        self._sigma()
+        self._parameters = named_of((p for group in optimizer.param_groups for p in group["params"]), named_parameters)
+        self._sigma = sigma if callable(sigma) else partial(float, check_real("sigma", sigma, low=0.0))
         self._every, self._step = check_count("every", every), 0
         self._places: dict[str, torch.Tensor] = {}  # parameters at the last step
         self._sizes: list[int] = []  # released entries by parameter
@@ -213,19 +210,16 @@ class Telemetry:
         if math.fsum(lengths) > 0:
             self.last["z"] = -math.fsum(slopes) / (s * math.sqrt(math.fsum(lengths)))
             self._zs.append(self.last["z"])
-        self._count([square / s**2 for square in squares], [g.numel() for g in noisy.values()])
+        sizes = [g.numel() for g in noisy.values()]
+        if sizes != self._sizes:  # where the numbers of released entries change, a window begins
+            self._sizes = sizes
+            self._energies.clear()
+        self._energies.append([square / s**2 for square in squares])
         self._places = {name: _flat(p).clone() for name, p in self._parameters.items()} if whole else {}
         if self._step % self._every == 0:
             self.last["signal"] = self._signal_shares()
             if self._zs:
                 self.last["z_window"] = math.fsum(self._zs) / math.sqrt(len(self._zs))
-
-    def _count(self, energies: list[float], sizes: list[int]) -> None:
-        # Where the numbers of released entries change, a window begins.
-        if sizes != self._sizes:
-            self._sizes = sizes
-            self._energies.clear()
-        self._energies.append(energies)
 
     def _signal_shares(self) -> dict[str, dict[str, float]]:
         # ‖g‖²/(‖g‖² + ds²) over the window.
@@ -234,18 +228,8 @@ class Telemetry:
         found = signal_energy_over_steps(np.append(total, total.sum()), d, n)
         with np.errstate(divide="ignore"):
             ends = [np.clip(end / (end + n * d), -1.0, 1.0) for end in (found.value, found.low, found.high)]
-        named = zip([*self._parameters, _WHOLE], *(end.tolist() for end in ends), strict=True)
+        named = zip([*self._parameters, "*"], *(end.tolist() for end in ends), strict=True)
         return {name: {"value": value, "low": low, "high": high} for name, value, low, high in named}
-
-
-def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    names, found = {id(p): name for name, p in parameters.items()}, {}
-    for p in (p for group in optimizer.param_groups for p in group["params"]):
-        if id(p) not in names:
-            allowed = f"names for all, for one of shape {tuple(p.shape)} too"
-            raise ParameterError("named_parameters", list(parameters), allowed)
-        found[names[id(p)]] = p
-    return found
 
 
 def _flat(values: torch.Tensor) -> torch.Tensor:

@@ -45,7 +45,7 @@ class Probe(Observer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that what follows is private
             self._clean = DenoisingEvaluation(self._step)
-        self._step.observe(self, self._look)
+        self._step.observers[self] = self._look
 
     def before_step(self, run: Any, step: int) -> None:
         """Start the clock."""

@@ -8,8 +8,8 @@ import pickle
 import pytest
 
 from dprmt import ParameterError
+from dprmt._rounding import round_down, round_up
 from dprmt._validation import check_choice, check_count, check_real
-from dprmt.statements import round_down, round_up
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0, 1.5, "0.5", None, True, 1j, [0.5]])

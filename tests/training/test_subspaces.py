@@ -14,6 +14,7 @@ from scipy import stats
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from dprmt import ParameterError
 from dprmt.training.clipping import _matrix_layers
 from dprmt.training.clipping._formed_layers import NormPolicy
 from dprmt.training.clipping._matrix_layers import plan_layers
@@ -150,6 +151,13 @@ def test_the_longer_side_is_projected() -> None:
         ("1.weight", 1, 12, 5),
         ("3.weight", 0, 12, 12),
     ]
+
+
+@pytest.mark.parametrize(("projector", "ranks"), [("gaussian", [9, 12, 12]), ("svd", [5, 5, 12])])
+def test_one_rank_for_all_is_at_most_what_a_layer_has(projector: str, ranks: list[int]) -> None:
+    assert [layer.rank for layer in Subspaces(model(), rank=30, projector=projector)] == ranks
+    with pytest.raises(ParameterError, match=r"rank of 0\.weight"):
+        Subspaces(model(), rank={"0.weight": ranks[0] + 1}, projector=projector)
 
 
 @pytest.mark.parametrize("refresh_every", [1, 3])

@@ -24,13 +24,6 @@ from dprmt._validation import ParameterError
 
 Array = NDArray[np.float64]
 
-SMALLEST_DOF = 0.5
-_STEP, _GAUSSIAN_STEP = 0.1, 0.6  # steps of the trapezoid rule; its error is then below 1e-13 (measured)
-_NODES = (16, 24, 32, 48, 80, 160)  # path lengths tried, until the integrand has fallen by exp(_DROP)
-_DROP = -40.0
-_LARGE_SHAPE = 1e3  # from here on z - log(1 + z) needs more care than a subtraction
-_BLOCK = 640  # points evaluated together, so that the work arrays stay in cache
-
 
 def chi2_mixture_cdf(x: ArrayLike, weights: ArrayLike, dof: ArrayLike) -> Array:
     """Compute the distribution function of ``Σ_i w_i χ²(ν_i)``, accurate in both tails.
@@ -110,8 +103,8 @@ def mixture_tails(x: Array, excess: Array | None, weights: Array, dof: Array) ->
         tail = np.empty_like(y)
         for lower in (True, False):
             points = np.flatnonzero(is_lower == lower)
-            for i in range(0, points.size, _BLOCK):
-                at = points[i : i + _BLOCK]
+            for i in range(0, points.size, 640):  # so that the work arrays stay in cache
+                at = points[i : i + 640]
                 tail[at] = _tail(_Points(y[at], shift[at], _columns(ratios, at), _columns(alphas, at), lower))
     return np.where(is_lower, tail, 1 - tail), np.where(is_lower, 1 - tail, tail)
 
@@ -200,11 +193,12 @@ def _trapezoid(slope: Array, pull: Array, alpha: Array) -> Array:
     beta = (alpha * pull**2).sum(axis=0)
     least = 0.1 / np.sqrt(alpha.sum(axis=0))
     kappa = np.clip(2 / 3 * (alpha * pull**3).sum(axis=0) / beta, least, 1)[:, None]
-    step = np.minimum(_STEP, _GAUSSIAN_STEP / np.sqrt(beta))[:, None]
+    step = np.minimum(0.1, 0.6 / np.sqrt(beta))[:, None]  # the rule's error is then below 1e-13 (measured)
     slope, pull, alpha = slope[:, None], pull[:, :, None], alpha[:, :, None]
-    t = step * np.array(_NODES)
+    nodes = (16, 24, 32, 48, 80, 160)  # path lengths tried, until the integrand has fallen by e^-40
+    t = step * np.array(nodes)
     size, _ = _exponent(-kappa * (np.cosh(t) - 1), np.sinh(t), slope, pull, alpha)
-    t = step * np.arange(_NODES[min(int((size.max(axis=0) > _DROP).sum()), len(_NODES) - 1)], dtype=np.int64)
+    t = step * np.arange(nodes[min(int((size.max(axis=0) > -40.0).sum()), len(nodes) - 1)], dtype=np.int64)
     sinh, cosh = np.sinh(t), np.cosh(t)
     size, angle = _exponent(-2 * kappa * np.sinh(t / 2) ** 2, sinh, slope, pull, alpha)
     values = np.exp(size) * (np.cos(angle) * cosh - np.sin(angle) * sinh * kappa)
@@ -223,7 +217,7 @@ def _exponent(real: Array, imag: Array, slope: Array, pull: Array, alpha: Array)
         v = 2 * c * real + z2
         log, one_plus = np.log1p(v), 1 + c * real
         rest_real, rest_imag = c * real - log / 2, c * imag - np.arctan2(c * imag, one_plus)
-        if a.max() > _LARGE_SHAPE:
+        if a.max() > 1e3:
             small = z2 < 0.01
             q = c * imag / np.where(small, one_plus, 1)
             rest_real = np.where(small, (_minus_log1p(v, log) - z2) / 2, rest_real)
@@ -245,7 +239,7 @@ def _checked_tails(x: ArrayLike, weights: ArrayLike, dof: ArrayLike) -> tuple[Ar
     # Validates, broadcasts, settles the points that need no integral, hands the rest to mixture_tails.
     points = real_array("x", x, "real numbers, not NaN")
     w = real_array("weights", weights, "finite numbers >= 0", low=0.0)
-    nu = real_array("dof", dof, f"finite numbers >= {SMALLEST_DOF:g}", low=SMALLEST_DOF)
+    nu = real_array("dof", dof, "finite numbers >= 0.5", low=0.5)
     if w.ndim == 0 or w.shape[-1] == 0:
         raise ParameterError("weights", weights, "an array with at least one weight along its last axis")
     if nu.ndim == 0 or nu.shape[-1] != w.shape[-1]:

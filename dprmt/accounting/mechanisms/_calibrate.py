@@ -18,7 +18,6 @@ from dprmt.accounting.mechanisms._dpsgd import DPSGD
 from dprmt.accounting.mechanisms._releases import Release
 
 _SMALLEST, _LARGEST = 1e-2, 1e6  # noise multipliers
-_FARTHEST = math.log(4.0)  # of one step to the next in a search
 
 
 @overload
@@ -272,7 +271,7 @@ def _least_sufficient(
         if last and min(now, value_there) > 0.0 and max(now, value_there) < math.inf and abs(at / last - 1.0) > 1e-3:
             slope = min(max(math.log(value_there / now) / math.log(at / last), 0.05), 5.0)
         far = math.inf if now == math.inf else math.log(now / target) / slope if now > 0.0 else -math.inf
-        before, root = (at, now), at * math.exp(min(max(far, -_FARTHEST), _FARTHEST))
+        before, root = (at, now), at * min(max(math.exp(min(far, 2.0)), 0.25), 4.0)
         at = max(root, low) * (1.0 + margin) if low else min(root, high) / (1.0 + margin)
         at, margin = min(max(at, limits[0]), limits[1]), 4.0 * margin
     raise AssertionError

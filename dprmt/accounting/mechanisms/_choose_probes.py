@@ -14,8 +14,6 @@ from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.laws._norms import ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 
-_FIRST_TRIES = 5
-
 
 class NormCost(NamedTuple):
     """Cost of one sample's norms, over all layers.
@@ -128,7 +126,7 @@ def choose_probes(
 
 def _best_width(row: Callable[[int], ProbeChoice], widest: int) -> ProbeChoice:
     """Return the best of a few widths, then of those half-way to its neighbours."""
-    tried = {int(width): row(int(width)) for width in np.unique(np.linspace(3, widest, _FIRST_TRIES).round())}
+    tried = {int(width): row(int(width)) for width in np.unique(np.linspace(3, widest, 5).round())}
     for _ in range(2):
         widths = sorted(tried)
         place = widths.index(min(tried, key=lambda width: tried[width].epsilon.upper))

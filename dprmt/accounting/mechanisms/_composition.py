@@ -19,7 +19,7 @@ from dprmt.accounting.composition._solve import interval, solve, worst_of
 from dprmt.accounting.mechanisms._releases import Disclosure, Release, round_down_exact, round_up_exact
 from dprmt.accounting.pairs._pairs import Schedule, Step
 from dprmt.accounting.pairs._renyi import RenyiStep, renyi_as_one
-from dprmt.accounting.pairs._steps import Neighbours, ZeroOut
+from dprmt.accounting.pairs._steps import Neighbours, ZeroOut, gaussians_as_one
 from dprmt.accounting.questions._by_curves import bounds_by_curves, deltas_by_curves
 from dprmt.accounting.questions._curves import (
     Counts,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 BOTH: tuple[Direction, Direction] = ("remove", "add")
 """Adjacency directions."""
-_LOOSE = 1.25  # an upper end over the lower one, beyond which composed curves may be the smaller
 _NARROW = 1e-2  # relative width of an attacker's success that is called narrow
 
 Composable: TypeAlias = "DPSGD | Release"
@@ -64,22 +63,17 @@ class Questions:
 
     @overload
     def epsilon(
-        self,
-        delta: float | None = ...,
-        *,
-        steps: int | None = ...,
-        epochs: int | None = ...,
-        tolerance: float = ...,
+        self, delta: float | None = ..., *, steps: int | None = ..., epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyBounds: ...
 
     @overload
     def epsilon(
-        self, delta: float | None = ..., *, steps: Counts, epochs: None = ..., tolerance: float = ...
-    ) -> PrivacyCurve: ...
-
-    @overload
-    def epsilon(
-        self, delta: float | None = ..., *, steps: None = ..., epochs: Counts, tolerance: float = ...
+        self,
+        delta: float | None = ...,
+        *,
+        steps: Counts | None = ...,
+        epochs: Counts | None = ...,
+        tolerance: float = ...,
     ) -> PrivacyCurve: ...
 
     def epsilon(
@@ -361,7 +355,7 @@ class Composition(Questions):
         is_one = not self.neighbours.is_replacement and self.neighbours.group_size == 1
         self.has_pairs = is_one or all(mechanism.has_pairs for mechanism in merged)
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
-        has_release = any(isinstance(mechanism, Release) for mechanism in merged)
+        has_release = not merged or any(isinstance(mechanism, Release) for mechanism in merged)
         self._disclosure = Disclosure.of(self.phases) if has_release else None
         is_bounded = self._disclosure is not None and self._disclosure.loss is not None
         self._least_delta = 0.0 if is_bounded else LEAST_DELTA
@@ -404,19 +398,14 @@ class Composition(Questions):
         units: list[tuple[Step, int]] = []
         for mechanism, steps in phases:
             units += mechanism.sampling.schedule(mechanism.step(), steps)
-        if any(isinstance(step, RenyiStep) for step, _ in units):
-            return renyi_as_one(units)
+        if any(isinstance(step, RenyiStep) or getattr(step, "sample_rate", 0.0) == 1.0 for step, _ in units):
+            return gaussians_as_one(renyi_as_one(units))
         return units
 
     @cached_property
     def _one_sample(self) -> Schedule:
         """Steps as one sample that is present, or without a gradient, sees them."""
         return tuple(Composition([(mechanism.of_one_sample(), steps) for mechanism, steps in self.phases]).schedule)
-
-    @cached_property
-    def _is_exact(self) -> bool:
-        """Whether pairs are the smaller bounds for replaced samples: curves never were with exact norms."""
-        return all(step.is_exact for step, _ in self.schedule)
 
     def _ends(self, question: Question, tolerance: float, only_worst: bool) -> dict[Direction, PrivacyBounds]:
         """Bound both directions; for ``only_worst`` the second one is refined only until it cannot decide."""
@@ -432,15 +421,7 @@ class Composition(Questions):
         """Bound one direction by pairs of steps; for a replaced sample, or without pairs, by composed curves."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance, enough)
-        bounds = solve(self.schedule, question, direction, tolerance, enough)
-        is_loose = not bounds.is_narrow and bounds.upper > max(enough, _LOOSE * bounds.lower)
-        if not is_loose or not self.neighbours.is_replacement or self._is_exact:
-            return bounds
-        # Both are valid: what (N11) charges is much for few probes, where curves lose less (N6).
-        curves = bounds_by_curves(self._one_sample, question, direction, self.neighbours, tolerance)
-        if curves.upper >= bounds.upper:
-            return bounds
-        return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)
+        return solve(self.schedule, question, direction, tolerance, enough)
 
     def _solve_apart(
         self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0
@@ -499,18 +480,13 @@ class Composition(Questions):
         if self._disclosure is not None and self._disclosure.loss == 0:
             return dict.fromkeys(directions, (np.zeros(epsilons.size), np.zeros(epsilons.size)))
         if self.has_pairs:
-            ends = dict(delta_ends(self.schedule, epsilons, directions, tolerance))
-            is_tight = np.all(ends["remove"][1] <= _LOOSE * ends["remove"][0])
-            if not is_alike or self._is_exact or is_tight:
-                return ends
-        else:
-            one = delta_ends(self._one_sample, epsilons, BOTH, tolerance)
-            worst = np.maximum(one["remove"][0], one["add"][0])
-            ends = {way: (worst if is_alike else one[way][0], np.ones(epsilons.size)) for way in directions}
-        for way, (lower, upper) in ends.items():
-            curves = deltas_by_curves(self._one_sample, epsilons, way, self.neighbours)
-            ends[way] = lower, np.maximum(np.minimum(upper, curves), lower)
-        return ends
+            return delta_ends(self.schedule, epsilons, directions, tolerance)
+        one = delta_ends(self._one_sample, epsilons, BOTH, tolerance)
+        lowers = {
+            way: np.max([end[0] for end in one.values()], axis=0) if is_alike else one[way][0] for way in directions
+        }
+        curves = {way: deltas_by_curves(self._one_sample, epsilons, way, self.neighbours) for way in directions}
+        return {way: (lowers[way], np.maximum(curves[way], lowers[way])) for way in directions}
 
 
 Phase: TypeAlias = tuple[Composable, int] | Release | Composition | Fixed

@@ -13,9 +13,7 @@ from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.mechanisms._composition import Composition
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
 
-_POINTS, _CELLS = 241, 2000
-_LEAST_LEVEL = 1e-15
-_LARGEST_EPSILON = 700.0  # e^ε is a number below it
+_CELLS = 2000  # of levels
 _ROUNDING = 1e-9
 
 NumberOfRuns = Literal["geometric", "poisson"]
@@ -155,10 +153,10 @@ def _geometric_excess(run: Composition, mean: float) -> float:
     if mean == 1.0:
         return 0.0
     last = run.epsilon(1e-12).upper
-    epsilon = np.linspace(0.0, min(max(last, 1e-3), _LARGEST_EPSILON), _POINTS)
+    epsilon = np.linspace(0.0, min(max(last, 1e-3), 700.0), 241)
     intercept = np.append(run.delta(epsilon.tolist()).upper, 1.0)
     slope = np.append(np.exp(epsilon), 0.0)
-    level = np.concatenate([[0.0], np.geomspace(_LEAST_LEVEL, 1.0, _CELLS)])
+    level = np.concatenate([[0.0], np.geomspace(1e-15, 1.0, _CELLS)])
     largest = np.full(_CELLS, np.inf)
     for at, rising in zip(intercept, slope, strict=True):
         ratio: Array = (1.0 + (mean - 1.0) * (at + rising * level)) / (1.0 + (mean - 1.0) * level)

@@ -17,7 +17,6 @@ from dprmt.accounting.laws._norms import checked_norms
 NAME = "randomized_clipping"
 
 _BUILT_IN = ("rdp", "gdp", "prv")
-_SMALLEST_NOISE, _LARGEST_NOISE = 1e-3, 1e6
 
 
 @dataclass(frozen=True)
@@ -220,10 +219,10 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         history = [_checked_entry(entry) for entry in self.history]
         if not history:
             return PrivacyBounds(0.0, 0.0, 0.0)
-        if any(noise_multiplier < _SMALLEST_NOISE for noise_multiplier, _, _ in history):
+        if any(noise_multiplier < 1e-3 for noise_multiplier, _, _ in history):
             return PrivacyBounds(0.0, math.inf, math.inf)
         history = configuration.charged(history)
-        phases = [(configuration.mechanism(min(sigma, _LARGEST_NOISE), rate), steps) for sigma, rate, steps in history]
+        phases = [(configuration.mechanism(min(sigma, 1e6), rate), steps) for sigma, rate, steps in history]
         return compose(phases).epsilon(delta, tolerance=tolerance)
 
     def __len__(self) -> int:

@@ -21,7 +21,6 @@ from dprmt.accounting.pairs._pairs import LARGE_LOSS, AtomicPair, LossCells, Ste
 from dprmt.accounting.pairs._ratio_sum import (
     RatioCells,
     RatioLaw,
-    SumLaw,
     merged,
     never_less_private,
     never_more_private,
@@ -137,11 +136,6 @@ class AllocationEpoch:
         return self.step.noise_multiplier
 
     @property
-    def tail_share(self) -> float:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
-        return self.step.tail_share
-
-    @property
     def is_exact(self) -> bool:
         """See :class:`dprmt.accounting.pairs._pairs.Step`: no epoch is cheap."""
         return False
@@ -210,7 +204,7 @@ class EpochPair(AtomicPair):
     """The pair of an epoch, from a law of W: its far atoms, which are many, are left out of the range."""
 
     @classmethod
-    def of(cls, law: SumLaw) -> EpochPair:
+    def of(cls, law: RatioLaw) -> EpochPair:
         """Return the pair; ratios below e^-700 count as 0."""
         order = np.argsort(law.ratio, kind="stable")
         ratio, mass = law.ratio[order], law.mass[order]

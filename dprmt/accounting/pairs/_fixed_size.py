@@ -20,8 +20,6 @@ from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._exact_replacement import SubsampledMixture
 from dprmt.accounting.pairs._pairs import LossCells, PublicPair, StepPair, interval_masses, log_shift_ratio
 
-_FLAT = 1e-12
-"""Loss by which the smallest one is undercut: around it many outcomes have the same loss up to rounding."""
 _BINOMIAL_ERROR = 1e-9
 """Relative error of a binomial law's tail that is charged."""
 
@@ -38,7 +36,6 @@ class FixedSizeStep:
     sample_rate: float
     is_replacement: bool
     steps = 1
-    tail_share = 1e-4
     is_exact = True
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
@@ -75,7 +72,8 @@ class DisplacedPair:
             low = float(np.log1p(-self.sample_rate))
         else:
             low = float(self.loss(np.array([self.changed + ndtri(min(tail, 0.5))]))[0])
-        return low - _FLAT, float(self.loss(np.array([max(last, (self.joined + self.changed) / 2)]))[0])
+        low -= 1e-12  # many outcomes have the smallest loss up to rounding
+        return low, float(self.loss(np.array([max(last, (self.joined + self.changed) / 2)]))[0])
 
     def loss(self, x: Array) -> Array:
         """Log of the likelihood ratio at an outcome."""
@@ -217,7 +215,6 @@ class TruncatedStep:
     is_replacement: bool
     is_removal: bool
     steps = 1
-    tail_share = 1e-4
     is_exact = True
 
     @cached_property

@@ -24,30 +24,21 @@ from dprmt.accounting.pairs._tight_pair import spaced_from_zero, symmetric_pair
 
 Places: TypeAlias = NDArray[np.int64]
 
-_BEND = 3.0  # the largest N at which a potential is convex
 _PIECES = 48  # intervals of losses with one multiplier β each, of ratios, and of each side of a box of densities
-_ANGLES = (0.0, 0.3, 1.0)  # values of 1 - cos θ
-_STEEPEST = 1.0 / math.sqrt(2 * math.pi)
-_LARGEST = math.exp(-0.5) * _STEEPEST  # maximum of yφ(y)
 
 
-@dataclass(frozen=True)
-class RatioLaw:
-    """χ²(k)/k, for expectations of convex functions that are 0 on one side."""
+def expected_below(x: Array, probes: int) -> Array:
+    """Compute E(x - X)₊, which is ∫₀ˣ P(X ≤ y) dy."""
+    law = GammaMixture.single(probes)
+    value: Array = np.maximum(x * law.cdf(x) - law.partial_mean(x), 0.0)
+    return value
 
-    probes: int
 
-    def below(self, x: Array) -> Array:
-        """Compute E(x - X)₊, which is ∫₀ˣ P(X ≤ y) dy."""
-        law = GammaMixture.single(self.probes)
-        value: Array = np.maximum(x * law.cdf(x) - law.partial_mean(x), 0.0)
-        return value
-
-    def above(self, x: Array) -> Array:
-        """Compute E(X - x)₊."""
-        half = self.probes / 2
-        value: Array = np.maximum(gammaincc(half + 1.0, half * x) - x * gammaincc(half, half * x), 0.0)
-        return value
+def expected_above(x: Array, probes: int) -> Array:
+    """Compute E(X - x)₊."""
+    half = probes / 2
+    value: Array = np.maximum(gammaincc(half + 1.0, half * x) - x * gammaincc(half, half * x), 0.0)
+    return value
 
 
 def replaced_by_opposites(
@@ -103,19 +94,18 @@ def opposite_curve(
     its probability of ratios smaller than all of ``x``. The result is the curve, and its charge beyond opposite
     gradients with equal ratios.
     """
-    law = RatioLaw(probes)
     bend_free = 3.0 / (4.0 * noise_multiplier**2)  # both potentials are convex right of it
     if x[-1] < bend_free:
         more = np.geomspace(x[-1], bend_free, _PIECES)[1:]
         x, mass = np.append(x, more), np.append(mass, np.zeros(more.size))
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
     equal = _EqualRatios.at(losses, shift, sample_rate)
-    charged = equal.bent(x, shift, law, noise_multiplier) + below
+    charged = equal.bent(x, shift, probes, noise_multiplier) + below
     start = np.unique(np.round(losses.size * np.linspace(0.0, 1.0, _PIECES + 1) ** 2).astype(np.int64))[:-1]
     parts = np.split(losses, start[1:])
     ends = np.array([[part[0], part[-1]] for part in parts])
     charged += np.repeat(
-        _coupling(ends, float(x[0]), law, noise_multiplier, sample_rate), [part.size for part in parts]
+        _coupling(ends, float(x[0]), probes, noise_multiplier, sample_rate), [part.size for part in parts]
     )
     return sample_rate * (equal.height @ mass + charged), sample_rate * charged
 
@@ -145,24 +135,24 @@ class _EqualRatios:
         """Return κ = tanh(at - l/2)."""
         return np.asarray(np.tanh(shift * (self.after - self.before) / 2 - self.loss / 2))
 
-    def bent(self, x: Array, shift: Array, law: RatioLaw, noise_multiplier: float) -> Array:
+    def bent(self, x: Array, shift: Array, probes: int, noise_multiplier: float) -> Array:
         """Compute the extra cost of convex functions above both potentials: E of each one's excess."""
-        cells = np.diff(law.below(x))
-        tilt, total = self.tilt(shift), np.zeros(self.loss.size)
+        cells = np.diff(expected_below(x, probes))
+        tilt, total, bend = self.tilt(shift), np.zeros(self.loss.size), 3.0  # the largest N of a convex potential
         for density, (least, most) in (
             (_density(self.before), self._bend_of_w(shift, tilt)),
             (np.exp(self.loss) * _density(self.after), self._bend_of_v(shift, tilt)),
         ):
             slope = shift**3 * density
             step = np.log(shift[:-1] / shift[1:]) / 2
-            turn = np.where(least >= _BEND, 0.0, np.maximum(np.abs(least - _BEND), np.abs(most - _BEND))) * step
+            turn = np.where(least >= bend, 0.0, np.maximum(np.abs(least - bend), np.abs(most - bend))) * step
             turn = np.exp(np.minimum(turn, 50.0))
-            is_convex = np.logical_and.accumulate((most <= _BEND)[:, ::-1], axis=1)[:, ::-1]
+            is_convex = np.logical_and.accumulate((most <= bend)[:, ::-1], axis=1)[:, ::-1]
             high = np.where(is_convex, 0.0, np.maximum(slope[:, :-1], slope[:, 1:]) * turn)
             low = np.minimum(slope[:, :-1], slope[:, 1:]) / turn
             steepest = np.maximum.accumulate(high[:, ::-1], axis=1)[:, ::-1]
             total += np.where(is_convex, 0.0, steepest - low) @ cells
-            total += np.maximum(steepest[:, 0], slope[:, 0]) * float(law.below(x[:1])[0])
+            total += np.maximum(steepest[:, 0], slope[:, 0]) * float(expected_below(x[:1], probes)[0])
         value: Array = noise_multiplier**2 / 2 * total
         return value
 
@@ -189,29 +179,25 @@ def _product(factor: Array, low: Array, high: Array) -> tuple[Array, Array]:
 
 
 def _density(y: Array) -> Array:
-    value: Array = _STEEPEST * np.exp(-(y**2) / 2)
+    value: Array = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
     return value
 
 
-def _coupling(ends: Array, smallest: float, law: RatioLaw, noise_multiplier: float, sample_rate: float) -> Array:
+def _coupling(ends: Array, smallest: float, probes: int, noise_multiplier: float, sample_rate: float) -> Array:
     """Charge ratios that differ, over the rate, at all losses between ``ends`` (a row each).
 
     ``smallest``: all ratios below it are charged.
     """
-    x = _ratios(smallest, law.probes)
+    # Ends of cells in geometric progression, up to where hardly any ratio is.
+    right = max(GammaMixture.single(probes).upper_quantile(1e-5), 1.5 * smallest)
+    x = np.geomspace(smallest, right, _PIECES + 1)
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
     cross = _largest_cross_derivative(ends, shift, sample_rate)
-    window = _Windows.of(ends, x, shift, law, sample_rate)
+    window = _Windows.of(ends, x, shift, probes, sample_rate)
     largest = window.beta.max(axis=1)[:, None]
     beta = largest * np.array([0.0, 1.0, 0.25, 0.06, 0.016, 0.004])
     need = _excess_of_cells(beta, cross, x, noise_multiplier)
-    return _least_charge(beta, need, x, law, window)
-
-
-def _ratios(smallest: float, probes: int) -> Array:
-    """Choose ends of cells, in geometric progression up to where hardly any ratio is."""
-    right = max(GammaMixture.single(probes).upper_quantile(1e-5), 1.5 * smallest)
-    return np.geomspace(smallest, right, _PIECES + 1)
+    return _least_charge(beta, need, x, probes, window)
 
 
 def _largest_cross_derivative(ends: Array, shift: Array, sample_rate: float) -> Array:
@@ -269,9 +255,9 @@ class _Windows:
     right: Places
 
     @classmethod
-    def of(cls, ends: Array, x: Array, shift: Array, law: RatioLaw, sample_rate: float) -> _Windows:
+    def of(cls, ends: Array, x: Array, shift: Array, probes: int, sample_rate: float) -> _Windows:
         place = np.arange(0, x.size, 4, dtype=np.int64)  # every fourth end is a window's
-        allowed = _allowed_multiplier(ends, shift[place[:-1]], shift[place[1:]], law.probes, sample_rate)
+        allowed = _allowed_multiplier(ends, shift[place[:-1]], shift[place[1:]], probes, sample_rate)
         cells = place.size - 1
         middle = int(np.clip(np.searchsorted(x[place], 1.0) - 1, 0, cells - 1))
         windows = [(i, j) for i in range(middle + 1) for j in range(middle, cells)]
@@ -285,7 +271,7 @@ def _allowed_multiplier(ends: Array, high: Array, low: Array, probes: int, sampl
     a0, a1, b0, b1 = low[:, None], high[:, None], low[None, :], high[None, :]
     weight, loss = np.exp(ends[:, 0])[:, None, None], ends[:, 1][:, None, None]
     found = np.full((ends.shape[0], high.size, high.size), math.inf)
-    for before, after in pairwise(_ANGLES):
+    for before, after in pairwise((0.0, 0.3, 1.0)):  # of 1 - cos θ
         b = np.sqrt(a1**2 + b0**2 + 2 * a1 * b0 * (1.0 - after)) - a1
         t = np.maximum(_threshold_above(a0, b, loss, sample_rate), _threshold_above(a1, b, loss, sample_rate))
         lost = weight * _density(b1 + t) / (1.0 / a0 + 1.0 / b0)
@@ -306,31 +292,31 @@ def _threshold_above(a: Array, b: Array, loss: Array, sample_rate: float) -> Arr
     return high
 
 
-def _least_charge(beta: Array, need: Array, x: Array, law: RatioLaw, window: _Windows) -> Array:
+def _least_charge(beta: Array, need: Array, x: Array, probes: int, window: _Windows) -> Array:
     """Return the smallest, over β, of what convex functions of one ratio cost that make up for all that is not
     settled.
     """
-    outside = law.below(x[window.left + 1]) / (x[window.left + 1] - x[window.left])
-    right = law.above(x[window.right - 1]) / (x[window.right] - x[window.right - 1])
+    outside = expected_below(x[window.left + 1], probes) / (x[window.left + 1] - x[window.left])
+    right = expected_above(x[window.right - 1], probes) / (x[window.right] - x[window.right - 1])
     fits = window.beta[:, None, :] >= beta[:, :, None]
     best = np.where(fits, outside + right, math.inf).argmin(axis=2)
-    allowance = 4.0 * beta / law.probes
+    allowance = 4.0 * beta / probes
     # Smaller ratio: at each node, for all ratios to its left.
     node = np.concatenate([np.ones((*beta.shape, 1)), need], axis=2)
     node = node + np.where(
         np.arange(x.size, dtype=np.int64) <= window.left[best][:, :, None], allowance[:, :, None], 0.0
     )
-    charge = _expected_hinges(node, x, law) + allowance * right[best]
+    charge = _expected_hinges(node, x, probes) + allowance * right[best]
     result: Array = 2.0 * np.where(fits.any(axis=2) | (beta == 0.0), charge, math.inf).min(axis=1)
     return result
 
 
-def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
+def _expected_hinges(node: Array, x: Array, probes: int) -> Array:
     """Compute E of a convex decreasing function that is at least ``node`` at the ratios ``x``, and the last value
     beyond.
     """
     places = np.append(x, 2 * x[-1] - x[-2])
-    hinge = law.below(places)
+    hinge = expected_below(places, probes)
     rest = node[..., -1]
     value, slope, total = np.zeros(rest.shape), np.zeros(rest.shape), rest.copy()
     for i in range(x.size - 1, -1, -1):

@@ -32,11 +32,14 @@ class RatioLaw:
     lost : float
         P-probability that the values do not account for: 1 - Σ ratio · mass, summed from its parts. It is an infinite
         loss for a law that is never more private, and of no concern for one that is never less private.
+    unclear : float
+        Q-mass to charge to a loss of -∞.
     """
 
     ratio: Array
     mass: Array
-    lost: float
+    lost: float = 0.0
+    unclear: float = 0.0
 
     def part(self, keep: Array) -> RatioLaw:
         """Return the atoms that ``keep`` selects, with the same ``lost``."""
@@ -98,7 +101,7 @@ def spread(cells: RatioCells) -> RatioLaw:
     """Send every cell's mass to its ends, keeping mass and mean."""
     to_right = cells.mass * (cells.means() - cells.nodes[:-1]) / np.diff(cells.nodes)
     mass = np.append(cells.mass - to_right, 0.0) + np.append(0.0, to_right)
-    return RatioLaw(cells.nodes, np.maximum(mass, 0.0), 0.0)
+    return RatioLaw(cells.nodes, np.maximum(mass, 0.0))
 
 
 def never_less_private(cells: RatioCells) -> RatioLaw:
@@ -118,7 +121,7 @@ def never_less_private(cells: RatioCells) -> RatioLaw:
         below, above = _convex(np.cumsum(dots)[:-1] - tilt, width), np.empty(0)
         between = max(float(dots.sum()) - below[-1], 0.0)
     atoms = np.concatenate([np.diff(below, prepend=0.0), [between], np.diff(above, prepend=0.0)[::-1]])
-    return RatioLaw(cells.nodes, np.maximum(atoms, 0.0), 0.0)
+    return RatioLaw(cells.nodes, np.maximum(atoms, 0.0))
 
 
 def _with_mean_kept(mass: Array, width: Array, share: Array) -> tuple[Array, Array]:
@@ -152,7 +155,7 @@ def _convex(slope: Array, width: Array) -> Array:
 
 def merged(cells: RatioCells) -> RatioLaw:
     """Put every cell's mass on its mean: never less private, by Jensen's inequality (R3)."""
-    return RatioLaw(cells.means(), cells.mass, 0.0)
+    return RatioLaw(cells.means(), cells.mass)
 
 
 def _without_excess(ratio: Array, mass: Array) -> tuple[Array, float]:
@@ -291,30 +294,7 @@ def complex_log1p(value: Array) -> Array:
     return result
 
 
-_MOST_LARGE = 12
-
-
-@dataclass(frozen=True)
-class SumLaw:
-    """A law of W.
-
-    Attributes
-    ----------
-    ratio, mass : ndarray, shape (n,)
-        Values of W and their Q-masses.
-    lost : float
-        P-mass to charge to an infinite loss.
-    unclear : float
-        Q-mass to charge to a loss of -∞.
-    """
-
-    ratio: Array
-    mass: Array
-    lost: float
-    unclear: float
-
-
-def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
+def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> RatioLaw:
     """Return a law of W that is never more private, for a law of V that is not.
 
     ``on_grid``: number of atoms that are summed by FFT; the others are the large summands.
@@ -333,13 +313,12 @@ def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: 
     return _joined(parts, copies, lost, unclear)
 
 
-def sum_from_below(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
+def sum_from_below(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> RatioLaw:
     """Return a law of W that is never less private, for a law of V that is not. Arguments as in
     :func:`sum_from_above`.
     """
     small, large = _split(law, on_grid, mesh)
-    large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
-    most = _most_large(copies, large_mass, large_moment, tail)
+    most = _most_large(copies, float(large.mass.sum()), float(large.mass @ large.ratio), tail)
     return _joined(_parts(small, large, mesh, copies, most, tail, above=False), copies, 0.0, 0.0)
 
 
@@ -349,22 +328,23 @@ def _split(law: RatioLaw, on_grid: int, mesh: float) -> tuple[GridMeasure, Ratio
     return GridMeasure(index, law.mass[:on_grid]), law.part(large & (law.mass > 0))
 
 
-def _joined(parts: list[SumLaw], copies: int, lost: float, unclear: float) -> SumLaw:
+def _joined(parts: list[RatioLaw], copies: int, lost: float, unclear: float) -> RatioLaw:
     ratio = np.concatenate([part.ratio for part in parts]) / copies
     mass = np.concatenate([part.mass for part in parts])
     keep = mass > 0
-    return SumLaw(ratio[keep], mass[keep], min(lost, 1.0), min(unclear, 1.0))
+    return RatioLaw(ratio[keep], mass[keep], min(lost, 1.0), min(unclear, 1.0))
 
 
 def _most_large(copies: int, large_mass: float, large_moment: float, tail: float) -> int:
     """Find the number of large ratios beyond which the P-mass is a hundredth of ``tail``."""
     if large_mass == 0.0:
         return 0
-    for number in range(min(_MOST_LARGE, copies)):
+    most = min(12, copies)
+    for number in range(most):
         rest = _more_than(number, copies - 1, large_mass)
         if rest + large_moment * _more_than(number - 1, copies - 1, large_mass) <= 1e-2 * tail:
             return number
-    return min(_MOST_LARGE, copies)
+    return most
 
 
 def _more_than(number: int, copies: int, probability: float) -> float:
@@ -376,22 +356,22 @@ def _more_than(number: int, copies: int, probability: float) -> float:
 
 def _parts(
     small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
-) -> list[SumLaw]:
+) -> list[RatioLaw]:
     """Return the sums with j = 0, 1, … large summands: C(t, j) times t - j small ones convolved with j large ones."""
-    parts: list[SumLaw] = []
+    parts: list[RatioLaw] = []
     several, few = large, _thinned(large, 800, above)  # two together are rare enough for fewer nodes
     for number in range(most + 1):
         if number > 1:
             several = _convolved(few if number == 2 else several, few, above, 400)
         small_sum, outside = _small_law(small, mesh, copies - number, copies, tail, above)
         if number == 0:
-            parts.append(SumLaw(small_sum.ratio, small_sum.mass, outside, outside))
+            parts.append(RatioLaw(small_sum.ratio, small_sum.mass, outside, outside))
             continue
         law = _convolved(_thinned(small_sum, 400, above), several, above, 2000)
         mass, moment = float(several.mass.sum()), float(several.mass @ several.ratio)
         ways = float(comb(copies, number))
         lost = ways * outside * (mass + moment / copies)
-        parts.append(SumLaw(law.ratio, ways * law.mass, lost, ways * outside * mass))
+        parts.append(RatioLaw(law.ratio, ways * law.mass, lost, ways * outside * mass))
     return parts
 
 
@@ -400,11 +380,11 @@ def _small_law(
 ) -> tuple[RatioLaw, float]:
     """Sum of ``number`` small summands, no mass too small (or too large); what may lie outside the grid."""
     if not number or not small.mass.any():  # of a law from below on too wide a mesh nothing is left
-        return RatioLaw(np.zeros(1), np.full(1, float(not number)), 0.0), 0.0
+        return RatioLaw(np.zeros(1), np.full(1, float(not number))), 0.0
     outside = 1e-9 * tail  # of the tail that may be charged
     first, mass, error = grid_sum(small, number, math.log(outside), mesh / copies)
     ratio = (first + np.arange(mass.size, dtype=np.float64)) * mesh
-    return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0), 0.0), 2.0 * outside
+    return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0)), 2.0 * outside
 
 
 def _thinned(law: RatioLaw, most: int, above: bool) -> RatioLaw:
@@ -422,13 +402,13 @@ def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> Rat
     mass = np.multiply.outer(first.mass, second.mass).ravel()
     low, high = float(ratio.min()), float(ratio.max())
     if not high > low * (1.0 + 1e-9):
-        return RatioLaw(np.array([low]), np.array([mass.sum()]), 0.0)
+        return RatioLaw(np.array([low]), np.array([mass.sum()]))
     span = float(np.log(high / low))
     count = int(np.clip(most / 10 * span, 100, most))
     nodes = low * np.exp(span / count * np.arange(count + 1, dtype=np.int64))
     nodes[-1] = max(nodes[-1], high)
     place = (np.log(ratio / low) * (count / span)).astype(np.intp)
-    return _regrouped(RatioLaw(ratio, mass, 0.0), np.clip(place, 0, count - 1), nodes, above)
+    return _regrouped(RatioLaw(ratio, mass), np.clip(place, 0, count - 1), nodes, above)
 
 
 def _regrouped(law: RatioLaw, place: NDArray[np.intp], nodes: Array, above: bool) -> RatioLaw:

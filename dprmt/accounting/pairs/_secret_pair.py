@@ -30,7 +30,6 @@ from dprmt.accounting.pairs._pairs import (
 
 FAR = 35.0
 """Threshold beyond which outcomes are merged from below: Q-masses are no numbers at 38."""
-_SQRT3 = float(np.sqrt(3.0))
 
 
 def inflection_shift(t: Array) -> Array:
@@ -86,7 +85,7 @@ class SecretUpperPair:
         for rows in row_blocks(t.size):
             at = t[rows, None]
             star = inflection_shift(at)
-            turn = np.maximum(star, self.shift / _SQRT3)  # where the majorant would fall with t, it stays
+            turn = np.maximum(star, self.shift / math.sqrt(3.0))  # where the majorant would fall with t, it stays
             is_convex = self.shift <= star
             x = np.where(is_convex, self.shift - at, 3.0 / turn)
             density = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
@@ -140,7 +139,7 @@ class SecretUpperPair:
 
         Returns: not less than that, and more by some roundings, where T̂ is then taken to be 1.
         """
-        smallest = float(self.shift.min()) / _SQRT3
+        smallest = float(self.shift.min()) / math.sqrt(3.0)
         low, high = max(smallest - 3.0 / smallest, -BEYOND), self.last
         if self._uncapped(np.array([low]))[1][0] > 0.0:
             return low

@@ -15,19 +15,13 @@ import numpy as np
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import OneStepCurve, Question
-from dprmt.accounting.composition._solve import MOST_WORK, Level, interval, least_resolved, solve
+from dprmt.accounting.composition._solve import MOST_POINTS, Level, interval, least_resolved, solve
 from dprmt.accounting.pairs._pairs import Schedule, Step
 from dprmt.accounting.pairs._steps import Neighbours
 
 _POINTS, _DENSE = 401, 1000.0  # nearly equidistant up to so large an ε, then in a geometric sequence
-_LOSSES, _LEVEL = 8, -0.5  # composed for a curve, and how finely
-_OF_LEVEL = 1e-3 * 4.0**-_LEVEL  # tolerance with the same first level: laws are met again
-_TOLERANCE = 2e-2  # largest share of an error in δ for which no further loss is composed
-_ROUGH = 1e-2  # tolerance of one sample's answer: composing curves loses far more
-_NO_END = 100.0  # ε of one sample with an estimated norm, from where on no finite ε of several is looked for
-_NEGLIGIBLE = 1e-2  # negligible share of δ
-_LEAST = 1e-250
-_FIRST_FLOOR, _FLOOR = 1e-12, 1e-30  # least δ of one sample's curve, first and where that is seen in the answer
+_LEVEL = -0.5  # at which the losses of a curve are composed
+_TOLERANCE = 1e-2  # of one sample's answer: composing curves loses far more
 
 _OTHER: dict[Direction, Direction] = {"remove": "add", "add": "remove"}
 
@@ -45,17 +39,15 @@ def bounds_by_curves(
     ``enough``: an upper bound on δ that is good enough. The upper bound follows from (N6); the lower bound is the
     bound of one sample.
     """
-    schedule, rough = tuple(schedule), max(tolerance, _ROUGH)
+    schedule, rough = tuple(schedule), max(tolerance, _TOLERANCE)
     if question.epsilon is None:
         one = {side: _one(schedule, question, side, rough, 0.0) for side in _OTHER}
         upper = _epsilon(schedule, question.delta, direction, neighbours, max(bounds.upper for bounds in one.values()))
     else:
-        upper = float(deltas_by_curves(schedule, np.array([question.epsilon]), direction, neighbours, enough)[0])
+        upper = float(deltas_by_curves(schedule, np.array([question.epsilon]), direction, neighbours)[0])
         sides = _OTHER if neighbours.is_replacement and upper < 1.0 else (direction,)  # at 1 one side's end will do
-        one = {side: _one(schedule, question, side, rough, max(_NEGLIGIBLE * upper, enough)) for side in sides}
-    lower = one[direction].lower
-    if neighbours.is_replacement:
-        lower = max(bounds.lower for bounds in one.values())
+        one = {side: _one(schedule, question, side, rough, max(0.01 * upper, enough)) for side in sides}
+    lower = max(bounds.lower for bounds in one.values()) if neighbours.is_replacement else one[direction].lower
     return interval(lower, max(upper, lower), direction, question, tolerance)
 
 
@@ -67,31 +59,12 @@ def _one(
     return solve(schedule, question, direction, tolerance, enough)
 
 
-def deltas_by_curves(
-    schedule: Schedule, epsilons: Array, direction: Direction, neighbours: Neighbours, enough: float = 0.0
-) -> Array:
-    """Return an upper bound on δ at each of increasing ε; ``enough``: one of the last that is good enough."""
-    asked, times = max(float(epsilons[-1]), 1.0), _samples(neighbours)
-    found = np.ones(epsilons.size)
-    for least in (_FIRST_FLOOR, _FLOOR)[epsilons.size > 1 :]:
-        largest = asked
-        if asked > _DENSE:  # of what is asked, most may lie where nothing is left to say
-            largest = min(asked, _last(schedule, least))
-        lines = _related(tuple(schedule), direction, neighbours, largest, least)
-        found = np.minimum(found, lines.at(epsilons))
-        if found[-1] <= enough or least <= _least_that_counts(float(found[-1]), asked / times, times):
-            break
-    return found
-
-
-def _samples(neighbours: Neighbours) -> int:
-    """Return how many curves of one sample are composed."""
-    return neighbours.group_size * (2 if neighbours.is_replacement else 1)
-
-
-def _least_that_counts(delta: float, epsilon: float, times: int) -> float:
-    """Return the δ of one sample that several pay no further for; ``epsilon``: of one sample."""
-    return max(_NEGLIGIBLE * delta * math.exp(-min((times - 1) * epsilon, 600.0)), _LEAST)
+def deltas_by_curves(schedule: Schedule, epsilons: Array, direction: Direction, neighbours: Neighbours) -> Array:
+    """Return an upper bound on δ at each of increasing ε, from curves down to a δ of 1e-30."""
+    largest = max(float(epsilons[-1]), 1.0)
+    if largest > _DENSE:  # of what is asked, most may lie where nothing is left to say
+        largest = min(largest, _last(schedule, 1e-30))
+    return np.minimum(_related(tuple(schedule), direction, neighbours, largest, 1e-30).at(epsilons), 1.0)
 
 
 def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighbours, least: float) -> Lines | None:
@@ -99,14 +72,12 @@ def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighb
     there.
     """
     largest = _last(schedule, least)
-    if largest > _DENSE:  # the level may be too coarse for so faint a tail
-        largest = min(largest, _last(schedule, least, _ROUGH))
     return _related(tuple(schedule), direction, neighbours, largest, least) if math.isfinite(largest) else None
 
 
-def _last(schedule: Schedule, least: float, tolerance: float = _OF_LEVEL) -> float:
+def _last(schedule: Schedule, least: float) -> float:
     """Return one sample's ε at ``least``, in the worse direction, or more."""
-    return max(_one(tuple(schedule), Question(delta=least), side, tolerance, math.inf).upper for side in _OTHER)
+    return max(_one(tuple(schedule), Question(least), side, _TOLERANCE, math.inf).upper for side in _OTHER)
 
 
 def _epsilon(
@@ -114,9 +85,10 @@ def _epsilon(
 ) -> float:
     """Bound ε by curves; ``one`` is an upper bound of one sample's ε."""
     is_exact = all(step.is_exact for step, _ in schedule)
-    if not math.isfinite(one) or (one > _NO_END and not is_exact):
+    if not math.isfinite(one) or (one > 100.0 and not is_exact):  # several have no ε of use
         return math.inf
-    least = max(_least_that_counts(delta, one, _samples(neighbours)), least_resolved(schedule))
+    more = neighbours.group_size * (2 if neighbours.is_replacement else 1) - 1  # samples whose ε multiplies one's δ
+    least = max(0.01 * delta * math.exp(-min(more * one, 600.0)), least_resolved(schedule))
     lines = lines_by_curves(schedule, direction, neighbours, least)
     return math.inf if lines is None else lines.epsilon_at(delta)
 
@@ -148,8 +120,8 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
     ``least``: a smaller δ is not of interest.
     """
     (upper, error), work = np.ones((2, epsilon.size)), 0
-    for _ in range(_LOSSES):
-        todo = np.flatnonzero((error > _TOLERANCE * upper) & (upper > least))
+    for _ in range(8):
+        todo = np.flatnonzero((error > 0.02 * upper) & (upper > least))
         if not todo.size:
             break
         stretch = max(np.split(todo, np.flatnonzero(np.diff(todo) > 1) + 1), key=len)
@@ -161,7 +133,7 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
         upper = np.where(smaller, bounds[:, 1], upper)
         error = np.where(smaller, bounds[:, 1] - bounds[:, 0], error)
         work += at.work
-        if isinstance(curve, OneStepCurve) or not smaller[stretch].any() or work > MOST_WORK // 2:  # no better by more
+        if isinstance(curve, OneStepCurve) or not smaller[stretch].any() or work > 2 * MOST_POINTS:  # no better by more
             break
     return upper
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,6 @@ from dprmt.accounting.pairs._pairs import Schedule
 from dprmt.accounting.pairs._renyi import ends_stay_apart
 
 _SIDES: tuple[Side, Side] = ("upper", "lower")
-_WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
-_WIDE = 0.3  # of an upper end: the loss was made for something else
-_POINTS, _HALVINGS = 201, 60  # of the δ(ε) from which μ is found, and of the interval in which it lies
-_LARGEST_MU = 1e6
 
 Counts = Sequence[int] | NDArray[np.integer[Any]]
 Numbers = Sequence[float] | NDArray[np.floating[Any]]
@@ -179,7 +175,8 @@ class DeltaCurveSolver:
         middle = wide[len(wide) // self.parts]
         self.parts = 2
         self._ask(middle, wide, level)
-        enough = min(_WORSE * self._width(middle), math.inf if self.is_apart else _WIDE / self.tolerance)
+        # Three times as wide as there, or as 30 % of an upper end: the loss was made for something else.
+        enough = min(3.0 * self._width(middle), math.inf if self.is_apart else 0.3 / self.tolerance)
         far = [place for place in self._wide(wide) if self._width(place) > enough and place != middle]
         self._refine([place for place in far if place < middle], level)
         self._refine([place for place in far if place > middle], level)
@@ -214,56 +211,47 @@ class DeltaCurveSolver:
 
 def mu_grid(last: float) -> Array:
     """List the ε at which δ is computed to determine μ, up to an ε."""
-    return np.linspace(0.0, max(last, 1e-6), _POINTS)
+    return np.linspace(0.0, max(last, 1e-6), 201)
 
 
 def gdp_mu(curve: PrivacyCurve, least_delta: float) -> tuple[float, float]:
     """Return bounds on the smallest μ with δ(ε) ≤ δ_μ(ε) wherever δ(ε) > ``least_delta``."""
     epsilon, seen = curve.at, curve.lower > least_delta
-    lower = float(np.max(_mu_of(epsilon[seen], curve.lower[seen]), initial=0.0))
-    return lower, max(_mu_of_chords(epsilon, np.maximum(curve.upper, least_delta)), lower)
+    lower, _ = _turn(lambda mu: bool(np.all(_delta_of(mu, epsilon[seen]) > curve.lower[seen])))
+    _, upper = _turn(lambda mu: is_above_chords(mu, epsilon, np.maximum(curve.upper, least_delta)))
+    return lower, max(upper, lower)
 
 
-def _delta_of(mu: Array, epsilon: Array) -> Array:
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+def _turn(is_enough: Callable[[float], bool]) -> tuple[float, float]:
+    """Return a μ that is not enough, and one next to it that is; ∞ beyond 1e6."""
+    low, high = 0.0, 1e-6
+    while not is_enough(high):
+        low, high = high, 4.0 * high
+        if high > 1e6:
+            return low, math.inf
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return low, high
+
+
+def _delta_of(mu: float, epsilon: Array) -> Array:
+    with np.errstate(over="ignore"):
         across = epsilon / mu
         value: Array = ndtr(mu / 2 - across) - np.exp(epsilon + log_ndtr(-mu / 2 - across))
-    return np.where(mu > 0.0, value, 0.0)
+    return value
 
 
-def _mu_of(epsilon: Array, delta: Array) -> Array:
-    """Bound the μ whose curve passes through each point from above."""
-    low, high = np.zeros(epsilon.size), np.full(epsilon.size, _LARGEST_MU)
-    for _ in range(_HALVINGS):
-        middle = np.where(low > 0.0, np.sqrt(np.maximum(low, 1e-12) * high), high * 1e-3)
-        below = _delta_of(middle, epsilon) <= delta
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return low
-
-
-def _mu_of_chords(epsilon: Array, delta: Array) -> float:
-    """Return a μ whose curve lies above all chords of δ in e^ε, cell by cell.
+def is_above_chords(mu: float, epsilon: Array, delta: Array) -> bool:
+    """Return whether the curve of μ lies above all chords of δ in e^ε, cell by cell.
 
     A convex curve falls short of its chord by at most (Δγ)²/8 times its largest second derivative there, which is
     φ(μ/2 + ε/μ)/(μγ); so much is asked for at both ends.
     """
-    apart = np.diff(epsilon)
+    apart, own = np.diff(epsilon), _delta_of(mu, epsilon)
     log_width = apart + np.log(-np.expm1(-apart))
-
-    def is_above(mu: float) -> bool:
-        own = _delta_of(np.full(epsilon.size, mu), epsilon)
-        log_density = -((mu / 2 + epsilon / mu) ** 2) / 2 - math.log(2 * math.pi) / 2
-        with np.errstate(over="ignore"):
-            # (Δγ)² φ/(8μγ), of a width in units of the left end; in logarithms, as the width may be beyond all floats.
-            bend = np.exp(2.0 * log_width + log_density[:-1] + epsilon[:-1]) / (8.0 * mu)
-        return bool(np.all(np.minimum(own[:-1] - delta[:-1], own[1:] - delta[1:]) >= bend * (1.0 + 1e-9)))
-
-    low, high = 0.0, 1e-6
-    while not is_above(high):
-        low, high = high, 4.0 * high
-        if high > _LARGEST_MU:
-            return math.inf
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_above(middle) else (middle, high)
-    return high
+    log_density = -((mu / 2 + epsilon / mu) ** 2) / 2 - math.log(2 * math.pi) / 2
+    with np.errstate(over="ignore"):
+        # (Δγ)² φ/(8μγ), of a width in units of the left end; in logarithms, as the width may be beyond all floats.
+        bend = np.exp(2.0 * log_width + log_density[:-1] + epsilon[:-1]) / (8.0 * mu)
+    return bool(np.all(np.minimum(own[:-1] - delta[:-1], own[1:] - delta[1:]) >= bend * (1.0 + 1e-9)))

@@ -11,15 +11,9 @@ from numpy.typing import NDArray
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import DeltaCurve, Question, best_tilt, composed, window
-from dprmt.accounting.composition._solve import InconsistentBoundsError, levels, step_laws
+from dprmt.accounting.composition._solve import MOST_POINTS, TAIL_SHARE, InconsistentBoundsError, levels, step_laws
 from dprmt.accounting.pairs._pairs import LossPMF, Schedule, Step
 from dprmt.accounting.pairs._renyi import ends_stay_apart
-
-_BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
-_MOST_POINTS = 2**20  # points of an inverse transform for single numbers of steps
-_TRANSFORMS = 33  # at most, before it is seen what they leave open
-_LEAST_GAIN = 0.8  # share of the former level's width, above which no further level is tried
-_WIDER = 1.5  # than its neighbours' intervals, where those are wide: nothing narrower is to be had
 
 
 @dataclass
@@ -70,7 +64,7 @@ class Brackets:
             left = np.maximum(right - 1, 0)
             near = np.maximum(width[known[left]], width[known[right]])
             between = (known[left] < todo) & (todo < known[right])
-            todo = todo[~(between & (width[todo] <= _WIDER * near))]
+            todo = todo[~(between & (width[todo] <= 1.5 * near))]  # where those are wide, so is what is between
         if not todo.size:
             return None
         run = np.split(todo, np.flatnonzero(np.diff(todo) > 1) + 1)[0]
@@ -81,9 +75,9 @@ class Brackets:
 
 def by_blocks(step: Step, brackets: Brackets, delta: float, direction: Direction) -> None:
     """Narrow brackets block by block, as far as this goes: one tilt serves all numbers of steps of a block."""
-    todo, tail = brackets.open(), step.tail_share * delta / int(brackets.counts[-1])
+    todo, tail = brackets.open(), TAIL_SHARE * delta / int(brackets.counts[-1])
     while todo.size:
-        here = brackets.counts[todo] * _BLOCK >= brackets.counts[todo[-1]]
+        here = 2 * brackets.counts[todo] >= brackets.counts[todo[-1]]
         _refine_block(step, delta, direction, tail, brackets, todo[here])
         todo = todo[~here]
 
@@ -100,7 +94,7 @@ def _refine_block(
         if not at_level.solve(brackets, ends):
             return
         after = brackets.width()[ends]
-        if np.any((after > 1.0) & (after < _LEAST_GAIN * before)) and not ends_stay_apart(alone):
+        if np.any((after > 1.0) & (after < 0.8 * before)) and not ends_stay_apart(alone):
             continue
         block = np.intersect1d(block, brackets.open())
         while block.size and at_level.solve(brackets, block):
@@ -125,15 +119,15 @@ class _AtLevel:
     def solve(self, brackets: Brackets, block: NDArray[np.int64]) -> bool:
         """Narrow some brackets of the block, each by a transform; False where this would be too long."""
         counts, asked = brackets.counts[block], Question(self.delta)
-        places = np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64))
+        places = np.unique(np.linspace(0, counts.size - 1, 33).round().astype(np.int64))
         upper, lower = np.full(counts.size, np.inf), np.zeros(counts.size)
         for side, found in (("upper", upper), ("lower", lower)):
             law = self.laws[side]  # type: ignore[index]
             if not law.mass.any():
                 return False
             middle = round(math.sqrt(float(counts[0]) * float(counts[-1])))
-            tilt = best_tilt([(law, middle)], asked)
-            if window([(law, int(counts[-1]))], tilt).size > _MOST_POINTS:
+            tilt = best_tilt([(law, middle)], asked)[0]
+            if window([(law, int(counts[-1]))], tilt).size > MOST_POINTS:
                 return False
             for place in places:
                 laws = [(law, int(counts[place]))]

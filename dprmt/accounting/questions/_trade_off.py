@@ -17,10 +17,7 @@ from dprmt.accounting.pairs._pairs import Schedule
 from dprmt.accounting.pairs._steps import Neighbours
 from dprmt.accounting.questions._by_curves import lines_by_curves
 
-_LEVEL = 0.5  # refinement of the discretization
 _DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
-_LEAST_DELTA = 1e-9
-_ESTIMATE_AT = 0.33  # estimate's position between lower and upper: the upper side errs about twice as much
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,15 @@ def trade_off(schedule: Schedule, alpha: ArrayLike, directions: Sequence[Directi
     f(α) = sup_ε (1 - δ(ε) - e^ε α) over all real ε: Dong, Roth & Su 2022 (arXiv:1905.02383v3), Proposition 6.
     """
     alpha = checked_rates(alpha)
-    bands = [Level(schedule, None, direction, _LEVEL) for direction in directions]
+    bands = [Level(schedule, None, direction, 0.5) for direction in directions]
     lower = np.min([_beta(band.whole("upper"), alpha, band.drift, safe=True) for band in bands], axis=0)
     upper = np.min([_beta(band.whole("lower"), alpha, band.drift, safe=False) for band in bands], axis=0)
-    upper = np.maximum(np.minimum(upper, 1.0 - alpha), lower)
-    return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
+    return _band(alpha, lower, np.maximum(np.minimum(upper, 1.0 - alpha), lower))
+
+
+def _band(alpha: Array, lower: Array, upper: Array) -> TradeOff:
+    """Return the band with an estimate: the upper side errs about twice as much."""
+    return TradeOff(alpha, lower, lower + 0.33 * (upper - lower), upper)
 
 
 def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighbours) -> TradeOff:
@@ -80,15 +81,14 @@ def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighb
     """
     one = trade_off(schedule, alpha)
     best = np.zeros(one.alpha.shape)
-    each = [lines for side in _DIRECTIONS if (lines := lines_by_curves(schedule, side, neighbours, _LEAST_DELTA))]
+    each = [lines for side in _DIRECTIONS if (lines := lines_by_curves(schedule, side, neighbours, 1e-9))]
     if each:
         rates = one.alpha[..., None]
         with np.errstate(over="ignore"):
             rises = [np.where(rates > 0.0, np.exp(lines.epsilon), 0.0) * rates for lines in each]  # not ∞ · 0
         powers = [np.min(lines.delta + rise, axis=-1) for lines, rise in zip(each, rises, strict=True)]
         best = np.clip(1.0 - np.max(powers, axis=0), 0.0, 1.0)
-    lower = np.minimum(best, one.upper)
-    return TradeOff(one.alpha, lower, lower + _ESTIMATE_AT * (one.upper - lower), one.upper)
+    return _band(one.alpha, np.minimum(best, one.upper), one.upper)
 
 
 def _beta(loss: ComposedLoss, alpha: Array, drift: float, safe: bool) -> Array:

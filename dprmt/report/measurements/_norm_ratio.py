@@ -147,11 +147,12 @@ def measure_norm_ratios(
     ratios = np.sort(np.concatenate([_estimates(gradients, probes, generator, draw) / totals for draw in range(draws)]))
     grid = np.linspace(ratios[0], ratios[-1], 60), np.quantile(ratios, np.linspace(0.002, 0.998, 60)), [1.0]
     points = np.unique(np.concatenate(grid))
-    rank = max(len(_positive(values)) for values in spectra)
+    positive = [_positive(values) for values in spectra]
+    rank = max(map(len, positive))
     everywhere = np.arange(1, len(ratios) + 1) / len(ratios) - envelope_cdf(ratios, probes, rank)
     laws = [
         chi2_mixture_cdf(points, weights / weights.sum() / probes, np.full(len(weights), float(probes)))
-        for weights in (_positive(values) for values in spectra)
+        for weights in positive
     ]
     return NormRatios(
         probes=probes,

@@ -138,11 +138,11 @@ class _CleanGradients(Observer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring documents it
             self._evaluation = DenoisingEvaluation(self._step)
-        self._step.observe(self, self._take)
+        self._step.observers[self] = self._take
 
     def end(self, run: Any) -> None:
         """Detach from the optimizer."""
-        self._step.observe(self, None)
+        self._step.observers.pop(self, None)
         if self._own:
             self._step.detach()
 

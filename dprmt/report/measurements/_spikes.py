@@ -157,8 +157,8 @@ class Agreement:
     bias, median_error, large_error, largest_error : float
         Errors of the top singular value, measured over predicted minus 1, with the noise averaged over the draws. Bias
         is the mean; the others are the median, the 95 % quantile and the maximum of the absolute value.
-    single_error, single_large_error : float
-        Median size and 95 % quantile of the same with one draw of the noise.
+    single_error : float
+        Median size of the same with one draw of the noise.
     overlap_bias, overlap_error, overlap_large_error : float
         Errors of the squared overlap, measured minus predicted, left and right together: mean, median size and 95 %
         quantile.
@@ -172,7 +172,6 @@ class Agreement:
     large_error: float
     largest_error: float
     single_error: float
-    single_large_error: float
     overlap_bias: float
     overlap_error: float
     overlap_large_error: float
@@ -206,7 +205,7 @@ def agreement(spikes: Sequence[Spike]) -> Agreement:
     errors = np.array([spike.error for spike in spikes])
     single = np.array([spike.single / spike.predicted - 1 for spike in spikes])
     differences = np.array([np.subtract(spike.overlaps, spike.predicted_overlaps) for spike in spikes]).ravel()
-    large, single_large, overlap_large = (float(np.quantile(abs(x), 0.95)) for x in (errors, single, differences))
+    large, overlap_large = (float(np.quantile(abs(x), 0.95)) for x in (errors, differences))
     return Agreement(
         count=len(spikes),
         bias=float(errors.mean()),
@@ -214,7 +213,6 @@ def agreement(spikes: Sequence[Spike]) -> Agreement:
         large_error=large,
         largest_error=float(np.max(abs(errors))),
         single_error=float(np.median(abs(single))),
-        single_large_error=single_large,
         overlap_bias=float(differences.mean()),
         overlap_error=float(np.median(abs(differences))),
         overlap_large_error=overlap_large,

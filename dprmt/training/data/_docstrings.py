@@ -17,7 +17,6 @@ PACKAGES = (
     *("tarfile", "tkinter", "turtle", "unittest", "urllib", "xml"),
 )
 MASK = "module"
-LEAST_SAMPLES = 40  # least number of samples per class
 _NAMES = "|".join((*PACKAGES, "idle"))  # IDLE is how idlelib calls itself
 _NAMED = re.compile(rf"\w*(?:{_NAMES})\w*", re.IGNORECASE)
 _TESTS = frozenset(("test", "tests", "idle_test"))
@@ -68,7 +67,7 @@ def docstrings() -> tuple[Docstring, ...]:
     single = sorted((min(packages), text) for text, packages in owners.items() if len(packages) == 1)
     kept = [Docstring(text, package, split_of(text), modules[text]) for package, text in single]
     counts = {package: sum(sample.package == package for sample in kept) for package in PACKAGES}
-    return tuple(sample for sample in kept if counts[sample.package] >= LEAST_SAMPLES)
+    return tuple(sample for sample in kept if counts[sample.package] >= 40)
 
 
 @cache

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.data._rows import Row, read_rows
@@ -23,7 +22,7 @@ IGNORED = -100  # label of a position that has no loss
 Item = dict[str, Any]
 
 
-class TokenDataset(Dataset[Item]):  # type: ignore[misc]  # torch is skipped by mypy
+class TokenDataset(list[Item]):
     r"""One split: items of token ids, label(s) and a ``sample_id``, the number of the row in the split's source.
 
     Parameters
@@ -52,13 +51,8 @@ class TokenDataset(Dataset[Item]):  # type: ignore[misc]  # torch is skipped by 
     """
 
     def __init__(self, items: Sequence[Item], rows: Sequence[Row]) -> None:
-        self._items, self.rows = list(items), list(rows)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: int) -> Item:
-        return self._items[index]
+        super().__init__(items)
+        self.rows = list(rows)
 
 
 @dataclass(frozen=True)
@@ -304,7 +298,6 @@ def _generation_items(numbered: Sequence[tuple[int, Row]], tokenizer: Any, max_t
 
 # Public: it only makes the choice unrelated to whatever order or hash the table itself was made with.
 _KEY = b"dprmt rows v1"
-_BYTES = 16
 
 
 def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int | None = None) -> list[int]:
@@ -322,7 +315,7 @@ def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int 
     digests = [_digest(row) for row in rows]
     numbers = list(range(len(rows)))
     if fraction is not None:
-        below = ceil(fraction * 2 ** (8 * _BYTES))
+        below = ceil(fraction * 2**128)
         numbers = [number for number in numbers if digests[number] < below]
     if limit is not None:
         numbers = sorted(sorted(numbers, key=lambda number: digests[number])[:limit])
@@ -332,4 +325,4 @@ def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int 
 def _digest(row: Row) -> int:
     # The part, a file's name, is left out: a table that is split over other files keeps the same rows.
     content = json.dumps([row.inputs, row.target], default=str).encode()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=_BYTES, key=_KEY).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=16, key=_KEY).digest(), "big")

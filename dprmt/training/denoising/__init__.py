@@ -7,11 +7,11 @@ attach it to an Opacus optimizer. That is post-processing of released values and
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt._lazy import public_names as _public_names
-from dprmt.training.denoising._evaluation import DenoisingEvaluation as DenoisingEvaluation
-from dprmt.training.denoising._evaluation import PrivateDataWarning as PrivateDataWarning
-from dprmt.training.denoising._noise import gradient_noise_std as gradient_noise_std
 from dprmt.training.denoising._options import Denoising as Denoising
 from dprmt.training.denoising._options import DenoisingReport as DenoisingReport
+from dprmt.training.denoising._step import DenoisingEvaluation as DenoisingEvaluation
 from dprmt.training.denoising._step import DenoisingStep as DenoisingStep
+from dprmt.training.denoising._step import PrivateDataWarning as PrivateDataWarning
+from dprmt.training.denoising._step import gradient_noise_std as gradient_noise_std
 
 __all__ = _public_names(vars())

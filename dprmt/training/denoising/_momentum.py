@@ -47,7 +47,7 @@ class MomentumSteps:
                     raise ParameterError(f"optimizer's {option}", group[option], "off, for on='momentum'")
         self.optimizer = optimizer
         self.parameters = {name: p for name, p in parameters.items() if p.ndim == 2}
-        self._starts: dict[str, torch.Tensor] = {}
+        self.starts: dict[str, torch.Tensor] = {}  # where the parameters were before the step
 
     def before(self) -> None:
         """Remember where the parameters are."""
@@ -57,7 +57,7 @@ class MomentumSteps:
             if VARIANCE not in state and any(state.get(key) is not None for key in _MOMENT.values()):
                 todo = "take one without momentum yet, or from a checkpoint of a run with the same denoiser"
                 raise TrainingStateError(f"the optimizer has momentum of unknown noise: {todo}")
-        self._starts = {name: p.detach().clone() for name, p in moving.items()}
+        self.starts = {name: p.detach().clone() for name, p in moving.items()}
 
     def after(self, sigma: float) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
         """Count the noise of the step that was made.
@@ -67,7 +67,7 @@ class MomentumSteps:
         """
         family = _family(self.optimizer)
         moments, sigmas = {}, {}
-        for name in self._starts:
+        for name in self.starts:
             p = self.parameters[name]
             state, β = self.optimizer.state[p], _decay(self.optimizer, self._group(p))
             weight = 1.0 if family == "sgd" else 1 - β
@@ -80,35 +80,28 @@ class MomentumSteps:
 
         ``sigma``: standard deviation of the noise in one entry of the last gradient.
         """
-        p, start = self.parameters[name], self._starts[name].to(momentum.dtype)
+        p, start = self.parameters[name], self.starts[name].to(momentum.dtype)
         group = self._group(p)
         with torch.no_grad():
             if _family(self.optimizer) == "sgd":
                 p.copy_(start.add(momentum, alpha=-float(group["lr"])))
+                return
+            (β1, β2), state = group["betas"], self.optimizer.state[p]
+            step, rate = float(state["step"]), float(group["lr"])
+            decoupled = isinstance(self.optimizer, (torch.optim.AdamW, DPAdamBC))
+            if decoupled or group.get("decoupled_weight_decay"):
+                start = start * (1 - rate * group["weight_decay"])
+            v = state["exp_avg_sq"] / (1 - β2**step)
+            if isinstance(self.optimizer, DPAdamBC):
+                floor = max(float(group["floor"]), torch.finfo(v.dtype).tiny)
+                root = (v - state["noise_average"] / (1 - β2**step)).clamp_min_(floor).sqrt_()
             else:
-                p.copy_(self._adam(p, start, momentum, group, sigma))
-
-    def _adam(
-        self, p: torch.Tensor, start: torch.Tensor, momentum: torch.Tensor, group: Mapping[str, Any], sigma: float
-    ) -> torch.Tensor:
-        (β1, β2), state = group["betas"], self.optimizer.state[p]
-        step, rate = float(state["step"]), float(group["lr"])
-        if _decouples(self.optimizer, group):
-            start = start * (1 - rate * group["weight_decay"])
-        v = state["exp_avg_sq"] / (1 - β2**step)
-        if isinstance(self.optimizer, DPAdamBC):
-            root = (v - state["noise_average"] / (1 - β2**step)).clamp_min_(_floor(group, v)).sqrt_()
-        else:
-            root = v.clamp_min_(sigma**2).sqrt_().add_(group["eps"])
-        return start.addcdiv(momentum, root, value=-rate / (1 - β1**step))
+                root = v.clamp_min_(sigma**2).sqrt_().add_(group["eps"])
+            p.copy_(start.addcdiv(momentum, root, value=-rate / (1 - β1**step)))
 
     def _group(self, p: torch.Tensor) -> Mapping[str, Any]:
         # Asked for anew: loading a state replaces the groups of an optimizer.
         return next(group for group in self.optimizer.param_groups if any(q is p for q in group["params"]))
-
-    def end(self) -> None:
-        """Forget where the parameters were."""
-        self._starts = {}
 
 
 def _family(optimizer: torch.optim.Optimizer) -> str:
@@ -122,13 +115,3 @@ def _family(optimizer: torch.optim.Optimizer) -> str:
 
 def _decay(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> float:
     return float(group["momentum"] if _family(optimizer) == "sgd" else group["betas"][0])
-
-
-def _decouples(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
-    if isinstance(optimizer, (torch.optim.AdamW, DPAdamBC)):
-        return True
-    return bool(group.get("decoupled_weight_decay"))
-
-
-def _floor(group: Mapping[str, Any], moment: torch.Tensor) -> float:
-    return max(float(group["floor"]), torch.finfo(moment.dtype).tiny)

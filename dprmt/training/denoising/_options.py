@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,9 +15,8 @@ from dprmt.spectra import LayerReport, denoise_layers, kappa_for
 from dprmt.training.recipes import DENOISERS, DenoisingRecipe
 from dprmt.training.recipes._fields import Texts, one_of
 
-Method: TypeAlias = Callable[
-    [Mapping[str, torch.Tensor], float | Mapping[str, float]], tuple[dict[str, torch.Tensor], dict[str, Any]]
-]
+Gradients: TypeAlias = dict[str, torch.Tensor]
+Method: TypeAlias = Callable[[Gradients, float | Mapping[str, float]], tuple[Gradients, dict[str, Any]]]
 """Matrices by name, and the noise of their entries, to those that replace them and a report."""
 
 
@@ -66,7 +66,7 @@ class Denoising(DenoisingRecipe):
 
     def apply(
         self, gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]
-    ) -> tuple[dict[str, torch.Tensor], dict[str, LayerReport]]:
+    ) -> tuple[Gradients, dict[str, LayerReport]]:
         """Denoise a named gradient; nothing is modified.
 
         Parameters
@@ -92,14 +92,25 @@ class Denoising(DenoisingRecipe):
         -----------------
         As `dprmt.spectra.denoise_layers`: a function of the noisy gradient and the options alone.
         """
-        layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
-        denoised, report = DENOISERS.load(self.method)(self)(layers, sigma)
-        return {**gradients, **denoised}, report
+        return denoised_by(DENOISERS.load(self.method)(self), gradients, sigma, self.exclude)
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Return whether the name is one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def denoised_by(
+    method: Method, noisy: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float], exclude: Sequence[str]
+) -> tuple[Gradients, dict[str, LayerReport]]:
+    """Denoise the gradients whose names match none of the patterns; all come back, and a report of these."""
+    layers = {name: gradient for name, gradient in noisy.items() if not matches(name, exclude)}
+    with ExitStack() as precise:
+        # Autocasting, if a caller has left it on, would round the products of the denoiser to bfloat16.
+        for device in {gradient.device.type for gradient in layers.values()}:
+            precise.enter_context(torch.autocast(device, enabled=False))
+        denoised, report = method(layers, sigma)
+    return {**noisy, **denoised}, report
 
 
 def nothing(options: Denoising) -> Method:

@@ -1,28 +1,96 @@
-"""The denoising step: between the noise and the optimizer."""
+"""The denoising step, between the noise and the optimizer: how large the noise is there, and what it replaced."""
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, FSDPOptimizerFastGradientClipping
+from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
+from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.training.denoising._momentum import MomentumSteps
-from dprmt.training.denoising._noise import gradient_noise_std
-from dprmt.training.denoising._options import Denoising, DenoisingReport, matches
+from dprmt.training.denoising._options import Denoising, DenoisingReport, Gradients, denoised_by
 from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
 from dprmt.training.recipes import DENOISERS
 
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
-Gradients: TypeAlias = dict[str, torch.Tensor]
 Observer: TypeAlias = Callable[[Gradients, Gradients, float], None]
 
 _ATTACHED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # inner optimizers that have a step
+
+
+_OF_OTHER_NOISE = (
+    AdaClipDPOptimizer,  # its clipping norm already belongs to the next step
+    DistributedDPOptimizer,  # of Opacus' own loop in several processes
+    DistributedDPOptimizerFastGradientClipping,
+    DistributedPerLayerOptimizer,
+    FSDPOptimizerFastGradientClipping,
+)
+
+
+def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
+    """Compute the standard deviation σ_DP·C/L of the noise in one entry of ``.grad``, as the inner optimizer sees it.
+
+    The present settings are read from the optimizer, so the value follows schedules of noise multiplier and clipping
+    norm.
+
+    Parameters
+    ----------
+    dp_optimizer : opacus.optimizers.DPOptimizer
+        Its variant for ghost clipping works too.
+
+    Returns
+    -------
+    float
+        Noise multiplier times clipping norm, divided by the *expected* batch size times the accumulated iterations for
+        ``loss_reduction="mean"``, or by 1 for ``"sum"``.
+
+    Raises
+    ------
+    ParameterError
+        If it is another optimizer, such as Opacus' own ones for adaptive clipping (whose noise depends on the realised
+        batch size) and for several processes.
+
+    Formal guarantees
+    -----------------
+    Public: a function of the settings. The size of the drawn batch is not used.
+
+    References
+    ----------
+    Algorithm 1 of arXiv:2510.01137v3, where |B| is the batch size; under Poisson sampling this is the expected one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3, 2))], lr=0.1)
+    >>> gradient_noise_std(DPOptimizer(inner, noise_multiplier=0.5, max_grad_norm=2.0, expected_batch_size=10))
+    0.1
+    """
+    adapts = hasattr(dp_optimizer, "_adjusted_noise_multiplier") or isinstance(dp_optimizer, _OF_OTHER_NOISE)
+    if not isinstance(dp_optimizer, DPOptimizer) or adapts:
+        allowed = "an Opacus optimizer of one process without adaptive clipping, or one that make_private has made"
+        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, allowed)
+    std = check_real("noise_multiplier", dp_optimizer.noise_multiplier, low=0.0)
+    std *= check_real("max_grad_norm", dp_optimizer.max_grad_norm, low=0.0)
+    return std / released_sum_divisor(dp_optimizer)
+
+
+def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
+    """Return the divisor of the sum of clipped gradients and noise."""
+    if dp_optimizer.loss_reduction == "sum":
+        return 1.0
+    divisor = check_real("expected_batch_size", dp_optimizer.expected_batch_size, low=0.0, low_open=True)
+    sample = next((getattr(p, "grad_sample", None) for p in dp_optimizer.params), None)
+    if isinstance(sample, list):  # as many batches; outside a step there are no per-sample gradients to count
+        divisor *= dp_optimizer.accumulated_iterations
+    return divisor
 
 
 class DenoisingStep:
@@ -43,6 +111,14 @@ class DenoisingStep:
     optimizer : torch.optim.Optimizer, optional
         The optimizer that uses the gradient. A `dprmt.training.optimizers.DPAdamBC` or `DPGrape` receives the noise
         variance of each parameter: 0 for a denoised layer, and σ² for all others.
+
+    Attributes
+    ----------
+    last_report : DenoisingReport or None
+        Report of the last step.
+    observers : dict of callable
+        Functions that are called after every step, by a key of yours, with the gradients by name before and after, of
+        released values, and σ.
 
     Raises
     ------
@@ -84,15 +160,12 @@ class DenoisingStep:
         self.parameters = checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
         self._method = DENOISERS.load(self.options.method)(self.options)
-        self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
-        self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
-        if not callable(sigma):
-            self._sigma()
+        self._sigma = sigma if callable(sigma) else partial(float, check_real("sigma", sigma, low=0.0))
         self._optimizer = optimizer
         self._handles: list[Any] = []
-        self._observers: dict[object, Observer] = {}
+        self.observers: dict[object, Observer] = {}
 
     @classmethod
     def attach(
@@ -142,36 +215,27 @@ class DenoisingStep:
         inner = dp_optimizer.original_optimizer
         if inner in _ATTACHED:
             raise TrainingStateError("the optimizer has a denoising step already: denoising twice removes signal")
-        names = {id(p): name for name, p in checked_parameters(named_parameters).items()}
-        unnamed = [tuple(p.shape) for p in dp_optimizer.params if id(p) not in names]
-        if unnamed:
-            allowed = f"names for all that is optimized, for shapes {unnamed} too"
-            raise ParameterError("named_parameters", list(names.values()), allowed)
-        mine = {names[id(p)]: p for p in dp_optimizer.params}
+        mine = named_of(dp_optimizer.params, named_parameters)
         if isinstance(inner, DPGrape):  # its weights are denoised where their noise is; its other parameters are not
             projected = {layer.weight for layer in inner.subspaces}
             mine = {name: p for name, p in mine.items() if p in projected}
         step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
-        step._handles = step._hooks(inner)
+        if step.options.on == "gradient" or step.options.method == "none":
+            step._handles = [inner.register_step_pre_hook(lambda *_: step._denoise_gradients())]
+        else:
+            momenta = MomentumSteps(inner, mine)
+            step._handles = [
+                inner.register_step_pre_hook(lambda *_: momenta.before()),
+                inner.register_step_post_hook(lambda *_: step._denoise_momenta(momenta)),
+            ]
         _ATTACHED.add(inner)
         return step
 
-    def _hooks(self, inner: torch.optim.Optimizer) -> list[Any]:
-        if self.options.on == "gradient" or self.options.method == "none":
-            return [inner.register_step_pre_hook(lambda *_: self._denoise_gradients())]
-        momenta = MomentumSteps(inner, self.parameters)
-        return [
-            inner.register_step_pre_hook(lambda *_: momenta.before()),
-            inner.register_step_post_hook(lambda *_: self._denoise_momenta(momenta)),
-        ]
-
     def detach(self) -> None:
         """Undo `attach`; without effect if it was undone or never done."""
-        if self._handles and self.dp_optimizer is not None:
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
+        while self._handles and self.dp_optimizer is not None:
+            self._handles.pop().remove()
             _ATTACHED.discard(self.dp_optimizer.original_optimizer)
 
     @property
@@ -205,60 +269,119 @@ class DenoisingStep:
         return self.last_report
 
     def _denoise_gradients(self) -> None:
-        sigma = check_real("sigma", self._sigma(), low=0.0)
+        sigma = self.sigma
         found = {name: released_gradient(p) for name, p in self.parameters.items()}
         noisy = {name: gradient for name, gradient in found.items() if gradient is not None}
-        denoised, report = self._denoised(noisy, sigma, sigma)
+        denoised, layers = denoised_by(self._method, noisy, sigma, self.options.exclude)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
                 parameter = self.parameters[name]
                 setattr(parameter, "grad" if parameter.grad is noisy[name] else "projected_grad", gradient)
         if isinstance(self._optimizer, (DPAdamBC, DPGrape)):
-            self._tell(self._optimizer, report, noisy)
-        self.last_report = report
-        for observe in self._observers.values():
+            known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+            mine = {name: p for name, p in self.parameters.items() if id(p) in known and name in noisy}
+            shares = {name: layer.noisy_share for name, layer in layers.items()}
+            self._optimizer.set_noise_variance({p: (shares.get(name, 1.0) * sigma) ** 2 for name, p in mine.items()})
+        self.last_report = DenoisingReport(sigma, layers)
+        for observe in self.observers.values():
             observe(noisy, denoised, sigma)
-
-    def _denoised(
-        self, noisy: Gradients, sigma: float | Mapping[str, float], reported: float
-    ) -> tuple[Gradients, DenoisingReport]:
-        with ExitStack() as precise:
-            # Autocasting, if a caller has left it on, would round the products of the denoiser to bfloat16.
-            for device in {gradient.device.type for gradient in noisy.values()}:
-                precise.enter_context(torch.autocast(device, enabled=False))
-            found, layers = self._method({name: noisy[name] for name in noisy if name not in self._excluded}, sigma)
-        return {**noisy, **found}, DenoisingReport(reported, layers)
 
     def _denoise_momenta(self, momenta: MomentumSteps) -> None:
         # After the optimizer's step, the steps of replaced momenta are repeated.
         noisy, sigmas = momenta.after(self.sigma)
-        denoised, self.last_report = self._denoised(noisy, sigmas, max(sigmas.values(), default=0.0))
+        denoised, layers = denoised_by(self._method, noisy, sigmas, self.options.exclude)
+        self.last_report = DenoisingReport(max(sigmas.values(), default=0.0), layers)
         for name, momentum in denoised.items():
             if momentum is not noisy[name]:
                 momenta.again(name, momentum, self.sigma)
-        momenta.end()
+        momenta.starts = {}
 
-    def observe(self, key: object, observer: Observer | None) -> None:
-        """Have a function called with (noisy, denoised, σ) after every step.
 
-        Parameters
-        ----------
-        key : hashable
-            By which the function is replaced or taken away.
-        observer : callable or None
-            ``noisy`` and ``denoised`` are dicts of the gradients by name, of released values; σ is a float. None
-            takes the function away.
+class PrivateDataWarning(UserWarning):
+    """Warning that numbers are computed from private data which no accountant has counted."""
+
+
+class DenoisingEvaluation:
+    """Read the clean clipped gradient of every step, which the optimizer still holds, to compare with it.
+
+    **Reads private data.** The first call warns with `PrivateDataWarning`.
+
+    Parameters
+    ----------
+    step : DenoisingStep
+        One that is attached to an Opacus optimizer in a single process.
+
+    Raises
+    ------
+    ParameterError
+        If the step is not attached or denoises momenta, or the optimizer is a distributed one (no process then holds
+        the clean sum).
+
+    Formal guarantees
+    -----------------
+    None: the results are functions of the clean gradient. Publishing them, or choosing anything by them, voids the
+    (ε, δ) of the run. The run itself, its gradients and its parameters, is not changed.
+
+    References
+    ----------
+    Section 3.1 and appendix E.1 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from opacus.optimizers import DPOptimizer
+    >>> weights = torch.nn.Parameter(torch.zeros(16, 64))
+    >>> inner = torch.optim.SGD([weights], lr=0.1)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> options = dict(noise_multiplier=1.0, max_grad_norm=100.0, expected_batch_size=10, generator=generator)
+    >>> private = DPOptimizer(inner, **options)
+    >>> private.noise_multiplier = 0.05
+    >>> step = DenoisingStep.attach(private, {"weights": weights})
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     evaluation = DenoisingEvaluation(step)
+    >>> caught[0].category.__name__
+    'PrivateDataWarning'
+    >>> weights.grad_sample = 3 * torch.ones(10, 16, 64)
+    >>> private.step()
+    >>> clean = evaluation.private_clean_gradients()["weights"]  # each of norm 96; the sum is over 10 samples
+    >>> round(clean.norm().item(), 3)
+    96.0
+    """
+
+    def __init__(self, step: DenoisingStep) -> None:
+        if step.dp_optimizer is None:
+            raise TrainingStateError("the step is not attached to an Opacus optimizer")
+        if getattr(step.dp_optimizer, "is_shared", False):
+            raise ParameterError("step", type(step.dp_optimizer).__name__, "attached to an optimizer of one process")
+        if step.options.on == "momentum":
+            raise ParameterError("step.options.on", step.options.on, "'gradient', with which the clean one compares")
+        message = "DenoisingEvaluation reads the clean gradients: its results are private and no ε covers them"
+        warnings.warn(message, PrivateDataWarning, stacklevel=2)
+        self._step, self._dp_optimizer = step, step.dp_optimizer
+        self._dp_optimizer.keeps_sums = True  # private steps free them otherwise
+
+    def private_clean_gradients(self) -> Gradients:
+        """Return the clean clipped gradients by parameter, divided as the noisy ones were.
+
+        Returns
+        -------
+        dict of Tensor
+            **Private.** Gradients of the last step, until ``zero_grad`` of the optimizer; for DP-GRAPE's weights in
+            their subspaces.
+
+        Raises
+        ------
+        TrainingStateError
+            If the optimizer holds none.
         """
-        if observer is None:
-            self._observers.pop(key, None)
-        else:
-            self._observers[key] = observer
-
-    def _tell(self, optimizer: DPAdamBC | DPGrape, report: DenoisingReport, noisy: Gradients) -> None:
-        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        shares = {name: layer.noisy_share for name, layer in report.layers.items()}
-        mine = {p: name for name, p in self.parameters.items() if id(p) in known and name in noisy}
-        optimizer.set_noise_variance({p: (shares.get(name, 1.0) * report.sigma) ** 2 for p, name in mine.items()})
+        divisor, clean = released_sum_divisor(self._dp_optimizer), {}
+        for name, p in self._step.parameters.items():
+            released, total = released_gradient(p), getattr(p, "summed_grad", None)
+            if total is None:
+                raise TrainingStateError(f"the optimizer holds no clean gradient of {name}: ask before zero_grad")
+            clean[name] = total.view_as(p if released is None else released) / divisor
+        return clean
 
 
 def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
@@ -273,3 +396,12 @@ def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
             raise ParameterError("named_parameters", name, "names and parameters that are all different")
         parameters[name], seen[id(p)] = p, name
     return parameters
+
+
+def named_of(params: Iterable[torch.Tensor], named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+    """Return the parameters of an optimizer by name, or raise if one has none."""
+    names, params = {id(p): name for name, p in checked_parameters(named_parameters).items()}, list(params)
+    if unnamed := [tuple(p.shape) for p in params if id(p) not in names]:
+        allowed = f"names for all that is optimized, for shapes {unnamed} too"
+        raise ParameterError("named_parameters", list(names.values()), allowed)
+    return {names[id(p)]: p for p in params}

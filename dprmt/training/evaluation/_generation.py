@@ -174,14 +174,9 @@ def generate_texts(
     texts = []
     with evaluating(model):
         for start in range(0, len(prompts), settings.batch_size):
-            chosen = prompts[start : start + settings.batch_size]
-            longest = max(map(len, chosen))
+            chosen = [list(prompt) for prompt in prompts[start : start + settings.batch_size]]
             # On the left, so that what is generated follows the prompt.
-            ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(prompt)) + [*prompt] for prompt in chosen])
-            mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in chosen])
-            device = device_of(model)
-            output = network.generate(
-                input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config
-            )
-            texts += tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
+            batch = tokenizer.pad({"input_ids": chosen}, padding_side="left", return_tensors="pt").to(device_of(model))
+            output = network.generate(**batch, generation_config=config)
+            texts += tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
     return [text.strip() for text in texts]

@@ -85,9 +85,9 @@ def _nist(hypotheses: Texts, references: References) -> float:
     from nltk.translate.nist_score import corpus_nist
 
     tokens = [_tokens(text) for text in hypotheses]
-    if max(map(len, tokens)) < _NIST_WORDS:
-        raise MetricUnavailableError(f"no text has {_NIST_WORDS} words")
-    return corpus_nist([[_tokens(text) for text in texts] for texts in references], tokens, n=_NIST_WORDS)
+    if max(map(len, tokens)) < 5:
+        raise MetricUnavailableError("no text has 5 words")
+    return corpus_nist([[_tokens(text) for text in texts] for texts in references], tokens, n=5)
 
 
 def _rouge(kind: str, hypotheses: Texts, references: References) -> float:
@@ -145,7 +145,6 @@ def _tokens(text: str) -> list[str]:
     return Tokenizer13a()(text.lower()).split()
 
 
-_NIST_WORDS = 5
 _SCORES: dict[str, tuple[str, Callable[[Texts, References], Any]]] = {
     "bleu": ("sacrebleu", _bleu),
     "nist": ("nltk", _nist),

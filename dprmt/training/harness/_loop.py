@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import time
 import zipfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -47,6 +48,8 @@ class Run:
         published; then no step computes ε, which takes time.
     attempt : int
         Number of this start.
+    progress : bool
+        Whether to show a bar with ε, and what else there is to say about the run, on stderr.
 
     Attributes
     ----------
@@ -85,12 +88,18 @@ class Run:
     """
 
     def __init__(
-        self, prepared: Prepared, randomness: Randomness, folder: Path | None = None, *, attempt: int = 1
+        self,
+        prepared: Prepared,
+        randomness: Randomness,
+        folder: Path | None = None,
+        *,
+        attempt: int = 1,
+        progress: bool = False,
     ) -> None:
         self.prepared, self.randomness, self._folder, self.attempt = prepared, randomness, folder, attempt
         self.processes = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         settings, wanted = prepared.settings, prepared.settings.training
-        self.total, self.stopped = wanted.steps, False
+        self.total, self.stopped, self._progress = wanted.steps, False, progress and not rank()
         self.observers: list[Observer] = []
         self.released = ReleasedGradients(prepared.parameters, wanted.spectra_layers, wanted.spectra_every)
         prepared.optimizer.register_step_pre_hook(partial(self.released.look, "noisy"))
@@ -115,6 +124,7 @@ class Run:
             randomness=randomness,
             ledger=folder,
             attempt=attempt,
+            progress=progress,
             denoising=None if denoising.method == "none" else Denoising(**dataclasses.asdict(denoising)),
             telemetry={name: value for name, value in options if name != "on" and value is not None} if reads else None,
         )
@@ -188,7 +198,14 @@ class Run:
             After the optimizer has moved and the observers have seen it.
         """
         every, batches = self.prepared.settings.training.checkpoint_every, None
-        with self._watched():
+        with ExitStack() as stack:
+            for observer in self.observers:
+                observer.start(self)
+                stack.callback(observer.end, self)
+            if not self.randomness.is_secret:
+                self._say("Anyone who knows the noise seed can remove the noise: this run is not private.")
+            for sentence in no_privacy(self.prepared.mechanism).values():
+                self._say(sentence)
             for step in range(self.done + 1, self.total + 1):
                 for observer in self.observers:
                     observer.before_step(self, step)
@@ -206,24 +223,14 @@ class Run:
                 if step % every == 0 or step == self.total:
                     self._checkpoint()
                 yield record
+            if batches is not None and self.done == self.total:
+                next(batches, None)  # there is none, and the bar is full
             self._checkpoint()
 
     def _is_stopped(self) -> bool:
         if self.processes > 1:
             self.stopped = from_first(self.stopped)
         return self.stopped
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for observer in self.observers:
-                observer.start(self)
-                stack.callback(observer.end, self)
-            if not self.randomness.is_secret:
-                self._say("Anyone who knows the noise seed can remove the noise: this run is not private.")
-            for sentence in no_privacy(self.prepared.mechanism).values():
-                self._say(f"{sentence[0].upper()}{sentence[1:]}.")
-            yield
 
     def _one_step(self, step: int, batch: PrivateBatch) -> StepRecord | None:
         started = time.perf_counter()
@@ -302,8 +309,8 @@ class Run:
         self.released.load(folder, self.done)
 
     def _say(self, text: str) -> None:
-        for observer in self.observers:
-            observer.note(self, text)
+        if self._progress:
+            print(text, file=sys.stderr)
 
 
 @contextmanager

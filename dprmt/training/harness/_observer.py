@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.utils._pytree import tree_leaves_with_path
-from tqdm import tqdm
 
 from dprmt._files import append_line
 from dprmt._validation import ParameterError
-from dprmt.statements import round_up
 from dprmt.training.harness._run_folder import METRICS
-from dprmt.training.private_run._ledger import named_relation, said_of_every_step
+from dprmt.training.private_run._ledger import said_of_every_step
 
 if TYPE_CHECKING:
     from dprmt.training.harness._loop import Run
@@ -110,9 +107,6 @@ class Observer:
     def after_step(self, run: Run, record: StepRecord) -> None:
         """Handle the moment after the optimizer has moved."""
 
-    def note(self, run: Run, text: str) -> None:
-        """Handle a sentence about the run."""
-
     def end(self, run: Run) -> None:
         """Handle the end of this start, also after an error."""
 
@@ -129,30 +123,6 @@ class MetricsFile(Observer):
 
     def after_step(self, run: Run, record: StepRecord) -> None:
         append_line(self._path, record.entry() | self._always)
-
-
-class ProgressBar(Observer):
-    """A bar on stderr where a terminal is attached, a line every tenth of the run where none is."""
-
-    def start(self, run: Run) -> None:
-        self._bar = tqdm(total=run.total, initial=run.done, desc="training", disable=not sys.stderr.isatty())
-        self.note(run, "Loss and times on this terminal are private: ε does not cover them.")
-
-    def after_step(self, run: Run, record: StepRecord) -> None:
-        shown = "none" if record.loss is None else f"{record.loss:.4f}"
-        relation = named_relation(run.prepared.mechanism)
-        privacy = "clip only, no privacy" if relation is None else f"ε ≤ {round_up(record.epsilon)} ({relation})"
-        values = f"{privacy}  noisy gradient {record.noisy_gradient_norm:.3g}  private: loss {shown}"
-        self._bar.set_postfix_str(values, refresh=False)
-        self._bar.update()
-        if self._bar.disable and (record.step == run.total or record.step % max(1, run.total // 10) == 0):
-            self.note(run, f"step {record.step}/{run.total}  {values}")
-
-    def note(self, run: Run, text: str) -> None:
-        self._bar.write(text, file=sys.stderr)
-
-    def end(self, run: Run) -> None:
-        self._bar.close()
 
 
 class Events(Observer):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from dprmt.training.private_run._ledger import ClippingOnly, Mechanism, calibrat
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import Settings
 from dprmt.training.subspaces import Subspaces
+
+NEW: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass
@@ -46,23 +49,31 @@ def prepare(
     task: Task,
     settings: Settings,
     randomness: Randomness,
-    *,
+    former: Mapping[str, Any] = NEW,
     processes: int = 1,
-    noise_multiplier: float | None = None,
+    *,
     tokens: int | None = None,
 ) -> Prepared:
-    """Plan the norms, find the noise multiplier and make the optimizer."""
+    """Plan the norms, find the noise multiplier and make the optimizer; ``former``: the record of earlier starts."""
     if wanted_releases(settings) and task.scored_rows is None:
         allowed = "left out: this task's score is no accuracy over a known number of rows"
         raise ParameterError("evaluation.private_noise", settings.evaluation.private_noise, allowed)
     batches = sampling(settings, task.size)
-    check_spread(settings, processes, goes_on=noise_multiplier is not None)
+    check_spread(settings, processes, goes_on=bool(former))
     if settings.distributed.is_sharded and processes > 1:
         spread(model)
     probes = ProbeGenerator(randomness.derive("probes"))
     plan = clipping_plan(model, task, settings, probes, processes, tokens)
-    mechanism = one_step(settings, plan.record, batches, noise_multiplier)
-    optimizer = _optimizer(model, settings, plan, mechanism.noise_multiplier)
+    mechanism = one_step(settings, plan.record, batches, former.get("noise_multiplier"))
+    wanted = settings.optimizer
+    optimizer = make_optimizer(
+        wanted.name,
+        [value for value in model.parameters() if value.requires_grad],
+        lr=wanted.learning_rate,
+        noise_variance=plan.noise_variance(mechanism.noise_multiplier),
+        subspaces=plan.subspaces,
+        **{name: getattr(wanted, name) for name in ("momentum", "betas", "eps", "floor", "weight_decay")},
+    )
     return Prepared(model, task, settings, plan, probes, mechanism, optimizer)
 
 
@@ -107,19 +118,6 @@ def clipping_plan(
         distributed=processes > 1,
         replay=privacy.replay,
         **options,
-    )
-
-
-def _optimizer(model: torch.nn.Module, settings: Settings, plan: ClippingPlan, sigma: float) -> torch.optim.Optimizer:
-    optimizer = settings.optimizer
-    shared = {name: getattr(optimizer, name) for name in ("momentum", "betas", "eps", "floor", "weight_decay")}
-    return make_optimizer(
-        optimizer.name,
-        [value for value in model.parameters() if value.requires_grad],
-        lr=optimizer.learning_rate,
-        noise_variance=plan.noise_variance(sigma),
-        subspaces=plan.subspaces,
-        **shared,
     )
 
 

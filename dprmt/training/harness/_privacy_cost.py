@@ -41,7 +41,6 @@ _NOT_COVERED = (
     "whoever reads the process' memory; timing; rounding of sums, and the law of noise in floating point",
 )
 _CHOSEN = "the choice of a run by any rule that reads what the runs released"
-_CHOSEN_BY_SCORES = "a choice by exact scores, which are about the data they are taken on"
 _KNOWN = "whoever knows the noise seed: towards them this run has no privacy"
 
 
@@ -199,9 +198,7 @@ def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
             raise ParameterError("folder", str(run), allowed)
     cards = [read_card(run) for run in runs]
     released = [line for card in cards for line in card.released]
-    beside = [line for card in cards for line in card.not_covered if line not in (_CHOICE, _SCORES)]
-    if any(_SCORES in card.not_covered for card in cards):
-        beside.insert(0, _CHOSEN_BY_SCORES)
+    beside = [line for card in cards for line in card.not_covered if line != _CHOICE]
     return privacy_card(
         compose([phase for card in cards for phase in card.run.phases]),
         min(card.delta for card in cards),

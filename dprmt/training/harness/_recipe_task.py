@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dprmt._validation import ParameterError
 from dprmt.training.clipping import Units
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
-from dprmt.training.harness._prepare import Prepared, check_gradients_arrive, prepare
+from dprmt.training.harness._prepare import NEW, Prepared, check_gradients_arrive, prepare
 from dprmt.training.harness._run_folder import save_trained
 from dprmt.training.harness._task import ItemTask
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
@@ -80,19 +81,14 @@ def prepare_recipe(
     data: TaskData,
     device: torch.device,
     randomness: Randomness,
-    **options: Any,
+    former: Mapping[str, Any] = NEW,
+    processes: int = 1,
 ) -> Prepared:
     """Return a recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
     loaded.model.to(device).train()
     check_gradients_arrive(loaded.model, lambda: made_up_losses(loaded, data, 4, min(16, data.max_tokens)))
-    return prepare(
-        loaded.model,
-        RecipeTask(recipe, loaded, data, device),
-        recipe.settings,
-        randomness,
-        tokens=recipe.data.max_tokens,
-        **options,
-    )
+    task = RecipeTask(recipe, loaded, data, device)
+    return prepare(loaded.model, task, recipe.settings, randomness, former, processes, tokens=recipe.data.max_tokens)
 
 
 def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:

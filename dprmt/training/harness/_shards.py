@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -57,11 +58,8 @@ def squared_norm(value: torch.Tensor) -> torch.Tensor:
 
 def whole_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Gather the weights in the first process' memory, one tensor after the other; call it in each process."""
-    whole = {}
-    for name, value in model.state_dict().items():
-        gathered = value.full_tensor() if isinstance(value, DTensor) else value
-        if dist.get_rank() == 0:
-            whole[name] = gathered.detach().cpu().contiguous().clone()
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    whole: dict[str, torch.Tensor] = get_model_state_dict(model, options=options)
     return whole
 
 

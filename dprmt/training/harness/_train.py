@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,22 +18,14 @@ import torch
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.statements import round_up
 from dprmt.training.harness._loop import Run
-from dprmt.training.harness._observer import Events, MetricsFile, Observer, ProgressBar
+from dprmt.training.harness._observer import Events, MetricsFile, Observer
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
 from dprmt.training.harness._recipe_task import load, prepare_recipe, usable_device
-from dprmt.training.harness._run_folder import (
-    MODEL,
-    RUN,
-    SUMMARY,
-    RunFolder,
-    read_run,
-    steps_seen,
-)
-from dprmt.training.harness._shards import check_spread, whole_weights
+from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder, read_run, steps_seen
+from dprmt.training.harness._shards import whole_weights
 from dprmt.training.harness._task import Task
 from dprmt.training.private_run._ledger import charged_steps, describe_mechanism, named_relation, no_privacy
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness, from_first, in_first, process_group
@@ -73,11 +65,6 @@ class TrainingResult:
     evaluation: dict[str, Any]
     norms: str
     neighbours: str | None
-
-    def __str__(self) -> str:
-        state = "finished" if self.finished else "stopped"
-        spent = "no privacy" if self.neighbours is None else f"epsilon <= {round_up(self.epsilon)} ({self.neighbours})"
-        return f"{self.folder}: {state} after {self.steps} steps, {self.charged} charged; {spent}; norms: {self.norms}"
 
 
 def train(
@@ -163,14 +150,13 @@ def train(
     """
     place = usable_device(device)
 
-    def make(randomness: Randomness, **options: Any) -> Prepared:
+    def make(randomness: Randomness, former: Mapping[str, Any], processes: int) -> Prepared:
         loaded, data = load(recipe)
-        former = from_first(in_first(lambda: read_run(Path(out))) or {}).get("norms")
-        chosen = with_norms(recipe, loaded, data, place, processes=options["processes"], former=former)
-        return prepare_recipe(chosen, loaded, data, place, randomness, **options)
+        chosen = with_norms(recipe, loaded, data, place, processes=processes, former=former.get("norms"))
+        return prepare_recipe(chosen, loaded, data, place, randomness, former, processes)
 
-    observers = [*([Events(Path(out))] if tensorboard else []), *([ProgressBar()] if show_progress else [])]
-    return _in_folder(recipe, out, make, resume, noise_seed, observers)
+    observers = [Events(Path(out))] if tensorboard else []
+    return _in_folder(recipe, out, make, resume, noise_seed, observers, show_progress)
 
 
 def train_task(
@@ -246,13 +232,13 @@ def _in_folder(
     resume: bool,
     noise_seed: int | None,
     observers: Sequence[Observer],
+    show_progress: bool = False,
 ) -> TrainingResult:
     with process_group() as (_, processes):
         folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
         try:
-            check_spread(config, processes, goes_on=resume)
             start = _FolderRun(Path(out), folder, fresh_randomness(noise_seed, 1, config.privacy.secure))
-            return start.to_the_end(make, observers, processes)
+            return start.to_the_end(make, observers, processes, show_progress)
         finally:
             if folder is not None:
                 folder.close()
@@ -268,13 +254,12 @@ class _FolderRun:
         self._attempt = int(self._former.get("starts", 0)) + 1
 
     def to_the_end(
-        self, make: Callable[..., Prepared], observers: Sequence[Observer], processes: int
+        self, make: Callable[..., Prepared], observers: Sequence[Observer], processes: int, show_progress: bool
     ) -> TrainingResult:
-        sigma = self._former.get("noise_multiplier")
-        prepared = make(self._randomness, processes=processes, noise_multiplier=sigma)
+        prepared = make(self._randomness, self._former, processes)
         document = self._described(prepared, processes)
         self._check_same(document, prepared.settings)
-        run = Run(prepared, self._randomness, self._path, attempt=self._attempt)
+        run = Run(prepared, self._randomness, self._path, attempt=self._attempt, progress=show_progress)
         try:
             self._check_charged(run)
             if self._folder is not None:

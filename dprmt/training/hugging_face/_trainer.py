@@ -247,7 +247,8 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     def get_train_dataloader(self) -> Any:
         """Return the batches that the private run draws."""
         self.create_optimizer()
-        return _Batches(self.private, self.train_dataset)
+        assert self.private is not None  # it was made with the optimizer
+        return self.private.epoch()
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Create the optimizer, make the run private, and return what the Trainer's loop steps.
@@ -445,20 +446,6 @@ _ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "world_size": ((1,), f"1: {_OWN_LOOP}"),
     "n_gpu": ((0, 1), f"1 at most: {_OWN_LOOP}"),
 }
-
-
-class _Batches:
-    """A loader for the Trainer's loop: epochs of private batches."""
-
-    def __init__(self, private: PrivateRun | None, dataset: Any) -> None:
-        assert private is not None
-        self.dataset, self._private = dataset, private
-
-    def __len__(self) -> int:
-        return self._private.steps_per_epoch
-
-    def __iter__(self) -> Iterator[PrivateBatch]:
-        return iter(self._private.epoch())
 
 
 class _Moved(torch.optim.Optimizer):  # type: ignore[misc]

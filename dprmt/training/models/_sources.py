@@ -15,7 +15,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import logging
 
 from dprmt._validation import ParameterError, how_to_install
-from dprmt.training.recipes import ModelRecipe, is_folder
+from dprmt.training.recipes import ModelRecipe
+from dprmt.training.recipes._recipe import is_folder
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ENCODERS = ("bert", "roberta")

@@ -35,7 +35,7 @@ import torch
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.training.norms._clipping import full_precision
-from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer
+from dprmt.training.optimizers._adambc import NoiseAwareOptimizer
 from dprmt.training.subspaces import Subspaces
 
 Rule = Literal["adam", "adambc", "sgd"]
@@ -109,10 +109,8 @@ class DPGrape(NoiseAwareOptimizer):
         self.subspaces = subspaces
         options = {"lr": lr, "betas": betas, "eps": eps, "noise_variance": noise_variance, "floor": floor}
         super().__init__(params, {**options, "weight_decay": weight_decay})
-        self._projected = {layer.weight: layer for layer in subspaces}
         known = {p for group in self.param_groups for p in group["params"]}
-        missing = [layer.name for weight, layer in self._projected.items() if weight not in known]
-        if missing:
+        if missing := [layer.name for layer in subspaces if layer.weight not in known]:
             raise ParameterError("params", [tuple(p.shape) for p in known], f"all projected weights, {missing[0]} too")
         for p in known:
             p.projected_grad = None
@@ -193,7 +191,7 @@ class DPGrape(NoiseAwareOptimizer):
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "subspaces"})
 
     def _move(self, p: Any, θ: torch.Tensor, group: dict[str, Any], Φ: float) -> None:
-        layer = self._projected.get(p)
+        layer = self.subspaces.layer(p)
         with full_precision(p.device):
             if layer is None:
                 θ.sub_(self._step_of(p, p.grad.to(θ.dtype), group, Φ))
@@ -203,15 +201,13 @@ class DPGrape(NoiseAwareOptimizer):
                 G = layer.orient(p.grad.to(θ.dtype))
                 P = self.subspaces.find(p, G) if P is None else P
                 R, Φ = P.mT @ G, Φ * self.subspaces.noise_gain(p)
-            self._refresh(self.state[p], group["betas"][0])
+            state = self.state[p]
+            if state.get("period", 0) != self.subspaces.period and "exp_avg" in state:
+                state["exp_avg"].zero_()
+                β1, F = group["betas"][0], self.subspaces.refresh_every
+                state["share"] = 1 - β1 * (1 - β1**F) / (F * (1 - β1))
+            state["period"] = self.subspaces.period
             layer.orient(θ).addmm_(P, self._step_of(p, R.to(θ.dtype), group, Φ), alpha=-1)
-
-    def _refresh(self, state: dict[str, Any], β1: float) -> None:
-        changed = state.get("period", 0) != self.subspaces.period
-        state["period"] = self.subspaces.period
-        if changed and "exp_avg" in state:
-            state["exp_avg"].zero_()
-            state["share"] = _mean_share(β1, self.subspaces.refresh_every)
 
     def _step_of(self, p: Any, g: torch.Tensor, group: dict[str, Any], Φ: float) -> torch.Tensor:
         # What is to be subtracted, in the coordinates of g.
@@ -219,10 +215,6 @@ class DPGrape(NoiseAwareOptimizer):
             return group["lr"] * g
         m, root, rate = self._moments(p, g, group, Φ, corrects=self.rule == "adambc")
         return root.reciprocal_().mul_(m).mul_(rate / self.state[p].get("share", 1.0))
-
-
-def _mean_share(β1: float, steps: int) -> float:
-    return 1 - β1 * (1 - β1**steps) / (steps * (1 - β1))
 
 
 def released_gradient(parameter: torch.Tensor) -> torch.Tensor | None:

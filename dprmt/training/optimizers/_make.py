@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.training.optimizers._noise_aware import checked
+from dprmt.training.optimizers._adambc import checked
 from dprmt.training.recipes import OPTIMIZERS
 from dprmt.training.subspaces import Subspaces
 

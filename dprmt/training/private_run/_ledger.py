@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from dprmt._files import append_line, parse_json, read_lines
 from dprmt._validation import TrainingStateError
 from dprmt.accounting import DPSGD, GaussianRelease, Poisson, RandomAllocation, calibrate, compose
-from dprmt.statements import relation_label
+from dprmt.statements._sentences import relation_label
 
 SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
 FILE = "privacy.jsonl"

@@ -19,10 +19,10 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from dprmt import __version__
+from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.accounting import DPSGD, Composition, GaussianRelease, PrivacyBounds, compose
 from dprmt.accounting.basics._value import Value
-from dprmt.statements import round_up
 from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep
 from dprmt.training.clipping._shards import ShardedStep
 from dprmt.training.denoising import Denoising, DenoisingStep
@@ -313,7 +313,7 @@ class PrivateRun:
             for step in steps:
                 yield step
                 bar.update()
-                if self._delta is not None:
+                if self._delta is not None and self._adds_noise:
                     norm = f", C = {self.clipping_norm:.3g}" if isinstance(self._clipping, AdaptiveClipping) else ""
                     bar.set_postfix_str(f"ε ≤ {round_up(self._spent.after(self.steps_charged), 3)}{norm}")
 
@@ -741,7 +741,7 @@ class Epoch:
     """Batches of one epoch at a time; from :meth:`PrivateRun.epoch`."""
 
     def __init__(self, run: PrivateRun) -> None:
-        self._run = run
+        self._run, self.dataset = run, run._source.dataset
 
     def __len__(self) -> int:
         return self._run.steps_per_epoch

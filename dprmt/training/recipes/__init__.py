@@ -10,7 +10,6 @@ from dprmt.training.recipes._choices import OPTIMIZERS as OPTIMIZERS
 from dprmt.training.recipes._recipe import Recipe as Recipe
 from dprmt.training.recipes._recipe import Settings as Settings
 from dprmt.training.recipes._recipe import builtin_recipes as builtin_recipes
-from dprmt.training.recipes._recipe import is_folder as is_folder
 from dprmt.training.recipes._recipe import load_recipe as load_recipe
 from dprmt.training.recipes._recipe import recipe_from_dict as recipe_from_dict
 from dprmt.training.recipes._sections import DataRecipe as DataRecipe

@@ -24,7 +24,6 @@ from dprmt.training.recipes._sections import (
     TrainingRecipe,
 )
 
-_SPLITS = ("train", "validation", "test")
 _LIBRARY = "library"
 _FIRST = ("name", "model", "data")  # in what is written
 _WITH_MOMENTUM = ("gdm", "adam", "adamw", "adambc")
@@ -295,28 +294,19 @@ def load_recipe(source: str | Path) -> Recipe:
     if isinstance(source, str) and not source.endswith(".toml"):
         check_choice("recipe", source, builtin_recipes())
         return recipe_from_dict(
-            _parse(source, resources.files(__package__).joinpath(_LIBRARY, f"{source}.toml").read_bytes())
+            parse_toml(resources.files(__package__).joinpath(_LIBRARY, f"{source}.toml").read_bytes())
         )
     path = Path(source)
     try:
-        content = path.read_bytes()
+        values = parse_toml(path.read_bytes())
     except OSError as error:
         raise ParameterError("recipe", str(path), f"a readable TOML file ({error.strerror})") from None
-    return _anchored(recipe_from_dict({"name": path.stem} | _parse(str(path), content)), path.resolve().parent)
-
-
-def _parse(name: str, content: bytes) -> dict[str, Any]:
-    try:
-        return parse_toml(content)
     except ValueError as error:
-        raise ParameterError("recipe", name, f"a TOML file ({error})") from None
-
-
-def _anchored(recipe: Recipe, folder: Path) -> Recipe:
+        raise ParameterError("recipe", str(path), f"a TOML file ({error})") from None
+    recipe, folder = recipe_from_dict({"name": path.stem} | values), path.resolve().parent
     changes: dict[str, Any] = {}
-    if recipe.data.source == "files":
-        for split in _SPLITS:
-            changes[f"data.{split}"] = [str(folder / Path(name).expanduser()) for name in getattr(recipe.data, split)]
+    for split in ("train", "validation", "test") if recipe.data.source == "files" else ():
+        changes[f"data.{split}"] = [str(folder / Path(name).expanduser()) for name in getattr(recipe.data, split)]
     for key in ("source", "tokenizer"):
         value = getattr(recipe.model, key)
         if value is not None and is_folder(value):
