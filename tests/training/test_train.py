@@ -202,8 +202,6 @@ def test_dry_run_says_what_the_run_would_say(folder, tmp_path):
     assert sum(int(np.prod(shape)) for shape in plan.trainable.values()) == run["trainable_parameters"]
 
 
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
