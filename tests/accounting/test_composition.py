@@ -64,13 +64,13 @@ def exact_delta(law, mesh, epsilon, infinite) -> mp.mpf:
 
 def at_epsilon(phases, epsilon) -> DeltaCurve:
     question = Question(epsilon=epsilon)
-    tilt = best_tilt(phases, question)
+    tilt = best_tilt(phases, question)[0]
     return DeltaCurve(question, composed(phases, tilt, window(phases, tilt)))
 
 
 def at_delta(phases, delta) -> DeltaCurve:
     question = Question(delta)
-    tilt = best_tilt(phases, question)
+    tilt = best_tilt(phases, question)[0]
     return DeltaCurve(question, composed(phases, tilt, window(phases, tilt)))
 
 
@@ -106,7 +106,7 @@ def test_delta_bounds_hold_the_exact_delta_and_are_narrow(phases, share):
     low, high = at_epsilon(phases, epsilon).delta_bounds(epsilon)
     assert low <= exact * (1 + mp.mpf("1e-15"))
     assert high >= min(exact, 1) * (1 - mp.mpf("1e-15"))
-    tilt = best_tilt(phases, Question(epsilon=epsilon))
+    tilt = best_tilt(phases, Question(epsilon=epsilon))[0]
     if tilt * MESH < 5 and sum(w for place, w in law.items() if place * MESH <= epsilon) > 0.01:
         log_chernoff = float(log_mgf(phases, np.array([tilt]))[0] + log_kappa(np.array(tilt)) - tilt * epsilon)
         assert high - low - float(infinite) <= 1e-8 * np.exp(min(log_chernoff, 0.0)) + 1e-15 * float(infinite)
@@ -165,7 +165,7 @@ def test_the_error_bound_covers_the_actual_error_in_the_tilted_law(phases, tilt,
 @given(schedules)
 def test_infinite_mass_composes_as_the_complement_of_never(phases):
     """1 - Π (1 - p_i)^{n_i} to relative 1e-14, also for p = 1e-25."""
-    tilt = best_tilt(phases, Question(epsilon=0.5))
+    tilt = best_tilt(phases, Question(epsilon=0.5))[0]
     loss = composed(phases, tilt, window(phases, tilt))
     mp.mp.dps = 60
     assert loss.infinite == pytest.approx(float(exact_infinite(phases)), rel=1e-14)
@@ -219,7 +219,7 @@ def test_phases_of_very_different_size_meet_on_one_mesh():
 def test_the_window_leaves_out_no_more_than_allowed(phases):
     """Tilted mass outside the window is at most 1e-10 on each side, by exact convolution."""
     mp.mp.dps = 40
-    tilt = best_tilt(phases, Question(epsilon=1.0))
+    tilt = best_tilt(phases, Question(epsilon=1.0))[0]
     span = window(phases, tilt)
     law = {
         k: mp.mpf(w.numerator) / w.denominator * mp.e ** (mp.mpf(tilt) * k * MESH) for k, w in exact_law(phases).items()
@@ -237,7 +237,7 @@ def test_the_tilt_is_where_chernoff_is_best(step, count, delta):
     def objective(tilts):
         return (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts
 
-    tilt = best_tilt(phases, Question(delta))
+    tilt = best_tilt(phases, Question(delta))[0]
     center = 1 / loss_deviation(phases)
     best = float(np.min(objective(np.geomspace(1e-5 * center, 1e5 * center, 2000))))
     assert float(objective(np.array([tilt]))[0]) <= best + 0.02 * abs(best) + 1e-9

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,25 +115,15 @@ class AllocationEpoch:
     step: ClippingStep
     steps: int
 
-    @property
-    def sample_rate(self) -> float:
-        """Return 1: no outcome of an epoch bounds the loss from below, unlike a Poisson-sampled step."""
-        return 1.0
+    sample_rate: ClassVar[float] = 1.0
+    """No outcome of an epoch bounds the loss from below, unlike a Poisson-sampled step."""
+    is_exact: ClassVar[bool] = False
+    """No epoch is cheap."""
 
     @property
     def law(self) -> NormLaw:
         """Law of the squared-norm ratio of the step."""
         return self.step.law
-
-    @property
-    def tail_share(self) -> float:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
-        return self.step.tail_share
-
-    @property
-    def is_exact(self) -> bool:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`: no epoch is cheap."""
-        return False
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
