@@ -54,7 +54,7 @@ def expected_majorants(cap: float, count: int, sketch: int) -> Array:
     flex, height, slope = _tangency(sketch)
     end = max(count / 2 + 40.0 + 9.0 * math.sqrt(count), float(flex.max()) / (2 * cap))
     edges = np.linspace(0.0, math.sqrt(2 * end), 72) ** 2
-    mass, moment = GammaMixture.single(count).increments(edges[:-1] / count, edges[1:] / count)
+    mass, moment = GammaMixture((count,)).increments(edges[:-1] / count, edges[1:] / count)
     to_right = np.clip((count * moment - edges[:-1] * mass) / np.diff(edges), 0.0, mass)
     atoms = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
     y = cap * edges[:, None]
