@@ -201,18 +201,23 @@ def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
     error = _missed(share, sketch, power_iteration)
     best = 1.0
     narrow = min(sketch, 40)  # more columns leave less; beyond, (H2) is good enough
-    for cut in _good_cuts(total, narrow):
+    for cut in _good_cuts(total, narrow, power_iteration):
         best = min(best, elimination_bound(total, narrow, power_iteration, cut, error**2 / _ROOM))
     if not 8 < sketch == narrow or total > 0.3 * sketch:  # (H3) alone is the smaller one
         best = min(best, comparison_bound(total, sketch, power_iteration, error))
     return min(1.0, best + _LONG_SKETCH)
 
 
-def _good_cuts(total: float, sketch: int) -> list[float]:
+def _good_cuts(total: float, sketch: int, power_iteration: bool) -> list[float]:
     """Return values of θ that make (H3) small; any is valid. None where (H2) is the smaller one."""
-    if total > 0.65 * sketch + 1.0:
+    if total > (0.65 if sketch <= 16 else 0.4) * sketch + 1.0:
         return []
-    factors = (0.65, 0.85, 1.0, 1.2) if sketch <= 16 else (0.8,)
+    if sketch <= 8:
+        factors: tuple[float, ...] = (0.65, 0.85, 1.05, 1.25)
+    elif sketch <= 16:
+        factors = (0.85, 1.0) if power_iteration else (0.65, 0.85, 1.0)
+    else:
+        factors = (0.95,) if power_iteration else (0.77,)
     middle = 0.75 * math.sqrt(max(total - 1.0, 0.1) / sketch)
     return [min(max(factor * middle, 0.02), 0.95) for factor in factors]
 
