@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all test-docs test-slow test-share test-gpu gpu lint format bench audit docs docs-version clean
+.PHONY: demo test test-all test-docs test-slow test-gpu gpu lint format bench audit docs docs-version clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,9 +49,6 @@ format: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev  ## simulations and comparisons with other packages
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m '(slow or peer) and not gpu' $(ALL)
-
-test-share: $(VENV)/.dev  ## three minutes of one core of what `make test` leaves out, drawn by the commit
-	$(PYTEST) --dist loadfile -m '(slow or peer or docs) and not gpu' --share 180 $(ALL)
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu

@@ -1,20 +1,17 @@
-"""Which tests run, and in which order: slowest first, with ``--quick`` or ``--share SECONDS`` fewer of them.
+"""Which tests run, and in which order: slowest first, with ``--quick`` fewer of them.
 
 ``make test`` is quick: it leaves out tests of over five seconds, and in files of over ten those of over a fifth of a
 second, except for tests that see a planted bug of ``audits/mutations.toml`` by name, and tests of up to two seconds in
 files that are listed as a whole, here or there. ``make test-all`` has everything. What a test takes, in seconds of CPU,
-is in ``durations.json``, written by ``pytest --write-durations``; tests without a measured duration run. A share is
-drawn by the commit: each runs a part of the tests that no commit waits for, another commit another part.
+is in ``durations.json``, written by ``pytest --write-durations``; tests without a measured duration run.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import re
-import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,8 +20,6 @@ from typing import Any
 import pytest
 
 DURATIONS = Path(__file__).with_name("durations.json")
-UNKNOWN = 1.0  # seconds of a test that nobody has measured, or that takes none
-_LEAST = 0.1  # seconds that starting any test takes
 _LONG_TEST, _LONG_FILE, _LONG_OF_ORACLES, _CHEAP = 5.0, 10.0, 2.0, 0.2  # seconds
 _ORACLES = {
     *("tests/accounting/test_balls.py", "tests/accounting/test_sketch_law.py", "tests/accounting/test_audit.py"),
@@ -36,28 +31,23 @@ _OF_PAGES = {Path("tests/docs"), Path("tests/paper_figures"), Path("paper_figure
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options."""
-    group = parser.getgroup("share")
-    group.addoption("--share", type=float, metavar="SECONDS", help="a part of the tests, drawn by the commit")
+    group = parser.getgroup("choice")
     group.addoption("--quick", action="store_true", help="leave out what is long and alone guards nothing")
     group.addoption("--write-durations", action="store_true", help=f"store what tests take in {DURATIONS.name}")
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Any:
-    """Mark what is about pages; after -m and -k have chosen, draw a share and put the slowest first."""
+    """Mark what is about pages; after -m and -k have chosen, put the slowest first."""
     for item in items:
         if any(config.rootpath / folder in item.path.parents for folder in _OF_PAGES):
             item.add_marker("docs")
     yield
-    seconds, budget = known_durations(), config.getoption("--share", None)
+    seconds = known_durations()
     if config.getoption("--quick", False):
         kept = quick([item.nodeid for item in items], seconds, guards(config.rootpath))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
-    if budget is not None:
-        drawn = draw([item.nodeid for item in items], seconds, budget, commit(config.rootpath))
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
-        items[:] = [item for item in items if item.nodeid in drawn]
     by_file: dict[Path, float] = {}
     for item in items:  # tests of a file share what its fixtures made
         by_file[item.path] = by_file.get(item.path, 0.0) + seconds.get(item.nodeid, 0.0)
@@ -102,36 +92,11 @@ def _has(test: str, words: Sequence[str]) -> bool:
     return all(word in test for word in words)
 
 
-def draw(names: Sequence[str], durations: Mapping[str, float], budget: float, key: str) -> set[str]:
-    """Tests in an order that the key decides, until they fill the budget; the last one may exceed it.
-
-    A test that would not fit is not passed over: the long ones would come more rarely than the short ones. One that
-    alone takes longer than the budget is never drawn.
-    """
-    drawn, filled = set(), 0.0
-    able = [name for name in names if durations.get(name, UNKNOWN) <= budget]
-    for name in sorted(able, key=lambda name: hashlib.sha256(f"{key} {name}".encode()).digest()):
-        if filled >= budget:
-            break
-        drawn.add(name)
-        filled += max(_LEAST, durations.get(name, UNKNOWN))
-    return drawn
-
-
 @functools.cache
 def known_durations() -> dict[str, float]:
     """Seconds by test."""
     found: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
     return found
-
-
-def commit(folder: Path) -> str:
-    """The present one's hash; empty where there is no repository."""
-    command = ["git", "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 _began = 0.0  # CPU seconds of this process and its children where the present phase of a test began

@@ -50,38 +50,51 @@ def test_mechanisms(name: str, value: Any) -> None:
     assert str(caught.value) == f"{name} must be {caught.value.allowed}, got {value!r}"
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-300, 1.0, -1e-5, math.nan, "1e-5", None])
-def test_delta(delta: Any) -> None:
-    with pytest.raises(ParameterError, match=r"delta must be a finite number in \[1e-290, 1\), got"):
-        DPSGD(1.0, 0.1).epsilon(steps=10, delta=delta)
+RUN = DPSGD(1.0, 0.1)
+QUESTIONS: list[tuple[str, Callable[[Any], object], list[Any]]] = [
+    (
+        r"delta must be a finite number in \[1e-290, 1\), got",
+        lambda x: RUN.epsilon(steps=10, delta=x),
+        [0.0, 1e-300, 1.0, -1e-5, math.nan, "1e-5", None],
+    ),
+    (
+        r"epsilon must be a finite number in \[0, 1e\+17\], got",
+        lambda x: RUN.delta(steps=10, epsilon=x),
+        [-0.1, 1e300, math.nan, math.inf, "1", None],
+    ),
+    (
+        r"steps must be an integer in \[0, 1000000000\], got",
+        lambda x: RUN.epsilon(steps=x, delta=1e-5),
+        [-1, 10**18, 1.5, 10.0, "10", True, None, math.nan],
+    ),
+    (
+        "tolerance must be a finite number in",
+        lambda x: RUN.epsilon(steps=10, delta=1e-5, tolerance=x),
+        [0.0, 2.0, math.nan, "fine"],
+    ),
+    ("phases", compose, [[], [RUN], [(1.0, 3)], [(RUN, 3, 4)], [("DPSGD", 3)]]),
+    (
+        "^steps must be .* got -?[0-9.]+$",
+        lambda x: compose([x]),
+        [(RUN, -1), (RUN, 2.5), (DPSGD(1.0, RandomAllocation(100)), 150), (GaussianRelease(1.0), -1)],
+    ),
+]
 
 
-@pytest.mark.parametrize("epsilon", [-0.1, 1e300, math.nan, math.inf, "1", None])
-def test_epsilon(epsilon: Any) -> None:
-    with pytest.raises(ParameterError, match=r"epsilon must be a finite number in \[0, 1e\+17\], got"):
-        DPSGD(1.0, 0.1).delta(steps=10, epsilon=epsilon)
-
-
-@pytest.mark.parametrize("steps", [-1, 10**18, 1.5, 10.0, "10", True, None, math.nan])
-def test_steps(steps: Any) -> None:
-    with pytest.raises(ParameterError, match=r"steps must be an integer in \[0, 1000000000\], got"):
-        DPSGD(1.0, 0.1).epsilon(steps=steps, delta=1e-5)
-
-
-@pytest.mark.parametrize("tolerance", [0.0, 2.0, math.nan, "fine"])
-def test_tolerance(tolerance: Any) -> None:
-    with pytest.raises(ParameterError, match="tolerance must be a finite number in"):
-        DPSGD(1.0, 0.1).epsilon(steps=10, delta=1e-5, tolerance=tolerance)
+@pytest.mark.parametrize(("message", "ask", "values"), QUESTIONS)
+def test_what_is_asked(message: str, ask: Callable[[Any], object], values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ParameterError, match=message):
+            ask(value)
 
 
 @pytest.mark.parametrize(
     "alpha", [-0.1, 1.1, [0.5, math.nan], "x", "0.5", ["0.5"], [0.5, "x"], [[0.5], [0.1, 0.2]], 1j, True]
 )
 def test_alpha(alpha: Any) -> None:
-    run = DPSGD(1.0, 0.1)
     for ask in (
-        lambda value: run.trade_off(steps=10, alpha=value),
-        compose([(run, 10)]).trade_off,
+        lambda value: RUN.trade_off(steps=10, alpha=value),
+        compose([(RUN, 10)]).trade_off,
         partial(gdp_trade_off, 1.0),
     ):
         with pytest.raises(ParameterError, match=r"^alpha must be numbers in \[0, 1\], got ") as error:
@@ -89,35 +102,9 @@ def test_alpha(alpha: Any) -> None:
         assert repr(alpha) in str(error.value)
 
 
-@pytest.mark.parametrize("phases", [[], [DPSGD(1.0, 0.1)], [(1.0, 3)], [(DPSGD(1.0, 0.1), 3, 4)], [("DPSGD", 3)]])
-def test_phases(phases: Any) -> None:
-    with pytest.raises(ParameterError, match="phases"):
-        compose(phases)
-
-
-@pytest.mark.parametrize(
-    "phase",
-    [
-        (DPSGD(1.0, 0.1), -1),
-        (DPSGD(1.0, 0.1), 2.5),
-        (DPSGD(1.0, RandomAllocation(100)), 150),
-        (GaussianRelease(1.0), -1),
-    ],
-)
-def test_steps_of_a_phase(phase: Any) -> None:
-    mechanism, steps = phase
-    with pytest.raises(ParameterError, match=f"^steps must be .* got {steps}$"):
-        compose([(mechanism, steps)])
-
-
-def test_gaussian_approximation() -> None:
-    with pytest.raises(ParameterError, match="mu"):
-        gdp_epsilon(-1.0, 1e-5)
-    with pytest.raises(ParameterError, match="steps"):
-        clt_mu(1.0, 0.1, 0)
-
-
 CASES: list[tuple[str, Callable[[], object]]] = [
+    ("mu", lambda: gdp_epsilon(-1.0, 1e-5)),
+    ("steps", lambda: clt_mu(1.0, 0.1, 0)),
     (r"^probes must be an integer in \[2, 100000\], got 1", lambda: Hutchinson(1, secret=False)),
     ("^rank must be an integer >= 1, got 0", lambda: Hutchinson(8, secret=False, rank=0)),
     ("^secret must be True or False, got 'no'", lambda: Hutchinson(8, secret="no")),
@@ -141,20 +128,20 @@ CASES: list[tuple[str, Callable[[], object]]] = [
     ("^norms.probes must be left out .*, got 3", lambda: norms_from_dict({"kind": "exact", "probes": 3})),
     ("^norms.sketch must be given if norms is 'hut", lambda: norms_from_dict({"kind": "hutch++", "probes": 3})),
     ("^sampling.rate must be given if sampling is 'poisson'", lambda: sampling_from_dict({"kind": "poisson"})),
-    ("steps must be an integer", lambda: DPSGD(1.0, 0.1).epsilon(steps=[], delta=1e-5)),
-    ("steps must be an integer", lambda: DPSGD(1.0, 0.1).epsilon(steps=[1.5], delta=1e-5)),
-    (r"steps must be an integer in \[1, 1000000000\]", lambda: DPSGD(1.0, 0.1).epsilon(steps=[0, 3], delta=1e-5)),
-    ("steps must be an integer", lambda: DPSGD(1.0, 0.1).epsilon(steps=[[1]], delta=1e-5)),
-    ("epochs must be left out", lambda: DPSGD(1.0, 0.1).epsilon(epochs=[1], delta=1e-5)),
+    ("steps must be an integer", lambda: RUN.epsilon(steps=[], delta=1e-5)),
+    ("steps must be an integer", lambda: RUN.epsilon(steps=[1.5], delta=1e-5)),
+    (r"steps must be an integer in \[1, 1000000000\]", lambda: RUN.epsilon(steps=[0, 3], delta=1e-5)),
+    ("steps must be an integer", lambda: RUN.epsilon(steps=[[1]], delta=1e-5)),
+    ("epochs must be left out", lambda: RUN.epsilon(epochs=[1], delta=1e-5)),
     (
         "steps must be whole epochs of random allocation.* got 15",
         lambda: DPSGD(1.0, RandomAllocation(10)).epsilon(steps=[10, 15], delta=1e-5),
     ),
     ("epochs must be left out", lambda: DPSGD(1.0, RandomAllocation(10)).epsilon(steps=[10], delta=1e-5, epochs=[1])),
-    ("epsilon must be", lambda: DPSGD(1.0, 0.1).delta(steps=3, epsilon=[-1.0])),
-    ("epsilon must be", lambda: DPSGD(1.0, 0.1).delta(steps=3, epsilon=[])),
-    ("steps must be", lambda: DPSGD(1.0, 0.1).delta(steps=[3], epsilon=1.0)),
-    ("tolerance must be", lambda: DPSGD(1.0, 0.1).epsilon(steps=[3], delta=1e-5, tolerance=2.0)),
+    ("epsilon must be", lambda: RUN.delta(steps=3, epsilon=[-1.0])),
+    ("epsilon must be", lambda: RUN.delta(steps=3, epsilon=[])),
+    ("steps must be", lambda: RUN.delta(steps=[3], epsilon=1.0)),
+    ("tolerance must be", lambda: RUN.epsilon(steps=[3], delta=1e-5, tolerance=2.0)),
     (r"size .* \[1, 1000\]", lambda: Group(0)),
     ("size", lambda: Group(2.5)),
     ("of", lambda: Group(2, Group(2))),

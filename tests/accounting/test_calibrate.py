@@ -1,7 +1,8 @@
-"""Calibration ends on the private side, and close to it."""
+"""Calibration and the split of probes: on the private side, close to it, no worse than other splits."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -18,13 +19,19 @@ from dprmt.accounting import (
     FixedOrder,
     GaussianRelease,
     Hutchinson,
+    HutchPlusPlus,
+    Norms,
     Poisson,
+    ProbeChoice,
     RandomAllocation,
     calibrate,
+    choose_probes,
     compose,
     fixed,
     largest_steps,
+    norms_from_dict,
 )
+from dprmt.cli import _accounting, main
 
 
 @settings(max_examples=8)
@@ -53,11 +60,6 @@ def test_randomized_clipping(norms: Hutchinson) -> None:
     assert (found.norms, found.sampling) == (norms, Poisson(0.02))
     assert found.epsilon(steps=300, delta=1e-5).upper <= 2.0
     assert replace(found, noise_multiplier=found.noise_multiplier / 1.01).epsilon(steps=300, delta=1e-5).lower > 2.0
-
-
-def test_the_noise_that_was_there_does_not_matter() -> None:
-    target: dict[str, Any] = {"steps": 100, "target_epsilon": 1.0, "delta": 1e-5}
-    assert calibrate(DPSGD(1.0, 0.1), **target) == calibrate(DPSGD(300.0, 0.1), **target)
 
 
 def test_phases_keep_the_ratios_of_their_noise() -> None:
@@ -113,48 +115,43 @@ def test_what_riskcal_says_of_a_run_leads_back_to_its_noise(target: dict[str, fl
     assert found.noise_multiplier == pytest.approx(1.0, abs=5e-4)
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({}, "target_epsilon"),
-        ({"target_epsilon": 1.0}, "delta"),
-        ({"target_advantage": 0.2, "delta": 1e-5}, "delta"),
-        ({"target_advantage": 0.2, "target_epsilon": 1.0, "delta": 1e-5}, "target_epsilon"),
-        ({"target_advantage": 0.0}, "target_advantage"),
-        ({"target_advantage": 1.0}, "target_advantage"),
-        ({"target_advantage": 1e-9}, "target_advantage"),
-        ({"target_true_positive_rate": 0.2}, "false_positive_rate"),
-        ({"target_advantage": 0.2, "false_positive_rate": 0.1}, "false_positive_rate"),
-        ({"target_true_positive_rate": 0.1, "false_positive_rate": 0.1}, "target_true_positive_rate"),
-        ({"target_true_positive_rate": 0.1, "false_positive_rate": 0.0}, "false_positive_rate"),
-    ],
-)
-def test_targets_that_cannot_be(change: dict[str, Any], name: str) -> None:
-    with pytest.raises(ParameterError) as caught:
-        calibrate(DPSGD(1.0, 1.0), steps=10**6, **change)
-    assert caught.value.name == name
+FULL: dict[str, Any] = {"run": DPSGD(1.0, 1.0), "steps": 10**6}
+LITTLE: dict[str, Any] = {"run": DPSGD(1.0, 0.01), "target_epsilon": 1.0, "delta": 1e-5, "steps": 100}
+REFUSED = [
+    *(
+        (FULL, change, name)
+        for change, name in (
+            ({}, "target_epsilon"),
+            ({"target_epsilon": 1.0}, "delta"),
+            ({"target_advantage": 0.2, "delta": 1e-5}, "delta"),
+            ({"target_advantage": 0.2, "target_epsilon": 1.0, "delta": 1e-5}, "target_epsilon"),
+            *(({"target_advantage": value}, "target_advantage") for value in (0.0, 1.0, 1e-9)),
+            ({"target_true_positive_rate": 0.2}, "false_positive_rate"),
+            ({"target_advantage": 0.2, "false_positive_rate": 0.1}, "false_positive_rate"),
+            ({"target_true_positive_rate": 0.1, "false_positive_rate": 0.1}, "target_true_positive_rate"),
+            ({"target_true_positive_rate": 0.1, "false_positive_rate": 0.0}, "false_positive_rate"),
+        )
+    ),
+    *(
+        (LITTLE, change, name)
+        for change, name in (
+            *(({"target_epsilon": value}, "target_epsilon") for value in (0.0, math.nan, 1e9)),
+            ({"target_epsilon": 1e-12, "delta": 1e-12, "run": DPSGD(1.0, 1.0)}, "target_epsilon"),
+            ({"delta": 1.0}, "delta"),
+            *(({"steps": value}, "steps") for value in (2.5, None)),
+            ({"epochs": 3}, "epochs"),
+            ({"run": compose([(DPSGD(1.0, 0.1), 3)])}, "steps"),
+            ({"run": 1.0}, "run"),
+            ({"tolerance": 0.0}, "tolerance"),
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"target_epsilon": 0.0}, "target_epsilon"),
-        ({"target_epsilon": math.nan}, "target_epsilon"),
-        ({"target_epsilon": 1e9}, "target_epsilon"),
-        ({"target_epsilon": 1e-12, "delta": 1e-12, "run": DPSGD(1.0, 1.0)}, "target_epsilon"),
-        ({"delta": 1.0}, "delta"),
-        ({"steps": 2.5}, "steps"),
-        ({"steps": None}, "steps"),
-        ({"epochs": 3}, "epochs"),
-        ({"run": compose([(DPSGD(1.0, 0.1), 3)])}, "steps"),
-        ({"run": 1.0}, "run"),
-        ({"tolerance": 0.0}, "tolerance"),
-    ],
-)
-def test_bad_or_unreachable_input(change: dict[str, Any], name: str) -> None:
-    setting = {"run": DPSGD(1.0, 0.01), "target_epsilon": 1.0, "delta": 1e-5, "steps": 100} | change
+@pytest.mark.parametrize(("setting", "change", "name"), REFUSED)
+def test_bad_or_unreachable_input(setting: dict[str, Any], change: dict[str, Any], name: str) -> None:
     with pytest.raises(ParameterError) as caught:
-        calibrate(**setting)
+        calibrate(**(setting | change))
     assert caught.value.name == name
 
 
@@ -200,3 +197,62 @@ def test_the_error_names_the_target_that_was_asked_for() -> None:
     """Not the excess over the false positive rate, which is what the search compares."""
     with pytest.raises(ParameterError, match=r"target_true_positive_rate must be .*, got 0\.99999$"):
         calibrate(DPSGD(1.0, 1e-6), steps=1, target_true_positive_rate=0.99999, false_positive_rate=0.01)
+
+
+MECHANISM = DPSGD(3.0, 0.02)
+RUN: dict[str, Any] = {"steps": 50, "delta": 1e-5}
+LAYERS = [(4, 1000, 500), (3, 5, 6)]
+
+
+@pytest.fixture(scope="module")
+def choices() -> tuple[ProbeChoice, ...]:
+    return choose_probes(MECHANISM, **RUN, budget=32, layers=LAYERS)
+
+
+def test_the_split_is_the_best_of_all(choices: tuple[ProbeChoice, ...]) -> None:
+    """Against other widths of the sketch; rows are sorted, and Hutch++ with secret probes is the best of them."""
+    exact, *rows = choices
+    assert exact.epsilon == MECHANISM.epsilon(**RUN)
+    assert len(rows) == 6
+    assert [row.epsilon.upper for row in rows] == sorted(row.epsilon.upper for row in rows)
+    assert isinstance(rows[0].norms, HutchPlusPlus)
+    assert rows[0].norms.secret
+    chosen = next(row for row in rows if is_one_pass(row.norms, secret=False))
+    assert 2 * chosen.norms.sketch + chosen.norms.probes == chosen.products == 32  # type: ignore[attr-defined]
+    others = [
+        replace(MECHANISM, norms=HutchPlusPlus(32 - 2 * s, s, secret=False)).epsilon(**RUN).upper for s in (5, 11)
+    ]
+    assert chosen.epsilon.upper <= min(others) * 1.0005
+
+
+def is_one_pass(norms: Norms, *, secret: bool) -> bool:
+    return isinstance(norms, HutchPlusPlus) and not norms.power_iteration and norms.secret == secret
+
+
+def test_the_costs_are_those_of_the_shapes(choices: tuple[ProbeChoice, ...]) -> None:
+    """T = 4, d = 1000, p = 500 is cheapest through two T x T matrices; a small layer is exact for every choice."""
+    small = 2 * 3 * 5 * 6
+    assert choices[0].cost == (2 * 16 * 1500 + small, 2 * 4 * 16)
+    hutchinson = next(row for row in choices if isinstance(row.norms, Hutchinson))
+    assert hutchinson.cost == (32 * 2 * 4 * 1500 + small, 4 * (1004 * 32 + 500 * 32))
+
+
+def test_the_command(
+    choices: tuple[ProbeChoice, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def answer(mechanism: DPSGD, **run: Any) -> tuple[ProbeChoice, ...]:
+        asked.append((mechanism, run))
+        return choices
+
+    monkeypatch.setattr(_accounting, "choose_probes", answer)
+    run = ["probes", "--noise-multiplier", "3", "--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5"]
+    assert main([*run, "--budget", "32", "--layers", "4x1000x500,3x5x6", "--json"]) == 0
+    assert asked == [(MECHANISM, {**RUN, "budget": 32, "layers": LAYERS})]
+    rows = json.loads(capsys.readouterr().out)["choices"]
+    assert [norms_from_dict(row["norms"]) for row in rows] == [choice.norms for choice in choices]
+    assert rows[0]["cost"] == {"flops": choices[0].cost.flops, "bytes": choices[0].cost.bytes}  # type: ignore[union-attr]
+    assert [row["epsilon"]["upper"] for row in rows] == [choice.epsilon.upper for choice in choices]
+    assert main([*run, "--budget", "32"]) == 0
+    assert capsys.readouterr().out.count("\n") == len(choices) + 3  # heads, a rule, and the neighbours

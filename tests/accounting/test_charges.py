@@ -7,7 +7,6 @@ made wrong by hand, in one direction, and every end still has to hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -70,24 +69,20 @@ def by_fft(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     return DeltaCurve(question, composed([(law, steps)], tilt, window([(law, steps)], tilt)))
 
 
-CURVES = pytest.mark.parametrize("curve_of", [by_fft])
-
-
-def check(curve_of: Callable[..., Curve], law: LossPMF, steps: int, epsilon: float, exact: float) -> None:
+def check(law: LossPMF, steps: int, epsilon: float, exact: float) -> None:
     """Both ends hold, and are near."""
-    low = curve_of(law, steps, epsilon, "lower").delta_bounds(epsilon)[0]
-    high = curve_of(law, steps, epsilon, "upper").delta_bounds(epsilon)[1]
+    low = by_fft(law, steps, epsilon, "lower").delta_bounds(epsilon)[0]
+    high = by_fft(law, steps, epsilon, "upper").delta_bounds(epsilon)[1]
     assert low <= exact <= high
     assert high - low < 1e-4 * exact
 
 
 @SIGNS
-@CURVES
-def test_masses_as_wrong_as_differences_of_tails_may_be(curve_of, sign) -> None:
+def test_masses_as_wrong_as_differences_of_tails_may_be(sign) -> None:
     """(F1): each is off by nearly 64 roundings of the mass from there on, at each of two hundred nodes."""
     truth = even_masses()
     wrong = truth + sign * 60 * EPS * np.cumsum(truth[::-1])[::-1]
-    check(curve_of, law_of(wrong), STEPS, EPSILON, exact_delta(STEPS, EPSILON))
+    check(law_of(wrong), STEPS, EPSILON, exact_delta(STEPS, EPSILON))
 
 
 @SIGNS
@@ -128,8 +123,7 @@ def delta_of_walk(steps: int, epsilon: float) -> float:
 
 
 @SIGNS
-@CURVES
-def test_transforms_as_wrong_as_they_may_be(curve_of, sign, monkeypatch) -> None:
+def test_transforms_as_wrong_as_they_may_be(sign, monkeypatch) -> None:
     """(F2): each value is off by nearly 8 log₂N roundings of the sum of all masses, which counts once a step.
 
     What else is charged is more, here, and set to nothing.
@@ -143,17 +137,16 @@ def test_transforms_as_wrong_as_they_may_be(curve_of, sign, monkeypatch) -> None
     monkeypatch.setattr(fft, "rfft", wrong)
     monkeypatch.setattr(_composition, "_mass_rounding", lambda mass, weights: 0.0)
     monkeypatch.setattr(_composition, "OUTSIDE", math.exp(-70.0))
-    check(curve_of, walk_law(), steps, epsilon, delta_of_walk(steps, epsilon))
+    check(walk_law(), steps, epsilon, delta_of_walk(steps, epsilon))
 
 
-@CURVES
 @pytest.mark.parametrize("epsilon", [-1.0, 0.9, 1.6, 2.5])
-def test_what_lies_outside_a_window_is_charged(curve_of, epsilon, monkeypatch) -> None:
+def test_what_lies_outside_a_window_is_charged(epsilon, monkeypatch) -> None:
     """(F0): on windows that hold all but 3e-4 on either side, so that this decides."""
     monkeypatch.setattr(_composition, "OUTSIDE", math.exp(-8.0))
     steps = 10**6
     exact = delta_of_walk(steps, epsilon)
-    lower, upper = (curve_of(walk_law(), steps, epsilon, side) for side in ("lower", "upper"))
+    lower, upper = (by_fft(walk_law(), steps, epsilon, side) for side in ("lower", "upper"))
     assert lower.delta_bounds(epsilon)[0] <= exact <= upper.delta_bounds(epsilon)[1]
     for factor in (0.5, 1.0, 2.0):
         delta = factor * exact

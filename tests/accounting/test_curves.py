@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, compose
+from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation
 from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.composition._solve import InconsistentBoundsError
 from dprmt.accounting.questions._step_counts import Brackets
@@ -72,22 +72,6 @@ def test_every_entry_is_what_a_single_question_gets(sigma, log_rate, probes, sec
         assert found.is_narrow or not single.is_narrow
     order = np.argsort(counts)
     assert np.all(np.diff(curve.upper[order]) >= 0)
-
-
-@pytest.mark.parametrize("probes", [None, 32])
-def test_delta_at_many_epsilons(probes):
-    mechanism = DPSGD(0.9, 0.03) if probes is None else DPSGD(0.9, 0.03, Hutchinson(probes, secret=False))
-    epsilons = [3.0, 0.0, 6.0]
-    curve = mechanism.delta(steps=200, epsilon=epsilons)
-    both = compose([(mechanism, 150), (mechanism, 50)]).delta(epsilons)
-    assert np.array_equal(both.upper, curve.upper)
-    for epsilon, found in zip(epsilons, curve, strict=True):
-        single = mechanism.delta(steps=200, epsilon=epsilon)
-        assert found.at_epsilon == epsilon
-        assert found.lower <= single.upper
-        assert single.lower <= found.upper
-        assert found.is_narrow
-        assert found.direction == single.direction or epsilon == 0.0  # where both directions are equal
 
 
 def test_epochs_of_random_allocation():

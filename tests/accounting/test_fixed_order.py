@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -26,7 +25,6 @@ from dprmt.accounting import (
     calibrate,
     compose,
 )
-from dprmt.cli import main
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -69,15 +67,6 @@ def test_as_many_steps_of_poisson_sampling_cost_no_more(
         assert order.lower <= drawn.upper
 
 
-def test_but_poisson_epochs_may_cost_more_than_those_of_a_fixed_order() -> None:
-    """With little noise sampling amplifies the wrong way round: an epoch of 1/q steps at σ = ½, q = 1/10."""
-    order = DPSGD(0.5, FixedOrder()).epsilon(epochs=1, delta=1e-5)
-    drawn = DPSGD(0.5, 0.1).epsilon(steps=10, delta=1e-5)
-    assert order.upper < 10.0 < 12.2 < drawn.lower
-    less = DPSGD(1.0, 0.1).epsilon(steps=10, delta=1e-5)
-    assert less.upper < 2.9 < 4.3 < DPSGD(1.0, FixedOrder()).epsilon(epochs=1, delta=1e-5).lower
-
-
 @pytest.mark.parametrize("secret", [False, True])
 def test_replacement_with_estimated_norms_is_finite(secret: bool) -> None:
     """Near a lower end, that of equal norms."""
@@ -115,26 +104,6 @@ def test_steps_are_epochs_in_all_questions() -> None:
 def test_a_removed_sample_moves_others_up(neighbours: AddRemove | Group) -> None:
     with pytest.raises(ParameterError, match=r"neighbours must be ZeroOut\(\) or ReplaceOne\(\) in a fixed order"):
         DPSGD(1.0, FixedOrder(), neighbours=neighbours)
-
-
-def test_the_command_line_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["epsilon", "--noise-multiplier", "1", "--sampling", "fixed-order", "--delta", "1e-5"]
-    assert main([*words, "--epochs", "1"]) == 0
-    assert "4.37" in capsys.readouterr().out
-    assert main([*words, "--epochs", "1", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["mechanism"]["sampling"] == {"kind": "fixed-order"}
-    assert record["epochs"] == 1
-    for more, message in (
-        ([], "--epochs"),
-        (["--epochs", "1.5"], "an integer where --sampling is fixed-order"),
-        (["--epochs", "1", "--sample-rate", "0.1"], "left out where --sampling is fixed-order"),
-        (["--epochs", "1", "--neighbours", "add-remove"], "in a fixed order"),
-    ):
-        assert main([*words, *more]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10])

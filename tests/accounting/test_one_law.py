@@ -1,4 +1,4 @@
-"""One step without composing, compositions of several lengths and sums that they need, against direct sums."""
+"""One step without composing, rare large losses apart, and many phases: against direct sums and closed forms."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
 
-from dprmt.accounting.composition._compose import OneStepCurve, composed, discounted_suffix_sums, log_mgf, window
-from dprmt.accounting.pairs._pairs import LossPMF, PublicPair
+from dprmt.accounting import DPSGD, Hutchinson, compose
+from dprmt.accounting.composition import _solve as _level
+from dprmt.accounting.composition._compose import (
+    DeltaCurve,
+    OneStepCurve,
+    Question,
+    Split,
+    Window,
+    composed,
+    discounted_suffix_sums,
+    window,
+)
+from dprmt.accounting.composition._solve import Level
+from dprmt.accounting.pairs._pairs import AtomicPair, LossPMF, PublicPair
 from dprmt.accounting.pairs._pairs import from_above as dots_from_above
 
 MESH, STRIDE, CUT = 0.03, 7, 4
@@ -52,23 +66,6 @@ def test_discounted_sums_over_several_blocks() -> None:
     np.testing.assert_allclose(discounted_suffix_sums(values, nodes), direct, rtol=1e-12)
 
 
-@pytest.mark.parametrize("steps", [10, 23, 40])
-def test_a_window_holds_nearly_all(steps: int) -> None:
-    """Tilted mass outside is at most 2e-10, by direct convolution."""
-    pmf = LossPMF(np.arange(-2, 5), np.array([0.2, 0.4, 0.2, 0.1, 0.05, 0.03, 0.02]), MESH, 0.0)
-    tilt = 3.0
-    span = window([(pmf, steps)], tilt)
-    start, law = power(pmf, steps)
-    index = start + np.arange(law.size)
-    tilted = law * np.exp(tilt * index * MESH - steps * log_mgf([(pmf, 1)], np.array([tilt]))[0])
-    inside = (index >= span.first) & (index < span.first + span.size)
-    assert tilted[~inside].sum() <= 2e-10
-    whole = np.zeros(span.size)
-    whole[index[inside] - span.first] = tilted[inside]
-    found = composed([(pmf, steps)], tilt, span)
-    assert np.abs(found.mass - whole).sum() <= found.error
-
-
 @given(laws(), st.floats(0.0, 2.0), st.floats(-7.0, -1.0))
 def test_one_step_is_read_off(pmf, epsilon, exponent) -> None:
     exact, delta = exact_delta(pmf, 1, epsilon), 10.0**exponent
@@ -101,3 +98,118 @@ def test_the_last_cell_reaches_to_infinity() -> None:
             assert truth * (1 - 1e-4) <= found <= crude
             assert found - truth < 0.5 * (crude - truth)
     assert pmf.mass.sum() + pmf.infinite == pytest.approx(plain.mass.sum() + plain.infinite, rel=1e-12)
+
+
+@pytest.mark.parametrize("side", ["upper", "lower"])
+def test_a_heavy_node_does_not_swallow_a_light_tail(side) -> None:
+    """Masses 1 at a loss of 0 and 1e-25 at 3: δ(1) is 1e-25 (1 - e^{-2}), and the difference of sums is 0."""
+    curve = OneStepCurve(LossPMF(np.array([0, 1, 3]), np.array([1.0, 0.5, 1e-25]), 1.0, 0.0), side)
+    exact = 1e-25 * -math.expm1(-2.0)
+    low, high = curve.delta_bounds(1.0)
+    assert (high if side == "upper" else low) == pytest.approx(exact, rel=1e-9)
+    crossing = curve.epsilon(exact, "upper") if side == "upper" else curve.epsilon(exact, "lower")
+    assert crossing == pytest.approx(1.0, abs=1e-9)
+
+
+MESH = 0.01
+
+
+def law(rare, seed, spread=30):
+    """Nearly all mass near 0, and a heavy tail of ``rare`` mass."""
+    rng = np.random.default_rng(seed)
+    index = np.arange(-spread, 2000)
+    small, large = index <= spread, index > spread
+    mass = np.where(small, rng.uniform(0.5, 1.0, index.size) * np.exp(-((index / spread * 3.0) ** 2)), 0.0)
+    tail = np.where(large, rng.uniform(0.5, 1.0, index.size) * (1.0 + index / 100.0) ** -4.0, 0.0)
+    return LossPMF(index, (1.0 - rare) * mass / mass.sum() + rare * tail / tail.sum(), MESH, 0.0)
+
+
+def parts_by_sums(pmf, steps, large):
+    """The masses of sums with some loss beyond ``large``, from positive terms alone; index of the first."""
+    is_large = pmf.losses > large
+    below, beyond = np.where(is_large, 0.0, pmf.mass), np.where(is_large, pmf.mass, 0.0)
+    without, with_some = below, beyond
+    for _ in range(steps - 1):
+        with_some = np.convolve(with_some, pmf.mass) + np.convolve(without, beyond)
+        without = np.convolve(without, below)
+    return with_some, steps * int(pmf.index[0])
+
+
+@pytest.mark.parametrize("rare", [1e-4, 1e-9, 1e-14])
+@pytest.mark.parametrize("tilt", [0.0, 0.05])
+@pytest.mark.parametrize("large", [0.3, 5.0])
+def test_what_has_a_large_loss_is_known_relative_to_itself(rare, tilt, large):
+    """From above each step may have it, beside steps of any loss; from below all others have none (F4)."""
+    pmf, steps = law(rare, 3), 7
+    truth, first = parts_by_sums(pmf, steps, large)
+    (few, _), (beyond, _) = Split(large, tilt, tilt, 0.0).parts([(pmf, steps)])
+    assert few[0][0].mass @ (pmf.losses > large) == 0.0
+    found = composed(beyond, tilt, window(beyond, tilt))
+    place = np.rint(found.losses / MESH).astype(int) - first
+    inside = (place >= 0) & (place < truth.size)
+    wanted = np.where(inside, truth[np.clip(place, 0, truth.size - 1)], 0.0) * np.exp(tilt * found.losses)
+    charged = found.mass * np.exp(found.log_scale)
+    error = found.error * np.exp(found.log_scale)
+    assert np.all(charged >= wanted - error)
+    assert np.abs(charged - wanted).sum() <= steps**2 * rare * wanted.sum() + 2 * error  # two of them at once
+    assert error < 1e-8 * wanted.sum()  # a transform of everything leaves 1e-13 of 1, however rare they are
+
+
+@pytest.mark.parametrize("side", ["upper", "lower"])
+def test_both_parts_together_bound_the_curve(side):
+    """A curve of few steps with a heavy tail, by both parts on one grid, against sums of positive terms."""
+    pmf, steps, large = law(1e-6, 3), 7, 2.0
+    split = Split(large, 3.0, 0.05, 8.0)
+    parts = split.parts([(pmf, steps)], side)
+    windows = [window(*part) for part in parts]
+    first, last = min(w.first for w in windows), max(w.first + w.size for w in windows)
+    curve = DeltaCurve(Question(epsilon=split.near), *(composed(*part, Window(first, last - first)) for part in parts))
+    exact = np.ones(1)
+    for _ in range(steps):
+        exact = np.convolve(exact, pmf.mass)
+    losses = MESH * (np.arange(exact.size) + steps * int(pmf.index[0]))
+    for epsilon in (0.5, 2.0, 8.0, 15.0):
+        delta = float(exact @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
+        low, high = curve.delta_bounds(epsilon)
+        assert (high >= delta * (1 - 1e-9)) if side == "upper" else (low <= delta * (1 + 1e-9))
+        assert low == pytest.approx(delta, rel=1e-4, abs=1e-18)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """ε of N(μ, 1) against N(0, 1)."""
+
+    def excess(epsilon: float) -> float:
+        return float(ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)) - delta)
+
+    return float(brentq(excess, 0.0, 10.0 * mu + mu**2))
+
+
+@given(st.lists(st.floats(1.0, 40.0), min_size=5, max_size=40, unique=True), st.integers(1, 5))
+@settings(max_examples=12)
+def test_gaussian_phases_compose_to_a_gaussian(noise: list[float], steps: int) -> None:
+    """Without sampling all phases together are one Gaussian mechanism."""
+    bounds = compose([(DPSGD(sigma, 1.0), steps) for sigma in noise]).epsilon_by_direction(1e-6)
+    exact = gaussian_epsilon(math.sqrt(steps * sum(sigma**-2.0 for sigma in noise)), 1e-6)
+    for bound in bounds.values():
+        assert bound.lower <= exact <= bound.upper
+        assert bound.is_narrow
+
+
+def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few probes: of a tail of losses up to 1e4, δ(0) sees that they are large; told apart, they cost the mesh."""
+    phases = [(DPSGD(sigma, 0.03, Hutchinson(8, secret=False)), 2) for sigma in (0.8, 1.2)]
+
+    def bounds() -> tuple[float, float]:
+        at = Level(compose(phases).schedule, Question(epsilon=0.0), "remove", -1)
+        return tuple(at.curve(side).delta_bounds(0.0)[end] for side, end in (("lower", 0), ("upper", 1)))
+
+    monkeypatch.setattr(_level, "_MOST_POINTS", 2**15)
+    lower, upper = bounds()
+    assert upper - lower < 0.1 * upper
+
+
+def test_an_infinite_loss_is_part_of_the_total_variation() -> None:
+    """Whose finite losses are all 0: without it δ(0) would be 0."""
+    pair = AtomicPair(np.zeros(1), np.array([0.99]), 0.01, reach=1.0)
+    found = _level.coarse_pass([(pair, 3)], Question(1e-3), 1e-12).total_variation
+    assert 0.03 <= found < 0.0301

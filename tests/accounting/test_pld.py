@@ -12,15 +12,11 @@ from scipy.stats import norm
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.pairs import _pairs
-from dprmt.accounting.pairs._pairs import LossCells, PublicPair, charged_cells, graded_indices
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
 
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution  # noqa: E402
-
-from dprmt.accounting.interop import pld as _pld  # noqa: E402
 
 RATE = 2000 / 67349
 EXACT = DPSGD(1.0, RATE)
@@ -135,71 +131,10 @@ def test_everything_cut_off_is_infinite(name: str) -> None:
     assert pair.slack <= infinite <= pair.slack + 1e-11
 
 
-PAIRS = {
-    "with an atom at infinity": PublicPair(np.array([0.5, 1.0, 3.0]), np.array([0.5, 0.3, 0.1]), 0.3, 0.1, 1e-3),
-    "secret": MECHANISMS["secret"].step().pairs(16, 1e-10)[0],
-    "always": DPSGD(1.0, 1.0, Hutchinson(8, secret=True)).step().pairs(16, 1e-10)[0],
-}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of seven nodes at a time are those of all nodes at once, except for a charge of the size of the tails."""
-    pair = PAIRS[name]
-    nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
-    whole = charged_cells(pair, nodes)
-    monkeypatch.setattr(_pairs.row_blocks, "__defaults__", (7,))
-    blocks = charged_cells(pair, nodes)
-    for direction in DIRECTIONS:
-        one, other = whole[direction], blocks[direction]
-        assert_allclose(other.p, one.p, rtol=1e-9, atol=1e-15)
-        assert_allclose(other.q, one.q, rtol=1e-9, atol=1e-15)
-        assert_allclose([other.p_below, other.p_above], [one.p_below, one.p_above], rtol=1e-9, atol=1e-9)
-        assert other.p_below + other.p.sum() + other.p_above >= 1 + pair.slack - 1e-14
-
-
-class Charging:
-    """A pair that charges 1% of the P-mass of its cells, and 2% of the Q-mass, to an infinite loss."""
-
-    slack = 0.005
-
-    def cells(self, nodes: np.ndarray) -> LossCells:
-        """Uniform masses on [0, 1]."""
-        mass = np.diff(np.clip(nodes, 0.0, 1.0))
-        low, high = float(np.clip(nodes[0], 0.0, 1.0)), 1.0 - float(np.clip(nodes[-1], 0.0, 1.0))
-        return LossCells(mass, mass, low, low + 0.02 * mass.sum(), high + 0.01 * mass.sum(), high)
-
-
-def test_both_directions_are_charged() -> None:
-    cells = charged_cells(Charging(), np.linspace(0.0, 1.0, 20))
-    assert_allclose(cells["remove"].p_above, 0.015)
-    assert_allclose(cells["add"].p_above, 0.025)
-
-
-def test_wider_steps_beyond_a_loss_of_one_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    graded = TIGHT.to_pld(1e-3, bins=32).self_compose(400).get_epsilon_for_delta(1e-5)
-    monkeypatch.setattr(_pld, "graded_indices", lambda low, high, mesh, bulk: graded_indices(low, high, mesh, 1e9))
-    uniform = TIGHT.to_pld(1e-3, bins=32).self_compose(400).get_epsilon_for_delta(1e-5)
-    assert uniform - 1e-9 <= graded <= uniform + 1e-5
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("discretization", {"discretization": 0.0}),
-        ("discretization", {"discretization": 2.0}),
-        ("largest_loss", {"largest_loss": -1.0}),
-        ("tail", {"tail": 0.5}),
-        ("bins", {"bins": 1}),
-    ],
-)
-def test_bad_options_are_named(name: str, options: dict) -> None:
-    with pytest.raises(ParameterError) as caught:
-        TIGHT.to_pld(**options)
-    assert caught.value.name == name
-
-
-def test_too_many_grid_points_are_refused_with_what_helps() -> None:
+def test_bad_options_are_named_and_too_many_grid_points_with_what_helps() -> None:
+    for name, value in {"discretization": 2.0, "largest_loss": -1.0, "tail": 0.5, "bins": 1}.items():
+        with pytest.raises(ParameterError, match=f"^{name} must be"):
+            TIGHT.to_pld(**{name: value})
     with pytest.raises(
         ParameterError, match=r"discretization must be >= .* \(or give a largest_loss or a larger tail\)"
     ):

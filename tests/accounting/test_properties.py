@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, clt_mu, compose, gdp_epsilon, gdp_trade_off
-from dprmt.accounting.composition._compose import Question
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, clt_mu, compose, gdp_epsilon
 from dprmt.accounting.composition._solve import InconsistentBoundsError
 from dprmt.testing import check_accountant
 
@@ -137,16 +136,6 @@ def test_trade_off_is_a_trade_off_function(
     assert touching >= -2e-2
 
 
-def test_trade_off_of_the_gaussian_mechanism() -> None:
-    """Without sampling, one step is G_{1/σ} exactly."""
-    alpha = np.array([0.0, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
-    band = DPSGD(0.8, 1.0).trade_off(steps=1, alpha=alpha)
-    truth = gdp_trade_off(1 / 0.8, alpha)
-    assert np.all(band.lower <= truth + 1e-9)
-    assert np.all(truth <= band.upper + 1e-9)
-    assert np.max(band.upper - band.lower) < 1e-3
-
-
 def test_the_central_limit_approximation_under_reports() -> None:
     """μ-GDP gives a smaller ε than is certainly spent."""
     mu = clt_mu(0.8, 0.01, 1000)
@@ -155,6 +144,7 @@ def test_the_central_limit_approximation_under_reports() -> None:
 
 def test_contradicting_bounds_are_refused() -> None:
     from dprmt.accounting.basics._bounds import PrivacyBounds
+    from dprmt.accounting.composition._compose import Question
     from dprmt.accounting.composition._solve import intersection
 
     with pytest.raises(InconsistentBoundsError, match="report"):

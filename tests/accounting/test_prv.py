@@ -151,17 +151,6 @@ def test_composition_agrees(name: str, eps_max: float, direction) -> None:
     assert own.lower * 0.999 <= estimate <= own.upper * 1.001
 
 
-def test_exact_norms_need_no_eps_max_and_agree_with_the_peer_s_own_mechanism() -> None:
-    own = EXACT.epsilon_by_direction(steps=400, delta=1e-5)["remove"]
-    results = [
-        prv_accountant.PRVAccountant(prv, eps_error=0.05, delta_error=1e-9, max_self_compositions=400)
-        for prv in (EXACT.to_prv(), prv_accountant.PoissonSubsampledGaussianMechanism(RATE, 1.0))
-    ]
-    ours, theirs = (accountant.compute_epsilon(1e-5, [400]) for accountant in results)
-    assert_allclose(ours, theirs, atol=1e-4)
-    assert own.lower <= ours[1] <= own.upper + 1e-4
-
-
 @eps_max_is_an_assumption
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="prv-accountant needs an extended long double")
 def test_small_delta_survives_because_masses_are_long_doubles() -> None:

@@ -1,4 +1,4 @@
-"""The law of J for Hutch++: its two bounds against oracles, the simulated residual, and the accountant built on it."""
+"""Hutch++: the law of J against oracles and the simulated residual, and the accountant built on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cache
 import mpmath
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
@@ -14,8 +15,10 @@ from scipy.optimize import brentq
 from scipy.special import gammainc
 
 from dprmt.accounting import DPSGD, HutchPlusPlus
+from dprmt.accounting.laws import _laws as _sketched_law
 from dprmt.accounting.laws import _sketch as _sketch_bounds
 from dprmt.accounting.laws._sketch import (
+    ROUNDING,
     SHIFTS,
     elimination_bound,
     expected_majorants,
@@ -24,10 +27,10 @@ from dprmt.accounting.laws._sketch import (
     residual_tail,
     tangent_bound,
 )
+from dprmt.training.norms import hutchpp_squared_norms
+
 
 # ------------------------------------------------------------------------------------------ bounds of a ratio's tail
-
-
 def exact_ratio_tail(scale: float, terms: int, dof: int) -> mpmath.mpf:
     """P(c·χ²(n) ≥ χ²(ν)) to 30 digits."""
     with mpmath.workdps(40):
@@ -109,8 +112,6 @@ def test_the_shifted_majorant_is_valid_and_tight(cap: float, count: int, sketch:
 
 
 # ------------------------------------------------------------------------------------------ the residual, simulated
-
-
 def residual_shares(spectrum: np.ndarray, sketch: int, power_iteration: bool, draws: int, seed: int = 3) -> np.ndarray:
     """Squared singular values of M(I - QQᵀ) over ‖M‖², largest first, M diagonal; shape (draws, d)."""
     rng = np.random.default_rng(seed)
@@ -180,8 +181,6 @@ def test_a_bound_for_more_columns_is_refuted() -> None:
 
 
 # ------------------------------------------------------------------------------------------ rounding, (H5)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(3, 6), st.floats(0.0, 0.3), st.booleans())
 def test_what_is_left_though_the_basis_was_rounded_satisfies_the_inequality_of_the_proof(
@@ -231,8 +230,6 @@ def test_rounding_is_charged_and_costs_next_to_nothing(
 
 
 # ------------------------------------------------------------------------------------------ the law
-
-
 @cache
 def moments(sketch: int, power_iteration: bool) -> tuple[float, float]:
     copies, weight = probe_copies(sketch, power_iteration)
@@ -255,11 +252,6 @@ def test_the_law_is_a_law_and_one_pass_is_never_charged_less(sketch: int) -> Non
 def test_what_the_law_is_worth(sketch: int, least: float) -> None:
     """1/E(1/J), the factor by which a sketch multiplies the probes to first order; at most the 4s of flat spectra."""
     assert least < 1 / moments(sketch, True)[1] < 4 * sketch
-
-
-def test_more_columns_are_worth_more() -> None:
-    worth = [1 / moments(sketch, False)[1] for sketch in (3, 5, 8, 12, 16, 24, 32, 40, 48, 64, 128)]
-    assert worth == sorted(worth)
 
 
 @pytest.mark.parametrize("power_iteration", [False, True])
@@ -287,3 +279,134 @@ def test_the_flat_spectrum_of_2s_values_leaves_the_most_variance(sketch: int, po
         assert squares.mean() - 4 * squares.std() / 20 <= 1 / (4 * sketch) + 1e-12, name
     flat = np.sum(residual_shares(np.ones(2 * sketch), sketch, power_iteration, 3) ** 2, axis=1)
     assert flat == pytest.approx(1 / (4 * sketch))
+
+
+RATE = 2000 / 67349
+STEPS, DELTA = 400, 1e-5
+
+
+slow = pytest.mark.slow
+CHECKS = [
+    pytest.param(0.779078, 32, 32, "public", 6.827, marks=slow),
+    pytest.param(0.779078, 32, 32, "secret", 6.765, marks=slow),
+    pytest.param(0.779078, 16, 16, "public", 7.352, marks=slow),
+    pytest.param(0.779078, 16, 16, "secret", 6.980, marks=slow),
+    pytest.param(1.0, 32, 32, "public", 3.861),
+    pytest.param(1.0, 32, 32, "secret", 3.836),
+    pytest.param(1.0, 16, 16, "public", 4.083),
+    pytest.param(1.0, 16, 16, "secret", 3.922),
+    # 5.273 in a first table; the quadrature below says 5.265, and the certified bounds 5.264 to 5.269.
+    pytest.param(1.0, 16, 8, "public", 5.267, marks=slow),
+    pytest.param(1.0, 16, 8, "secret", 4.057, marks=slow),
+    pytest.param(2.0, 32, 32, "public", 1.270),
+    pytest.param(2.0, 32, 32, "secret", 1.268),
+    pytest.param(2.0, 16, 16, "public", 1.290),
+    pytest.param(2.0, 16, 16, "secret", 1.281),
+]
+
+
+@pytest.mark.parametrize(
+    ("sketch", "probes", "sharing", "power_iteration", "most"),
+    [
+        (32, 32, "public", True, 3.832),
+        (32, 32, "secret", True, 3.822),
+        (32, 32, "public", False, 3.847),
+        (16, 8, "public", True, 4.02),
+        (16, 8, "secret", True, 3.92),
+        (8, 8, "public", True, 4.36),
+    ],
+)
+def test_what_hutch_plus_plus_costs(sketch: int, probes: int, sharing: str, power_iteration: bool, most: float) -> None:
+    """ε at σ = 1, where exact norms cost 3.810, 32 probes alone 4.637 and the published analysis charges 4.787."""
+    norms = HutchPlusPlus(probes, sketch, power_iteration=power_iteration, secret=sharing == "secret")
+    bounds = DPSGD(1.0, RATE, norms).epsilon(steps=STEPS, delta=DELTA)
+    assert 3.81 < bounds.upper < most
+    assert bounds.upper - bounds.lower <= 2e-3 * bounds.upper
+
+
+# ------------------------------------------------------------------------------------------ the audit, one step
+def simulated_ratio(
+    spectrum: np.ndarray, sketch: int, probes: int, power_iteration: bool = False, draws: int = 16_000
+) -> np.ndarray:
+    """n̂/n of the library's own estimator on a diagonal gradient in float32, fresh sketch and probes for each draw."""
+    generator, size = torch.Generator().manual_seed(1), len(spectrum)
+    root = torch.tensor(np.sqrt(spectrum / spectrum.sum()), dtype=torch.float32)
+    found = []
+    for _ in range(4):
+        count = draws // 4
+        normal = torch.randn(count, size, sketch + probes, generator=generator)
+        a, g = torch.eye(size).expand(count, -1, -1), torch.diag(root).expand(count, -1, -1)
+        parts = normal[:, :, :sketch], normal[:, :, sketch:] / probes**0.5
+        found.append(hutchpp_squared_norms(a, g, *parts, power_iteration=power_iteration))
+    return np.asarray(torch.cat(found))
+
+
+def proved_delta(ratio: np.ndarray, sigma: float, epsilon: float) -> float:
+    """What the simulation proves of the step's δ without subsampling, E h_ε(X): the mean less four standard errors."""
+    mu = 1.0 / (sigma * np.sqrt(ratio))
+    divergence = stats.norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+    return float(divergence.mean() - 4 * divergence.std() / np.sqrt(divergence.size))
+
+
+def missed(
+    tokens: int, rows: int, columns: int, power: float, sketch: int, power_iteration: bool, half: bool = False
+) -> float:
+    """‖(I - QQᵀ)A‖/‖A‖ in Frobenius norms: A in float64, Q from the library's own float32 code.
+
+    ``half``: with the sketch rounded to bfloat16 first, as coarser products would.
+    """
+    import torch
+
+    from dprmt.training.norms._clipping import layer_gradient
+    from dprmt.training.norms._estimators import _head_basis
+
+    generator = torch.Generator().manual_seed(tokens + columns)
+    scale = torch.arange(1, tokens + 1, dtype=torch.float64) ** -power
+    a = torch.randn(1, tokens, rows, generator=generator, dtype=torch.float64).float()
+    g = (scale[None, :, None] * torch.randn(1, tokens, columns, generator=generator, dtype=torch.float64)).float()
+    draws = torch.randn(columns if power_iteration else rows, sketch, generator=generator, dtype=torch.float64).float()
+    used = draws.bfloat16().float() if half else draws
+    basis = _head_basis(layer_gradient(a, g), used, power_iteration).double()[0]
+    a, g, image = a.double(), g.double(), draws.double()
+    if power_iteration:
+        image = a.mT @ (g @ image)
+    exact = g.mT @ (a @ image)
+    basis = torch.linalg.qr(basis).Q  # its own rounding is the norms', not the range's
+    return float((exact - basis @ (basis.mT @ exact)).norm() / exact.norm())
+
+
+WORST = (
+    np.ones(8),
+    np.append(0.55, np.full(8, 0.45 / 8)),
+    np.ones(5),
+    0.7 ** np.arange(12),
+    np.arange(1.0, 40.0) ** -1,
+    np.append(0.8, np.full(4, 0.05)),
+)
+
+
+@pytest.mark.parametrize("power_iteration", [False, True])
+@pytest.mark.parametrize(("sigma", "epsilon"), [(1.0, 3.0), (2.0, 1.5)])
+def test_no_simulated_step_exceeds_the_charge(sigma: float, epsilon: float, power_iteration: bool) -> None:
+    run = DPSGD(sigma, 1.0, HutchPlusPlus(8, 4, power_iteration=power_iteration, secret=False))
+    charged = run.delta(steps=1, epsilon=epsilon).upper
+    for spectrum in WORST:
+        assert proved_delta(simulated_ratio(spectrum, 4, 8, power_iteration, 4000), sigma, epsilon) <= charged
+
+
+def test_the_audit_catches_a_law_that_is_too_optimistic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power: the flat spectrum of 2s values, which is as private as about 4sk probes, refutes J = 8s."""
+    ratio = simulated_ratio(np.ones(8), 4, 8)
+    monkeypatch.setattr(_sketched_law, "probe_copies", lambda sketch, power: ((8 * sketch,), (1.0,)))
+    assert (
+        proved_delta(ratio, 1.0, 3.0)
+        > DPSGD(1.0, 1.0, HutchPlusPlus(8, 4, secret=False)).delta(steps=1, epsilon=3.0).upper
+    )
+
+
+@pytest.mark.parametrize("power_iteration", [False, True])
+def test_the_basis_misses_the_range_by_less_than_is_charged(power_iteration: bool) -> None:
+    """ε₀ of (H5) for the library's float32 code; with half of the mantissa it is seen to be exceeded."""
+    found = missed(256, 96, 200, 1.0, 8, power_iteration)
+    assert 1e-9 < found < ROUNDING
+    assert missed(256, 96, 200, 1.0, 8, power_iteration, half=True) > ROUNDING

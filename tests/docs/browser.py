@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -58,11 +57,6 @@ class Page:
         while not self.value(script):
             assert time.monotonic() < end, f"never came true: {script}\n{self.value('document.body.innerText')}"
             time.sleep(0.1)
-
-    def picture(self, place: Path) -> None:
-        """The page as it looks, in full length."""
-        shot = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        place.write_bytes(base64.b64decode(shot["data"]))
 
     def _ask(self, method: str, **words: Any) -> dict[str, Any]:
         self._last += 1

@@ -130,16 +130,3 @@ def test_what_cannot_be_imported_is_refused(install: Install) -> None:
     install("my-words")
     with pytest.raises(ParameterError, match=r"'gone' of dprmt\.denoisers must be one that can be imported \(.*gone"):
         DENOISERS.load("gone")
-
-
-def test_two_packages_with_one_word(install: Install) -> None:
-    install("my-words")
-    install("other-words")
-    with pytest.raises(ParameterError, match=r"offered by one .*\['my-words', 'other-words'\]"):
-        OPTIMIZERS.load("sign")
-
-
-def test_a_folder_twice_on_the_path_is_one_package(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = install("my-words")
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    assert isinstance(OPTIMIZERS.load("sign")([torch.zeros(1)], lr=1.0), torch.optim.Optimizer)

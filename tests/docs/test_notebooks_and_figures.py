@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import runpy
-from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 
 from dprmt import plots
-from paper_figures._pieces import raw_file
-from paper_figures._reproduction import RESULTS
-from paper_figures.items import hutchpp_price
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -44,21 +40,6 @@ def is_library_code(node: ast.AST) -> bool:
 
 def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) >= 12
-
-
-def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The picture is drawn from stored numbers, one of which is computed again."""
-    (line,) = raw_file(RESULTS, "hutchpp-price", "paper").read_text(encoding="utf-8").splitlines()
-    stored = json.loads(line)["value"]
-    monkeypatch.setattr(hutchpp_price, "measured", lambda: stored)
-    (picture,) = hutchpp_price.measure("paper", tmp_path).pictures
-    assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
-    place, name = stored["products"].index(64), "Hutch++, secret"
-    mechanism = replace(hutchpp_price.ONE_SIGMA, norms=hutchpp_price.CURVES[name](64))
-    assert mechanism.epsilon(steps=hutchpp_price.STEPS, delta=hutchpp_price.DELTA).upper == pytest.approx(
-        stored[name]["epsilon"][place], abs=3e-3
-    )
-    assert all(len(stored[curve]["noise ratio"]) == len(hutchpp_price.FEWER) for curve in hutchpp_price.CURVES)
 
 
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))

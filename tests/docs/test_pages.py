@@ -51,10 +51,3 @@ def test_links_lead_to_files(path: Path) -> None:
         if place.parent == DOCS / "tutorials":
             place = ROOT / "notebooks" / f"{place.stem}.ipynb"
         assert place.exists(), target
-
-
-def test_every_page_is_in_the_navigation_once() -> None:
-    listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(listed) == len(set(listed))
-    written = {str(path.relative_to(DOCS)) for path in PAGES}
-    assert written == {name for name in listed if name not in MADE and not name.startswith("tutorials/")}

@@ -46,18 +46,6 @@ def test_the_sdist_has_tests_documents_and_notebooks(packed: tuple[Path, Path]) 
 
 
 @pytest.mark.slow
-def test_metadata_and_readme_are_as_an_index_wants_them(packed: tuple[Path, Path]) -> None:
-    pytest.importorskip("twine")
-    done = subprocess.run(
-        [sys.executable, "-m", "twine", "check", "--strict", *map(str, packed)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
 def test_the_wheel_has_what_the_report_and_the_recipes_read(packed: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(packed[1]) as archive:
         names = set(archive.namelist())

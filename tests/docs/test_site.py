@@ -16,7 +16,6 @@ from urllib.parse import unquote
 import pytest
 
 from dprmt.cli import build_parser
-from tests.docs.modules import module
 from tests.house.import_graph import ROOT
 
 ROOMS = {
@@ -91,39 +90,6 @@ def test_every_tutorial_shows_what_it_drew(tmp_path: Path) -> None:
         assert "<img" in page, notebook  # outputs are there
         assert "Traceback" not in page
         assert "as it ran when this site was built" in page
-
-
-def test_formulas_beside_each_other_may_come_one_below_the_other() -> None:
-    pytest.importorskip("latex2mathml")
-    formulas = module(ROOT / "docs" / "_site" / "formulas.py")
-    assert formulas.beside_each_other(r"a,\qquad \left\{b\qquad c\right\},\qquad \text{if }d") == [
-        "a,",
-        r"\left\{b\qquad c\right\},",
-        r"\text{if }d",
-    ]
-    assert formulas.beside_each_other(r"\begin{cases}a&b\qquad c\end{cases}") == [
-        r"\begin{cases}a&b\qquad c\end{cases}"
-    ]
-    page = formulas.drawn(r'<div class="arithmatex">\[a=b,\qquad c=d\]</div><span class="arithmatex">\(x\)</span>')
-    assert page.startswith('<div class="formulas"><math')
-    assert page.count("<math") == 3
-    assert page.count('display="block"') == 2
-
-
-def test_a_formula_of_a_line_may_be_broken_after_a_relation() -> None:
-    pytest.importorskip("latex2mathml")
-    formulas = module(ROOT / "docs" / "_site" / "formulas.py")
-
-    def line(formula: str) -> str:
-        return str(formulas.drawn(rf'<span class="arithmatex">\({formula}\)</span>'))
-
-    assert line("a=b").count("<math") == 2
-    assert line(r"f(x=1)\le\sum_{i=1}^n g_i").count("<math") == 2  # neither in brackets nor in an index
-    assert line(r"f(x=1)\le\sum_{i=1}^n g_i").count("<wbr>") == 1
-    assert line("=a").count("<math") == line("a=").count("<math") == line("a+b").count("<math") == 1
-    assert ["long" in line(part) for part in ("a=b", "+".join("abcdefghijklmnopq"))] == [False, True]
-    parts = re.sub("<[^>]*>", "", line(r"h(x)=\Phi(x)\ge 0"))
-    assert parts == "h(x)=Φ(x)≥0"
 
 
 def lacking(page: Path, rooms: list[str]) -> list[str]:

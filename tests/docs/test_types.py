@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import runpy
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from tests.house.import_graph import ROOT
 
 PROGRAMS = [Path(__file__).parent / name for name in ("typed_program.py", "typed_tensors.py")]
 WRONG = """\
@@ -33,20 +27,6 @@ def mypy_of(*paths: Path) -> tuple[str, int]:
     return out, status
 
 
-def pyright_of(*paths: Path) -> list[tuple[str, int, str]]:
-    """File, line and message of every error."""
-    if shutil.which("node") is None:
-        pytest.skip("pyright runs on Node.js, which is not installed")
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    return [
-        (Path(entry["file"]).name, entry["range"]["start"]["line"] + 1, entry["message"])
-        for entry in found
-        if entry["severity"] == "error"
-    ]
-
-
 def test_users_programs_type_check_under_mypy_and_run() -> None:
     out, status = mypy_of(*PROGRAMS)
     assert status == 0, out
@@ -60,11 +40,3 @@ def test_wrong_types_are_seen_by_mypy(tmp_path: Path) -> None:
     out, status = mypy_of(wrong)
     assert status == 1
     assert [f"wrong.py:{line}: error" in out for line in WRONG_LINES] == [True] * len(WRONG_LINES), out
-
-
-def test_pyright_agrees(tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text(WRONG)
-    errors = pyright_of(*PROGRAMS, wrong)
-    assert [error for error in errors if error[0] != "wrong.py"] == []
-    assert sorted({line for _, line, _ in errors}) == WRONG_LINES

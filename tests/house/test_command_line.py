@@ -1,4 +1,4 @@
-"""What all commands share: help with examples that work, runs in epochs, statements, recipes, completion."""
+"""What all commands share: help with examples that work, any terminal, mistakes, runs in epochs, completion."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import contextlib
 import io
 import json
 import math
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,11 +20,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.cli import build_parser, main
 from dprmt.training.recipes import builtin_recipes, load_recipe
-
-EPSILON = ["epsilon", "--noise-multiplier", "2", "--delta", "1e-5"]
 
 
 def sub_parsers() -> dict[str, argparse.ArgumentParser]:
@@ -70,23 +69,6 @@ def test_a_command_alone_is_the_same_command(name: str, capsys: pytest.CaptureFi
     assert refusal(capsys, name, "--none").startswith(f"{COMMANDS[name].prog}: no such option: --none")
 
 
-def test_an_answer_loads_no_other_room() -> None:
-    """A whole ``dprmt epsilon`` is mostly imports: neither matrices nor training are among them."""
-    code = (
-        "import sys; from dprmt.cli import main; main(sys.argv[1:]); print([m for m in sys.modules if 'dprmt.' in m])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *EPSILON, "--sample-rate", "0.1", "--steps", "9"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = done.stdout.splitlines()[-1]
-    assert "dprmt.accounting.composition._solve" in loaded
-    for room in ("dprmt.spectra", "dprmt.training", "dprmt.report", "dprmt.plots", "dprmt.cli._spectrum"):
-        assert f"'{room}'" not in loaded
-
-
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
 def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
     exact, printed = Fraction(batch, batch + more), io.StringIO()
@@ -126,26 +108,6 @@ def test_empty_paths_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-RUN = ["--sample-rate", "0.1", "--steps", "5"]
-
-
-def test_statement_names_the_conditions_and_rounds_up(capsys: pytest.CaptureFixture[str]) -> None:
-    document = answer(capsys, *EPSILON, *RUN, "--probes", "8", "--secret-probes", "--statement")
-    said = document["statement"]
-    for words in (
-        "Poisson sampling",
-        "8 Gaussian probes per layer, drawn in secret",
-        "one without a gradient",
-        "1e-05",
-    ):
-        assert words in said
-    claimed = float(said.partition("ε ≤ ")[2].split()[0])
-    assert claimed >= DPSGD(2.0, 0.1, Hutchinson(8, secret=True)).epsilon(steps=5, delta=1e-5).upper
-    assert "statement" not in answer(capsys, *EPSILON, *RUN)
-    assert main(["delta", "--epsilon", "1", "--noise-multiplier", "2", *RUN, "--statement"]) == 0
-    assert "ε = 1 and δ ≤ " in capsys.readouterr().out
-
-
 def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     assert tuple(capsys.readouterr().out.split()) == builtin_recipes()
@@ -180,3 +142,83 @@ def test_help_names_all_commands_and_loads_none_of_them(capsys: pytest.CaptureFi
     code = "import sys; from dprmt.cli import main\ntry: main(['--help'])\nfinally: print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+QUESTION = ("--noise-multiplier", "1", "--sample-rate", "0.03", "--steps", "10", "--delta", "1e-5")
+
+
+def shell(*arguments: str, encoding: str = "utf-8") -> subprocess.CompletedProcess[bytes]:
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "dprmt", *arguments]
+    return subprocess.run(command, capture_output=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_any_encoding_gets_the_answer(encoding: str) -> None:
+    done = shell("epsilon", *QUESTION, encoding=encoding)
+    assert (done.returncode, done.stderr) == (0, b"")
+    first = done.stdout.decode(encoding).splitlines()[0]
+    assert first.startswith("ε <= 1.0" if encoding == "utf-8" else "epsilon <= 1.0")
+    assert ("δ" if encoding == "utf-8" else "delta") + " = 1e-05" in first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("train",), "a recipe must be named"),
+        (("train", "--resume", "nowhere"), "--resume must be the folder of a run that was started"),
+        (("train", "minilm-docstrings", "--resume", "runs/x"), "or only the folder of a run"),
+    ],
+)
+def test_which_run_is_asked_for_in_one_line(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert words in captured.err
+
+
+def test_what_was_stopped_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On a line of its own, so that what is copied is a command."""
+    harness = pytest.importorskip("dprmt.training.harness")
+    stopped = harness.TrainingResult(Path("runs/a"), False, 4, 4, 3.4, {}, "exact", "zero-out")
+    monkeypatch.setattr(harness, "train", lambda *_, **__: stopped)
+    assert main(["train", "minilm-docstrings", "--out", str(tmp_path / "run")]) == 130
+    first, then, *_ = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"runs/a: stopped after 4 of \d+ steps", first)
+    assert then == "continue with: dprmt train --resume runs/a"
+
+
+def test_a_bare_command_prints_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: dprmt")
+    assert "report" in out
+    assert max(map(len, out.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("epsilom --x", "epsilon"),
+        ("--verson", "--version"),
+        ("epsilon --noise-multiplyer 1 --steps 3 --delta 1e-5", "--noise-multiplier"),
+        ("epsilon --noise-multiplier=1 --stepps=3", "--steps"),
+        ("train minilm-docstring", "minilm-docstrings"),
+        ("recipes minilm-sst", "minilm-sst2"),
+        ("train minilm-docstrings --set trainig.steps=3", "training"),
+        ("train minilm-docstrings --set training.stps=3", "steps"),
+        ("train minilm-docstrings --set privacy.norms=hutchpp", "hutch++"),
+    ],
+)
+def test_what_was_meant(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert f"(did you mean {meant!r}?)" in captured.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from dprmt.accounting import (
     DPSGD,
+    FixedOrder,
     GaussianRelease,
     Group,
     Hutchinson,
@@ -103,6 +103,7 @@ ALLOCATED = {"noise": 1.2, "sampling": RandomAllocation(20)}
             "tight",
         ),
         (f"--noise-multiplier 1.2 {EPOCHS}", step(**ALLOCATED), "exact"),
+        ("--noise-multiplier 1 --sampling fixed-order --epochs 1", DPSGD(1.0, FixedOrder()), "exact"),
         (
             f"--noise-multiplier 1.2 {EPOCHS} --probes 32 --public-probes",
             step(Hutchinson(32, secret=False), **ALLOCATED),
@@ -151,14 +152,6 @@ def test_lines_round_outward_and_name_norms_sampling_and_direction(say: Say) -> 
     replaced = say(f"epsilon {RUN} {AT} --neighbours replace-one --statement")
     assert "decides" not in replaced  # one direction
     assert "  both " in replaced
-
-
-def test_what_has_no_finite_end_is_null_and_not_narrow(ask: Ask) -> None:
-    words = f"epsilon --noise-multiplier 0.05 --sample-rate 1e-6 --steps 1 {AT} --probes 2 --public-probes"
-    found = ask(words.replace("1e-5", "1e-30"))["epsilon"]
-    bounds = DPSGD(0.05, 1e-6, Hutchinson(2, secret=False)).epsilon(steps=1, delta=1e-30)
-    assert (found["lower"], found["is_narrow"]) == (bounds.lower, bounds.is_narrow)
-    assert (found["upper"] is None) == math.isinf(bounds.upper)
 
 
 def test_numbers_as_people_write_them(ask: Ask) -> None:
@@ -303,6 +296,15 @@ BAD = [
     (f"epsilon {NOISE} --sampling allocation --steps-per-epoch 3", "--epochs must be given"),
     (f"epsilon {NOISE} {EPOCHS} --steps 60", "--steps must be left out where --sampling is allocation, got 60"),
     (f"epsilon {NOISE} {EPOCHS} --epochs 1.5", "--epochs must be an integer where --sampling is allocation, got 1.5"),
+    *(
+        (f"epsilon {NOISE} --sampling fixed-order {more}", message)
+        for more, message in (
+            ("", "--epochs"),
+            ("--epochs 1.5", "an integer where --sampling is fixed-order"),
+            ("--epochs 1 --sample-rate 0.1", "left out where --sampling is fixed-order"),
+            ("--epochs 1 --neighbours add-remove", "in a fixed order"),
+        )
+    ),
     (f"epsilon {NOISE} {BATCHES} --participations 2", "--participations must be left out where --sampling is poisson"),
     (
         f"epsilon {NOISE} --sampling allocation --samples 100 --batch-size 10 --steps 5",

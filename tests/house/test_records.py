@@ -109,17 +109,6 @@ def test_what_is_no_record_is_refused_in_one_line(
     assert message in captured.err
 
 
-def test_probes_state_a_run_that_other_commands_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    probes = answer(capsys, "probes", *RUN, "--delta", "1e-5", "--budget", "9", "--neighbours", "add-remove")
-    assert (probes["version"], probes["noise_multiplier"], probes["delta"]) == (__version__, 1.3, 1e-5)
-    assert (probes["sampling"]["kind"], probes["neighbours"]) == ("poisson", "add-remove")
-    (tmp_path / "probes.json").write_text(json.dumps(probes))
-    spent = answer(capsys, "epsilon", "--from-json", str(tmp_path / "probes.json"))
-    assert spent["epsilon"] == probes["choices"][0]["epsilon"]
-    (tmp_path / "epsilon.json").write_text(json.dumps(spent))
-    assert answer(capsys, "probes", "--from-json", str(tmp_path / "epsilon.json"), "--budget", "9") == probes
-
-
 def test_a_run_that_was_planned_is_one_whose_privacy_can_be_asked_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

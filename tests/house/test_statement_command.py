@@ -1,24 +1,35 @@
-"""``dprmt statement``: the card's numbers are the library's, printed as bounds, and what it carries is proved."""
+"""``dprmt statement`` and ``verify``: numbers of the library, printed as bounds, in a schema, and proved."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dprmt.accounting import (
     DPSGD,
+    AddRemove,
+    Composition,
+    CyclicPoisson,
     FixedOrder,
+    FixedSize,
     GaussianRelease,
+    Group,
     Hutchinson,
+    HutchPlusPlus,
+    Poisson,
+    RandomAllocation,
     ReplaceOne,
     compose,
 )
 from dprmt.cli import main
 from dprmt.statements import privacy_card
-from dprmt_verify import read_statement, verify
+from dprmt.statements._claim import claim
+from dprmt_verify import NotCoveredError, read_statement, verify
 
 RUN = ["--noise-multiplier", "1.5", "--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5"]
 NUMBER = r"([\d.e+-]+)"
@@ -90,15 +101,198 @@ def test_a_card_is_a_record_and_its_claim_is_proved(tmp_path: Any, capsys: pytes
     assert main(["verify", str(tmp_path / "card.json"), "--seconds", "20"]) == 4
 
 
-def test_a_card_without_a_claim_is_refused_in_one_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    card = card_of(capsys, "--also", "laplace:4")
-    assert card["claim"] is None
-    (tmp_path / "card.json").write_text(json.dumps(card))
-    assert main(["verify", str(tmp_path / "card.json")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_a_fixed_order_is_claimed_as_steps_of_all_samples() -> None:
     run = compose([(DPSGD(4.0, FixedOrder(), neighbours=ReplaceOne()), 5)])
     proved = privacy_card(run, 1e-6).as_dict()["claim"]
     assert [verdict.word for verdict in verify(read_statement(json.dumps(proved)), 20.0)] == ["proved", "proved"]
+
+
+jsonschema = pytest.importorskip("jsonschema")
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+SCHEMA = json.loads((FOLDER / "statement-1.schema.json").read_text(encoding="utf-8"))
+CHECK = jsonschema.Draft202012Validator(SCHEMA)
+MECHANISMS = [
+    DPSGD(4.0, 0.01, beside=[GaussianRelease(9.0)]),
+    DPSGD(4.0, Poisson(0.01, 5, 99), neighbours=AddRemove()),
+    DPSGD(4.0, CyclicPoisson(0.01, 3), Hutchinson(32, secret=False, analysis="envelope")),
+    DPSGD(4.0, FixedSize(2, 99), neighbours=ReplaceOne()),
+    DPSGD(4.0, RandomAllocation(4), HutchPlusPlus(16, 8, secret=True)),
+    DPSGD(4.0, 0.01, neighbours=Group(3)),
+]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_claims_fit_the_schema_and_are_read(mechanism: DPSGD) -> None:
+    run = Composition([(mechanism, 4), GaussianRelease(20.0)])
+    said = claim(run, 1e-5, run.epsilon_by_direction(1e-5))
+    assert said is not None
+    CHECK.validate(said)
+    assert read_statement(json.dumps(said | {"$schema": SCHEMA["$id"]})).claims
+
+
+def test_what_a_command_prints_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "epsilon --noise-multiplier 4 --sample-rate .01 --steps 4 --delta 1e-5 --json"
+    assert main(words.split()) == 0
+    CHECK.validate(json.loads(capsys.readouterr().out))
+
+
+def test_the_example_of_the_page_fits_and_is_read() -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", (FOLDER / "statement.md").read_text(encoding="utf-8"), re.DOTALL)
+    CHECK.validate(json.loads(example))
+    assert read_statement(example).claims[0].value == 15.36
+
+
+BASE: dict[str, Any] = {
+    "mechanism": {"noise_multiplier": 1.0, "sampling": {"rate": 0.1}},
+    "steps": 4,
+    "delta": 1e-5,
+    "epsilon": {"upper": 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"delta": 0},
+        {"epsilom": {"upper": 1.0}},
+        {"epsilon": {"up": 1.0}},
+        {"phases": [{"mechanism": BASE["mechanism"], "steps": 1}]},
+        {"neighbours": "replace-two"},
+        {"mechanism": {"noise_multiplier": "1"}},
+        {"mechanism": {"noise_multiplier": 1.0, "sampling": {"rate": 0.1, "at_most": 3}}},
+        {"mechanism": {"noise_multiplier": 1.0, "beside": [{"kind": "laplace", "scale": 1.0}]}},
+        {"mechanism": {"noise_multiplier": 1.0, "sampling": {"kind": "cyclic-poisson", "rate": 0.1}}},
+    ],
+)
+def test_neither_the_schema_nor_the_verifier_takes_what_is_malformed(change: dict[str, Any]) -> None:
+    CHECK.validate(BASE)
+    assert read_statement(json.dumps(BASE)).claims
+    assert not CHECK.is_valid(BASE | change)
+    with pytest.raises(NotCoveredError):
+        read_statement(json.dumps(BASE | change))
+
+
+STEPS = "--sample-rate 0.03 --steps 100 --delta 1e-5"
+SLOW = pytest.mark.slow
+ALLOCATED = "--sampling allocation --delta 1e-5"
+
+
+def said(options: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What ``dprmt epsilon`` says of both directions together."""
+    assert main(["epsilon", *options.split(), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    return {name: value for name, value in document.items() if name not in ("by_direction", "direction")}
+
+
+def words(document: dict[str, Any], cells: int = 10) -> list[str]:
+    # Far more seconds than a proof takes: how fast the machine is decides nothing.
+    return [verdict.word for verdict in verify(read_statement(json.dumps(document)), 90.0, cells)]
+
+
+@pytest.mark.parametrize(
+    ("options", "cells"),
+    [
+        pytest.param(f"--noise-multiplier 1 {STEPS}", 10, id="exact norms"),
+        pytest.param("--noise-multiplier 2 --sample-rate 0.01 --steps 200 --delta 1e-12", 10, id="a small δ"),
+        pytest.param("--noise-multiplier 20 --sample-rate 1 --steps 100 --delta 1e-6", 10, id="no sampling"),
+        pytest.param(
+            "--noise-multiplier 3 --sample-rate 0.5 --steps 10 --delta 1e-6 --neighbours add-remove",
+            10,
+            id="add-remove",
+        ),
+        pytest.param(f"--noise-multiplier 1 {STEPS} --neighbours replace-one", 10, id="replace-one"),
+        pytest.param(f"--noise-multiplier 2 {STEPS} --group 3", 10, id="groups"),
+        pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --public-probes", 20, id="public probes", marks=SLOW),
+        pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --secret-probes", 20, id="secret probes", marks=SLOW),
+        pytest.param(f"--noise-multiplier 2 {ALLOCATED} --steps-per-epoch 100 --epochs 10", 20, id="allocation"),
+    ],
+)
+def test_both_ends_of_ours_are_proved(options: str, cells: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words(said(options, capsys), cells) == ["proved", "proved"]
+
+
+@pytest.mark.slow
+def test_allocation_with_probes_is_proved_with_a_thousandth_to_spare(capsys: pytest.CaptureFixture[str]) -> None:
+    document = said(
+        f"--noise-multiplier 3 {ALLOCATED} --steps-per-epoch 20 --epochs 5 --probes 128 --public-probes", capsys
+    )
+    ends = {"lower": document["epsilon"]["lower"] * 0.999, "upper": document["epsilon"]["upper"] * 1.001}
+    assert words(document | {"epsilon": ends}) == ["proved", "proved"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
+def test_of_a_sketch_the_upper_end_is_proved(secret: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The charged law's lower end is of no gradient, and not covered."""
+    options = f"--noise-multiplier 2 {STEPS} --probes 8 --sketch 6 --power-iteration"
+    document = said(f"{options} --{'secret' if secret else 'public'}-probes", capsys)
+    assert words(document) == ["proved", "not covered"]
+
+
+def test_ends_moved_by_a_hundredth_are_refuted(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (f"--noise-multiplier 1 {STEPS}", f"--noise-multiplier 3 {STEPS} --group 2"):
+        document = said(options, capsys)
+        lower, upper = (document["epsilon"][end] for end in ("lower", "upper"))
+        assert words(document | {"epsilon": {"lower": lower * 1.01, "upper": upper * 0.99}}) == ["refuted", "refuted"]
+
+
+KNOWN = {"mechanism": {"noise_multiplier": 1.0, "sampling": {"rate": 2000 / 67349}}, "steps": 400, "delta": 1e-5}
+
+
+def written(folder: Path, name: str, **ends: float) -> str:
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(KNOWN | {"epsilon": ends}))
+    return str(path)
+
+
+def test_the_exit_code_is_that_of_the_worst_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    true, false = written(tmp_path, "true", lower=3.80, upper=3.82), written(tmp_path, "false", upper=3.7)
+    near = written(tmp_path, "near", upper=3.8097)
+    assert main(["verify", true]) == 0
+    assert main(["verify", near, true, "--seconds", "0"]) == 3
+    assert main(["verify", true, false, near, "--seconds", "0"]) == 4
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith(f"{true}: proved: ε <= 3.82")
+    assert f"{false}: refuted: ε <= 3.7" in out[-2]
+
+
+def test_json_is_one_object_of_all_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", written(tmp_path, "true", lower=3.80, upper=3.82), "--json"]) == 0
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    assert [(claim["end"], claim["verdict"]) for claim in claims] == [("upper", "proved"), ("lower", "proved")]
+    assert 3.80 < claims[0]["at_least"] < 3.8096 < claims[0]["at_most"] < 3.82
+
+
+@pytest.mark.parametrize("text", ["{", '{"epsilon": 3}', '{"steps": 4, "delta": 1e-5, "epsilon": {"upper": 1}}', "[]"])
+def test_what_cannot_be_read_is_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    assert main(["verify", str(tmp_path / "bad.json")]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "bad.json" in err
+
+
+STEP = "--noise-multiplier 2 --sample-rate 0.02"
+ONE_RUN = f"{STEP} --steps 20"
+
+
+def printed(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    assert main(shlex.split(words)) == 0, words
+    return capsys.readouterr().out
+
+
+def test_a_rate_that_tells_the_number_of_examples_is_none_of_add_remove(capsys: pytest.CaptureFixture[str]) -> None:
+    """(N0): q = B/N differs between these neighbours, so no claim about them; nor does their card call n public."""
+    of_n = "--noise-multiplier 2 --samples 1000 --batch-size 20 --epochs 1"
+    for command, rest in (("epsilon", "--delta 1e-5"), ("delta", "--epsilon 1"), ("probes", "--delta 1e-5 --budget 2")):
+        for relation in ("--neighbours add-remove", "--neighbours add-remove --group 2"):
+            assert main(shlex.split(f"{command} {of_n} {rest} {relation}")) == 2
+            error = capsys.readouterr().err
+            assert "--samples must be left out where --neighbours is add-remove" in error
+            assert error.count("\n") == 1
+    assert main(shlex.split(f"epsilon {of_n} --delta 1e-5")) == 0
+    public = "the number of samples, names of labels"
+    assert public not in printed(capsys, f"statement {ONE_RUN} --delta 1e-5 --neighbours add-remove")
+    assert public not in printed(capsys, f"statement {ONE_RUN} --delta 1e-5 --neighbours add-remove --group 2")
+    assert public in printed(capsys, f"statement {ONE_RUN} --delta 1e-5")

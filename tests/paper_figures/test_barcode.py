@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
-
-from dprmt.accounting import DPSGD
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -18,7 +15,6 @@ from paper_figures.studies import (  # noqa: E402
     GroupTask,
     Measured,
     private_settings,
-    read_records,
     train_privately,
 )
 
@@ -84,21 +80,3 @@ def test_training_is_dp_sgd_literally(rate: float, tmp_path: Path) -> None:
     assert clipped > 3
     for p, q in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
-
-
-def test_records_have_groups_and_epsilon(tmp_path: Path) -> None:
-    task = Toy()
-    settings = private_settings("adambc", 0.05, size=8, noise_multiplier=2.0, micro_batch=5)
-    records = train_privately(linear(), task, settings, 3, tmp_path)
-    assert [record.step for record in records] == [0, 1, 2, 3]
-    assert records[0].epsilon == 0.0
-    bounds = DPSGD(2.0, 1.0).epsilon(steps=3, delta=1e-5)
-    assert (
-        bounds.estimate <= records[3].epsilon <= 1.01 * bounds.upper
-    )  # early in a long run: from a curve of many steps
-    assert records[0].group_loss == pytest.approx((math.log(2), math.log(2)))
-    assert records[0].group_accuracy == (1.0, 0.0)  # ties go to class 0
-    assert read_records(tmp_path) == records
-    for record in records:
-        mixed = (6 * record.group_loss[0] + 2 * record.group_loss[1]) / 8
-        assert record.loss == pytest.approx(mixed, rel=1e-6)

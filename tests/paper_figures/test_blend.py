@@ -11,9 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.spectra import bulk_edge
-from paper_figures.shrinkers import BlendMemory, blend, blend_layers
-from paper_figures.shrinkers._blend import NAMES, divergence, fit_weights, members, moments_of
+from paper_figures.shrinkers import blend
+from paper_figures.shrinkers._blend import divergence, fit_weights, members, moments_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 20)
@@ -68,19 +67,6 @@ def test_equals_the_trace_of_the_jacobian(seed, m, n):
     J = jacobian(y)
     expected = float(J.trace()), float((J @ J).trace())
     assert divergence(values, *smooth(values), (m, n)) == pytest.approx(expected, rel=1e-8)
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (3, 5), (5, 3)], ids=str)
-@pytest.mark.parametrize("values", [(2.0, 2.0, 2.0), (2.0, 2.0, 0.5), (1.5, 0.0, 0.0), (0.0, 0.0, 0.0)], ids=str)
-def test_repeated_and_vanishing_values(shape, values):
-    """The limit forms, at matrices where the plain formula is 0/0."""
-    m, n = shape
-    y = torch.zeros(m, n, dtype=torch.float64)
-    y[range(3), range(3)] = torch.tensor(values, dtype=torch.float64)
-    J = jacobian(y)
-    observed = np.array(values)
-    expected = float(J.trace()), float((J @ J).trace())
-    assert divergence(observed, *smooth(observed), shape) == pytest.approx(expected, abs=1e-12)
 
 
 def exact_divergence(values, shape):
@@ -142,63 +128,4 @@ def test_norm_is_kept_and_scale_is_no_matter(seed, m, n, top):
     assert relative_error(blend(y.T, 1.0), blended.T) < 1e-7
 
 
-@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-def test_a_stack_is_a_set_of_matrices_and_those_that_do_not_change_keep_every_bit(library):
-    rng = np.random.default_rng(0)
-    stack = np.stack([noisy_matrix(rng, (6, 30), top=top) for top in (0.0, 0.0, 3.0, 0.5, 6.0, 0.0)]).reshape(
-        2, 3, 6, 30
-    )
-    together = blend(library(stack), 1.0)
-    assert type(together) is type(library(stack))
-    alone = {i: blend(stack[i], 1.0) for i in np.ndindex(2, 3)}
-    assert all(np.array_equal(np.asarray(together[i]), one) for i, one in alone.items())
-    assert {np.array_equal(one, stack[i]) for i, one in alone.items()} == {True, False}
-
-
 # Layers and memory
-
-
-@pytest.mark.parametrize("norm_correction", [True, False])
-def test_the_report_rebuilds_the_result(norm_correction):
-    """With a noise level of each layer's own; what is no matrix, or has no noise, passes through."""
-    rng = np.random.default_rng(0)
-    layers = {"strong": noisy_matrix(rng, (8, 60), top=4.0), "loud": noisy_matrix(rng, (60, 8), top=2.0, sigma=50.0)}
-    layers |= {"bias": rng.standard_normal(7), "clean": np.eye(3)}
-    sigmas = {"strong": 1.0, "loud": 50.0, "clean": 0.0}
-    blended, report = blend_layers(layers, sigmas, norm_correction)
-    assert list(blended) == list(report) == list(layers)
-    assert (report["bias"].top_over_edge, report["clean"].top_over_edge, report["clean"].spikes) == (None, math.inf, 3)
-    for name, σ in sigmas.items():
-        layer, entry = layers[name], report[name]
-        assert entry.denoised == (blended[name] is not layer) == (name in ("strong", "loud"))
-        if entry.denoised:
-            U, y, Vt = np.linalg.svd(layer, full_matrices=False)
-            values = σ * members(y / σ, layer.shape)
-            assert relative_error(blended[name], (U * ([entry.weights[n] for n in NAMES] @ values)) @ Vt) < 1e-9
-            assert entry.top_over_edge == pytest.approx(y[0] / bulk_edge(layer.shape, σ))
-            assert 0 < entry.cosine_gain < 1
-            assert entry.noisy_share == entry.weights["identity"] < 1
-            assert relative_error(blended[name], blend(layer, σ, norm_correction)) < 1e-12
-    assert blended["bias"] is layers["bias"]
-
-
-def stream(seed, steps, top, shape=(16, 200)):
-    """Noisy gradients of a matrix that turns slowly, with their clean matrices."""
-    rng = np.random.default_rng(seed)
-    left, right = (rng.standard_normal((side, 3)) for side in shape)
-    for _ in range(steps):
-        left, right = (0.99 * x + math.sqrt(1 - 0.99**2) * rng.standard_normal(x.shape) for x in (left, right))
-        Q, R = (np.linalg.qr(x)[0] for x in (left, right))
-        clean = (Q * (top * math.prod(shape) ** 0.25 / np.arange(1, 4))) @ R.T
-        yield clean, clean + rng.standard_normal(shape)
-
-
-def test_memory_is_a_sum_with_exponential_forgetting():
-    memory, shape = BlendMemory(decay=0.5), (16, 200)
-    steps = [moments_of(np.linalg.svd(noisy, compute_uv=False), shape) for _, noisy in stream(10, 4, 2.0)]
-    for moments in steps:
-        pooled = memory.pooled("w", shape, moments)
-    for at, decay in enumerate((0.5, 0.5, 0.25)):
-        expected = sum(decay ** (3 - t) * moments[at] for t, moments in enumerate(steps))
-        np.testing.assert_allclose(pooled[at], expected, rtol=1e-12)
-    assert memory.pooled("w", (200, 16), steps[0]) is steps[0]

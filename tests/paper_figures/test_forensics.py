@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paper_figures import _states, forensics
-from paper_figures._page import cell_states, page
+from paper_figures._page import cell_states
 from paper_figures._published import FILE, Published, published
 from paper_figures._reproduction import Row, load
 from paper_figures._states import State, StatelessError, states
@@ -51,32 +51,6 @@ def test_every_number_of_the_file_has_one_state() -> None:
     assert {state.kind for state in found.values()} == {"compared", "setting", "not computable here"}
     assert all((state.verdict is not None) == (state.kind == "compared") for state in found.values())
     assert all(bool(state.why) == (state.kind == "not computable here") for state in found.values())
-
-
-def test_the_count_is_that_of_the_file_and_of_the_rows() -> None:
-    """Counted again, without the code that makes the page: leaves of the file, and keys of rows that are judged."""
-    content = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    stored = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
-    judged = [
-        {key for row in rows if row.margin is not None or row.within is not None for key in row.cells}
-        for rows in (stored, forensic_rows())
-    ]
-    opening = page().split("| verdict | meaning |")[0]
-    for short, document in content["documents"].items():
-        items = {name: item for name, item in content["items"].items() if item["document"] == short}
-        every = sum(numbers_in(item.get(part, {})) for item in items.values() for part in ("setting", "rows"))
-        labels = sum(
-            numbers_in(row[name])
-            for item in items.values()
-            for row in item.get("rows", ())
-            for name in row.keys() & {"step", "epsilon", "kappa", "shape", "rank", "probes"}
-        )
-        settings = labels + sum(numbers_in(item.get("setting", {})) for item in items.values())
-        measured, printed = ({key for key in keys if key.split(".")[0] in items} for keys in judged)
-        compared = len(measured | printed)
-        wanted = [every, settings, every - settings, compared, len(measured), compared - len(measured)]
-        (shown,) = [line for line in opening.splitlines() if line.startswith(f"| {document['title']} (")]
-        assert [int(cell) for cell in shown.split("|")[2:9]] == [*wanted, every - settings - compared]
 
 
 def test_a_number_without_a_state_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,15 +112,6 @@ def test_the_checks_give_what_is_stored(name: str) -> None:
     for ours, before in zip(CHECKS[name].rows(published), kept, strict=True):
         assert (ours.label, ours.verdict(), ours.cells) == (before.label, before.verdict(), before.cells)
         assert ours.ours == pytest.approx(before.ours, rel=1e-3)  # the accountant's tolerance: its grids may change
-
-
-def test_epsilon_saved_on_qqp_is_that_of_a_tenth_of_the_printed_delta() -> None:
-    rows = forensics.stored()["epsilon-saved"].rows
-    on_qqp = [row for row in rows if "QQP" in row.label]
-    assert [row.verdict() for row in on_qqp if "δ = 1e-05" in row.label] == ["differs"] * 4
-    assert [row.verdict() for row in on_qqp if "δ = 1e-06" in row.label] == ["reproduced"] * 4
-    others = [row.verdict() for row in rows if "QQP" not in row.label]
-    assert (len(others), others.count("differs")) == (11, 0)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=4, max_size=4))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dprmt._files import read_lines
-from paper_figures._pieces import raw_file
-from paper_figures._reproduction import RESULTS
-
 torch = pytest.importorskip("torch")
 
 from dprmt.training.harness import load_parameters  # noqa: E402
-from dprmt.training.harness._checkpoint import load_checkpoint  # noqa: E402
 from dprmt.training.private_run import PrivateRun  # noqa: E402
 from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from paper_figures.heavy_tail import (  # noqa: E402
@@ -41,27 +35,6 @@ def autograd_gradients(weight, inputs, labels):
         (-torch.log_softmax(W @ x, 0)[y]).backward()
         rows.append(W.grad)
     return torch.stack(rows)
-
-
-def test_the_papers_instance_has_the_papers_numbers() -> None:
-    data = heavy_tail_data(dimension=1)
-    assert len(data.labels) == 8192
-    assert data.classes == 255
-    assert data.class_sizes == (1024, 512, 256, 128, 64, 32, 16, 8)
-    counts = data.labels.bincount()
-    assert counts.unique(return_counts=True)[1].tolist() == [128, 64, 32, 16, 8, 4, 2, 1]
-    for group, size in enumerate(data.class_sizes):
-        assert set(counts[data.labels[data.groups == group]].tolist()) == {size}
-    # n + s dimensions are the default, inputs are uniform and do not depend on the device or on the call
-    small = heavy_tail_data(3, 8, seed=5)
-    assert small.inputs.shape == (24, 32)
-    assert torch.equal(small.inputs, heavy_tail_data(3, 8, seed=5).inputs)
-    assert not torch.equal(small.inputs, heavy_tail_data(3, 8, seed=6).inputs)
-    big = heavy_tail_data(4, 64, seed=1).inputs.numpy().ravel()
-    from scipy.stats import kstest
-
-    assert kstest(big, "uniform").pvalue > 0.01
-    assert kstest(big, "uniform", args=(0, 1.02)).pvalue < 1e-4
 
 
 def test_norms_and_clipped_sum_are_those_of_autograd() -> None:
@@ -131,29 +104,3 @@ def test_a_run_is_the_printed_algorithm(optimizer: str, rate: float, tmp_path: P
     assert records[-1].loss == pytest.approx(losses.mean(), rel=1e-3)
     for group in range(3):
         assert records[-1].group_loss[group] == pytest.approx(losses[data.groups == group].mean(), rel=1e-3)
-
-
-@pytest.mark.parametrize("optimizer", ["gdm", "adambc"])
-def test_a_run_in_pieces_is_the_run_in_one(optimizer: str, tmp_path: Path) -> None:
-    trial = Trial(optimizer, 0.5, groups=3, samples=8)
-    whole = run_trial(trial, tmp_path / "one", 7, record_every=1)
-    for steps in (2, 3, 7):
-        pieces = run_trial(trial, tmp_path / "pieces", steps, record_every=1)
-    assert pieces == whole
-    states = [load_checkpoint(tmp_path / name) for name in ("one", "pieces")]
-    assert states[0]["steps_taken"] == states[1]["steps_taken"] == 7
-    assert str(states[0]["optimizer"]) == str(states[1]["optimizer"])
-    assert torch.equal(states[0]["parameters"]["weight"], states[1]["parameters"]["weight"])
-
-
-@pytest.mark.parametrize("name", ["heavy-tail", "heavy-tail-c10", "heavy-tail-sigma5", "heavy-tail-small"])
-def test_stored_runs_are_whole_and_begin_at_the_uniform_guess(name: str) -> None:
-    scale = "small" if name.endswith("small") else "paper"
-    runs = [line["value"] for line in read_lines(raw_file(RESULTS, name, scale)) if "value" in line]
-    assert len(runs) >= 4
-    for run in runs:
-        assert len(run["step"]) == len(run["loss"]) == len(run["group_loss"]) == len(run["group_accuracy"])
-        assert run["loss"][0] == pytest.approx(math.log(2 ** len(run["group_loss"][0]) - 1), rel=1e-3)
-        for loss, parts in zip(run["loss"], run["group_loss"], strict=True):
-            if loss is not None:
-                assert loss == pytest.approx(np.mean(parts), rel=1e-3)  # all groups have as many samples

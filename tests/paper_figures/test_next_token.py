@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -15,61 +14,19 @@ pytest.importorskip("opacus")
 
 from paper_figures.next_token import (  # noqa: E402
     HeadData,
-    e2e_data,
     head_and_features,
     small_gpt2,
     text_data,
     word_encoder,
     word_vocabulary,
 )
-from paper_figures.studies import GroupTask, private_settings, train_privately  # noqa: E402
 
 TEXT = "the cat sat on the mat , and the dog sat on the cat . " * 12
-E2E = (
-    "mr,ref\n"
-    '"name[Alimentum], area[city centre]",There is a place in the city centre called Alimentum.\n'
-    '"name[Zizzi]",Zizzi is a pub.\n'
-)
 
 
 def words(length: int = 8, size: int = 12):
     vocabulary = word_vocabulary(TEXT, size)
     return text_data(word_encoder(vocabulary)(TEXT), length, size, lowest=[40, 20, 0])
-
-
-def test_text_is_cut_and_grouped_by_what_is_predicted() -> None:
-    data = words()
-    ids = word_encoder(word_vocabulary(TEXT, 12))(TEXT)
-    assert data.ids.flatten().tolist() == ids[: 8 * (len(ids) // 8)]
-    assert not data.counted[:, 0].any()
-    assert data.counted[:, 1:].all()
-    counts = torch.bincount(data.ids[:, 1:].flatten(), minlength=12)
-    for token, count in enumerate(counts.tolist()):
-        low, high = {"40 times or more": (40, 10**9), "20 to 39 times": (20, 39), "0 to 19 times": (0, 19)}[
-            data.group_names[int(data.token_groups[token])]
-        ]
-        assert low <= count <= high
-
-
-def test_e2e_predicts_the_reference_alone(tmp_path: Path) -> None:
-    path = tmp_path / "e2e.csv"
-    path.write_text(E2E)
-    vocabulary = word_vocabulary(E2E, 60)
-    encode = word_encoder(vocabulary)
-    data = e2e_data(path, encode, 60, length=40, end=0)
-    names = {number: word for word, number in vocabulary.items()} | {0: "."}
-    spoken = [" ".join(names[i] for i in row[keep].tolist()) for row, keep in zip(data.ids, data.counted, strict=True)]
-    assert spoken == ["There is a place in the city centre called Alimentum . .", "Zizzi is a pub . ."]
-    prompt = encode("name[Zizzi] |")
-    assert data.ids[1, : len(prompt)].tolist() == prompt
-    assert e2e_data(path, encode, 60, length=40, rows=1).size == 1
-    short = e2e_data(path, encode, 60, length=4)
-    assert short.ids.shape == (2, 4)
-    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "empty.csv").write_text("mr,ref\n")
-    for name in ("bad.csv", "empty.csv"):
-        with pytest.raises(ParameterError, match="path"):
-            e2e_data(tmp_path / name, encode, 60)
 
 
 def test_measured_losses_are_those_of_a_loop() -> None:
@@ -110,42 +67,3 @@ def test_clipped_gradients_of_the_head_are_those_of_autograd() -> None:
     torch.testing.assert_close(measured.losses, task.measure(head, indices).losses.detach())
     with pytest.raises(ParameterError, match="model"):
         task.clipped_gradients(torch.nn.Linear(8, 12), indices, C)
-
-
-class Hooked(GroupTask):
-    """The same task without its closed form: left to hooks."""
-
-    def __init__(self, task: HeadData) -> None:
-        self.size, self.group_names, self._task = task.size, task.group_names, task
-
-    def measure(self, model, indices):
-        return self._task.measure(model, indices)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "learning_rate", "sample_rate", "tolerance"), [("adambc", 0.02, 1.0, 1e-2), ("gd", 2.0, 0.4, 1e-3)]
-)
-def test_closed_form_trains_like_the_hooks(
-    optimizer: str, learning_rate: float, sample_rate: float, tolerance: float, tmp_path: Path
-) -> None:
-    data = words()
-    model = small_gpt2(12, layers=1, hidden=8, heads=2)
-    settings = private_settings(
-        optimizer,
-        learning_rate,
-        size=data.size,
-        clipping_norm=0.5,
-        noise_multiplier=0.5,
-        sample_rate=sample_rate,
-        micro_batch=7,
-    )
-    weights, records = [], []
-    for name in ("closed", "hooked"):
-        head, features = head_and_features(model, data.ids)
-        task = HeadData(features, data)
-        used = task if name == "closed" else Hooked(task)
-        records.append(train_privately(head, used, settings, 4, tmp_path / name))
-        weights.append(head.weight.detach())
-    torch.testing.assert_close(*weights, rtol=tolerance, atol=1e-4)
-    assert records[0][-1].loss == pytest.approx(records[1][-1].loss, rel=1e-3)
-    assert records[0][-1].loss != records[0][0].loss

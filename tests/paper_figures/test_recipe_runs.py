@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dprmt.training.harness import Run, dry_run, read_metrics, train
-from dprmt.training.private_run import PrivateRun
-from dprmt.training.recipes import Recipe, load_recipe
+from dprmt.training.harness import Run, read_metrics
+from dprmt.training.recipes import Recipe
 from paper_figures.__main__ import main
 from paper_figures._pieces import Pieces, raw_file
 from paper_figures._reproduction import Found, Item, Row, Scale
-from paper_figures.items import accuracy_low_budget
-from paper_figures.items._recipe_runs import run_variants, train_on, train_once, with_noise
+from paper_figures.items._recipe_runs import run_variants
 from tests.training.tiny_recipe import recipe_in, write_data
 
 STEPS, PROBES = 4, 12
-CUTS = ("_accumulate", "_charge", "_checkpoint")
-"""Methods of a run before whose work it is cut: before the batch, before and after the step is charged and used."""
 
 
 @pytest.fixture(scope="module")
@@ -42,55 +36,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
             "denoising": {"method": "paper", "on": "momentum"},
         }
     )
-
-
-@pytest.fixture(scope="module")
-def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    run = tmp_path_factory.mktemp("whole") / "run"
-    found = train_on(recipe, 3, run)
-    norms = json.loads((run / "run.json").read_text())["step"]["norms"]
-    assert (norms["kind"], norms["probes"]) == ("hutchinson", PROBES)  # not exact ones, as smaller matrices would get
-    return found
-
-
-def cut(method: str, step: int, call: Callable[[], Any]) -> None:
-    """The call, killed at a place of a step: nothing after it is done or written."""
-    owner: Any = PrivateRun if method == "_charge" else Run
-    real = getattr(owner, method)
-
-    def killed(run: Any, *given: Any) -> Any:
-        done = run.steps_taken if method == "_charge" else run.done
-        if done + (method != "_checkpoint") == step:
-            raise OSError("power cut")
-        return real(run, *given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, method, killed)
-        with pytest.raises(OSError, match="power cut"):
-            call()
-
-
-@pytest.mark.parametrize("step", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, STEPS)), STEPS])
-@pytest.mark.parametrize("method", CUTS)
-def test_a_run_that_is_cut_anywhere_gives_the_numbers_of_the_run_in_one(
-    recipe: Recipe, whole: dict[str, Any], tmp_path: Path, method: str, step: int
-) -> None:
-    cut(method, step, lambda: train_on(recipe, 3, tmp_path / "run"))
-    assert train_on(recipe, 3, tmp_path / "run") == whole
-
-
-def test_the_numbers_are_those_of_a_run_with_the_target(recipe: Recipe, whole: dict[str, Any]) -> None:
-    once = train_once(recipe, 3)
-    assert once["scores"] == whole["scores"]
-    assert once["epsilon"] == whole["epsilon"]
-    assert once["epsilon"][-1] == pytest.approx(8.0, rel=2e-3)
-    assert train_once(recipe, 4)["scores"] != whole["scores"]
-
-
-def test_noise_is_given_where_a_target_was(recipe: Recipe) -> None:
-    given = with_noise(recipe)
-    assert given.privacy.target_epsilon is None
-    assert with_noise(given) == given
 
 
 def item(recipe: Recipe) -> Item:
@@ -134,37 +79,8 @@ def test_an_item_stops_between_steps_after_its_minutes(
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
-def test_the_first_steps_have_the_noise_of_them_all(recipe: Recipe, tmp_path: Path) -> None:
-    found = train_on(recipe, 3, tmp_path / "run", first=2)
-    assert found["steps"] == [2]
-    kept = load_recipe(tmp_path / "run" / "config.toml")
-    assert kept.privacy.noise_multiplier == with_noise(recipe).privacy.noise_multiplier
-    shorter = with_noise(recipe.with_changes({"training.steps": 2}))
-    assert kept.privacy.noise_multiplier > 1.1 * shorter.privacy.noise_multiplier
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     folder = tmp_path_factory.mktemp("plain")
     write_data(folder)
     return recipe_in(folder, **{"training.steps": 4, "evaluation.every": 2})
-
-
-def test_a_run_that_was_stopped_is_no_piece(plain: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    shorter = plain.with_changes({"training.steps": 2})
-    monkeypatch.setattr("dprmt.training.harness.train", lambda _, folder, **more: train(shorter, folder, **more))
-    with pytest.raises(KeyboardInterrupt, match="stopped"):
-        train_once(plain, 0)
-    assert train_once(shorter, 0)["steps"] == [2]
-
-
-def test_the_published_charge_asks_for_more_noise(plain: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracy_low_budget, "PROBES", 4)  # fewer than the tiny layers are wide
-    monkeypatch.setitem(accuracy_low_budget.SHARED["privacy.norms"], "probes", 4)
-    full = {"model.finetune": "full", "model.lora": None}
-    private = plain.with_changes(full | {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0})
-    changes = accuracy_low_budget.variants(private)
-    del changes["Hutch++"]
-    plans = {name: dry_run(private.with_changes(change)) for name, change in changes.items()}
-    noise = {name: plan.mechanism["noise_multiplier"] for name, plan in plans.items()}
-    assert noise["Hutchinson, published charge"] > noise["Hutchinson, tight"] > noise["exact"]

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from paper_figures import __main__ as command
-from paper_figures import _reproduction
 from paper_figures._pieces import Pieces, raw_file
-from paper_figures._reproduction import Found, Item, Scale, load, run
+from paper_figures._reproduction import Found, Item, Scale, run
 
 Capture = pytest.CaptureFixture[str]
 VALUES = {"one": {"loss": [1.0, 2.0], "name": "a"}, "two": {"loss": [3.0, 0.0], "name": "b"}}
@@ -61,35 +60,3 @@ def test_what_changed_is_named(
     said = capsys.readouterr().out
     assert f"toy, one: differs, {by} apart" in said
     assert "toy, two: agrees" in said
-
-
-@pytest.mark.parametrize("agrees", [True, False])
-def test_a_result_is_of_the_present_code_only_where_its_pieces_were_measured_by_it(
-    agrees: bool, stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reading stored pieces again is no measurement; measuring some of them again is, if they agree."""
-    code = {"now": "1"}
-    monkeypatch.setattr(_reproduction, "digests", lambda place: dict(code))
-    monkeypatch.setattr(command, "digests", lambda place: dict(code))
-
-    def recorded() -> tuple[dict[str, str], str]:
-        found = load("toy", stored)
-        assert found is not None
-        return found.code, found.replayed
-
-    run(command.ITEMS["toy"], "small", stored)
-    assert recorded() == ({}, "")  # as before: the pieces are of earlier code
-    if not agrees:
-        monkeypatch.setattr(command, "ITEMS", {"toy": item({**VALUES, "two": {"loss": [4.0, 0.0], "name": "b"}})})
-    assert replayed(stored, "--keep") == int(not agrees)
-    assert recorded() == ((code, "2 pieces, at most 0 apart") if agrees else ({}, ""))
-    assert command.main(["run", "toy", "--again", "--results", str(stored)]) == 0
-    assert recorded() == (code, "")
-
-
-def test_clock_readings_never_agree_and_are_not_compared(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = ({**VALUES, "two": {"loss": [3.0], "seconds": {"step": time}}} for time in (1.0, 2.0))
-    monkeypatch.setattr(command, "ITEMS", {"toy": item(first)})
-    run(command.ITEMS["toy"], "small", stored / "timed")
-    monkeypatch.setattr(command, "ITEMS", {"toy": item(second)})
-    assert replayed(stored / "timed") == 0

@@ -41,24 +41,6 @@ def test_the_rate_is_chosen_on_the_first_seed_by_the_lowest_loss(tmp_path: Path)
     assert found.curve("loss")[1].mean(0).tolist() == [5.0, 2.0]
 
 
-def test_a_seed_of_its_own_chooses_and_is_not_reported(tmp_path: Path) -> None:
-    losses = {(1.0, 9): 1.0, (5.0, 9): 2.0, (1.0, 0): 4.0, (1.0, 1): 5.0}
-    train = lambda optimizer, rate, seed, folder: record(losses[rate, seed])  # noqa: E731
-    found = tuned(pieces(tmp_path), train, {"gd": [1.0, 5.0]}, [0, 1], tuning_seed=9)["gd"]
-    assert (found.rate, found.last("loss"), len(found.runs)) == (1.0, 4.5, 2)
-
-
-def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    folders = []
-
-    def train(optimizer: str, rate: float, seed: int, folder: Path) -> list[GroupRecord]:
-        folders.append(folder)
-        return record(rate)
-
-    tuned(pieces(tmp_path), train, {"gd": [1.0, 5.0], "adam": [1.0]}, [0, 1])
-    assert len(folders) == len(set(folders)) == 5
-
-
 @pytest.mark.parametrize("rates", [[1.0, 5.0], [5.0, 1.0]])
 def test_a_run_that_diverged_is_not_the_best(rates: list[float], tmp_path: Path) -> None:
     def train(optimizer: str, rate: float, seed: int, folder: Path) -> list[GroupRecord]:

@@ -14,15 +14,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import scipy
 import torch
 from safetensors.torch import save_file
 from scipy import io as scipy_io
 
 from dprmt._validation import ParameterError
 from dprmt.cli import main
-from dprmt.spectra import MarchenkoPastur, denoise, noisy_spectrum, spectra_of, visible_signal
-from dprmt.spectra._noisy_spectrum import GramSpectrum
+from dprmt.spectra import denoise, noisy_spectrum, spectra_of
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
 
 RNG = np.random.default_rng(0)
@@ -96,28 +94,6 @@ def test_adapters_are_products_with_their_scale(tmp_path: Path) -> None:
         (tmp_path / "adapter_config.json").write_text(json.dumps(config))
         found = spectra_of(tmp_path)[name].singular_values[0]
         np.testing.assert_allclose(found, factor * expected[0], rtol=1e-12)
-
-
-def test_other_names_of_adapters_and_kernels_as_factors() -> None:
-    a, b = RNG.standard_normal((2, 5, 3, 3)), RNG.standard_normal((7, 2, 1, 1))
-    pair = {"lora_x.lora_down.weight": a, "lora_x.lora_up.weight": b, "lora_x.alpha": np.array(8.0)}
-    found = spectra_of(pair)
-    expected = np.linalg.svdvals(4 * b[:, :, 0, 0] @ a.reshape(2, -1))
-    np.testing.assert_allclose(found["lora_x.lora_up·down.weight"].singular_values[:2], expected[:2])
-    bad = spectra_of({"lora_A": np.ones((2, 4)), "lora_B": np.ones((3, 5))})
-    assert bad.skipped == {"lora_B·A": "has a pair of shapes (3, 5) and (2, 4)"}
-    own = spectra_of({"lora_A": np.ones((2, 4)), "lora_B": np.ones((3, 2))}, lambda product: product.mean())
-    assert own["lora_B·A"].sigma == 2.0
-
-
-def test_adapters_are_subtracted_as_products() -> None:
-    draw = RNG.standard_normal
-    before = {"lora_A": draw((2, 40)), "lora_B": draw((30, 2))}
-    after = {name: value + 0.1 * draw(value.shape) for name, value in before.items()}
-    found = spectra_of(after, minus=before)
-    expected = np.linalg.svdvals(after["lora_B"] @ after["lora_A"] - before["lora_B"] @ before["lora_A"])
-    np.testing.assert_allclose(found["lora_B·A"].singular_values, expected, atol=1e-12)
-    assert spectra_of(after, minus={}).skipped == {"lora_B·A": "is not in the file that is subtracted"}
 
 
 def test_shards_several_files_and_orders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -258,14 +234,6 @@ def test_an_array_that_cannot_be_read_is_a_row(capsys: pytest.CaptureFixture[str
     assert "cannot be read" in capsys.readouterr().out
 
 
-def test_a_decomposition_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise np.linalg.LinAlgError("it did not converge")
-
-    monkeypatch.setattr(scipy.linalg, "eigvalsh_tridiagonal", fails)
-    assert spectra_of({"w": np.eye(3)}).skipped == {"w": "has no singular values: it did not converge"}
-
-
 COLUMNS = [
     *("matrix", "kind", "shape", "sigma", "estimated_sigma", "top_over_edge", "spikes", "stable_rank"),
     *("effective_rank", "energy_above_edge", "visible", "fit_distance", "fit_p_value", "verdict"),
@@ -303,28 +271,6 @@ def test_every_column_is_in_every_form(capsys: pytest.CaptureFixture[str], tmp_p
     assert {name: stated[name] for name in direct} == {name: row[name] for name in direct}
     assert stated["singular_values"][0] / stated["bulk_edge"] == row["top_over_edge"]
     assert document["reasons"] == {"bad": "has entries that are not finite"}
-
-
-def test_columns_are_what_they_are_called() -> None:
-    matrix = np.random.default_rng(1).standard_normal((40, 60))
-    matrix[0] += 3.5
-    row = spectra_of({"w": matrix}, sigma=1.0).rows()[0]
-    values, edge = np.linalg.svdvals(matrix), 40**0.5 + 60**0.5
-    shares = values / values.sum()
-    law = MarchenkoPastur((39, 59), 1.0).cdf(values[:0:-1])
-    steps = np.arange(40) / 39
-    expected = {
-        "top_over_edge": values[0] / edge,
-        "stable_rank": (matrix**2).sum() / values[0] ** 2,
-        "effective_rank": np.exp(-(shares * np.log(shares)).sum()),
-        "energy_above_edge": values[0] ** 2 / (matrix**2).sum(),
-        "visible": visible_signal((40, 60), 1.0),
-        "fit_distance": max((law - steps[:-1]).max(), (steps[1:] - law).max()),
-    }
-    assert {name: row[name] for name in expected} == pytest.approx(expected)
-    assert (row["shape"], row["kind"], row["spikes"], row["verdict"]) == ("40 × 60", "matrix", 1, "noise of this σ")
-    assert row["estimated_sigma"] == pytest.approx(1.0, rel=0.05)
-    assert 0.01 < row["fit_p_value"] <= 1
 
 
 def noise_with(signals: list[float], shape: tuple[int, int], dtype: type = np.float32) -> np.ndarray:
@@ -368,17 +314,6 @@ def test_values_are_those_of_an_svd_in_float64_up_to_float32_rounding(name: str,
         assert getattr(found, column) == pytest.approx(getattr(exact, column), rel=1e-6)
     assert found.fit.sigma == pytest.approx(exact.fit.sigma, rel=1e-6)
     assert found.fit.distance == pytest.approx(exact.fit.distance, abs=1e-5)
-
-
-def test_the_residual_has_lost_its_leading_vectors() -> None:
-    for name, count in (("spikes", 3), ("equal spikes", 8), ("many", 20), ("far", 2)):
-        for matrix in (CHECKED[name], CHECKED[name].T):
-            spectrum = GramSpectrum(matrix)
-            rest = np.hstack(list(spectrum.blocks(without=count))) * spectrum._unit
-            left, values, right = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
-            expected = left[:, count:] * values[count:] @ right[count:]
-            expected = expected.T if spectrum.tall else expected
-            np.testing.assert_allclose(rest, expected, rtol=0, atol=1e-12 * values[0])
 
 
 def test_memory_is_that_of_one_gram_matrix_for_any_number_of_matrices() -> None:

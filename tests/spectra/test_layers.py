@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import OrderedDict
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from dprmt.spectra import (
     LayerReport,
-    _denoise,
     bulk_edge,
     kappa_for,
 )
@@ -101,15 +99,6 @@ def test_sigma_and_kappa_by_layer():
     assert [name for name in layers if report[name].denoised] == ["tall"]
 
 
-def test_kappa_for_fits():
-    layers = gradient(np.random.default_rng(2))
-    gate = functools.partial(kappa_for, false_alarm=1e-3)
-    _, report = denoise_layers(layers, 1.0, gate)
-    for entry in report.values():
-        if entry.top_over_edge is not None:
-            assert entry.denoised == (entry.top_over_edge >= gate(entry.shape))
-
-
 def test_mixed_dtypes_and_libraries_come_back_as_they_were():
     rng = np.random.default_rng(3)
     matrix = spiked(rng, (6, 40), 2.0)[1]
@@ -136,41 +125,6 @@ def test_mixed_dtypes_and_libraries_come_back_as_they_were():
     assert close(denoised["parameter"], expected)
     assert denoised["counter"] is layers["counter"]
     assert denoised["steps"] is layers["steps"]
-
-
-@pytest.mark.parametrize("entries", [1, 1000, 2**24])
-def test_batches_are_bounded_and_nothing_is_lost(entries, monkeypatch):
-    """No call gets more entries than the limit, unless in one matrix; the result does not depend on it."""
-    layers = gradient(np.random.default_rng(4))
-    expected, report = denoise_layers(layers, 1.0)
-    sizes, original = [], _denoise.denoise_stack
-    monkeypatch.setattr(_denoise, "_BATCH_ENTRIES", entries)
-    monkeypatch.setattr(_denoise, "denoise_stack", lambda y, *a, **k: sizes.append(y.shape) or original(y, *a, **k))
-    denoised, again = denoise_layers(layers, 1.0)
-    assert all(len_ == 1 or len_ * m * n <= entries for len_, m, n in sizes)
-    assert len(sizes) == {1: 11, 1000: 7, 2**24: 3}[entries]
-    assert {name: entry.denoised for name, entry in again.items()} == {
-        name: entry.denoised for name, entry in report.items()
-    }
-    assert all(close(denoised[name], expected[name], 1e-12) for name in layers)
-
-
-@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-@pytest.mark.parametrize("signal", [0.0, 2.0])
-def test_arguments_are_not_modified(library, signal):
-    rng = np.random.default_rng(5)
-    for copies in (1, 3):
-        arrays = {f"{i}": spiked(rng, (8, 60), signal)[1] for i in range(copies)}
-        layers, before = {k: library(a.copy()) for k, a in arrays.items()}, list(arrays)
-        denoised, _ = denoise_layers(layers, 1.0)
-        assert list(layers) == before
-        for name, array in arrays.items():
-            assert np.array_equal(np.asarray(layers[name]), array)
-            assert (denoised[name] is layers[name]) == (signal == 0)
-
-
-def test_empty_gradient():
-    assert denoise_layers({}, 1.0) == ({}, {})
 
 
 def test_noise_and_gate_are_not_rounded_to_the_dtype_of_a_tensor():

@@ -1,25 +1,31 @@
-"""What is said of noise that nobody knows: its level, whether white noise fits, thresholds and power."""
+"""The noise level, of momenta too, whether white noise fits, thresholds and power."""
 
 from __future__ import annotations
 
+import math
+
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from dprmt import ParameterError
 from dprmt.cli._spectrum import _doubts as doubts
 from dprmt.spectra import (
+    bulk_edge,
     denoise,
     detection_threshold,
     estimate_sigma,
     kappa_for,
+    momentum_noise_scale,
     noisy_spectrum,
     spike_map,
     visible_signal,
     whiten,
 )
-from dprmt.spectra._top_singular_value import exceeded_with
-from dprmt.spectra._tracy_widom import _first_called
 
 SHAPE = (64, 256)
 
@@ -165,16 +171,6 @@ def test_power_is_what_is_stated(shape: tuple[int, int]) -> None:
     assert np.mean(np.linalg.svdvals(noisy)[:, 0] > gate) < 0.12
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (2, 2), (3, 40), (64, 256), (1024, 1024)])
-def test_noise_alone_passes_at_its_rate(shape) -> None:
-    """The draws behind the power: of few leading rows where the matrix is large, in 0.5 and 30 % of them nothing is
-    needed to pass.
-    """
-    for rate in (0.005, 0.3):
-        needed = _first_called(*shape, exceeded_with(rate, *shape))
-        assert np.mean(needed == 0) == pytest.approx(rate, abs=3.5 * (rate * (1 - rate) / len(needed)) ** 0.5)
-
-
 def test_whitening_makes_uneven_noise_white_and_keeps_rank() -> None:
     rng = np.random.default_rng(0)
     noise = np.exp(rng.standard_normal((64, 1))) * rng.standard_normal(SHAPE) * np.exp(0.5 * rng.standard_normal(256))
@@ -184,3 +180,97 @@ def test_whitening_makes_uneven_noise_white_and_keeps_rank() -> None:
     assert noisy_spectrum(scaled, 1.0).fit.p_value > 0.01
     with pytest.raises(ParameterError, match="rows or columns of zeros"):
         whiten(np.diag([1.0, 0.0]))
+
+
+matrices = hnp.arrays(float, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.floats(-10, 10))
+
+
+@pytest.mark.parametrize("shape", [(16, 768), (768, 16), (64, 256), (15, 128), (100, 100)])
+def test_recovers_the_level_of_pure_noise(shape):
+    """The mean of 100 estimates is within 3 standard errors + 0.5/√(mn) of σ; not of a σ 3 % off."""
+    noise = 0.3 * np.random.default_rng(2).standard_normal((100, *shape))
+    estimates = estimate_sigma(noise)
+    spread = estimates.std() / 0.3
+    assert 0.6 < spread * math.sqrt(math.prod(shape)) < 1.8  # the statement of the docstring
+    allowed = 3 * spread / 10 + 0.5 / math.sqrt(math.prod(shape))
+    assert [abs(estimates.mean() / σ - 1) < allowed for σ in (0.291, 0.3, 0.309)] == [False, True, False]
+
+
+def test_a_signal_of_low_rank_does_not_matter():
+    """Rank 3 in 200 × 300, ten times the edge: the estimate moves by less than 3 %, not so for rank 150."""
+    rng = np.random.default_rng(4)
+    noise = rng.standard_normal((200, 300))
+    strong = 300.0 * np.eye(200, 300)
+    low, high = strong.copy(), strong.copy()
+    low[3:], high[150:] = 0.0, 0.0
+    assert estimate_sigma(noise + low) == pytest.approx(1.0, rel=0.03)
+    assert estimate_sigma(noise + high) == pytest.approx(1.0, rel=0.05)
+    assert estimate_sigma(noise + low, method="median") == pytest.approx(1.0, rel=0.03)
+    assert estimate_sigma(noise + high, method="median") > 1.5
+
+
+@given(matrices, st.floats(0.01, 100))
+def test_scale_and_transposition(matrix, unit):
+    """The estimate scales with the matrix and does not see transposition."""
+    estimate = estimate_sigma(matrix)
+    assert estimate >= 0
+    assert estimate_sigma(unit * matrix) == pytest.approx(unit * estimate, rel=1e-9, abs=1e-12 * unit)
+    assert estimate_sigma(matrix.T) == pytest.approx(estimate, rel=1e-9, abs=1e-12)
+
+
+@given(st.integers(2, 9), st.integers(2, 9), st.floats(1e-6, 1e6), st.floats(1.5, 100))
+def test_one_strong_signal_is_one_spike(m: int, n: int, sigma: float, strength: float) -> None:
+    """Of a matrix without noise, whose one value is F(λ), the spike's clean value is λ; scaling scales it."""
+    signal = strength * sigma * (m * n) ** 0.25
+    observed = float(spike_map(signal, (m, n), sigma))
+    matrix = np.zeros((m, n))
+    matrix[0, 0] = observed
+    spectrum = noisy_spectrum(matrix, sigma)
+    gate = kappa_for((m, n), 0.01) * bulk_edge((m, n), sigma)
+    assert spectrum.gate == gate
+    assert len(spectrum.spikes) == (observed > gate)
+    if spectrum.spikes:
+        assert spectrum.spikes[0].signal == pytest.approx(signal, rel=1e-9)
+        assert spectrum.top_over_edge == pytest.approx(observed / bulk_edge((m, n), sigma))
+
+
+def test_tensors_say_what_arrays_do() -> None:
+    torch = pytest.importorskip("torch")
+    matrix = np.random.default_rng(1).standard_normal((6, 9)).astype(np.float32)
+    one, other = noisy_spectrum(matrix, 0.5), noisy_spectrum(torch.from_numpy(matrix).requires_grad_(), 0.5)
+    assert one.as_dict() == other.as_dict()
+
+
+DECAYS = st.one_of(st.floats(0.0, 0.9999), st.floats(1e-12, 1e-3).map(lambda x: 1 - x))
+
+
+@given(DECAYS, st.integers(1, 60))
+def test_equals_the_sum_over_weights(decay, step):
+    """σ̄_t² = Σ_k w_k² for the weights w_k = (1-β)β^k/(1-β^t) of the bias-corrected average."""
+    with mp.workdps(50):
+        β = mp.mpf(decay)
+        weights = [(1 - β) * β**k for k in range(step)]
+        exact = mp.sqrt(sum(w * w for w in weights)) / sum(weights)
+    assert momentum_noise_scale(decay, step) == pytest.approx(float(exact), rel=1e-12)
+
+
+@given(DECAYS, st.integers(1, 10**6))
+def test_falls_from_one_to_its_limit(decay, step):
+    scale = momentum_noise_scale(decay, step)
+    assert math.sqrt((1 - decay) / (1 + decay)) * (1 - 1e-12) <= scale <= 1 + 1e-12
+    assert momentum_noise_scale(decay, 2 * step) <= scale * (1 + 1e-12)
+    assert momentum_noise_scale(0.9, 10**4) == pytest.approx(19**-0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize(("decay", "step"), [(0.9, 1), (0.9, 5), (0.5, 3), (0.99, 40)])
+def test_describes_a_simulated_momentum(decay, step):
+    """The standard deviation over 40,000 entries, within 4 standard errors; not the limit's, nor without correction."""
+    noise = np.random.default_rng(1).standard_normal((step, 40_000))
+    m = np.zeros(40_000)
+    for ξ in noise:
+        m = decay * m + (1 - decay) * ξ
+    measured, error = (m / (1 - decay**step)).std(), 1 / math.sqrt(2 * 40_000)
+    stated = momentum_noise_scale(decay, step)
+    assert abs(measured / stated - 1) < 4 * error
+    assert abs(measured / math.sqrt((1 - decay) / (1 + decay)) - 1) > 4 * error
+    assert abs(m.std() / stated - 1) > 4 * error

@@ -220,3 +220,23 @@ def test_a_shape_is_a_pair_of_positive_integers_and_sigma_finite(function: Calla
     for sigma in (-1.0, NAN, INF, "1", None, True):
         with pytest.raises(ParameterError, match=r"^sigma must be"):
             function(SHAPE, sigma)
+
+
+LAW = MarchenkoPastur(SHAPE, 1.0)
+NO_VALUES = [
+    *((value, "finite") for value in (NAN, np.array([1.0, NAN]), torch.tensor([INF]))),
+    *((value, "non-empty") for value in (np.array([]), torch.zeros(0, 3))),
+    *((value, "floating") for value in (np.array([1, 2]), torch.tensor([1.0 + 1.0j]), np.array([True]), "40", None)),
+]
+
+
+@pytest.mark.parametrize(("value", "allowed"), NO_VALUES)
+def test_a_value_is_a_real_finite_number(value: Any, allowed: str) -> None:
+    for name in ("spike_map", "spike_map_inverse", "vector_overlaps", "shrink"):
+        with pytest.raises(ParameterError, match=rf"^(signal|observed) must be .*{allowed}"):
+            getattr(spectra, name)(value, SHAPE, 1.0)
+        with pytest.raises(ParameterError, match=r"must be .*>= 0"):
+            getattr(spectra, name)(-1.0, SHAPE, 1.0)
+    for method in (LAW.pdf, LAW.cdf, LAW.sf, LAW.ppf):
+        with pytest.raises(ParameterError, match=rf"^[xq] must be .*{allowed}"):
+            method(value)

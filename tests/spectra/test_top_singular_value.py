@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 
 from dprmt.spectra import bulk_edge
 from dprmt.spectra._top_singular_value import (
-    _NODES,
-    _WEIGHTS,
     _log_det_one_minus,
-    _running_integral,
-    _solve,
-    _totals,
-    _weighted_laguerre,
     exceeded_with,
     upper_tail,
 )
@@ -91,29 +85,6 @@ def test_describes_simulated_noise(shape):
         gate = exceeded_with(p, *sorted(shape))
         assert rate_deviation(shape, gate, p, 100_000, 12) < 3.5
         assert rate_deviation(shape, 1.02 * gate, p, 100_000, 12) > 3.5
-
-
-def pairings(m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """A, bordered for odd m, and c over the whole line, by quadrature."""
-    low, high = max(0.0, math.sqrt(n) - math.sqrt(m) - 9), math.sqrt(n) + math.sqrt(m) + 9
-    panels = int((high - low) * max(1.0, math.sqrt(m) / 4) / 4) + 1
-    half = (high - low) / panels / 2
-    f = _weighted_laguerre((low + half * (2 * np.arange(panels) + 1))[:, None] + half * _NODES, m, n)
-    per_panel = half * f @ _WEIGHTS
-    so_far = np.cumsum(per_panel, axis=1) - per_panel
-    integral = so_far[:, :, None] + half * f @ _running_integral().T
-    one_sided = integral.reshape(m, -1) @ (half * f * _WEIGHTS).reshape(m, -1).T
-    A, c = one_sided - one_sided.T, per_panel.sum(axis=1)
-    return (np.block([[A, c[:, None]], [-c[None, :], np.zeros((1, 1))]]) if m % 2 else A), c
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 3), (4, 9), (5, 9), (16, 768), (33, 40), (1, 10**4)])
-def test_closed_forms_of_the_whole_line(shape):
-    """A(∞)⁻¹, tridiagonal, and c(∞), against quadrature over the whole line."""
-    m, n = shape
-    A, c = pairings(m, n)
-    np.testing.assert_allclose(_totals(m, n), c, rtol=0, atol=2e-11 * abs(c).max())
-    np.testing.assert_allclose(_solve(A, m, n), np.eye(m + m % 2), rtol=0, atol=2e-11)
 
 
 def test_small_determinants_keep_relative_accuracy():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from dprmt.spectra import (
     MarchenkoPastur,
-    bulk_edge,
     detection_threshold,
     estimate_sigma,
     hard_threshold,
@@ -22,7 +22,16 @@ from dprmt.spectra import (
 )
 from dprmt.spectra._tracy_widom import tracy_widom_tail
 
-Row = tuple[str, Callable[[], float], float, float]
+Point = tuple[Any, float]
+
+
+class Source(NamedTuple):
+    """Where values come from, what computes them here from a point, how near, and points with their values."""
+
+    name: str
+    computed: Callable[[Any], float]
+    relative: float
+    points: Sequence[Point]
 
 
 def noise(seed: int, shape: tuple[int, int], spikes: Sequence[float] = (), uneven: float = 0.0) -> np.ndarray:
@@ -43,155 +52,139 @@ def screenot(matrix: np.ndarray, rank: int) -> float:
     return screenot_threshold(np.linalg.svdvals(matrix), matrix.shape, rank)
 
 
-TABLE = "Prähofer & Spohn's table of F₁, as in the tests of packages for Tracy–Widom laws"
-ROWS: list[Row] = [
-    *(
-        (TABLE, lambda x=x: 1 - tracy_widom_tail(x), expected, 1e-10)
-        for x, expected in (
-            (-3.5, 0.0258941469930181),
-            (-3.0, 0.06960011886736989),
-            (-2.5, 0.1513777291781468),
-            (-2.0, 0.2743201979092179),
-            (-1.5, 0.4262258019375784),
-            (-1.0, 0.5837898955197323),
-            (-0.5, 0.7236910515483814),
-            (0.5, 0.9059711835032338),
-            (1.0, 0.9514212369115508),
-            (1.5, 0.9767136486166604),
-            (2.0, 0.989597571084827),
-            (2.5, 0.9956520227045179),
-            (3.0, 0.9982934803498806),
-        )
-    ),
-    (
-        "Bornemann (2010), arXiv:0904.1581; tests of RandomMatrices.jl",
-        lambda: 1 - tracy_widom_tail(0),
-        0.83190806620295,
-        1e-13,
-    ),
-    *(
-        ("optht 0.2.0, known noise", lambda m=m: hard_threshold((m, 100), 0.1), expected, 1e-12)
-        for m, expected in (
-            (10, 1.5816483953196852),
-            (25, 1.7580293771397153),
-            (50, 1.9785990537531035),
-            (75, 2.1560938441793995),
-            (100, 2.309401076758503),
-        )
-    ),
-    ("Gavish & Donoho (2014), abstract, unknown noise", lambda: hard_threshold((100, 100)), 2.858, 2e-4),
-    *(
-        (
-            "Gavish & Donoho (2017), square matrices, y = 3",
-            lambda loss=loss: shrink(3.0, (1, 1), 1.0, loss=loss),
-            expected,
-            1e-12,
-        )
-        for loss, expected in (
-            ("frobenius", math.sqrt(5)),
-            ("operator", (3 + math.sqrt(5)) / 2),
-            ("nuclear", 1.8541019662496845),
-        )
-    ),
-    *(
-        (
-            "scikit-rmt 2.1.1, MarchenkoPasturDistribution.cdf",
-            lambda at=at: eigenvalue_law(*at, density=False),
-            expected,
-            1e-12,
-        )
-        for at, expected in (
-            ((1, 3, 1.0), 0.5617834830728398),
-            ((1, 3, 2.0), 0.9297245381550712),
-            ((1, 2, 0.5), 0.3183098861837907),
-            ((1, 4, 1.5), 0.808772871964914),
-            ((3, 4, 2.5), 0.9190703365251801),
-            ((1, 1, 1.0), 0.6089977810442293),
-        )
-    ),
-    *(
-        (
-            "scikit-rmt 2.1.1, MarchenkoPasturDistribution.pdf",
-            lambda at=at: eigenvalue_law(*at, density=True),
-            expected,
-            1e-12,
-        )
-        for at, expected in (
-            ((1, 3, 1.0), 0.5278572297661831),
-            ((1, 4, 1.5), 0.4109362960409999),
-            ((3, 4, 2.5), 0.13252297347254632),
-        )
-    ),
-    ("weightwatcher 0.7.7, calc_lambda_plus(4, 0.5)", lambda: bulk_edge((100, 400), 0.5 / 20) ** 2, 0.5625, 1e-12),
-    (
-        "weightwatcher 0.7.7, calc_lambda_minus(4, 0.5)",
-        lambda: MarchenkoPastur((100, 400), 0.5 / 20).support[0] ** 2,
-        0.0625,
-        1e-12,
-    ),
-    ("weightwatcher 0.7.7, spike_min(4)", lambda: detection_threshold((100, 400), 1 / 20), 0.7071067811865476, 1e-12),
-    *(
-        (
-            "weightwatcher 0.7.7, spike_lmax(S, 4)",
-            lambda s=s: float(spike_map(s, (100, 400), 1 / 20)) ** 2,
-            expected,
-            1e-12,
-        )
-        for s, expected in ((1.0, 2.5), (2.0, 5.3125), (4.0, 17.265625))
-    ),
-    (
-        "weightwatcher 0.7.7, stable_rank(evals)",
-        lambda: noisy_spectrum(np.diag([2.0, 1.0, 1.0]), 1.0).stable_rank,
-        1.5,
-        1e-12,
-    ),
-    *(
-        (
-            "dipy 1.12.1, MP-PCA; another count of the rest",
-            lambda at=at: float(estimate_sigma(noise(*at))),
-            expected,
-            rel,
-        )
-        for at, expected, rel in (
-            ((0, (64, 256)), 0.9961383094362402, 1e-12),
-            ((1, (50, 50)), 0.9809669072703519, 3e-4),
-            ((2, (64, 256), (60.0, 40.0, 30.0)), 0.9826810187053794, 2e-2),
-            ((3, (100, 300), (90.0, 60.0)), 0.9898379283034531, 4e-3),
-        )
-    ),
-    *(
-        ("screenot 0.0.2, whose search ends within 1e-5", lambda at=at, k=k: screenot(noise(*at), k), expected, 1e-6)
-        for at, k, expected in (
-            ((0, (80, 80), (80.0,), 0.3), 5, 25.18201957659837),
-            ((1, (60, 240), (80.0,), 0.3), 12, 34.917572882185226),
-            ((2, (240, 60), (80.0,), 0.3), 3, 34.146267687677366),
-            ((300, (100, 200), (60.0,)), 10, 28.281813827172822),
-            ((600, (300, 300), (60.0,)), 20, 40.22200886251328),
-            ((450, (50, 400), (60.0,)), 5, 32.29955726930569),
-        )
-    ),
-    (
-        "example of ScreeNOT's R package: a 1000 × 1000 Gaussian matrix, k = 10, known optimum 4/√3",
-        lambda: screenot(noise(0, (1000, 1000)) / math.sqrt(1000), 10),
-        4 / math.sqrt(3),
-        0.01,
-    ),
-    (
-        "Sinkhorn's limit of [[1, 2], [3, 4]] in closed form, with row sums 2: 2/(1 + √(2·3/(1·4)))",
-        lambda: float(whiten(np.sqrt([[1.0, 2.0], [3.0, 4.0]]), rounds=60)[0][0, 0] ** 2),
-        2 / (1 + math.sqrt(1.5)),
+def estimated(at: Any) -> float:
+    return float(estimate_sigma(noise(*at)))
+
+
+SOURCES = [
+    Source(
+        "Prähofer & Spohn's table of F₁, as in the tests of packages for Tracy–Widom laws",
+        lambda x: 1 - tracy_widom_tail(x),
         1e-10,
+        [
+            *((-3.5, 0.0258941469930181), (-3.0, 0.06960011886736989), (-2.5, 0.1513777291781468)),
+            *((-2.0, 0.2743201979092179), (-1.5, 0.4262258019375784), (-1.0, 0.5837898955197323)),
+            *((-0.5, 0.7236910515483814), (0.5, 0.9059711835032338), (1.0, 0.9514212369115508)),
+            *(
+                (1.5, 0.9767136486166604),
+                (2.0, 0.989597571084827),
+                (2.5, 0.9956520227045179),
+                (3.0, 0.9982934803498806),
+            ),
+        ],
+    ),
+    Source(
+        "Bornemann (2010), arXiv:0904.1581; tests of RandomMatrices.jl",
+        lambda x: 1 - tracy_widom_tail(x),
+        1e-13,
+        [(0, 0.83190806620295)],
+    ),
+    Source(
+        "optht 0.2.0, known noise",
+        lambda m: hard_threshold((m, 100), 0.1),
+        1e-12,
+        [
+            *((10, 1.5816483953196852), (25, 1.7580293771397153), (50, 1.9785990537531035)),
+            *((75, 2.1560938441793995), (100, 2.309401076758503)),
+        ],
+    ),
+    Source("Gavish & Donoho (2014), abstract, unknown noise", lambda n: hard_threshold((n, n)), 2e-4, [(100, 2.858)]),
+    Source(
+        "Gavish & Donoho (2017), square matrices, y = 3",
+        lambda loss: shrink(3.0, (1, 1), 1.0, loss=loss),
+        1e-12,
+        [("frobenius", math.sqrt(5)), ("operator", (3 + math.sqrt(5)) / 2), ("nuclear", 1.8541019662496845)],
+    ),
+    Source(
+        "scikit-rmt 2.1.1, MarchenkoPasturDistribution.cdf",
+        lambda at: eigenvalue_law(*at, density=False),
+        1e-12,
+        [
+            *(((1, 3, 1.0), 0.5617834830728398), ((1, 3, 2.0), 0.9297245381550712)),
+            *(((1, 2, 0.5), 0.3183098861837907), ((1, 4, 1.5), 0.808772871964914)),
+            *(((3, 4, 2.5), 0.9190703365251801), ((1, 1, 1.0), 0.6089977810442293)),
+        ],
+    ),
+    Source(
+        "scikit-rmt 2.1.1, MarchenkoPasturDistribution.pdf",
+        lambda at: eigenvalue_law(*at, density=True),
+        1e-12,
+        [
+            *(((1, 3, 1.0), 0.5278572297661831), ((1, 4, 1.5), 0.4109362960409999)),
+            ((3, 4, 2.5), 0.13252297347254632),
+        ],
+    ),
+    Source(
+        "weightwatcher 0.7.7, calc_lambda_minus and _plus(4, 0.5)",
+        lambda end: MarchenkoPastur((100, 400), 0.5 / 20).support[end] ** 2,
+        1e-12,
+        [(0, 0.0625), (1, 0.5625)],
+    ),
+    Source(
+        "weightwatcher 0.7.7, spike_min(Q)",
+        lambda q: detection_threshold((100, 100 * q), 1 / (10 * math.sqrt(q))),
+        1e-12,
+        [(4, 0.7071067811865476)],
+    ),
+    Source(
+        "weightwatcher 0.7.7, spike_lmax(S, 4)",
+        lambda s: float(spike_map(s, (100, 400), 1 / 20)) ** 2,
+        1e-12,
+        [(1.0, 2.5), (2.0, 5.3125), (4.0, 17.265625)],
+    ),
+    Source(
+        "weightwatcher 0.7.7, stable_rank(evals)",
+        lambda values: noisy_spectrum(np.diag(values), 1.0).stable_rank,
+        1e-12,
+        [([2.0, 1.0, 1.0], 1.5)],
+    ),
+    *(
+        Source("dipy 1.12.1, MP-PCA; another count of the rest", estimated, relative, [point])
+        for relative, point in (
+            (1e-12, ((0, (64, 256)), 0.9961383094362402)),
+            (3e-4, ((1, (50, 50)), 0.9809669072703519)),
+            (2e-2, ((2, (64, 256), (60.0, 40.0, 30.0)), 0.9826810187053794)),
+            (4e-3, ((3, (100, 300), (90.0, 60.0)), 0.9898379283034531)),
+        )
+    ),
+    Source(
+        "screenot 0.0.2, whose search ends within 1e-5",
+        lambda at: screenot(noise(*at[0]), at[1]),
+        1e-6,
+        [
+            *(
+                (((0, (80, 80), (80.0,), 0.3), 5), 25.18201957659837),
+                (((1, (60, 240), (80.0,), 0.3), 12), 34.917572882185226),
+            ),
+            *(
+                (((2, (240, 60), (80.0,), 0.3), 3), 34.146267687677366),
+                (((300, (100, 200), (60.0,)), 10), 28.281813827172822),
+            ),
+            *(
+                (((600, (300, 300), (60.0,)), 20), 40.22200886251328),
+                (((450, (50, 400), (60.0,)), 5), 32.29955726930569),
+            ),
+        ],
+    ),
+    Source(
+        "example of ScreeNOT's R package: a 1000 × 1000 Gaussian matrix, k = 10, known optimum 4/√3",
+        lambda size: screenot(noise(0, (size, size)) / math.sqrt(size), 10),
+        0.01,
+        [(1000, 4 / math.sqrt(3))],
+    ),
+    Source(
+        "Sinkhorn's limit of [[1, 2], [3, 4]] in closed form, with row sums 2: 2/(1 + √(2·3/(1·4)))",
+        lambda rounds: float(whiten(np.sqrt([[1.0, 2.0], [3.0, 4.0]]), rounds=rounds)[0][0, 0] ** 2),
+        1e-10,
+        [(60, 2 / (1 + math.sqrt(1.5)))],
     ),
 ]
 
 
-@pytest.mark.parametrize(("source", "computed", "expected", "relative"), ROWS, ids=[row[0] for row in ROWS])
-def test_values_of_others(source: str, computed: Callable[[], float], expected: float, relative: float) -> None:
-    assert computed() == pytest.approx(expected, rel=relative), source
-
-
-def test_there_are_forty_of_them() -> None:
-    assert len(ROWS) >= 40
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_values_of_others(source: Source) -> None:
+    for point, expected in source.points:
+        assert source.computed(point) == pytest.approx(expected, rel=source.relative), point
 
 
 @pytest.mark.parametrize(("correlation", "threshold", "rank"), [(0.0, 2.3696, 7), (0.6, 3.0754, 5)])

@@ -15,6 +15,7 @@ from dprmt.accounting import (
     ExactNorms,
     Hutchinson,
     HutchPlusPlus,
+    RandomAllocation,
     ReplaceOne,
     ZeroOut,
     clt_mu,
@@ -119,6 +120,20 @@ def test_the_accountant_of_estimated_norms_is_accepted():
     check_accountant(upper(norms), norms=norms, loosest=0.0)
 
 
+def test_an_accountant_of_another_mechanism_is_judged_by_its_bounds():
+    """Its own upper end passes; half of that is refuted."""
+
+    def allocated(noise, rate):
+        return DPSGD(noise, RandomAllocation(round(1.0 / rate)))
+
+    def claims(noise, rate, steps, delta):
+        return allocated(noise, rate).epsilon(epochs=steps, delta=delta).upper
+
+    options = {"mechanism": allocated, "convex": False, "examples": 2}
+    check_accountant(claims, loosest=0.0, **options)
+    rejected("A tight accountant's", check_accountant, lambda *run: 2.0 * claims(*run) + 1e-6, loosest=0.5, **options)
+
+
 def test_claims_for_each_direction_are_accepted():
     check_accountant(lambda *run: {"remove": of("remove")(*run), "add": of("add")(*run)}, examples=4)
 
@@ -153,23 +168,6 @@ def test_claims_for_each_direction_are_accepted():
 )
 def test_wrong_accountants_are_rejected(wrong, options, match):
     rejected(match, check_accountant, wrong, **options)
-
-
-@pytest.mark.peer
-def test_a_coarse_mesh_is_found_wanting():
-    """dp-accounting's pessimistic PLD is sound at every mesh; at 1e-2 it is more than 5 % too large, at 1e-3 not."""
-    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
-
-    def claims(mesh):
-        def epsilon(σ, q, steps, δ):
-            law = pld.from_gaussian_mechanism(σ, sampling_prob=q, value_discretization_interval=mesh)
-            return law.self_compose(steps).get_epsilon_for_delta(δ)
-
-        return epsilon
-
-    check_accountant(claims(1e-2), examples=10)
-    check_accountant(claims(1e-3), loosest=0.05, examples=10)
-    rejected("at most a certified upper", check_accountant, claims(1e-2), loosest=0.05, examples=10)
 
 
 @pytest.mark.parametrize(
@@ -321,17 +319,3 @@ def test_a_right_loop_is_accepted():
 )
 def test_wrong_loops_are_rejected(fault, match):
     rejected(match, check_private_step, Loop(fault), clipping_norm=1.0, expected_batch_size=4)
-
-
-@pytest.mark.slow
-def test_the_stated_power_of_the_noise_check():
-    for seed in range(60):
-        check_private_step(Loop(seed=seed), clipping_norm=1.0, expected_batch_size=4, examples=1)
-        rejected(
-            "standard deviation",
-            check_private_step,
-            Loop("12 % less noise", seed),
-            clipping_norm=1.0,
-            expected_batch_size=4,
-            examples=1,
-        )
