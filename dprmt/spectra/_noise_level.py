@@ -95,21 +95,17 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
     filled = parts[0] != 0
     if not (bool(filled.any(-1).all()) and bool(filled.any(-2).all())):
         parts = [y[kept.any(-1)][:, kept.any(-2)][None] for y, kept in zip(parts[0], filled, strict=True)]
-    rounding = float(xp.finfo(values.dtype).eps)
-    found = np.concatenate(
-        [
-            _estimates(numbers(xp.linalg.svdvals(part)), tuple(part.shape[1:]), method, rounding)
-            if 0 not in part.shape
-            else np.zeros(1)
-            for part in parts
-        ]
-    )
-    return xp.asarray(found, dtype=values.dtype, device=values.device).reshape(values.shape[:-2])[()]
+    eps = float(xp.finfo(values.dtype).eps)
+    found = [_estimates(numbers(xp.linalg.svdvals(part)), tuple(part.shape[1:]), method, eps) for part in parts]
+    estimates = xp.asarray(np.concatenate(found), dtype=values.dtype, device=values.device)
+    return estimates.reshape(values.shape[:-2])[()]
 
 
 def _estimates(spectra: Floats, shape: tuple[int, int], method: str, rounding: float) -> Floats:
     # From singular values in decreasing order, one row a matrix.
     short, long = sorted(shape)
+    if short == 0:  # of a matrix of zeros
+        return np.zeros(len(spectra))
     if method == "median":
         found = median_sigma(spectra, shape)
     else:

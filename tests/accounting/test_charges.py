@@ -65,7 +65,7 @@ def exact_delta(steps: int, epsilon: float) -> float:
 def by_fft(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     del side
     question = Question(epsilon=epsilon)
-    tilt = best_tilt([(law, steps)], question)
+    tilt = best_tilt([(law, steps)], question)[0]
     return DeltaCurve(question, composed([(law, steps)], tilt, window([(law, steps)], tilt)))
 
 

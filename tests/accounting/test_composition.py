@@ -64,13 +64,13 @@ def exact_delta(law, mesh, epsilon, infinite) -> mp.mpf:
 
 def at_epsilon(phases, epsilon) -> DeltaCurve:
     question = Question(epsilon=epsilon)
-    tilt = best_tilt(phases, question)
+    tilt = best_tilt(phases, question)[0]
     return DeltaCurve(question, composed(phases, tilt, window(phases, tilt)))
 
 
 def at_delta(phases, delta) -> DeltaCurve:
     question = Question(delta)
-    tilt = best_tilt(phases, question)
+    tilt = best_tilt(phases, question)[0]
     return DeltaCurve(question, composed(phases, tilt, window(phases, tilt)))
 
 
@@ -106,7 +106,7 @@ def test_delta_bounds_hold_the_exact_delta_and_are_narrow(phases, share):
     low, high = at_epsilon(phases, epsilon).delta_bounds(epsilon)
     assert low <= exact * (1 + mp.mpf("1e-15"))
     assert high >= min(exact, 1) * (1 - mp.mpf("1e-15"))
-    tilt = best_tilt(phases, Question(epsilon=epsilon))
+    tilt = best_tilt(phases, Question(epsilon=epsilon))[0]
     if tilt * MESH < 5 and sum(w for place, w in law.items() if place * MESH <= epsilon) > 0.01:
         log_chernoff = float(log_mgf(phases, np.array([tilt]))[0] + log_kappa(np.array(tilt)) - tilt * epsilon)
         assert high - low - float(infinite) <= 1e-8 * np.exp(min(log_chernoff, 0.0)) + 1e-15 * float(infinite)
@@ -184,12 +184,6 @@ def test_many_steps_match_the_binomial_law(count):
     low, high = curve.delta_bounds(epsilon)
     assert low <= delta <= high
     assert high - low <= 1e-4 * float(delta)
-
-
-# ------------------------------------------------------------------------------------------ heterogeneous composition
-
-
-# ------------------------------------------------------------------------------------------ tilt and window
 
 
 @pytest.mark.parametrize("tilt", [0.0, 1e-3, 0.5, 3.0, 200.0])

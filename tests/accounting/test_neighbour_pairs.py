@@ -88,7 +88,7 @@ def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: f
     Gradients with spectra λ and λ' are opposite up to an angle, cos θ = Σ √(λλ') at most: opposite shifts that are as
     far apart are no better.
     """
-    step = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())
+    step = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())[0]
     pair, _ = step.pairs(160, 1e-9)
     nodes = np.arange(-3000, 6001) * 1e-3
     bound = curve_above(pair.cells(nodes), nodes, LOSSES[:5])
@@ -122,7 +122,7 @@ def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: f
 )
 def test_secret_probes_hold_for_two_spectra(sigma: float, q: float, probes: int, width: float) -> None:
     """(N2): power and level of half-lines for drawn spectra; a rank-one law for both lies between both ends."""
-    step = related(ClippingStep(sigma, q, RankOneLaw(probes), secret=True), ReplaceOne())
+    step = related(ClippingStep(sigma, q, RankOneLaw(probes), secret=True), ReplaceOne())[0]
     above, under = step.pairs(160, 1e-9)
     nodes = np.arange(-4000, 8001) * 1e-3
     bound = curve_above(above.cells(nodes), nodes, LOSSES)
@@ -203,7 +203,7 @@ def test_lines_of_negative_slope_come_from_the_exchanged_pair(q: float) -> None:
 @pytest.mark.parametrize("neighbours", [ReplaceOne(), Group(3), Group(2, ReplaceOne())])
 def test_what_the_inversion_misses_is_charged_above_only(neighbours: Neighbours) -> None:
     """(C7): a threshold that is off moves mass; from above that counts, from below merging makes it harmless."""
-    above, under = related(ClippingStep(1.0, 0.1), neighbours).pairs(40, 1e-9)
+    above, under = related(ClippingStep(1.0, 0.1), neighbours)[0].pairs(40, 1e-9)
     assert isinstance(above, SubsampledMixture)
     assert under == replace(above, is_charged=False)
 

@@ -214,7 +214,7 @@ def curve_from_above(pair: opposite.AtomicPair, loss: float) -> float:
 @pytest.mark.parametrize(("sigma", "q", "probes"), [(1.0, Q, 32), (2.0, 0.01, 16), (0.7, 0.2, 64)])
 def test_no_spectra_exceed_it_and_equal_ones_attain_it(sigma: float, q: float, probes: int) -> None:
     """Gradients of drawn spectra, as nearly opposite as these allow, under one matrix of probes."""
-    above, below = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne()).pairs(160, 1e-10)
+    above, below = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())[0].pairs(160, 1e-10)
     draw = np.random.default_rng(probes)
     for trial in range(8):
         chi = draw.chisquare(probes, (800, 3)) / probes

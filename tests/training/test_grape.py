@@ -77,7 +77,7 @@ def test_noiseless_steps_equal_the_literal_algorithm(projector: str, norms: str)
     """Five steps over three subspaces: one flat norm with bias, LayerNorm and embedding, clipped projected."""
     net, data = make_net(), make_data()
     step = private(net, projector=projector, norms=norms, weight_decay=0.1)
-    projected = {layer.name for layer in step.optimizer.subspaces}
+    projected = {layer.name for layer in step.optimizer.original_optimizer.subspaces}
     adam = LiteralAdam(0.01, (0.9, 0.999), 1e-8)
     for number in range(5):
         samples = literal_gradients(plain(net), lambda model: losses_of(model, data))

@@ -12,8 +12,6 @@ import numpy as np
 from dprmt import _html
 from dprmt._rounding import fixed, round_down, round_up
 
-_ROWS = 6  # rows of a table
-
 
 def bounds_html(bounds: Any) -> str:
     """Return the sentence, and the numbers, rounded so that the ends stay bounds."""
@@ -84,9 +82,9 @@ def _symbol(bounds: Any) -> str:
     return "δ" if bounds.at_epsilon is not None else ""
 
 
-def _spread(count: int) -> list[int]:
+def _spread(count: int, rows: int = 6) -> list[int]:
     # Places that are spread evenly, the last one among them.
-    return sorted({round((place + 1) * count / _ROWS) - 1 for place in range(_ROWS)} - {-1}) if count else []
+    return sorted({round((place + 1) * count / rows) - 1 for place in range(rows)} - {-1}) if count else []
 
 
 Direction = Literal["remove", "add"]

@@ -40,24 +40,22 @@ def log_kappa(tilt: Array) -> Array:
     return np.where(tilt > 0, tilt * np.log(np.maximum(tilt, 1e-300)), 0.0) - (1 + tilt) * np.log1p(tilt)
 
 
-def log_chernoff(laws: Laws, tilt: float) -> float:
-    """Log c with δ(ε) ≲ c·e^{-tilt·ε} of finite losses (F0), rounding not charged."""
-    return float(log_mgf(laws, np.array([tilt]))[0]) + float(log_kappa(np.array(tilt)))
+def best_tilt(laws: Laws, question: Question | None) -> tuple[float, float]:
+    """Return the tilt λ whose Chernoff bound on the answer is smallest; 0 for a whole curve.
 
-
-def best_tilt(laws: Laws, question: Question | None) -> float:
-    """Return the tilt whose Chernoff bound on the answer is smallest; none for a whole curve."""
+    Returns: λ, and log c with δ(ε) ≲ c·e^{-λε} of finite losses (F0), rounding not charged.
+    """
     if question is None:
-        return 0.0
-    epsilon, log_delta = question.epsilon, math.log(question.delta)
-    center, half_width = -math.log(loss_deviation(laws)), 14.0
+        return 0.0, 0.0
+    center, half_width, log_c = -math.log(loss_deviation(laws)), 14.0, 0.0
     for _ in range(4):
         grid = center + np.linspace(-half_width, half_width, 21)
         tilts = np.exp(grid)
-        log_bound = log_mgf(laws, tilts) + log_kappa(tilts)
-        bound = (log_bound - log_delta) / tilts if epsilon is None else log_bound - tilts * epsilon
-        center, half_width = float(grid[int(np.argmin(bound))]), 0.15 * half_width
-    return math.exp(center)
+        log_bound, epsilon = log_mgf(laws, tilts) + log_kappa(tilts), question.epsilon
+        bound = (log_bound - math.log(question.delta)) / tilts if epsilon is None else log_bound - tilts * epsilon
+        best = int(np.argmin(bound))
+        center, log_c, half_width = float(grid[best]), float(log_bound[best]), 0.15 * half_width
+    return math.exp(center), log_c
 
 
 def tilted(law: LossPMF, tilt: float) -> Array:

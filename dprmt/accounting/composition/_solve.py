@@ -22,7 +22,6 @@ from dprmt.accounting.composition._compose import (
     best_split,
     best_tilt,
     composed,
-    log_chernoff,
     one_step_scale,
     some_of,
     step_scale,
@@ -43,7 +42,6 @@ from dprmt.accounting.pairs._pairs import (
     graded_indices,
 )
 from dprmt.accounting.pairs._renyi import ends_stay_apart
-from dprmt.accounting.pairs._steps import gaussians_as_one
 
 Pairs = Sequence[tuple[StepPair, int]]
 
@@ -51,10 +49,10 @@ LOWEST = -2.0
 """The coarsest level."""
 _MESH = 0.04  # at level 0, in units of the scale of a step's loss
 _BULK = 5.0  # in the same units: nodes are equidistant so far out
-_MOST_POINTS = 2**20  # of a window: a transform of a tenth of a second
-MOST_WORK = 4 * _MOST_POINTS
-"""Points of all transforms, beyond which nothing is refined further."""
-_FAINTEST_OF_EPOCHS = 1e-40  # no δ of epochs of random allocation is resolved further, as each costs many transforms
+MOST_POINTS = 2**20
+"""Points of a window, at most: a transform of a tenth of a second."""
+TAIL_SHARE = 1e-4
+"""Share of δ, over all steps, that may be charged for mass cut off at the ends of each law."""
 _LOSS_DRIFT = 32 * EPS  # bias that rounding to the loss grid may cause in a step's loss (F3)
 
 
@@ -102,12 +100,12 @@ class Level:
         level: float,
         tail: float | None = None,
     ) -> None:
-        self.question, self.direction, self.level = question, direction, level
+        self.question, self.direction = question, direction
         if tail is None:
             small = 1e-9 if question is None else question.delta
             if question is not None and question.epsilon is not None:
                 small = max(small, least_resolved(schedule))
-            tail = max(step.tail_share for step, _ in schedule) * small / sum(count for _, count in schedule)
+            tail = TAIL_SHARE * small / sum(count for _, count in schedule)
         both = [(step.pairs(round(160 * 2.0**level), tail), count) for step, count in schedule]  # bins of a norm's law
         self.pairs: dict[Side, Pairs] = {
             "upper": [(pair if direction == "remove" else Mirrored(pair, pair.slack), n) for (pair, _), n in both],
@@ -115,13 +113,10 @@ class Level:
         }
         self.coarse = coarse_pass(self.pairs["upper"], question, tail)
         self.drift = _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
-        self.work = sum(_MOST_POINTS for step, _ in schedule if step.steps > 1)  # about, of an epoch's law
-        self.mesh = self._resolvable(_MESH)
-
-    def _resolvable(self, mesh: float) -> float:
-        """Return the mesh of this level, or the finest wider one by whose multiples 60 bits number all losses."""
-        farthest = max(high for _, high in self.coarse.ranges)
-        return max(mesh * 2.0**-self.level * self.coarse.scale, abs(farthest) * 2.0**-60)
+        self.work = sum(MOST_POINTS for step, _ in schedule if step.steps > 1)  # about, of an epoch's law
+        # At least the finest mesh by whose multiples 60 bits number all losses.
+        self.finest = 2.0**-60 * abs(max(high for _, high in self.coarse.ranges))
+        self.mesh = max(_MESH * 2.0**-level * self.coarse.scale, self.finest)
 
     @property
     def farthest(self) -> float:
@@ -177,14 +172,14 @@ class Level:
                 break
             # The coarse laws are from above: for one from below their tilt may be far too large. And at a tilt of more
             # than 8 meshes errors a node below the largest loss exceed that loss's mass.
-            tilt = coarse.tilt if side == "upper" else best_tilt(some_of(laws), question)
+            tilt = coarse.tilt if side == "upper" else best_tilt(some_of(laws), question)[0]
             parts: list[tuple[Laws, float]] = [(laws, min(tilt, 8.0 / mesh))]
             if coarse.split is not None and (laws[0][0].mass[laws[0][0].losses > coarse.split.large] > 0.0).any():
                 parts = coarse.split.parts(laws, side)
             windows = [window(*part) for part in parts]
             first, last = min(each.first for each in windows), max(each.first + each.size for each in windows)
-            if last - first > 1.6 * _MOST_POINTS:  # a mesh a little coarser would gain little time
-                mesh *= 1.1 * (last - first) / _MOST_POINTS
+            if last - first > 1.6 * MOST_POINTS:  # a mesh a little coarser would gain little time
+                mesh *= 1.1 * (last - first) / MOST_POINTS
                 continue
             common = Window(first, next_fast_len(last - first, real=True))
             self.work += common.size * len(laws)
@@ -201,7 +196,7 @@ class Level:
     def _one_step_curve(self, side: Side) -> OneStepCurve:
         """Return δ(ε) of a single step, which is not composed: on a finer mesh."""
         ((pair, _),), (ends,) = self.pairs[side], self.coarse.ranges
-        mesh = self._resolvable(0.005)
+        mesh = max(self.mesh / 8.0, self.finest)
         index = graded_indices(*ends, mesh, self.coarse.scale)
         cells = pair.cells(index * mesh)
         if side == "lower":
@@ -212,8 +207,8 @@ class Level:
 
 def least_resolved(schedule: Schedule) -> float:
     """Return the least δ that is resolved."""
-    if any(step.steps > 1 for step, _ in schedule):
-        return _FAINTEST_OF_EPOCHS
+    if any(step.steps > 1 for step, _ in schedule):  # each level of an epoch costs many transforms
+        return 1e-40
     # The laws of estimated norms are rounded too much in tails below about 1e-80.
     return LEAST_DELTA if all(step.is_exact for step, _ in schedule) else 1e-60
 
@@ -224,12 +219,11 @@ def sized(schedule: Schedule, question: Question, direction: Direction) -> Quest
     Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
     """
     given, found, least = question.delta, question, least_resolved(schedule)
-    epsilon = question.epsilon or 0.0
+    epsilon, level = question.epsilon or 0.0, 0.0 if any(step.steps > 1 for step, _ in schedule) else LOWEST
     for _ in range(10):
-        level = 0.0 if least == _FAINTEST_OF_EPOCHS else LOWEST
         coarse = Level(schedule, found, direction, level).coarse
-        laws, tilt = coarse.laws, best_tilt(coarse.laws, found)
-        log_guess = log_chernoff(laws, tilt) - tilt * epsilon + math.log(0.01)  # Chernoff's is too large
+        laws, (tilt, log_bound) = coarse.laws, best_tilt(coarse.laws, found)
+        log_guess = log_bound - tilt * epsilon + math.log(0.01)  # Chernoff's is too large
         guess = math.exp(min(max(log_guess, math.log(least)), 0.0))
         if guess >= given > found.delta:  # so heavy a tail that one step decides
             ((law, _), *more), total = laws, sum(count for _, count in laws)
@@ -260,14 +254,14 @@ def coarse_pass(pairs: Pairs, question: Question | None, tail: float) -> CoarseP
     if question is None:
         return CoarsePass(laws, ranges, 0.0, step_scale(laws, 0.0), variation)
     for is_last in (False, False, False, False, True):  # of a heavy tail Chernoff's bound lies far beyond the answer
-        tilt = best_tilt(laws, question)
+        tilt, log_bound = best_tilt(laws, question)
         split = best_split(laws, tilt, question)
         if split is not None:
             near = split.near
         elif question.epsilon is not None:
             near = question.epsilon
         else:
-            near = (log_chernoff(laws, tilt) - math.log(question.delta)) / tilt
+            near = (log_bound - math.log(question.delta)) / tilt
         reach = 1.5 * max(near, 0.0) + min(60.0, 10.0 - math.log(question.delta))  # e^{-10} of δ is charged beyond
         if is_last or all(high <= reach for _, high in ranges):
             break
@@ -296,7 +290,6 @@ def solve(
     bound that is good enough, such as the bound of the other direction. The bounds always hold. They are as narrow as
     requested unless refinement stopped helping, see ``is_narrow``.
     """
-    schedule = gaussians_as_one(schedule)
     is_epsilon = question.epsilon is None
     if not is_epsilon:  # no δ below ``enough`` is of interest
         question = question.sized(min(enough, question.delta)) if enough > 0.0 else sized(schedule, question, direction)
@@ -308,7 +301,13 @@ def solve(
         at = Level(schedule, question, direction, level)
         best = intersection(best, at.ends(enough), question, tolerance)
         work += at.work
-        if best.is_narrow or best.upper <= enough or work > MOST_WORK or _is_hopeless(schedule, question, best):
+        if best.is_narrow or best.upper <= enough or work > 4 * MOST_POINTS:
+            break
+        if is_epsilon:  # of estimated norms, whose laws cost much time, and too large to be useful
+            is_hopeless = best.lower > 20.0 and math.isfinite(best.upper) and not all(s.is_exact for s, _ in schedule)
+        else:
+            is_hopeless = question.delta <= least_resolved(schedule)
+        if is_hopeless:
             break
         stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
         if stalled == (1 if is_epsilon and math.isfinite(best.upper) else 2):
@@ -332,13 +331,6 @@ def levels(schedule: Schedule, question: Question, tolerance: float) -> list[flo
     first = min(max(math.log(easy / tolerance, 4), LOWEST), 1.0)
     last = 5 if all(step.is_exact for step, _ in schedule) else 2  # each level of a norm's law costs four times more
     return [first + more for more in range(math.ceil(last - first) + 1)]
-
-
-def _is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
-    """Return whether an ε of estimated norms, whose laws cost much time, is too large to be useful, or δ too small."""
-    if question.epsilon is not None:
-        return question.delta <= least_resolved(schedule)
-    return found.lower > 20.0 and math.isfinite(found.upper) and not all(step.is_exact for step, _ in schedule)
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:

@@ -19,7 +19,7 @@ from dprmt.accounting.composition._solve import interval, solve, worst_of
 from dprmt.accounting.mechanisms._releases import Disclosure, Release, round_down_exact, round_up_exact
 from dprmt.accounting.pairs._pairs import Schedule, Step
 from dprmt.accounting.pairs._renyi import RenyiStep, renyi_as_one
-from dprmt.accounting.pairs._steps import Neighbours, ZeroOut
+from dprmt.accounting.pairs._steps import Neighbours, ZeroOut, gaussians_as_one
 from dprmt.accounting.questions._by_curves import bounds_by_curves, deltas_by_curves
 from dprmt.accounting.questions._curves import (
     Counts,
@@ -63,22 +63,17 @@ class Questions:
 
     @overload
     def epsilon(
-        self,
-        delta: float | None = ...,
-        *,
-        steps: int | None = ...,
-        epochs: int | None = ...,
-        tolerance: float = ...,
+        self, delta: float | None = ..., *, steps: int | None = ..., epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyBounds: ...
 
     @overload
     def epsilon(
-        self, delta: float | None = ..., *, steps: Counts, epochs: None = ..., tolerance: float = ...
-    ) -> PrivacyCurve: ...
-
-    @overload
-    def epsilon(
-        self, delta: float | None = ..., *, steps: None = ..., epochs: Counts, tolerance: float = ...
+        self,
+        delta: float | None = ...,
+        *,
+        steps: Counts | None = ...,
+        epochs: Counts | None = ...,
+        tolerance: float = ...,
     ) -> PrivacyCurve: ...
 
     def epsilon(
@@ -360,7 +355,7 @@ class Composition(Questions):
         is_one = not self.neighbours.is_replacement and self.neighbours.group_size == 1
         self.has_pairs = is_one or all(mechanism.has_pairs for mechanism in merged)
         """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
-        has_release = any(isinstance(mechanism, Release) for mechanism in merged)
+        has_release = not merged or any(isinstance(mechanism, Release) for mechanism in merged)
         self._disclosure = Disclosure.of(self.phases) if has_release else None
         is_bounded = self._disclosure is not None and self._disclosure.loss is not None
         self._least_delta = 0.0 if is_bounded else LEAST_DELTA
@@ -403,8 +398,8 @@ class Composition(Questions):
         units: list[tuple[Step, int]] = []
         for mechanism, steps in phases:
             units += mechanism.sampling.schedule(mechanism.step(), steps)
-        if any(isinstance(step, RenyiStep) for step, _ in units):
-            return renyi_as_one(units)
+        if any(isinstance(step, RenyiStep) or getattr(step, "sample_rate", 0.0) == 1.0 for step, _ in units):
+            return gaussians_as_one(renyi_as_one(units))
         return units
 
     @cached_property

@@ -148,7 +148,8 @@ class DPSGD(Value, Questions):
             The step as ``neighbours`` see it; where it has no pair for them, of a sample that is present or without a
             gradient.
         """
-        return self.sampling.step(self.joint_noise_multiplier, self.norms, self.neighbours)[0]
+        noise_multiplier = self.joint_noise_multiplier if self.beside else self.noise_multiplier
+        return self.sampling.step(noise_multiplier, self.norms, self.neighbours)[0]
 
     def of_one_sample(self) -> DPSGD:
         """Return the same mechanism for :class:`ZeroOut`.

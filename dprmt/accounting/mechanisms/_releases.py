@@ -13,17 +13,13 @@ import numpy as np
 from dprmt._validation import check_real
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.basics._value import Value
-from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Step, StepPair, log_shift_ratio
+from dprmt.accounting.pairs._pairs import LARGE_LOSS, AtomicPair, LossCells, Step, StepPair, log_shift_ratio
 from dprmt.accounting.pairs._steps import ClippingStep, Poisson
 
 if TYPE_CHECKING:
     from dprmt.accounting.questions._trade_off import TradeOff
 
-_LARGEST_EPSILON = 300.0
-_LEAST_REACH = 1e-3
-_EXACT_POWERS = 1000  # releases whose probabilities are multiplied as fractions
 _ROUNDING = 1e-13  # relative error of a sum of logarithms beyond
-_ASIDE = 1e-12  # by which ends of losses are moved outwards: there lie atoms
 
 
 class Release(Value):
@@ -153,7 +149,7 @@ class LaplaceRelease(Release):
 
     def __post_init__(self) -> None:
         self._keep(
-            scale=check_real("scale", self.scale, low=1.0 / _LARGEST_EPSILON, high=1e6),
+            scale=check_real("scale", self.scale, low=1.0 / LARGE_LOSS, high=1e6),
             rate=check_real("rate", self.rate, low=1e-9, high=1.0),
         )
 
@@ -202,7 +198,7 @@ class ApproximateRelease(Release):
 
     def __post_init__(self) -> None:
         self._keep(
-            epsilon=check_real("epsilon", self.epsilon, low=0.0, high=_LARGEST_EPSILON),
+            epsilon=check_real("epsilon", self.epsilon, low=0.0, high=LARGE_LOSS),
             delta=check_real("delta", self.delta, low=0.0, high=1.0, high_open=True),
         )
 
@@ -217,7 +213,7 @@ class ApproximateRelease(Release):
         losses, p = np.array([-self.epsilon, self.epsilon]), np.array([math.exp(-self.epsilon) * more, more])
         if self.epsilon == 0.0:
             losses, p = np.zeros(1), np.ones(1)
-        pair = AtomicPair(losses, p, 0.0, reach=_LEAST_REACH)
+        pair = AtomicPair(losses, p, 0.0, reach=1e-3)
         return ReleaseStep(pair, pair)
 
 
@@ -250,7 +246,7 @@ class Disclosure:
                 parts.append((one.delta, times))
         if not parts:
             return None if loss is None else cls(Fraction(0), Fraction(0), loss)
-        if sum(times for _, times in parts) <= _EXACT_POWERS:
+        if sum(times for _, times in parts) <= 1000:  # so many probabilities are multiplied as fractions
             d = 1 - math.prod(((1 - Fraction(delta)) ** times for delta, times in parts), start=Fraction(1))
             return cls(d, d, loss)
         rounded = Fraction(-math.expm1(sum(times * math.log1p(-delta) for delta, times in parts)))
@@ -321,7 +317,7 @@ class LaplacePair:
         if self.rate == 1.0:
             return -1.0 / self.scale, 1.0 / self.scale
         low, high = (math.log1p(self.rate * math.expm1(sign / self.scale)) for sign in (-1.0, 1.0))
-        return low - _ASIDE, high + _ASIDE
+        return low - 1e-12, high + 1e-12  # at the ends lie atoms
 
     def cells(self, nodes: Array) -> LossCells:
         """Return the masses between increasing loss nodes."""
@@ -353,7 +349,6 @@ class ReleaseStep:
 
     above: StepPair
     below: StepPair
-    tail_share: float = 1e-4
     is_exact: bool = True
     steps: int = 1
 

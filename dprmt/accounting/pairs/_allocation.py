@@ -136,11 +136,6 @@ class AllocationEpoch:
         return self.step.noise_multiplier
 
     @property
-    def tail_share(self) -> float:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
-        return self.step.tail_share
-
-    @property
     def is_exact(self) -> bool:
         """See :class:`dprmt.accounting.pairs._pairs.Step`: no epoch is cheap."""
         return False

@@ -36,7 +36,6 @@ class FixedSizeStep:
     sample_rate: float
     is_replacement: bool
     steps = 1
-    tail_share = 1e-4
     is_exact = True
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
@@ -216,7 +215,6 @@ class TruncatedStep:
     is_replacement: bool
     is_removal: bool
     steps = 1
-    tail_share = 1e-4
     is_exact = True
 
     @cached_property

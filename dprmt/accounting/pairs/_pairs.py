@@ -173,11 +173,6 @@ class Step(Protocol):
     """One step of a mechanism, as pairs with finitely many sensitivities."""
 
     @property
-    def tail_share(self) -> float:
-        """Share of δ, over all steps, that may be charged for mass cut off at the ends of each law."""
-        ...
-
-    @property
     def is_exact(self) -> bool:
         """Whether the sensitivity is one number, so that a step is cheap to discretize."""
         ...

@@ -7,15 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.pairs._fixed_size import FixedSizeStep, TruncatedStep
 from dprmt.accounting.pairs._pairs import AtomicPair, Schedule, StepPair
 from dprmt.accounting.pairs._tight_pair import symmetric_pair
 
 NOTHING = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1e-3)
 """A pair of equal laws: what is released if nothing is known from below."""
-_ORDERS = 1.0 + np.geomspace(1e-4, 1e5, 400)
-_LOSSES = np.concatenate([np.linspace(0.0, 0.1, 101), np.geomspace(0.1, 700.0, 2000)[1:]])
 
 
 @dataclass(frozen=True)
@@ -29,30 +26,28 @@ class RenyiStep:
     rho: float = 0.0
     curves: tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...] = ()
     steps = 1
-    tail_share = 1e-4
     is_exact = True
 
     @cached_property
     def _pair(self) -> AtomicPair:
-        orders = np.unique(np.concatenate([np.array(orders) for orders, _, _ in self.curves] or [_ORDERS]))
+        orders = np.unique(
+            np.concatenate([np.array(orders) for orders, _, _ in self.curves] or [1.0 + np.geomspace(1e-4, 1e5, 400)])
+        )
         total = self.rho * orders
         for known, values, count in self.curves:
             place = np.searchsorted(known, orders)
             total = total + count * np.append(values, np.inf)[place]
         orders, total = orders[np.isfinite(total)], total[np.isfinite(total)]
-        return symmetric_pair(_LOSSES, np.exp(log_deltas(orders, total)))
+        losses = np.concatenate([np.linspace(0.0, 0.1, 101), np.geomspace(0.1, 700.0, 2000)[1:]])
+        # The least δ that follows from Rényi divergences (Canonne, Kamath & Steinke 2020).
+        exponent = (orders - 1.0) * (total - losses[:, None])
+        constant = (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
+        return symmetric_pair(losses, np.exp(np.minimum(np.min(exponent + constant, axis=1), 0.0)))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return a pair that dominates all such mechanisms, and one of equal laws."""
         del bins, tail
         return self._pair, NOTHING
-
-
-def log_deltas(orders: Array, divergences: Array) -> Array:
-    """Log of the least δ that follows from Rényi divergences, at each ε of a grid (Canonne, Kamath & Steinke 2020)."""
-    exponent = (orders - 1.0) * (divergences - _LOSSES[:, None])
-    constant = (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
-    return np.minimum(np.min(exponent + constant, axis=1), 0.0)
 
 
 def renyi_as_one(schedule: Schedule) -> Schedule:

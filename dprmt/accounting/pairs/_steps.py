@@ -13,7 +13,6 @@ import numpy as np
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics._numbers import LARGEST_LOSS
 from dprmt.accounting.basics._value import Value, value_from_dict
-from dprmt.accounting.laws._gamma_mixture import NormRatioBins
 from dprmt.accounting.laws._laws import ExactLaw, NormLaw, RankOneLaw
 from dprmt.accounting.laws._norms import ExactNorms, Norms
 from dprmt.accounting.pairs._allocation import AllocationEpoch
@@ -24,9 +23,6 @@ from dprmt.accounting.pairs._public_replacement import opposites_below, replaced
 from dprmt.accounting.pairs._secret_pair import SecretLowerPair, SecretUpperPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
 from dprmt.accounting.pairs._tight_pair import TightPair, largest_excess, slack_of_excess
-
-LARGEST_GROUP = 1000
-"""Rows of one person that are accounted together."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,7 +126,7 @@ class Group(Value):
     of: ZeroOut | AddRemove | ReplaceOne = ZeroOut()
 
     def __post_init__(self) -> None:
-        self._keep(size=check_count("size", self.size, high=LARGEST_GROUP))
+        self._keep(size=check_count("size", self.size, high=1000))
         of: object = self.of
         if not isinstance(of, ZeroOut | AddRemove | ReplaceOne):
             raise ParameterError("of", self.of, "ZeroOut(), AddRemove() or ReplaceOne()")
@@ -191,9 +187,6 @@ def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
     return value
 
 
-_LARGEST_PRECISION = 1e6  # σ^-2: beyond, roundings of σ would show in ε
-
-
 @dataclass(frozen=True)
 class ClippingStep:
     """One step for one law of the squared-norm ratio; the unit that the engine composes."""
@@ -206,39 +199,31 @@ class ClippingStep:
     secret: bool = False
 
     @property
-    def convex_from(self) -> float:
-        """1/(12σ²): right of it h_ε is convex in the squared-norm ratio for every ε (T2)."""
-        return 1.0 / (12.0 * self.noise_multiplier**2)
-
-    @property
-    def tail_share(self) -> float:
-        """See :class:`Step`: larger where the tail of Z is so heavy that it decides."""
-        return 1e-3 if not self.is_exact and self.law.probes <= 6 else 1e-4
-
-    @property
     def is_exact(self) -> bool:
         """See :class:`dprmt.accounting.pairs._pairs.Step`."""
         return self.law.is_exact
 
-    def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
-        """Return the law of X under which the step is analysed."""
-        return self.law.bins(bins, tail if self.is_exact else min(tail, 1e-3))
-
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
+        sigma, q = self.noise_multiplier, self.sample_rate
         if self.is_exact:
-            pair = PublicPair(np.array([1.0 / self.noise_multiplier]), np.ones(1), self.sample_rate)
+            pair = PublicPair(np.array([1.0 / sigma]), np.ones(1), q)
             return pair, pair
-        below = tail / self.sample_rate
-        law = self.norm_ratio(bins, below)
+        law = self.law.bins(bins, min(tail / q, 1e-3))
         if self.secret:
             x, mass = law.spread(0.0)
-            upper = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
-            return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
-        x, mass = law.concentrate(self.convex_from)
-        lower = PublicPair(self._shift(x), mass, self.sample_rate)
-        spread = self._spread(law)
-        return spread if self.law.convex_mixture is None else self.dominating(spread, tail), lower
+            return SecretUpperPair(1.0 / (sigma * np.sqrt(x)), mass, q, law.below), SecretLowerPair(law, sigma, q)
+        convex_from = 1.0 / (12.0 * sigma**2)  # right of it h_ε is convex in the squared-norm ratio for every ε (T2)
+        x, mass = law.concentrate(convex_from)
+        lower = PublicPair(1.0 / (sigma * np.sqrt(x)), mass, q)
+        x, mass = law.spread(convex_from)
+        spread = PublicPair(1.0 / (sigma * np.sqrt(x)), mass, q, law.below)
+        if self.law.convex_mixture is None:
+            return spread, lower
+        # (M1), or (T5) with a crude η where that is negligible.
+        eta = TightPair(spread).crude_excess(min(spread.loss_range(tail)[1], LARGEST_LOSS))
+        slack = slack_of_excess(eta, q, spread.total_variation())
+        return replace(spread, slack=slack) if slack <= tail else TightPair(spread), lower
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """Return a pair that is never more private than the step, and the same whatever losses are asked for.
@@ -253,21 +238,6 @@ class ClippingStep:
         slack = slack_of_excess(largest_excess(one, high), self.sample_rate, one.total_variation())
         return replace(one, slack=min(slack + tail, 1.0))  # beyond ``high`` δ is at most ``tail``, and what is charged
 
-    def _spread(self, law: NormRatioBins) -> PublicPair:
-        x, mass = law.spread(self.convex_from)
-        return PublicPair(self._shift(x), mass, self.sample_rate, law.below)
-
-    def dominating(self, pair: PublicPair, tail: float) -> StepPair:
-        """Compute the spread rank-one law: (M1), or (T5) with a crude η where that is negligible."""
-        eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
-        slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
-        if slack <= tail:
-            return replace(pair, slack=slack)
-        return TightPair(pair)
-
-    def _shift(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return 1.0 / (self.noise_multiplier * np.sqrt(x))
-
 
 def gaussians_as_one(schedule: Schedule) -> Schedule:
     """Combine all steps of exact norms without sampling into one step, whose σ⁻² is the sum.
@@ -276,7 +246,7 @@ def gaussians_as_one(schedule: Schedule) -> Schedule:
     """
     found = [(s, n) for s, n in schedule if isinstance(s, ClippingStep) and s.is_exact and s.sample_rate == 1.0]
     precision = math.fsum(count * step.noise_multiplier**-2.0 for step, count in found)
-    if sum(count for _, count in found) < 2 or precision > _LARGEST_PRECISION:
+    if sum(count for _, count in found) < 2 or precision > 1e6:  # beyond, roundings of σ would show in ε
         return schedule
     rest = [(step, count) for step, count in schedule if (step, count) not in found]
     return [*rest, (ClippingStep(precision**-0.5, 1.0), 1)]
@@ -293,11 +263,6 @@ class RelatedStep:
     is_replacement: bool
 
     @property
-    def tail_share(self) -> float:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
-        return self.step.tail_share
-
-    @property
     def is_exact(self) -> bool:
         """See :class:`dprmt.accounting.pairs._pairs.Step`."""
         return self.step.is_exact
@@ -310,7 +275,7 @@ class RelatedStep:
             return above, replace(above, is_charged=False)
         below = tail / step.sample_rate
         if step.secret:
-            law = step.norm_ratio(bins, below)
+            law = step.law.bins(bins, min(below, 1e-3))
             x, mass = law.spread(0.0)
             shift = 1.0 / (step.noise_multiplier * np.sqrt(x))
             one = SecretUpperPair(shift, mass, step.sample_rate, law.below)
@@ -326,26 +291,24 @@ class RelatedStep:
 AnyStep: TypeAlias = ClippingStep | RelatedStep | FixedSizeStep | TruncatedStep
 
 
-def has_pairs(step: ClippingStep, neighbours: Neighbours) -> bool:
-    """Return whether the pairs of a step are known where several samples change, or one is replaced; else curves are
-    (N6).
+def related(step: ClippingStep, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+    """Return an independently sampled step as the relation sees it, and True.
+
+    Where its pairs are not known for several samples that change, or for one that is replaced, return the step of one
+    sample that is present, and False: curves are composed (N6).
     """
-    if step.is_exact:
-        return True
-    if neighbours.group_size > 1 or step.law.convex_mixture is None:
-        return False
-    return step.secret or isinstance(step.law, RankOneLaw)
-
-
-def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
-    """Return the step as the relation sees it."""
     size, replaced = neighbours.group_size, neighbours.is_replacement
-    return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
+    if size == 1 and not replaced:
+        return step, True
+    is_bounded = size == 1 and step.law.convex_mixture is not None
+    if step.is_exact or (is_bounded and (step.secret or isinstance(step.law, RankOneLaw))):
+        return RelatedStep(step, size, replaced), True
+    return step, False
 
 
 @lru_cache(maxsize=64)
 def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
-    law, tail = step.norm_ratio(bins, below), below * step.sample_rate
+    law, tail = step.law.bins(bins, min(below, 1e-3)), below * step.sample_rate
     above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
     return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
 
@@ -370,16 +333,8 @@ class _Scheme(Value):
         """Refuse norms and neighbours for which this scheme has no proof."""
 
     def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
-        """Return one step, and whether it is for ``neighbours``; else it is for one sample's presence.
-
-        For independent draws it is by pairs wherever they are known.
-        """
-        presence = ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret)
-        if neighbours.group_size == 1 and not neighbours.is_replacement:
-            return presence, True
-        if self.steps_per_epoch is not None or not has_pairs(presence, neighbours):
-            return presence, False
-        return related(presence, neighbours), True
+        """Return one step, and whether it is for ``neighbours``; else it is for one sample's presence."""
+        return related(ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret), neighbours)
 
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule a number of steps for the engine.
@@ -494,7 +449,7 @@ class Poisson(_Scheme):
     def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
         """Return one step, with what a full batch displaces where batches have a largest size."""
         if self.at_most is None or self.samples is None:
-            return super().step(noise_multiplier, norms, neighbours)
+            return related(ClippingStep(noise_multiplier, self.rate, norms.law(), norms.secret), neighbours)
         batches = (self.rate, self.at_most, self.samples)
         is_removal = isinstance(neighbours, AddRemove)
         return TruncatedStep(noise_multiplier, *batches, neighbours.is_replacement, is_removal), True
@@ -680,6 +635,11 @@ class RandomAllocation(_Scheme):
         """The probability of entering a given batch, r/t."""
         return self.participations / self.steps_per_epoch
 
+    def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
+        """Return one step of a sample that is present; for other relations curves are composed."""
+        step = ClippingStep(noise_multiplier, self.step_rate, norms.law(), norms.secret)
+        return step, neighbours.group_size == 1 and not neighbours.is_replacement
+
     def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule a number of steps for the engine, in blocks of ⌊t/r⌋ or ⌈t/r⌉ (R1').
 
@@ -747,19 +707,17 @@ class FixedOrder(_Scheme):
 
     def step(self, noise_multiplier: float, norms: Norms, neighbours: Neighbours) -> tuple[AnyStep, bool]:
         """Return one epoch, by pairs with exact norms, and for one replaced sample with secret probes."""
-        presence, is_related = super().step(noise_multiplier, norms, neighbours)
-        assert isinstance(presence, ClippingStep)
-        if is_related:
-            return presence, True
-        if presence.is_exact:
+        presence = ClippingStep(noise_multiplier, 1.0, norms.law(), norms.secret)
+        seen, is_known = related(presence, neighbours)
+        if presence.is_exact and seen is not presence:
             # Batches with a_1 + a_2 + … = m of a person's samples are Gaussian mechanisms of these shifts, so all
             # in one batch is the worst; what replaces a sample may point the other way: twice the shift.
             shift = neighbours.group_size * (2 if neighbours.is_replacement else 1)
             return ClippingStep(math.nextafter(noise_multiplier / shift, 0.0), 1.0), True
         # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
-        if neighbours.group_size > 1 or not presence.secret or not has_pairs(presence, neighbours):
+        if seen is not presence and not presence.secret:
             return presence, False
-        return related(presence, neighbours), True
+        return seen, is_known
 
 
 Sampling: TypeAlias = Poisson | CyclicPoisson | FixedSize | RandomAllocation | FixedOrder

@@ -23,8 +23,6 @@ from dprmt.accounting.pairs._pairs import (
     row_blocks,
 )
 
-_SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
-
 
 @dataclass(frozen=True)
 class TightPair:
@@ -46,9 +44,11 @@ class TightPair:
         cells, excess = self.rank_one.cells(nodes), self.excess(nodes)
         if not np.any(excess > 0.0):
             return cells
-        unit = np.minimum(nodes, 0.0)
-        mass = _dots_of_the_smaller(nodes, cells) + _mass_changes(nodes, excess)
-        moved = _raised_to(float(nodes[0]), cells)
+        unit, moved = np.minimum(nodes, 0.0), 0.0
+        right, left = connect_the_dots(nodes, cells), connect_the_dots(-nodes[::-1], cells.mirrored())[::-1]
+        mass = np.where(nodes < 0.0, left, right) + _mass_changes(nodes, excess)
+        if cells.p_below > 0.0:  # the Q-mass below the first node, where all of its P-mass is there and the rest at -∞
+            moved = min(math.exp(min(math.log(cells.p_below) - nodes[0], 0.0)), cells.q_below)
         mass[0] += moved * np.exp(nodes[0] - unit[0])  # the envelope starts at (0, 1)
         missing, beyond = keep_the_envelope(nodes, mass)
         p, q = mass * np.exp(unit), mass * np.exp(unit - nodes)
@@ -70,9 +70,9 @@ class TightPair:
         ratio = log_shift_ratio(nodes, self.rank_one.sample_rate)
         used = np.isfinite(ratio)
         pair, epsilon = self.rank_one, np.abs(ratio[used])
-        steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
+        steep = pair.shift > math.sqrt(12.0)  # elsewhere h_ε is convex for every ε (T2)
         shift, mass = pair.shift[steep], pair.mass[steep]
-        total = pair.infinite * np.maximum(_tangent_at_zero(epsilon) - 1.0, 0.0)
+        total = pair.infinite * np.maximum(sum(_tangent(epsilon)[1:]) - 1.0, 0.0)
         for part in row_blocks(epsilon.size if shift.size else 0):
             total[part] += majorant_excess(epsilon[part], shift) @ mass
         excess = np.zeros(nodes.size)
@@ -83,7 +83,7 @@ class TightPair:
     def crude_excess(self, largest_loss: float) -> float:
         """Return a bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
         pair = self.rank_one
-        active = pair.shift > _SMALLEST_CONCAVE_SHIFT
+        active = pair.shift > math.sqrt(12.0)
         ratio = abs(float(log_shift_ratio(np.array([largest_loss]), pair.sample_rate)[0]))
         at_zero = 0.2 * float(inflection_shift(np.array([ratio]))[0])
         return float(0.2 * pair.shift[active] @ pair.mass[active]) + pair.infinite * at_zero
@@ -93,8 +93,8 @@ def largest_excess(pair: PublicPair, highest: float) -> float:
     """Bound E(ĥ_ε - h_ε)(X) from above for all ε up to the one of the loss ``highest``, and up to 10⁴ (T6)."""
     ratio = float(log_shift_ratio(np.array([highest]), pair.sample_rate)[0])
     epsilon = np.concatenate([np.linspace(0.0, 20.0, 801), np.geomspace(20.0, max(ratio, 1e4), 801)[1:]])
-    at = inflection_shift(epsilon)
-    slope = at**3 / 2 * _density(_offset(epsilon, at))
+    at, _, rise = _tangent(epsilon)
+    slope = at**2 * rise
     shift, mass = np.append(pair.shift, np.inf), np.append(pair.mass, pair.infinite)
     reach = np.maximum(at[:-1, None] ** -2.0 - shift**-2.0, 0.0) @ mass
     return float(np.max(majorant_excess(epsilon[:-1], shift) @ mass + np.diff(slope) * reach)) * (1.0 + 1e-9)
@@ -108,14 +108,12 @@ def inflection_shift(epsilon: Array) -> Array:
 
 def majorant_excess(epsilon: Array, shift: Array) -> Array:
     """Compute (ĥ_ε - h_ε)(x) for each ε and, in columns, each shift μ, rounded up; 0 where μ ≤ μ₀(ε)."""
-    at = inflection_shift(epsilon)
+    at, height, rise = _tangent(epsilon)
     reached = shift > at.min()
     result = np.zeros((epsilon.size, shift.size))
     if not np.any(reached):
         return result
     mu = shift[reached]
-    offset = _offset(epsilon, at)
-    height, rise = _hockey_stick(offset, at / 2 + epsilon / at), _rise(offset, at)
     tangent = (height + rise)[:, None] - np.multiply.outer(rise * at**2, mu**-2.0)
     across = np.multiply.outer(epsilon, 1.0 / mu)
     value = np.maximum(tangent - _hockey_stick(across - mu / 2, across + mu / 2), 0.0)
@@ -124,50 +122,18 @@ def majorant_excess(epsilon: Array, shift: Array) -> Array:
     return result
 
 
-def _tangent_at_zero(epsilon: Array) -> Array:
+def _tangent(epsilon: Array) -> tuple[Array, Array, Array]:
+    """Return μ₀(ε), h_ε at x₀ = μ₀^{-2} and x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1), whose sum is the tangent at 0."""
     at = inflection_shift(epsilon)
-    offset = _offset(epsilon, at)
-    value: Array = _hockey_stick(offset, at / 2 + epsilon / at) + _rise(offset, at)
-    return value
-
-
-def _offset(epsilon: Array, at: Array) -> Array:
-    """Compute ε/μ₀ - μ₀/2, without cancellation."""
-    value: Array = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at
-    return value
-
-
-def _rise(offset: Array, at: Array) -> Array:
-    """Compute x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1)."""
-    value: Array = at / 2 * _density(offset)
-    return value
+    offset = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at  # ε/μ₀ - μ₀/2, without cancellation
+    return at, _hockey_stick(offset, at / 2 + epsilon / at), at / 2 * (np.exp(-(offset**2) / 2) / np.sqrt(2 * np.pi))
 
 
 def _hockey_stick(offset: Array, across: Array) -> Array:
     """Compute Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
-    value: Array = ndtr(-offset) - _density(offset) * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
+    density = np.exp(-(offset**2) / 2) / np.sqrt(2 * np.pi)
+    value: Array = ndtr(-offset) - density * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
     return value
-
-
-def _density(x: Array) -> Array:
-    value: Array = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
-    return value
-
-
-def _raised_to(first: float, cells: LossCells) -> float:
-    """Return the Q-mass of what lies below the first node, where all of its P-mass is there and the rest at -∞."""
-    if cells.p_below <= 0.0:
-        return 0.0
-    return min(math.exp(min(math.log(cells.p_below) - first, 0.0)), cells.q_below)
-
-
-def _dots_of_the_smaller(nodes: Array, cells: LossCells) -> Array:
-    """Return the masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it
-    is < 0.
-    """
-    right = connect_the_dots(nodes, cells)
-    left = connect_the_dots(-nodes[::-1], cells.mirrored())[::-1]
-    return np.where(nodes < 0.0, left, right)
 
 
 def _mass_changes(nodes: Array, excess: Array) -> Array:
@@ -196,7 +162,14 @@ def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
             continue
         a, b, moved = int(before[j]), int(after[j]), float(mass[j])
         mass[j] = 0.0
-        to_left, to_right = (moved * share for share in _shares(nodes, a, j, b))
+        # What nodes a and b, or -∞ and +∞, take of it, in their own units.
+        here, unit = float(nodes[j]), min(float(nodes[j]), 0.0)
+        to_a = np.exp(nodes[a] - here) if a >= 0 else 0.0
+        to_b = np.exp(here - nodes[b]) if b < nodes.size else 0.0
+        left = np.exp(unit - min(nodes[a], 0.0) + nodes[a] - here) if a >= 0 else np.exp(unit - here)
+        right = np.exp(unit - min(nodes[b], 0.0)) if b < nodes.size else np.exp(unit)
+        to_left = moved * float(left * (1.0 - to_b) / (1.0 - to_a * to_b))
+        to_right = moved * float(right * (1.0 - to_a) / (1.0 - to_a * to_b))
         if a >= 0:
             mass[a] += to_left
             after[a] = b
@@ -210,17 +183,6 @@ def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
         else:
             beyond += to_right
     return missing, beyond
-
-
-def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
-    """Split the mass at node j into the masses (in their own units) of nodes a and b, or of -∞ and +∞."""
-    here = float(nodes[j])
-    unit = min(here, 0.0)
-    to_a = np.exp(nodes[a] - here) if a >= 0 else 0.0
-    to_b = np.exp(here - nodes[b]) if b < nodes.size else 0.0
-    left = np.exp(unit - min(nodes[a], 0.0) + nodes[a] - here) if a >= 0 else np.exp(unit - here)
-    right = np.exp(unit - min(nodes[b], 0.0)) if b < nodes.size else np.exp(unit)
-    return float(left * (1.0 - to_b) / (1.0 - to_a * to_b)), float(right * (1.0 - to_a) / (1.0 - to_a * to_b))
 
 
 def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import OneStepCurve, Question
-from dprmt.accounting.composition._solve import MOST_WORK, Level, interval, least_resolved, solve
+from dprmt.accounting.composition._solve import MOST_POINTS, Level, interval, least_resolved, solve
 from dprmt.accounting.pairs._pairs import Schedule, Step
 from dprmt.accounting.pairs._steps import Neighbours
 
@@ -133,7 +133,7 @@ def _upper_curve(schedule: Schedule, epsilon: Array, direction: Direction, least
         upper = np.where(smaller, bounds[:, 1], upper)
         error = np.where(smaller, bounds[:, 1] - bounds[:, 0], error)
         work += at.work
-        if isinstance(curve, OneStepCurve) or not smaller[stretch].any() or work > MOST_WORK // 2:  # no better by more
+        if isinstance(curve, OneStepCurve) or not smaller[stretch].any() or work > 2 * MOST_POINTS:  # no better by more
             break
     return upper
 

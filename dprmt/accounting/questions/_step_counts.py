@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side
 from dprmt.accounting.basics._numbers import Array
 from dprmt.accounting.composition._compose import DeltaCurve, Question, best_tilt, composed, window
-from dprmt.accounting.composition._solve import InconsistentBoundsError, levels, step_laws
+from dprmt.accounting.composition._solve import MOST_POINTS, TAIL_SHARE, InconsistentBoundsError, levels, step_laws
 from dprmt.accounting.pairs._pairs import LossPMF, Schedule, Step
 from dprmt.accounting.pairs._renyi import ends_stay_apart
 
@@ -75,7 +75,7 @@ class Brackets:
 
 def by_blocks(step: Step, brackets: Brackets, delta: float, direction: Direction) -> None:
     """Narrow brackets block by block, as far as this goes: one tilt serves all numbers of steps of a block."""
-    todo, tail = brackets.open(), step.tail_share * delta / int(brackets.counts[-1])
+    todo, tail = brackets.open(), TAIL_SHARE * delta / int(brackets.counts[-1])
     while todo.size:
         here = 2 * brackets.counts[todo] >= brackets.counts[todo[-1]]
         _refine_block(step, delta, direction, tail, brackets, todo[here])
@@ -126,8 +126,8 @@ class _AtLevel:
             if not law.mass.any():
                 return False
             middle = round(math.sqrt(float(counts[0]) * float(counts[-1])))
-            tilt = best_tilt([(law, middle)], asked)
-            if window([(law, int(counts[-1]))], tilt).size > 2**20:
+            tilt = best_tilt([(law, middle)], asked)[0]
+            if window([(law, int(counts[-1]))], tilt).size > MOST_POINTS:
                 return False
             for place in places:
                 laws = [(law, int(counts[place]))]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._pytree import tree_leaves_with_path
 
 from dprmt._files import append_line
-from dprmt._rounding import round_up
 from dprmt._validation import ParameterError
 from dprmt.training.harness._run_folder import METRICS
 from dprmt.training.private_run._ledger import said_of_every_step

@@ -17,7 +17,6 @@ import torch
 
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
-from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._observer import Events, MetricsFile, Observer

@@ -525,7 +525,8 @@ class HutchPlusPlusEstimator(_Probed):
     def _estimates(self, factors: LayerGradient, draw: Callable[..., torch.Tensor]) -> torch.Tensor:
         height = factors.columns if self.power_iteration else factors.rows
         sketch = draw(purpose="sketch", rows=height, probes=self.width)
-        return _estimate(factors, sketch, draw(rows=factors.columns, probes=self.probes), self.power_iteration)
+        probes = draw(purpose="probes", rows=factors.columns, probes=self.probes)
+        return _estimate(factors, sketch, probes, self.power_iteration)
 
 
 def layer_record(

@@ -109,10 +109,8 @@ class DPGrape(NoiseAwareOptimizer):
         self.subspaces = subspaces
         options = {"lr": lr, "betas": betas, "eps": eps, "noise_variance": noise_variance, "floor": floor}
         super().__init__(params, {**options, "weight_decay": weight_decay})
-        self._projected = {layer.weight: layer for layer in subspaces}
         known = {p for group in self.param_groups for p in group["params"]}
-        missing = [layer.name for weight, layer in self._projected.items() if weight not in known]
-        if missing:
+        if missing := [layer.name for layer in subspaces if layer.weight not in known]:
             raise ParameterError("params", [tuple(p.shape) for p in known], f"all projected weights, {missing[0]} too")
         for p in known:
             p.projected_grad = None
@@ -193,7 +191,7 @@ class DPGrape(NoiseAwareOptimizer):
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "subspaces"})
 
     def _move(self, p: Any, θ: torch.Tensor, group: dict[str, Any], Φ: float) -> None:
-        layer = self._projected.get(p)
+        layer = self.subspaces.layer(p)
         with full_precision(p.device):
             if layer is None:
                 θ.sub_(self._step_of(p, p.grad.to(θ.dtype), group, Φ))

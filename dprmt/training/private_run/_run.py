@@ -453,10 +453,7 @@ class PrivateRun:
         self._guard.begin()
         if isinstance(self._inner, UnitStep):
             self._inner.finish_unit()  # noise is keyed by the whole sum
-        charged = self.steps_charged + 1
-        if self._ledger is not None:
-            self._ledger.charge(self._loads + 1, self.steps_taken + 1, self._spent.after(charged), charged)
-        self.steps_charged = from_first(charged)  # no process goes on before the charge is on the disk
+        self._charge()
         self._batch._is_finished, self._batch = True, None
         if isinstance(self._noise, torch.Generator):
             secret = self._draws.randomness.derive(self._of_this_sum("noise"))
@@ -479,6 +476,12 @@ class PrivateRun:
     @property
     def _spent(self) -> SpentEpsilon:
         return spent_epsilon(self.mechanism, self._checked_delta(None), self.steps, self.releases)
+
+    def _charge(self) -> None:
+        charged = self.steps_charged + 1
+        if self._ledger is not None:
+            self._ledger.charge(self._loads + 1, self.steps_taken + 1, self._spent.after(charged), charged)
+        self.steps_charged = from_first(charged)  # no process goes on before the charge is on the disk
 
     def discard(self) -> None:
         """Forget a batch whose step was not finished, after an error: nothing of it was charged or released."""
