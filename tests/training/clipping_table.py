@@ -10,8 +10,9 @@ import itertools
 import math
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from opacus.layers.dp_rnn import RNNLinear
@@ -24,6 +25,7 @@ from dprmt.training.clipping._modules import trainable_modules
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.subspaces import Subspaces
+from tests.training.literal import clipped_sum, gradients_of
 from tests.training.norms_by_word import by_word
 
 K, S, R, L, SEED, STEP = 2, 1, 4, 3.0, 5, 7
@@ -117,6 +119,18 @@ def released(
 
     ``network``: what is called in place of the step's model.
     """
+    tokens, names = data()[own], IDS[own]
+    with received(step, model) as found:
+        for part in (slice(0, 1), slice(1, None)):
+            found_losses = losses(step.model if network is None else network, tokens[part])
+            step.accumulate(found_losses, samples=names[part], step=STEP)
+        step.step()
+    return found
+
+
+@contextmanager
+def received(step: Any, model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """What the inner optimizer is given at its last step, by parameter."""
     found: dict[str, torch.Tensor] = {}
 
     def look(*_: object) -> None:
@@ -126,30 +140,44 @@ def released(
                 found[name] = (p.grad if projected is None else projected).detach().clone()
 
     handle = step.optimizer.original_optimizer.register_step_pre_hook(look)
-    tokens, names = data()[own], IDS[own]
-    for part in (slice(0, 1), slice(1, None)):
-        found_losses = losses(step.model if network is None else network, tokens[part])
-        step.accumulate(found_losses, samples=names[part], step=STEP)
-    step.step()
+    yield found
     handle.remove()
-    return found
+
+
+def check_released(
+    way: Way,
+    model: nn.Module,
+    tolerance: float = 1e-7,
+    backend: str | None = None,
+    whole: Sequence[str] = (),
+    **options: object,
+) -> ClippedStep:
+    """Whether a step gives Σ min(1, (1-ρ)C/√n̂_i) g_i / L, up to a share of each parameter's own; some g are clipped."""
+    norms, samples = norms_of(way, model, whole), literal_gradients(way, model)
+    bound = sorted(norms)[1]
+    step = make_step(way, model, bound, whole=whole, **options)
+    before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    found = released(step, model, network=None if backend is None else torch.compile(step.model, backend=backend))
+    limit = (1 - step.rounding) * bound
+    assert min(limit / norm for norm in norms) < 0.9 < 0.999 < max(limit / norm for norm in norms)
+    assert found.keys() == before.keys()
+    for name, total in clipped_sum(samples, limit, norms).items():
+        wanted = total / L
+        assert float((found[name] - wanted).norm()) <= tolerance * float(wanted.norm()) + 1e-12, name
+    assert any((p != before[name]).any() for name, p in model.named_parameters() if name in before)
+    return step
 
 
 def literal_gradients(way: Way, model: nn.Module) -> list[dict[str, torch.Tensor]]:
     """One backward pass for every sample; weights in subspaces projected afterwards."""
     plain = copy.deepcopy(model)
     subspaces = Subspaces(plain, rank=R, seed=9) if way.trained == "projected" else []
-    projectors = {layer.name: (layer, subspaces.projector(layer.weight)) for layer in subspaces}
-    result = []
-    for row in data():
-        plain.zero_grad()
-        losses(plain, row[None]).sum().backward()
-        gradients = {
-            name: p.grad.to(torch.float64, copy=True) for name, p in plain.named_parameters() if p.requires_grad
-        }
-        for name, (layer, projector) in projectors.items():
-            gradients[name] = projector.double().T @ layer.orient(gradients[name])
-        result.append(gradients)
+    result = gradients_of(plain, (losses(plain, row[None]) for row in data()))
+    for gradients in result:
+        gradients |= {name: value.double() for name, value in gradients.items()}
+        for layer in subspaces:
+            projector = subspaces.projector(layer.weight).double()
+            gradients[layer.name] = projector.T @ layer.orient(gradients[layer.name])
     return result
 
 

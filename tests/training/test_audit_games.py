@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("peft")
-
 import torch
 from scipy import stats
 
-from audits import games
+from audits import device, games, kills, mixing, mutations, page
 from audits.blocks import COPIES, Stage, many_games
 from audits.bounds import evidence
 from audits.faults import planted, repaired
 from audits.game import canary_lengths, noise_p_value
-from audits.published import planted_in_telemetry, published_games
 from audits.settings import all_games, parallel
+from audits.shards import planted_in_shards, sharded_games
 from audits.verdict import judge
 
 GAMES = {game.name: game for game in all_games(1)}
@@ -41,15 +38,6 @@ def test_bounds_hold_as_often_as_they_say_and_are_not_vacuous() -> None:
     far = evidence(rng.standard_normal(200_000), 1 + rng.standard_normal(200_000), 1.66, 0.99)
     truth = 1.158
     assert 0.9 * truth < far.epsilon(0.1) < truth
-
-
-@pytest.mark.slow
-def test_a_clipped_canary_is_seen_as_well_as_claimed_and_no_better() -> None:
-    verdict = judge(GAMES["exact, clipped"], 1000)
-    assert not verdict.broken
-    assert verdict.share > 0.6
-    assert verdict.claimed_mu == 1.0
-    assert 0.65 < verdict.mu <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -83,13 +71,6 @@ def test_estimated_norms_give_the_lengths_that_the_accountant_takes() -> None:
     for game in (GAMES["hutchinson, public probes"], GAMES["hutchinson, public probes, two layers, others"]):
         assert game.law is not None
         assert game.law(canary_lengths(game, 300)) > 1e-3
-
-
-@pytest.mark.slow
-def test_one_who_knows_the_probes_sees_the_canary_and_no_better_than_claimed() -> None:
-    verdict = judge(GAMES["hutchinson, public probes"], 150, deltas=(0.2,))
-    assert not verdict.broken
-    assert verdict.mu > 0.1
 
 
 @pytest.mark.parametrize(
@@ -144,15 +125,117 @@ def test_one_probe_for_all_layers_shows_in_the_lengths() -> None:
     assert game.law(canary_lengths(game, 300)) < 1e-3
 
 
+TEXT = page.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_table_of_mixing_is_what_trying_it_gives() -> None:
+    """Every code is refused, and would move the clipped sum by more than C; numbers up to rounding."""
+    found = mixing.mixing()
+    assert all(finding.moved > 1 for finding in found.values())
+    assert all(finding.micro_batch is not None for finding in found.values())
+    rows = [line.split(" | ") for line in page.marked(TEXT, "mixing").splitlines()[2:]]
+    now = [line.split(" | ") for line in mixing.table(found).splitlines()[2:]]
+    for row, expected in zip(rows, now, strict=True):
+        assert (row[0], *row[2:]) == (expected[0], *expected[2:])
+        assert float(row[1].split()[0]) == pytest.approx(float(expected[1].split()[0]), rel=0.1)
+
+
+@pytest.mark.parametrize("code", mixing.right_codes(), ids=lambda code: code.what)
+def test_what_does_not_mix_is_taken(code: mixing.Code) -> None:
+    assert mixing.taken(code)
+
+
+@pytest.mark.parametrize("name", ["games", "bugs", "kills"])
+def test_the_other_tables_are_as_stored(name: str) -> None:
+    assert page.marked(TEXT, name) == page.parts()[name]()
+
+
 @pytest.mark.slow
-def test_what_metrics_say_is_seen_no_better_than_claimed() -> None:
-    """A rule that is learnt from telemetry alone tells the canary, within the claim."""
-    verdict = judge(published_games()[0], 240, deltas=(0.1, 0.2))
+def test_noise_and_games_are_as_they_should_be_on_a_cpu(tmp_path) -> None:
+    assert device.main(["--device", "cpu", "--trials", "1000", "--out", str(tmp_path / "found.json")]) == 0
+
+
+@pytest.mark.parametrize("generator", ["torch", "secure"])
+def test_noise_of_the_right_size_is_taken_and_of_another_refused(generator: str) -> None:
+    """One part in a hundred more or less is seen."""
+    assert device.noise_law("cpu", generator, torch.float32).fine
+    for sigma in (1.98, 2.02):
+        assert not device.noise_law("cpu", generator, torch.float32, sigma=sigma).fine
+
+
+@pytest.fixture(scope="module")
+def everywhere() -> list[kills.Point]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
+        return kills.occasions()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_killed_at_points_of_all_kinds_a_run_has_charged_what_it_made(everywhere: list[kills.Point]) -> None:
+    kinds = {point.kind: point for point in everywhere if point.step > 1}
+    assert set(kinds) == {"open", "fsync", "rename", "remove", "mkdir", "rmdir", "half a line", "gradient"}
+    assert {point.step for point in everywhere} >= set(range(1, kills.STEPS + 1))
+    for kind in ("fsync", "half a line"):
+        outcome = kills.tried(kinds[kind], "kill -9")
+        assert outcome.sound
+        assert 0 < outcome.used <= outcome.charged < outcome.charged_at_the_end + 1
+    noise = next(point for point in everywhere if point.file == "after the noise" and point.step == 3)
+    assert (lambda o: (o.charged, o.used, o.sound))(kills.tried(noise, "kill -9")) == (3, 3, True)
+    assert kills.tried(kinds["open"], "disk full").sound
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_two_owners_and_a_clock_that_runs_backwards() -> None:
+    assert kills.two_owners()
+    assert kills.clock_set_back()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_step_that_is_charged_after_its_gradient_would_be_found(
+    everywhere: list[kills.Point], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dprmt.training.private_run import PrivateRun
+
+    charge = PrivateRun._charge
+    monkeypatch.setattr(PrivateRun, "_charge", lambda self: charge(self) if self.steps_taken != 2 else None)
+    noise = next(point for point in everywhere if point.file == "after the noise" and point.step == 3)
+    assert not kills.tried(noise, "kill -9").sound
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sixty_kills_and_twenty_full_disks() -> None:
+    assert kills.main([]) == 0
+
+
+BUGS = mutations.read_list()
+
+
+def test_every_planted_bug_has_its_place() -> None:
+    assert len({bug["name"] for bug in BUGS}) == len(BUGS)
+    for bug in BUGS:
+        source = mutations.place_of(bug).read_text(encoding="utf-8")
+        assert compile(mutations.mutated(bug, source), bug["file"], "exec")
+        assert all((mutations.ROOT / test.split("::")[0]).exists() for test in bug["tests"] if test.startswith("tests"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_bug_is_seen_by_its_tests() -> None:
+    assert mutations.main(["--area", os.environ.get("AREA", "")]) == 0
+
+
+SHARDED = {game.game.name: game for game in sharded_games()}
+
+
+@pytest.mark.parametrize("name", ["ghost, clipped"])
+def test_canaries_of_two_processes_are_seen_as_well_as_claimed_and_no_better(name: str) -> None:
+    verdict = judge(SHARDED[name], 480, deltas=(0.1, 0.2))
     assert not verdict.broken
-    assert verdict.mu > 0.1
+    assert verdict.share > 0.25
 
 
-@pytest.mark.slow
-def test_telemetry_of_sums_before_their_noise_is_found() -> None:
-    (leak,) = planted_in_telemetry().values()
-    assert judge(leak, 80, deltas=(0.1, 0.2)).broken
+@pytest.mark.parametrize("bug", planted_in_shards())
+def test_what_only_several_processes_can_do_wrong_refutes_the_claim(bug: str) -> None:
+    """A sample that both add, under two names; noise as where processes share out every entry's variance."""
+    assert judge(planted_in_shards()[bug], 900, deltas=(0.1, 0.2)).broken

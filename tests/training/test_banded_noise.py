@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import toeplitz
@@ -22,7 +18,7 @@ from dprmt.training.denoising import Denoising
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.private_run import AdaptiveClipping, BandedNoise, PrivateRun
 from dprmt.training.private_run._step_options import CorrelatedNoise, _prefix_sums
-from tests.training.test_private_run import ROWS, N, losses, network, new, weights
+from tests.training.test_private_run import ROWS, N, losses, network, new, saved_and_loaded, train, weights
 
 ENTRIES = 20_000
 ZEROS = TensorDataset(torch.zeros(N, 200))
@@ -150,8 +146,7 @@ def test_groups_take_turns_and_samples_enter_at_the_rate_of_their_group(secure: 
 @pytest.mark.parametrize("norms", ["exact", Hutchinson(64, secret=True)])
 def test_epsilon_is_that_of_cyclic_sampling(norms: Any) -> None:
     private = new(noise=BandedNoise(4), norms=norms, batch_size=3, steps=6, noise_multiplier=2.0)
-    for batch in private:
-        private.step(losses(private), batch)
+    train(private)
     mechanism = DPSGD(2.0, CyclicPoisson(private.mechanism.sample_rate, 4), private.mechanism.norms)
     assert private.mechanism == mechanism
     assert private.epsilon() == mechanism.epsilon(steps=6, delta=1e-5)
@@ -171,19 +166,11 @@ def test_a_target_is_met() -> None:
 
 
 def test_a_loaded_run_goes_on_with_the_same_noise() -> None:
-    private = new(noise=BandedNoise(3))
-    for batch in private:
-        private.step(losses(private), batch)
-        if private.steps_taken == 3:
-            break
-    file = io.BytesIO()
-    torch.save(private.state_dict(), file)
-    file.seek(0)
-    other = new(noise=BandedNoise(3))
-    other.load_state_dict(torch.load(file))
-    for run in (private, other):
-        for batch in run:
-            run.step(losses(run), batch)
+    private, other = new(noise=BandedNoise(3)), new(noise=BandedNoise(3))
+    train(private, 3)
+    other.load_state_dict(saved_and_loaded(private.state_dict()))
+    train(private)
+    train(other)
     assert all(map(torch.equal, weights(private.model), weights(other.model)))
     with pytest.raises(ParameterError, match="state: mechanism"):
         new(noise=BandedNoise(2)).load_state_dict(private.state_dict())

@@ -10,18 +10,16 @@ import torch
 
 from dprmt import ParameterError
 from dprmt.cli import main
-from dprmt.training.harness import ItemTask, dry_run, read_metrics, read_summary, run_in_memory, train
+from dprmt.training.harness import ItemTask, read_metrics, read_summary, run_in_memory, train
 from dprmt.training.recipes import Recipe, Settings
-from tests.training.tiny_recipe import recipe_in, write_data
+from tests.training.tiny_recipe import recipe_in
 
 NO_NOISE = {"privacy.noise_multiplier": None, "privacy.clip_only": True}
 SAID = "clip only, no privacy"
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    folder = tmp_path_factory.mktemp("data")
-    write_data(folder)
+@pytest.fixture
+def recipe(folder: Path) -> Recipe:
     return recipe_in(folder, **NO_NOISE, **{"training.steps": 2})
 
 
@@ -35,20 +33,6 @@ def test_all_files_say_that_there_is_no_privacy(recipe: Recipe, tmp_path: Path) 
         assert SAID in document["privacy"]
         assert document.get("epsilon") is None
     assert len(ledger) == 2
-
-
-def test_the_command_says_it_before_and_after(
-    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    arguments = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
-    for more in (["--dry-run"], []):
-        assert main([*arguments, *more]) == 0
-        shown = capsys.readouterr()
-        assert SAID in shown.out
-        assert "ε ≤" not in shown.out + shown.err
-    assert SAID in shown.err
-    assert dry_run(recipe).noise_std == 0
 
 
 def test_one_step_is_that_of_the_clipped_gradients_alone() -> None:
@@ -85,11 +69,60 @@ def test_it_does_not_go_with_what_needs_noise(recipe: Recipe, changes: dict[str,
         recipe.with_changes(changes)
 
 
-def test_a_private_run_cannot_be_passed_off_as_one(recipe: Recipe, tmp_path: Path) -> None:
-    train(recipe, tmp_path / "run", noise_seed=1)
-    with pytest.raises(ParameterError, match="recipe"):
-        train(
-            recipe.with_changes({"privacy.clip_only": None, "privacy.noise_multiplier": 1.0}),
-            tmp_path / "run",
-            resume=True,
-        )
+NUMBERS = ["data.limit", "model.lora.alpha", "optimizer.learning_rate", "privacy.noise_multiplier", "training.steps"]
+
+
+@pytest.fixture
+def written(folder: Path) -> str:
+    (folder / "recipe.toml").write_text(recipe_in(folder).to_toml())
+    return str(folder / "recipe.toml")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+@pytest.mark.parametrize("digits", [400, 5000])  # too many for a float, too many for Python to read
+def test_numbers_of_any_length_are_refused(written: str, capsys, key: str, digits: int) -> None:
+    text = refused(capsys, "train", written, "--dry-run", "--set", f"{key}=1{'0' * digits}")
+    assert text.startswith(f"dprmt train: {key} must be ")
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".", "/etc", "a\\b", "c:x", "a\nb", "x" * 201])
+def test_a_recipe_cannot_be_named_after_a_place_outside(folder: Path, name: str) -> None:
+    with pytest.raises(ParameterError, match="name must be a name without path"):
+        recipe_in(folder).with_changes({"name": name})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "tpu"], "--device must be a device that computes here"),
+        (["--noise-seed", "x"], "--noise-seed must be an integer"),
+        (["--noise-seed", "-1"], "--noise-seed must be an integer"),
+        (["--out", "FILE"], "--out must be"),
+        (["--out", "FILE/run"], "--out must be"),
+        (["--out", ""], "--out must be the name of a folder"),
+    ],
+)
+@pytest.mark.parametrize("plan", [True, False])
+def test_a_plan_refuses_what_a_run_would(
+    written: str, tmp_path: Path, capsys, monkeypatch, options: list[str], message: str, plan: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text("mine")
+    words = ["train", written, *options, *(["--dry-run"] if plan else [])]
+    assert message in refused(capsys, *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
+
+
+def test_a_plan_leaves_no_folder_behind(written: str, tmp_path: Path, capsys) -> None:
+    words = ["train", written, "--dry-run", "--json", "--device", "cpu", "--noise-seed", "3"]
+    assert main([*words, "--out", str(tmp_path / "runs" / "new")]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 60
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, make_private, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep
 from tests.training.norms_by_word import by_word
@@ -21,8 +21,7 @@ DEFAULTS = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size"
 
 
 def private(model: nn.Module, clipping: str = "hutchinson", **options: Any) -> ClippedStep:
-    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.1)
-    return make_private(model, optimizer, **(DEFAULTS | {"norms": by_word(clipping, 4)} | options))
+    return private_sgd(model, norms=by_word(clipping, 4), **options)
 
 
 def network(*more: nn.Module) -> nn.Module:
@@ -124,38 +123,6 @@ def test_the_first_axis_is_the_sample(clipping: str) -> None:
     with pytest.raises(TrainingStateError, match="the first axis of a trainable layer is that of the 2 samples"):
         step.accumulate(step.model(torch.ones(2, 5, 8)).sum((1, 2)), samples=[0, 1], step=0)
     assert all(value.grad is None and value.summed_grad is None for value in step.model.parameters())
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_samples_and_steps_come_once(clipping: str) -> None:
-    step = private(network(), clipping)
-
-    def accumulate(samples: list[Any], number: int) -> None:
-        try:
-            step.accumulate(step.model(torch.ones(len(samples), 8)).sum(1), samples=samples, step=number)
-        finally:
-            step.discard()
-
-    accumulate([1, 2], 0)
-    for samples in ([3, 3], [4, 1]):
-        with pytest.raises(ParameterError) as error:
-            accumulate(samples, 0)
-        assert error.value.name == "samples"
-    accumulate(["1", 4], 0)
-    step.step()
-    with pytest.raises(ParameterError) as error:
-        accumulate([7], 0)
-    assert error.value.name == "step"
-    accumulate([1, 2], 5)
-    with pytest.raises(ParameterError) as error:
-        accumulate([1, 2], 3)  # another step without .step(): the sum would have both samples twice
-    assert error.value.name == "step"
-    step.step()
-    accumulate([1, 2], 3)  # an unused number, if a smaller one
-    step.step()
-    with pytest.raises(ParameterError) as error:
-        accumulate([9], 5)
-    assert error.value.name == "step"
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)

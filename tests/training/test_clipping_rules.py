@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from audits.processes import in_processes
+from audits.steps import Parts
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, AddRemove, GaussianRelease, Hutchinson, ReplaceOne, calibrate, compose
 from dprmt.training.clipping import Units
@@ -25,20 +22,29 @@ from dprmt.training.norms import clip_factors
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.private_run import AdaptiveClipping, PerLayerClipping
 from dprmt.training.private_run._randomness import Randomness
+from tests.training.literal import clipped_sum, gradients_of, norm_of
 from tests.training.sharded import TOKENS
 from tests.training.sharded import losses as losses_of_tokens
 from tests.training.sharded import network as model_of_tokens
-from tests.training.test_private_run import ROWS, N, losses, network, new, weights
+from tests.training.test_private_run import (
+    ROWS,
+    N,
+    losses,
+    network,
+    new,
+    row_losses,
+    saved_and_loaded,
+    train,
+    weights,
+)
+from tests.training.tiny_recipe import positions
 
 QUIET = AdaptiveClipping(noise_multiplier=1e-3, quantile=0.3, learning_rate=1.0, initial=0.5)
 
 
-def norms_of(model: nn.Module, positions: list[int]) -> list[float]:
-    found, model = [], copy.deepcopy(model)  # without hooks
-    for row in positions:
-        loss = cross_entropy(model(ROWS[row][0][None]), ROWS[row][1][None])
-        found.append(float(torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])]).norm()))
-    return found
+def norms_of(model: nn.Module, rows: list[int]) -> list[float]:
+    plain = copy.deepcopy(model)  # without hooks
+    return [norm_of(gradients) for gradients in gradients_of(plain, row_losses(plain, rows))]
 
 
 @pytest.mark.parametrize("options", [{"micro_batch_size": 5}, {"norms": "ghost"}, {"units": Units(1, regime="alone")}])
@@ -47,7 +53,7 @@ def test_the_clipping_norm_follows_the_share_of_norms_below_it(options: dict[str
     private = new(clipping_norm=QUIET, noise_multiplier=1e-3, **options)
     norm = 0.5
     for batch in private:
-        drawn = norms_of(private.model, [place for part in batch._parts for place in part.positions])
+        drawn = norms_of(private.model, positions(batch))
         assert private.clipping_norm == pytest.approx(norm, rel=1e-6)
         before = weights(private.model)
         private.step(losses(private), batch)
@@ -144,8 +150,7 @@ def test_everything_that_is_drawn_has_a_key_of_its_own(shares: bool, monkeypatch
 def test_the_price_is_one_sum_with_less_noise() -> None:
     rule = AdaptiveClipping(noise_multiplier=4.0)
     private = new(clipping_norm=rule, noise_multiplier=1.5)
-    for batch in private:
-        private.step(losses(private), batch)
+    train(private)
     rate = private.mechanism.sample_rate
     joint = DPSGD(1.0 / math.hypot(1 / 1.5, 1 / 4.0), rate).epsilon(steps=6, delta=1e-5)
     assert private.epsilon().upper == pytest.approx(joint.upper, rel=1e-4)
@@ -170,20 +175,12 @@ def test_a_target_moves_the_gradients_noise_alone() -> None:
 @pytest.mark.parametrize("secret", [True, False])
 def test_a_loaded_run_keeps_its_clipping_norm(secret: bool) -> None:
     rule = AdaptiveClipping(noise_multiplier=2.0)
-    private = new(clipping_norm=rule)
-    for batch in private:
-        private.step(losses(private), batch)
-        if private.steps_taken == 3:
-            break
-    file = io.BytesIO()
-    torch.save(private.state_dict(secret=secret), file)
-    file.seek(0)
-    other = new(clipping_norm=rule)
-    other.load_state_dict(torch.load(file))
+    private, other = new(clipping_norm=rule), new(clipping_norm=rule)
+    train(private, 3)
+    other.load_state_dict(saved_and_loaded(private.state_dict(secret=secret)))
     assert other.clipping_norm == private.clipping_norm != rule.initial
-    for run in (private, other):
-        for batch in run:
-            run.step(losses(run), batch)
+    train(private)
+    train(other)
     assert (other.clipping_norm == private.clipping_norm) is secret
     assert all(map(torch.equal, weights(private.model), weights(other.model))) is secret
     with pytest.raises(ParameterError, match="state: "):
@@ -253,17 +250,14 @@ def test_processes_share_one_count(tmp_path: Path) -> None:
 def test_automatic_clipping_divides_by_the_norm_and_a_constant() -> None:
     private = new(clipping_norm="automatic", noise_multiplier=1e-3, steps=3)
     for batch in private:
-        drawn = [place for part in batch._parts for place in part.positions]
         before = network()
         before.load_state_dict(private.model.state_dict())
+        samples = gradients_of(before, row_losses(before, positions(batch)))
         private.step(losses(private), batch)
-        sums = [torch.zeros_like(value) for value in before.parameters()]
-        for row, length in zip(drawn, norms_of(before, drawn), strict=True):
-            loss = cross_entropy(before(ROWS[row][0][None]), ROWS[row][1][None])
-            for total, value in zip(sums, torch.autograd.grad(loss, [*before.parameters()]), strict=True):
-                total += value / (length + 0.01)
-        for was, total, now in zip(before.parameters(), sums, private.model.parameters(), strict=True):
-            assert float((was - total / 12 - now).detach().abs().max()) < 6e-4  # 7 standard deviations
+        for name, was in before.named_parameters():
+            total = sum(sample[name] / (norm_of(sample) + 0.01) for sample in samples)
+            moved = (was - private.model.get_parameter(name)).detach()
+            assert float((moved - total / 12).abs().max()) < 6e-4  # 7 standard deviations
     assert private.clipping_norm == 1.0
     assert private.epsilon() == private.mechanism.epsilon(steps=3, delta=1e-5)
     assert "divided by |g| + 0.01" in private.statement()
@@ -309,21 +303,13 @@ def test_every_layer_of_every_sample_is_clipped_to_its_share(norms: str) -> None
     words = torch.randint(9, (7, 5), generator=torch.Generator().manual_seed(2))
     rows, bound = TensorDataset(words, torch.arange(7) % 2), 0.4
     model, clipping = Reads(), PerLayerClipping(bound)
-    layers = [model.words, model.norm, model.mixes, model.unused, model.head]
-    wanted = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    names, short = {value: name for name, value in model.named_parameters()}, 0
-    for row, target in rows:
-        alone = copy.deepcopy(model)
-        loss = 3.0 * cross_entropy(alone(row[None]), target[None])
-        loss.backward()
-        found = {name: value.grad for name, value in alone.named_parameters() if value.grad is not None}
-        for layer in layers:
-            own = [names[value] for value in layer.parameters() if names[value] in found]
-            length = math.sqrt(sum(float(found[name].square().sum()) for name in own))
-            short += 0.0 < length < bound / math.sqrt(5)
-            for name in own:
-                wanted[name] += found[name] * min(1.0, bound / math.sqrt(5) / max(length, 1e-30))
-    assert 0 < short < 4 * 7  # some are clipped and some are not
+    samples = gradients_of(model, [3.0 * cross_entropy(model(row[None]), target[None]) for row, target in rows])
+    wanted, lengths = {}, []
+    for layer in ("words", "norm", "mixes", "unused", "head"):
+        parts = [{name: g for name, g in sample.items() if name.startswith(layer)} for sample in samples]
+        wanted |= clipped_sum(parts, bound / math.sqrt(5))
+        lengths += [norm_of(part) for part in parts]
+    assert 0 < sum(0 < length < bound / math.sqrt(5) for length in lengths) < 4 * 7  # some are clipped and some not
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     private = new(rows, model, clipping_norm=clipping, norms=norms, batch_size=7, steps=1, noise_multiplier=1e-3)
     for batch in private:
@@ -351,16 +337,11 @@ def test_no_sample_adds_more_than_the_clipping_norm_whatever_its_layers() -> Non
     assert math.hypot(*of_layers) <= 2.0 * 1.02
 
 
-class Tied(nn.Module):
+def tied() -> nn.Module:
     """One table that reads words and writes them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.head(self.words(words).mean(1))
+    words, head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+    head.weight = words.weight
+    return Parts(lambda model, rows: model.head(model.words(rows).mean(1)), words=words, head=head)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +349,7 @@ class Tied(nn.Module):
     [
         (network, {"norms": Hutchinson(4, secret=True)}, "norms are estimated"),
         (network, {"units": Units(1, regime="alone")}, "rows of a unit run alone"),
-        (Tied, {}, "layers share a parameter"),
+        (tied, {}, "layers share a parameter"),
     ],
 )
 def test_clipping_of_layers_names_what_it_does_not_cover(model: Any, options: dict[str, Any], reason: str) -> None:

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from scipy import stats
 from torch import nn
 from torch.nn import functional
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-)
-from transformers.pytorch_utils import Conv1D
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from audits.steps import Parts, make_private, private_sgd
+from audits.steps import Parts, private_sgd
 from dprmt.training.clipping import ClippedStep
-from dprmt.training.norms import ProbeGenerator, cheaper_side
+from tests.training.clipping_table import CLIPPINGS, SEED, STEP, K, S, Way, literal_squared_norm
+from tests.training.literal import clipped_sum, gradients_of
 from tests.training.norms_by_word import by_word
 
-CLIPPINGS = ["exact", "ghost", "hutchinson", "hutch++"]
-K, S, T, VOCAB = 2, 1, 6, 29
-SEED = 5
+T, VOCAB = 6, 29
 IDS = [11, "b", 7, 3, "a"]
-TINY = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 16,
-}
-ENCODER = TINY | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": 3}
-DECODER = TINY | {"num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": False}
 VARIANTS = [(clipping, "sample") for clipping in CLIPPINGS] + [("hutchinson", "batch")]
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
 
@@ -70,24 +45,7 @@ def gpt2() -> nn.Module:
     return GPT2LMHeadModel(config)
 
 
-def with_lora(model: nn.Module, task: str, rank: int, targets: list[str]) -> nn.Module:
-    config = LoraConfig(task_type=task, r=rank, lora_alpha=8, target_modules=targets, init_lora_weights=False)
-    return get_peft_model(model, config)
-
-
-ATTENTION = ["q_proj", "v_proj"]
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": mlp,
-    "embedding": tokens,
-    "gpt2": gpt2,
-    "bert": lambda: BertForSequenceClassification(BertConfig(**ENCODER)),
-    "roberta lora": lambda: with_lora(
-        RobertaForSequenceClassification(RobertaConfig(**ENCODER)), "SEQ_CLS", 2, ["query", "value"]
-    ),
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**DECODER)),
-    "llama lora": lambda: with_lora(LlamaForCausalLM(LlamaConfig(**DECODER)), "CAUSAL_LM", 5, ATTENTION),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**DECODER)),
-}
+MODELS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "embedding": tokens, "gpt2": gpt2}
 
 
 def make_model(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -113,16 +71,9 @@ def losses(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def private(model: nn.Module, clipping: str, sharing: str = "sample", **options: object) -> ClippedStep:
-    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
-    defaults = {
-        "norms": by_word(clipping, K, S, sharing=sharing, seed=SEED),
-        "clipping_norm": 1.0,
-        "noise_multiplier": 0.0,
-        "expected_batch_size": 1.0,
-        "tokens": T,
-        "noise_generator": torch.Generator().manual_seed(SEED),
-    }
-    return make_private(model, optimizer, **(defaults | options))
+    norms = by_word(clipping, K, S, sharing=sharing, seed=SEED)
+    usual = {"norms": norms, "tokens": T, "noise_generator": torch.Generator().manual_seed(SEED)}
+    return private_sgd(model, **(usual | options))
 
 
 def trained(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -132,59 +83,6 @@ def trained(model: nn.Module) -> dict[str, torch.Tensor]:
 def moved(model: nn.Module, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The gradient that SGD with learning rate 1 was given."""
     return {name: before[name] - value for name, value in trained(model).items()}
-
-
-def gradients_one_by_one(model: nn.Module, x: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-    """A plain backward pass for every sample, B = 1."""
-    plain = copy.deepcopy(model)
-    result = []
-    for i in range(len(x)):
-        plain.zero_grad()
-        losses(plain, x[i : i + 1]).sum().backward()
-        gradients = {name: p.grad for name, p in plain.named_parameters() if p.requires_grad}
-        result.append({name: torch.zeros(()) if g is None else g.detach().clone() for name, g in gradients.items()})
-    return result
-
-
-def drawn(clipping: str) -> int:
-    """Columns that are drawn for a layer: one whose smaller side is no larger is exact."""
-    return K + S if clipping == "hutch++" else K
-
-
-def literal_squared_norm(
-    model: nn.Module, gradients: dict[str, torch.Tensor], clipping: str, sharing: str, sample: int | str, step: int
-) -> float:
-    """n̂ from gradients that were formed, and the probes drawn again; small layers and other parameters exactly."""
-    total = {name: float(value.square().sum()) for name, value in gradients.items()}
-    for name, module in model.named_modules():
-        weight = gradients.get(f"{name}.weight")
-        small = weight is None or min(weight.shape) <= drawn(clipping) or weight.ndim != 2
-        if clipping in ("exact", "ghost") or small or not isinstance(module, (nn.Linear, Conv1D)):
-            continue
-        matrix = weight if isinstance(module, Conv1D) else weight.T
-        d, p = matrix.shape
-        bias = gradients.get(f"{name}.bias")
-        if bias is not None:
-            matrix = torch.cat([matrix, bias[None]])
-            total[f"{name}.bias"] = 0.0
-        if cheaper_side(d, p, bias=bias is not None) == "activations":
-            matrix = matrix.T
-
-        def draw(purpose: str, width: int, rows: int = matrix.shape[1], name: str = name) -> torch.Tensor:
-            options = {"step": step, "layer": name, "rows": rows, "probes": width, "purpose": purpose}
-            generator = ProbeGenerator(SEED)
-            if sharing == "batch":
-                return generator.shared(**options, dtype=torch.float64)
-            return generator.per_sample([sample], **options, dtype=torch.float64)[0]
-
-        P = draw("probes", K)
-        if clipping == "hutchinson":
-            total[f"{name}.weight"] = float((matrix @ P).square().sum())
-        else:
-            Q = torch.linalg.qr(matrix.T @ (matrix @ draw("sketch", S))).Q
-            tail = matrix - (matrix @ Q) @ Q.T
-            total[f"{name}.weight"] = float((matrix @ Q).square().sum() + (tail @ P).square().sum())
-    return sum(total.values())
 
 
 class Twice(nn.Module):
@@ -214,21 +112,18 @@ class Twice(nn.Module):
 def test_a_layer_used_twice_has_one_gradient(clipping: str, sharing: str) -> None:
     """Its norm is that of the sum over its uses; against a plain backward pass for every sample."""
     torch.manual_seed(0)
-    model, x = Twice().double().train(), inputs("embedding")
-    one_by_one = gradients_one_by_one(model, x)
-    norms = [
-        math.sqrt(literal_squared_norm(model, g, clipping, sharing, sample, step=4))
-        for g, sample in zip(one_by_one, IDS, strict=True)
-    ]
+    way, model, x = Way("full", clipping, sharing, "sgd"), Twice().double().train(), inputs("embedding")
+    samples = gradients_of(model, (losses(model, row[None]) for row in x))
+    pairs = zip(samples, IDS, strict=True)
+    norms = [math.sqrt(literal_squared_norm(way, model, gradients, sample)) for gradients, sample in pairs]
     bound = sorted(norms)[2]
     before = trained(model)
     step = private(model, clipping, clipping_norm=bound, sharing=sharing, tokens=2 * T)
-    step.accumulate(losses(step.model, x), samples=IDS, step=4)
+    step.accumulate(losses(step.model, x), samples=IDS, step=STEP)
     step.step()
-    factors = [min(1.0, (1 - step.rounding) * bound / norm) for norm in norms]
+    expected = clipped_sum(samples, (1 - step.rounding) * bound, norms)
     for name, value in moved(model, before).items():
-        expected = sum(c * g[name] for c, g in zip(factors, one_by_one, strict=True))
-        torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(value, expected[name], rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
@@ -265,7 +160,7 @@ def test_a_gradient_of_infinite_norm_is_left_out(clipping: str) -> None:
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
-@pytest.mark.parametrize("name", ["mlp", "embedding", "gpt2", "roberta lora", "llama", "qwen3"])
+@pytest.mark.parametrize("name", MODELS)
 def test_bfloat16_contributions_keep_their_bound(name: str, clipping: str) -> None:
     """The float32 sum of one sample has norm at most C with exact norms; estimates keep factor and bound together."""
     model = make_model(name, torch.bfloat16)

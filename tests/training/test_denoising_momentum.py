@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 
 import pytest
+import torch
+from opacus.optimizers import DPOptimizer
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, momentum_noise_scale
+from dprmt.training.denoising import Denoising, DenoisingStep
+from dprmt.training.optimizers import DPAdamBC
 from tests.spectra.simulation import denoise
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
-
-from opacus.optimizers import DPOptimizer  # noqa: E402
-
-from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep  # noqa: E402
-from dprmt.training.harness import read_metrics, train  # noqa: E402
-from dprmt.training.optimizers import DPAdamBC  # noqa: E402
-from tests.training.tiny_recipe import recipe_in, write_data  # noqa: E402
+from tests.training.test_private_run import saved_and_loaded
+from tests.training.tiny_recipe import recipe_in
 
 SHAPE, SIGMA, RATE = (12, 40), 0.5, 0.05
 OPTIMIZERS = {
@@ -132,14 +127,11 @@ def test_a_checkpoint_holds_all_that_the_next_step_needs(name):
     gradients = noisy_gradients(20)
     whole = Moves(name, Denoising(on="momentum")).steps(gradients)
     half = Moves(name, Denoising(on="momentum")).steps(gradients[:9])
-    file = io.BytesIO()
-    torch.save(half.inner.state_dict(), file)
-    file.seek(0)
     resumed = Moves(name, Denoising(on="momentum"), seed=5)
     with torch.no_grad():
         resumed.weight.copy_(half.weight)
         resumed.bias.copy_(half.bias)
-    resumed.inner.load_state_dict(torch.load(file))
+    resumed.inner.load_state_dict(saved_and_loaded(half.inner.state_dict()))
     assert torch.equal(resumed.steps(gradients[9:]).weight, whole.weight)
     kept = "momentum_noise_variance"  # as it stands in checkpoints
     assert resumed.inner.state[resumed.weight][kept] == whole.inner.state[whole.weight][kept]
@@ -173,31 +165,7 @@ def test_optimizers_whose_momentum_is_another_are_refused(make, message):
     DenoisingStep.attach(private, {"weight": weight}, Denoising()).detach()  # nothing is left behind
 
 
-def test_only_attached_steps_see_a_momentum():
-    run = Moves("adam", Denoising(on="momentum"))
-    with pytest.raises(ParameterError, match=r"options\.on must be 'gradient'"):
-        run.step_()
-    with pytest.raises(ParameterError, match="with which the clean one compares"):
-        DenoisingEvaluation(run.step_)
-    with pytest.raises(ParameterError, match="on must be one of"):
-        Denoising(on="weights")
-    run.step_.detach()
-    gradients = noisy_gradients(3)
-    assert torch.equal(run.steps(gradients).weight, Moves("adam").steps(gradients).weight)
-
-
 MOMENTA = {"denoising.method": "paper", "denoising.on": "momentum", "training.checkpoint_every": 2}
-
-
-def test_recipes_leave_heads_alone_unless_told(tmp_path):
-    """LoRA's two times two matrices are looked at; with nothing excluded the classifier's weight and bias too."""
-    write_data(tmp_path)
-    for number, (options, count) in enumerate(
-        [({}, 4), ({"denoising.exclude": []}, 6), ({"denoising.exclude": ["*lora_A*", "*.bias"]}, 3)]
-    ):
-        out = tmp_path / str(number)
-        train(recipe_in(tmp_path, **{"denoising.method": "paper", "training.steps": 1}, **options), out)
-        assert [entry["matrices"] for entry in read_metrics(out)] == [count]
 
 
 @pytest.mark.parametrize("name", ["gd", "grape"])

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import gc
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from audits.mixing import TopTwo
 from audits.steps import Parts, private_sgd
-from dprmt import ParameterError
-from dprmt.training.clipping import TensorMemory
+from dprmt import ParameterError, TrainingStateError
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping._modules import is_torch_layer
+from tests.training.literal import literal_sum
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
-from tests.training.test_planted_bugs import literal_sum
 
 CLIPPINGS = ("exact", "ghost", "hutchinson")
 
@@ -85,16 +86,9 @@ def test_after_one_that_is_not_finite_the_next_micro_batch_is_looked_at() -> Non
         step.accumulate(mixed - mixed.mean(), samples=[2, 3, 4], step=0)
 
 
-class TiedMatrix(nn.Module):
+def twice(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     """A linear layer's weight is used once more, transposed, outside of it."""
-
-    def __init__(self, shape: tuple[int, int], again: bool) -> None:
-        super().__init__()
-        self.inner, self.again = nn.Linear(*shape), again
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = self.inner(inputs)
-        return functional.linear(hidden, self.inner.weight.T) if self.again else hidden
+    return functional.linear(model.inner(inputs), model.inner.weight.T)
 
 
 @pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
@@ -109,56 +103,250 @@ class TiedMatrix(nn.Module):
 def test_a_projected_weight_that_is_used_beside_its_layer_is_refused_too(
     shape: tuple[int, int], projector: Any, order: Any, dtype: torch.dtype
 ) -> None:
-    for again in (False, True):
+    options = {"rank": 3, "clipping_norm": 1.0, "noise_multiplier": 0.0, "expected_batch_size": 1.0, "lr": 0.1}
+    options |= {"projector": projector, "order": order, "seed": 0}
+    for call in (twice, lambda model, inputs: model.inner(inputs)):
         torch.manual_seed(0)
-        step = projected_step(
-            TiedMatrix(shape, again).to(dtype),
-            rank=3,
-            clipping_norm=1.0,
-            noise_multiplier=0.0,
-            expected_batch_size=1.0,
-            lr=0.1,
-            projector=projector,
-            order=order,
-            seed=0,
-        )
+        step = projected_step(Parts(call, inner=nn.Linear(*shape)).to(dtype), **options)
         losses = step.model(torch.randn(3, 2, shape[0], dtype=dtype)).float().square().sum((1, 2))
-        if not again:
-            step.accumulate(losses, samples=range(3), step=0)
-            continue
-        with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'inner\.weight'"):
+        refused = pytest.raises(ParameterError, match=r"used through its own layer only.*got 'inner\.weight'")
+        with refused if call is twice else nullcontext():
             step.accumulate(losses, samples=range(3), step=0)
 
 
-@pytest.mark.parametrize("ends", ["discarded", "summed"])
-def test_no_hook_keeps_the_graph_of_a_look(ends: str) -> None:
-    """Nothing of it waits for the collector of cycles: the sums are left, or nothing."""
-    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
-    step, inputs = private(model, "exact"), torch.randn(3, 8)
-    gc.disable()
-    try:
-        with TensorMemory() as memory:
-            losses = step.model(inputs).flatten()
-            if ends == "discarded":
-                step.discard()
-            else:
-                step.accumulate(losses, samples=range(3), step=0)
-            del losses
-    finally:
-        gc.enable()
-    assert memory.live == (0 if ends == "discarded" else 4 * sum(value.numel() for value in model.parameters()))
+SIZE, WIDTH = 4, 8
 
 
+def accumulate(step: ClippedStep, x: torch.Tensor, *, as_function: bool = False) -> None:
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        return step.model(x).view(len(x), -1).square().sum(1)
+
+    if as_function:
+        step.accumulate(losses, samples=range(len(x)), step=0, batch=x)
+    else:
+        step.accumulate(losses(x), samples=range(len(x)), step=0)
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("clipping", "dtype"), [("exact", torch.float64), ("ghost", torch.float32), ("hutchinson", torch.bfloat16)]
+    ("kind", "words"),
+    [
+        ("DTensor", "sharded along rows by torch's fully_shard over all processes"),
+        ("FullyShardedDataParallel", "without FullyShardedDataParallel, whose flat parameters"),
+    ],
 )
-def test_what_is_right_is_not_refused_and_looked_at_once(clipping: str, dtype: torch.dtype) -> None:
+def test_sharded_parameters(kind: str, words: str) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    mesh, model = init_device_mesh("cpu", (1,)), nn.Sequential(nn.Linear(WIDTH, WIDTH))
+    if kind == "DTensor":
+        for name, value in list(model[0].named_parameters()):
+            setattr(model[0], name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
+    else:
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    with pytest.raises(ParameterError, match=words):
+        private_sgd(model)
+
+
+def checkpointed(reentrant: bool) -> nn.Module:
+    """A layer whose forward pass is run again in the backward pass."""
+    parts = {"first": nn.Linear(WIDTH, WIDTH), "last": nn.Linear(WIDTH, 1)}
+    return Parts(lambda model, x: checkpoint(model.last, model.first(x), use_reentrant=reentrant), **parts)
+
+
+@pytest.mark.parametrize("as_function", [True, False])
+def test_checkpointing_is_of_the_kind_that_is_not_reentrant(as_function: bool) -> None:
+    x = torch.randn(SIZE, WIDTH)
+    accumulate(private_sgd(checkpointed(False)), x, as_function=as_function)
+    with pytest.raises(TrainingStateError, match="reentrant kind: use_reentrant=False"):
+        accumulate(private_sgd(checkpointed(True)), x, as_function=as_function)
+
+
+@pytest.mark.parametrize("as_function", [True, False])
+def test_rows_that_are_sent_to_experts(as_function: bool) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(50, 16, padding_idx=0), nn.LayerNorm(16), nn.Linear(16, 9), nn.Linear(9, 2))
-    step = private(model.to(dtype), clipping)
-    for number in range(2):
-        for samples in ([0, 1, 2, 3], [4, 5, 6, 7]):
-            tokens = torch.randint(0, 50, (4, 4), generator=torch.Generator().manual_seed(number))
-            step.accumulate(step.model(tokens).float().square().sum((1, 2)) * 100, samples=samples, step=number)
-        step.step()
-    assert step._was_checked
+    step = private_sgd(TopTwo(4).train())
+    with pytest.raises(TrainingStateError, match=r"^inputs .* of experts\.\d: .*sent to experts by index"):
+        accumulate(step, torch.randn(SIZE, WIDTH), as_function=as_function)
+
+
+def test_a_layer_of_what_all_samples_share() -> None:
+    """Such as a table of relative positions."""
+    parts = {"table": nn.Linear(WIDTH, WIDTH), "head": nn.Linear(WIDTH, 1)}
+    shared = Parts(lambda model, x: model.head(x + model.table(torch.ones(1, WIDTH))), **parts)
+    with pytest.raises(TrainingStateError, match=r"^inputs \(1, 8\) .* of table: .*not what all samples share"):
+        accumulate(private_sgd(shared), torch.randn(SIZE, WIDTH))
+
+
+def test_tokens_that_are_sent_to_experts_inside_a_module_taken_whole() -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = MixtralForCausalLM(MixtralConfig(vocab_size=20, num_hidden_layers=1, num_local_experts=4, **sizes)).train()
+    step = private_sgd(model)
+    with pytest.raises(TrainingStateError, match=r"mlp\.gate returns tuple, not a tensor"):
+        step.model(input_ids=torch.randint(20, (SIZE, 5)))
+
+
+@pytest.mark.parametrize("to", ["the private optimizer", "the one inside"])
+def test_a_parameter_that_the_optimizer_gets_later(to: str) -> None:
+    step = private_sgd(nn.Linear(WIDTH, 1))
+    optimizer = step.optimizer if to == "the private optimizer" else step.optimizer.original_optimizer
+    accumulate(step, torch.randn(SIZE, WIDTH))
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    for act in (lambda: accumulate(step, torch.randn(SIZE, WIDTH)), step.step):
+        with pytest.raises(TrainingStateError, match=r"the optimizer got parameters of shapes \[\(3,\)\] since"):
+            act()
+
+
+def test_a_parameter_that_was_replaced_or_added() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, 1))
+    step = private_sgd(model)
+    model[0].weight = nn.Parameter(torch.zeros(1, WIDTH))
+    with pytest.raises(TrainingStateError, match=r"0\.weight was replaced since the model was made private"):
+        accumulate(step, torch.randn(SIZE, WIDTH))
+    model = nn.Sequential(nn.Linear(WIDTH, 1))
+    step = private_sgd(model)
+    model.append(nn.Linear(1, 1))
+    with pytest.raises(TrainingStateError, match=r"1\.weight was added since the model was made private"):
+        accumulate(step, torch.randn(SIZE, WIDTH))
+
+
+def test_complex_parameters() -> None:
+    parts = {"inner": nn.Linear(WIDTH, 1, dtype=torch.complex64), "head": nn.Linear(1, 1)}
+    model = Parts(lambda model, x: model.head(model.inner(x.to(torch.complex64)).abs()), **parts)
+    with pytest.raises(
+        ParameterError, match=r"without trainable complex parameters.*'inner\.weight: torch\.complex64'"
+    ):
+        private_sgd(model)
+    model.inner.requires_grad_(False)
+    accumulate(private_sgd(model), torch.randn(SIZE, WIDTH), as_function=True)
+
+
+class Net(nn.Module):
+    """Two layers; what is done with the second is told."""
+
+    def __init__(self, use: Callable[[nn.Linear, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.use = nn.Linear(5, 4), nn.Linear(4, 4), use
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.use(self.second, torch.tanh(self.first(x)) + 0.0).square().sum(-1)
+
+
+def hooked(model: nn.Module) -> ClippedStep:
+    return private_sgd(model, norms="exact")
+
+
+def check_sum(step: ClippedStep, inputs: torch.Tensor) -> None:
+    """Against the loop, once the hooks are off."""
+    step.accumulate(step.model(inputs), samples=range(3), step=0)
+    found = [value.summed_grad.clone() for value in step.model.parameters()]
+    model = step.close()
+    for one, other in zip(found, literal_sum(model, (model(row[None]) for row in inputs), 1.0), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
+def without_hooks(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return layer.forward(x)
+
+
+def once_without_hooks(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return layer(x) + layer.forward(2 * x)
+
+
+def functionally(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return layer(x) + functional.linear(x, layer.weight)
+
+
+def inputs_changed(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    out = layer(x)
+    return out + x.mul_(2.0)
+
+
+@pytest.mark.parametrize("use", [without_hooks, once_without_hooks, functionally])
+def test_what_is_not_captured_as_it_was_used_is_refused_by_name(use: Any) -> None:
+    step = hooked(Net(use))
+    with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'second\.(weight|bias)'"):
+        step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
+    assert all(getattr(value, "summed_grad", None) is None for value in step.model.parameters())
+
+
+def test_an_input_that_is_changed_in_place_afterwards_is_an_error_of_autograd() -> None:
+    """The layer's sum would be of the changed input."""
+    step = hooked(Net(inputs_changed))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
+
+
+def test_a_single_use_beside_a_layer_is_refused_in_any_micro_batch() -> None:
+    """Of one sample, and after the first micro-batch."""
+    step = hooked(Net(lambda layer, x: functionally(layer, x) if len(x) == 1 else layer(x)))
+    step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
+    with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'second\.weight'"):
+        step.accumulate(step.model(torch.randn(1, 5)), samples=[3], step=0)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "prepended"])
+def test_a_hook_that_changes_a_layers_output_comes_after_what_is_captured(when: str) -> None:
+    torch.manual_seed(0)
+    model, inputs = Net(lambda layer, x: layer(x)).double(), torch.randn(3, 5).double()
+
+    def double(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return 2.0 * output
+
+    if when == "before":
+        model.second.register_forward_hook(double)
+    step = hooked(model)
+    if when != "before":
+        model.second.register_forward_hook(double, prepend=when == "prepended")
+    if when == "prepended":
+        with pytest.raises(TrainingStateError, match="a hook was put before hooks of second"):
+            step.model(inputs)
+        return
+    check_sum(step, inputs)
+
+
+def used_twice(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return layer(x) * layer(torch.sin(x))
+
+
+def twice_alike(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """Both output gradients are the same tensor; inputs are not."""
+    return layer(x) + layer(torch.sin(x))
+
+
+def for_nothing(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return layer(x) + 0.0 * layer.weight.sum()
+
+
+@pytest.mark.parametrize("use", [used_twice, twice_alike, for_nothing])
+def test_what_is_right_is_summed(use: Any) -> None:
+    torch.manual_seed(0)
+    check_sum(hooked(Net(use).double()), torch.randn(3, 5).double())
+
+
+@pytest.mark.parametrize("where", ["class", "instance", "later"])
+def test_a_forward_pass_that_was_replaced_is_run_sample_by_sample(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes into it is no factor of its gradient; once hooks are on, it may not be replaced."""
+    torch.manual_seed(0)
+    model, inputs = Net(lambda layer, x: layer(x)).double(), torch.randn(3, 5).double()
+    assert is_torch_layer(model.second)
+
+    def forward(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(2.0 * x, self.weight, self.bias)
+
+    if where == "class":
+        monkeypatch.setattr(nn.Linear, "forward", forward)
+    elif where == "instance":
+        model.second.forward = forward.__get__(model.second)
+    step = hooked(model)
+    if where == "later":
+        model.second.forward = forward.__get__(model.second)
+        with pytest.raises(TrainingStateError, match="forward pass of a Linear was replaced"):
+            step.model(inputs)
+        return
+    assert not is_torch_layer(model.second)
+    check_sum(step, inputs)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from audits.steps import Parts
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD
 from dprmt.training.clipping import ClippedStep
+from dprmt.training.optimizers import DPAdamBC, DPGrape
+from dprmt.training.subspaces import Subspaces
 from tests.training.grape_reference import (
     LiteralAdam,
     clipped_sum,
@@ -147,64 +146,6 @@ def test_svd_steps_stay_in_the_leading_subspace_of_a_released_gradient(order: st
 # The rest of the interface
 
 
-def test_the_accountant_is_told_plain_dpsgd() -> None:
-    net = make_net()
-    step = private(net)
-    assert step.record.mechanism(1.1, 0.01) == DPSGD(1.1, 0.01)
-    assert [layer.layer for layer in step.record.layers] == [
-        "embedding",
-        "up",
-        "up.bias",
-        "conv",
-        "conv.bias",
-        "norm",
-        "head",
-    ]
-
-
-@pytest.mark.parametrize("projector", ["gaussian", "svd"])
-@pytest.mark.parametrize("cut", [1, 2, 3])
-def test_resuming_is_bit_exact(projector: str, cut: int) -> None:
-    """Weights, moments, period and seed come back, in the middle of a period and at its start."""
-    options = {"projector": projector, "noise_multiplier": 0.7, "refresh_every": 2}
-    data, noise = make_data(), torch.Generator().manual_seed(9)
-    net = make_net(dtype=torch.float32)
-    whole = private(net, **options, noise_generator=noise)
-    for number in range(cut):
-        take_step(whole, data, number)
-    saved = copy.deepcopy((whole.optimizer.state_dict(), net.state_dict(), noise.get_state()))
-    for number in range(cut, 5):
-        take_step(whole, data, number)
-
-    again, noise = make_net(seed=3, dtype=torch.float32), torch.Generator()
-    resumed = private(again, **options, seed=77, noise_generator=noise)
-    again.load_state_dict(saved[1])
-    resumed.optimizer.load_state_dict(saved[0])
-    noise.set_state(saved[2])
-    for number in range(cut, 5):
-        take_step(resumed, data, number)
-    assert all(torch.equal(w, weights_of(net)[name]) for name, w in weights_of(again).items())
-
-
-def test_lora_layers_are_projected_and_the_base_stays_frozen() -> None:
-    net = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 3))
-    lora = get_peft_model(net, LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False))
-    frozen = {name: p.clone() for name, p in lora.named_parameters() if not p.requires_grad}
-    step = private(lora, rank=3, norms="ghost")
-    assert [(layer.m, layer.n) for layer in step.optimizer.original_optimizer.subspaces] == [
-        (20, 4),
-        (30, 4),
-        (30, 4),
-        (4, 3),
-    ]
-    before = weights_of(lora)
-    x = torch.randn(5, 20)
-    step.accumulate(step.model(x).square().sum(1), samples=range(5), step=0)
-    step.step()
-    assert all((w != before[n]).any() for n, w in weights_of(lora).items())
-    assert all(torch.equal(p, frozen[n]) for n, p in lora.named_parameters() if not p.requires_grad)
-
-
 @pytest.mark.parametrize("norms", NORMS)
 def test_an_embedding_table_with_padding_that_is_used_twice(norms: str) -> None:
     def pairs() -> nn.Module:
@@ -256,3 +197,108 @@ def test_bad_input_before_the_first_step(model: Any, options: dict, argument: st
         private(net, **options)
     assert error.value.name == argument
     assert not hasattr(net, "autograd_grad_sample_hooks")
+
+
+M, N, R = 10, 4, 3
+
+
+def wide() -> nn.Linear:
+    """A layer whose inputs are the longer side: 4 x 10."""
+    torch.manual_seed(0)
+    return nn.Linear(M, N, dtype=torch.float64)
+
+
+def grape(layer: nn.Module, projector: str = "gaussian", refresh_every: int = 3, **options: Any) -> DPGrape:
+    rank = options.pop("rank", R)
+    subspaces = Subspaces(layer, rank=rank, refresh_every=refresh_every, projector=projector, seed=4)
+    return DPGrape(layer.parameters(), **({"lr": 0.1, "subspaces": subspaces} | options))
+
+
+def set_gradients(layer: nn.Linear, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    for p in layer.parameters():
+        p.grad = torch.randn(p.shape, generator=rng, dtype=p.dtype)
+
+
+def test_moments_at_a_change_of_subspace() -> None:
+    """Seven steps with F = 3 against Adam on the projected gradient, whose first moment begins anew."""
+    layer = wide()
+    optimizer = grape(layer)
+    adam = LiteralAdam(0.1, (0.9, 0.999), 1e-8)
+    for step in range(7):
+        if step in (3, 6):
+            adam.m["weight"].zero_()
+            adam.lr = 0.1 / ((0.1 + 0.19 + 0.271) / 3)  # the mean share that the first moment has of its length
+        set_gradients(layer, step)
+        p = optimizer.subspaces.projector(layer.weight).double()
+        move = adam.step({"weight": p.T @ layer.weight.grad.T})["weight"]
+        expected = layer.weight.detach() + (p @ move).T
+        optimizer.step()
+        torch.testing.assert_close(layer.weight.detach(), expected)
+    assert optimizer.state[layer.weight]["exp_avg"].shape == (R, N)
+
+
+def test_the_adambc_rule_is_dp_adambc_in_the_projected_space() -> None:
+    layer, core = nn.Linear(N, M, bias=False, dtype=torch.float64), nn.Parameter(torch.zeros(R, N, dtype=torch.float64))
+    optimizer = grape(layer, refresh_every=100, rule="adambc", noise_variance=0.3, floor=1e-3)
+    reference = DPAdamBC([core], lr=0.1, noise_variance=0.3, floor=1e-3)
+    before, p = layer.weight.detach().clone(), optimizer.subspaces.projector(layer.weight).double()
+    for step in range(6):
+        rng = torch.Generator().manual_seed(step)
+        core.grad = torch.randn(R, N, generator=rng, dtype=torch.float64)
+        layer.weight.projected_grad = core.grad.clone()
+        optimizer.step()
+        reference.step()
+    torch.testing.assert_close(layer.weight.detach(), before + p @ core.detach())
+
+
+def test_adambc_counts_the_noise_that_a_late_projection_amplifies() -> None:
+    """Whole noisy gradients, projected: the noise's mean variance per entry is Φ m/r, and that is subtracted."""
+    layer = wide()
+    optimizer = grape(layer, rule="adambc", noise_variance=0.3)
+    set_gradients(layer, 0)
+    optimizer.step()
+    assert optimizer.state[layer.weight]["noise_average"] == pytest.approx(0.001 * 0.3 * M / R)
+    assert optimizer.state[layer.bias]["noise_average"] == pytest.approx(0.001 * 0.3)
+
+
+def test_bad_states_change_nothing() -> None:
+    layer = wide()
+    optimizer = grape(layer)
+    set_gradients(layer, 0)
+    optimizer.step()
+    good = optimizer.state_dict()
+    moment = good["state"][0]["exp_avg"].clone()
+    bad: list[dict] = [{k: v for k, v in good.items() if k != "subspaces"}]
+    for key, value in [("refresh_every", 4), ("kind", "stiefel"), ("layers", {"weight": [10, 4, 2]}), ("seed", -1)]:
+        bad.append({**good, "subspaces": {**good["subspaces"], key: value}})
+    bad.append({**good, "param_groups": [{**good["param_groups"][0], "lr": -1.0}]})
+    bad.append({**good, "param_groups": [{**good["param_groups"][0], "params": [0]}]})
+    fresh = wide()
+    other = grape(fresh)
+    for state in bad:
+        with pytest.raises(ParameterError):
+            other.load_state_dict(state)
+        assert not other.state
+        assert other.subspaces.step == 0
+    other.load_state_dict(good)
+    assert torch.equal(other.state[fresh.weight]["exp_avg"], moment)
+
+
+def test_bad_options_later_and_missing_parameters() -> None:
+    layer = wide()
+    optimizer = grape(layer)
+    before = layer.weight.detach().clone()
+    set_gradients(layer, 0)
+    for bad in ({"lr": -1.0}, {"lr": 0.1, "noise_variance": None}):
+        optimizer.param_groups[0].update(bad)
+        with pytest.raises(ParameterError, match=list(bad)[-1]):
+            optimizer.step()
+        assert torch.equal(layer.weight, before)
+        assert not any(optimizer.state.values())
+    with pytest.raises(ParameterError):
+        DPGrape([layer.bias], lr=0.1, subspaces=Subspaces(layer, rank=R))
+    with pytest.raises(ParameterError):
+        optimizer.set_noise_variance({nn.Parameter(torch.zeros(1)): 0.0})
+    with pytest.raises(ParameterError):
+        optimizer.set_noise_variance({layer.weight: -1.0})

@@ -8,18 +8,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-
-pytest.importorskip("transformers")
-
 import torch
 import transformers as hf
 from transformers.trainer_pt_utils import LabelSmoother
 
-from audits.steps import make_private
+from audits.steps import private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.data import check_own_loss, head_of, per_sample_losses
 from dprmt.training.models import whole_modules
+from tests.training.literal import clipped_sum, gradients_of, norm_of
 
 C = 0.05
 LENGTHS = (7, 3, 5, 4)
@@ -165,10 +163,7 @@ def rows_of(batch: dict[str, torch.Tensor], rows: list[int]) -> dict[str, torch.
 
 
 def private_sums(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:
-    trained = [value for value in model.parameters() if value.requires_grad]
-    settings = {"norms": "exact", "clipping_norm": C, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
-    whole = whole_modules(model)
-    step = make_private(model, torch.optim.SGD(trained, lr=0.0), whole=whole, **(settings | options))
+    step = private_sgd(model, **{"norms": "exact", "clipping_norm": C, "whole": whole_modules(model)} | options)
     losses = partial(per_sample_losses, step.model)
     size = len(next(iter(batch.values())))
     try:
@@ -184,16 +179,9 @@ def private_sums(model: torch.nn.Module, batch: dict[str, torch.Tensor], **optio
 
 def literal_sums(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Of the model's own losses, one sample after the other; and the norms."""
-    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    sums, norms = {name: torch.zeros_like(value) for name, value in trained.items()}, []
-    for row in range(len(next(iter(batch.values())))):
-        loss = model(**alone(batch, row)).loss
-        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        gradients = {name: value for name, value in zip(trained, found, strict=True) if value is not None}
-        norms.append(float(torch.stack([value.square().sum() for value in gradients.values()]).sum().sqrt()))
-        for name, value in gradients.items():
-            sums[name] += value * min(1.0, C / norms[-1])
-    return sums, norms
+    rows = range(len(next(iter(batch.values()))))
+    samples = gradients_of(model, (model(**alone(batch, row)).loss for row in rows))
+    return clipped_sum(samples, C), [norm_of(sample) for sample in samples]
 
 
 def close(found: torch.Tensor, own: torch.Tensor) -> None:

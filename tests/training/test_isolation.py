@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.nn import functional
@@ -20,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, Units, UnitStep
+from tests.training.literal import clipped_sum, gradients_of, norm_of
 
 SIZE, WIDTH = 16, 5
 
@@ -35,6 +34,12 @@ def network() -> nn.Module:
 def accumulate(step: Any, losses: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, number: int = 0) -> None:
     units = {"units": list(range(len(x)))} if isinstance(step, UnitStep) else {}
     step.accumulate(losses, batch=x, samples=range(len(x)), step=number, **units)
+
+
+def outcome(step: Any, losses: Any, batch: Any, size: int, refused: str | None, number: int = 0) -> None:
+    """Taken, or refused with these words."""
+    with pytest.raises(TrainingStateError, match=refused) if refused else nullcontext():
+        step.accumulate(losses, batch=batch, samples=range(size), step=number)
 
 
 def running_mean() -> nn.Module:
@@ -280,14 +285,8 @@ def test_padding_that_nothing_says_is_met_when_the_width_changes(widths: tuple[i
         words[1, -3:], words[2, -1:] = 0, 0
         words[0, -1] = words[3, -1] = 5
 
-        def go(words: torch.Tensor = words, number: int = number) -> None:
-            accumulate(step, lambda x: step.model(x).square(), words, number)
-
-        if number and widths[0] != widths[1]:
-            with pytest.raises(TrainingStateError, match=r"depends on its padding: .* give an attention_mask"):
-                go()
-            return
-        go()
+        refused = r"depends on its padding: .* give an attention_mask" if number and widths[0] != widths[1] else None
+        outcome(step, lambda x: step.model(x).square(), words, 4, refused, number)
         step.step()
 
 
@@ -340,34 +339,41 @@ def test_a_gradient_that_is_finite_beside_some_rows_only_is_refused(breaks: bool
         return _Broken.apply(model.head(x), broken).flatten()
 
     model = Parts(call, head=nn.Linear(WIDTH, 1))
-    step, x = private(model), torch.rand(SIZE, WIDTH) + 0.1
-    if not breaks:
-        accumulate(step, model, x)
-        return
-    with pytest.raises(TrainingStateError, match="on other samples"):
-        accumulate(step, model, x)
+    outcome(private(model), model, torch.rand(SIZE, WIDTH) + 0.1, SIZE, "on other samples" if breaks else None)
 
 
-def test_checkpointing_with_dropout() -> None:
-    block = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 4))
-    go_on(
-        Parts(lambda model, x: checkpoint(model.block, x, use_reentrant=False), block=block), torch.randn(SIZE, WIDTH)
-    )
+def encoded(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """With the sequence first, as long as the batch."""
+    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+    return model.encoder(model.first(x).transpose(0, 1), src_mask=mask).transpose(0, 1)
 
 
-def test_an_encoder_with_the_sequence_first_that_is_as_long_as_the_batch() -> None:
+RIGHT: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "checkpointing with dropout": lambda: (
+        Parts(
+            lambda model, x: checkpoint(model.block, x, use_reentrant=False),
+            block=nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 4)),
+        ),
+        torch.randn(SIZE, WIDTH),
+    ),
+    "sequence first": lambda: (
+        Parts(encoded, first=nn.Linear(WIDTH, 8), encoder=nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1)),
+        torch.randn(6, 6, WIDTH),
+    ),
+    "relu in place": lambda: (
+        nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(6, 4), nn.ReLU(inplace=True)),
+        torch.randn(SIZE, 1, WIDTH),
+    ),
+}
 
-    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        return model.encoder(model.first(x).transpose(0, 1), src_mask=mask).transpose(0, 1)
 
-    parts = {"first": nn.Linear(WIDTH, 8), "encoder": nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1)}
-    go_on(Parts(call, **parts), torch.randn(6, 6, WIDTH))
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_goes_on(name: str) -> None:
+    go_on(*RIGHT[name]())
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_autocast(seed: int) -> None:
-    torch.manual_seed(seed)
+def test_autocast() -> None:
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3))
 
     def losses(x: torch.Tensor) -> torch.Tensor:
@@ -375,14 +381,6 @@ def test_autocast(seed: int) -> None:
             return functional.cross_entropy(model(x).float(), (x[:, 0] > 0).long(), reduction="none")
 
     go_on(model, torch.randn(32, WIDTH), losses)
-
-
-def test_relu_in_place() -> None:
-    """Of the first layer, of an inner one and of a convolution; sums are the literal ones."""
-    model = nn.Sequential(
-        nn.Conv1d(1, 2, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(6, 4), nn.ReLU(inplace=True)
-    )
-    go_on(model, torch.randn(SIZE, 1, WIDTH))
 
 
 class Frozen(nn.Module):
@@ -444,15 +442,9 @@ def test_a_frozen_half_is_no_way_in() -> None:
 
 def literal(model: nn.Module, losses: Callable[[Any], torch.Tensor], parts: list[Any]) -> list[torch.Tensor]:
     """Sum of the gradients of each part alone, clipped at 1; those that are not finite are left out."""
-    trained = [value for value in model.parameters() if value.requires_grad]
-    total = [torch.zeros_like(value, dtype=torch.float64) for value in trained]
-    for part in parts:
-        found = torch.autograd.grad(losses(part).sum(), trained, allow_unused=True)
-        own = [torch.zeros_like(v).double() if g is None else g.double() for v, g in zip(trained, found, strict=True)]
-        norm = float(torch.stack([g.square().sum() for g in own]).sum().sqrt())
-        if norm < float("inf"):
-            total = [whole + g / max(1.0, norm) for whole, g in zip(total, own, strict=True)]
-    return total
+    each = gradients_of(model, map(losses, parts))
+    kept = [{name: g.double() for name, g in own.items()} for own in each if norm_of(own) < float("inf")]
+    return [*clipped_sum(kept, 1.0).values()]
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -474,23 +466,3 @@ def test_a_row_that_is_not_finite_takes_no_neighbour_with_it_in_16_bits(autocast
     distance = sum(float((one - two).square().sum()) for one, two in zip(sums, expected, strict=True)) ** 0.5
     assert distance < 0.3  # rounding; a neighbour that is left out has a norm of 1
     assert torch.backends.mkldnn.enabled
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft
-@pytest.mark.parametrize("words", [99, 100])
-def test_adapters_in_16_bits_are_taken(words: int) -> None:
-    """Every micro-batch is checked; an odd number of words is the length of rows that products run along."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    peft = pytest.importorskip("peft")
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=words, tie_word_embeddings=False, **sizes)).to(torch.bfloat16)
-    model = peft.get_peft_model(model, peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"]))
-    x = torch.randint(1, words, (SIZE, 9))
-
-    def losses(x: torch.Tensor) -> torch.Tensor:
-        logits = model(input_ids=x, use_cache=False).logits[:, :-1].float()
-        return functional.cross_entropy(logits.transpose(1, 2), x[:, 1:], reduction="none").mean(1)
-
-    go_on(model, x, losses)

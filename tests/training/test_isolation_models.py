@@ -9,9 +9,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.nn import functional
@@ -132,36 +129,6 @@ def test_texts_that_are_packed_into_one_row_are_refused_by_name() -> None:
     batch = {"input_ids": torch.randint(1, 9, (1, 8)), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])}
     with pytest.raises(ParameterError, match=r"batch\['input_ids'\] must be one row for each of the 2 samples"):
         step.accumulate(lambda b: step.model(b["input_ids"]).sum((1, 2)), batch=batch, samples=range(2), step=0)
-
-
-def expert_choice(of: str, trained: bool) -> nn.Module:
-    """An expert takes the half of a batch's rows, or tokens, that score highest with it; or all, and half count."""
-
-    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
-        flat = x.flatten(0, 1) if of == "tokens" else x
-        weights, out = model.gate(flat).softmax(-1), torch.zeros_like(flat)
-        for number, expert in enumerate(model.experts):
-            scores, chosen = weights[:, number].topk(len(flat) // 2)
-            if of == "masked rows":
-                out = out + expert(flat) * (weights[:, number] * (weights[:, number] >= scores[-1]))[:, None]
-            else:
-                out = out.index_add(0, chosen, expert(flat[chosen]) * scores[:, None])
-        return model.head(out.view_as(x)).flatten(1).mean(1)
-
-    experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)).requires_grad_(trained)
-    gate = nn.Linear(WIDTH, 2, bias=False).requires_grad_(False)
-    return Parts(call, gate=gate, head=nn.Linear(WIDTH, 1), experts=experts)
-
-
-@pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize("of", ["rows", "tokens", "masked rows"])
-def test_experts_that_choose_are_refused(of: str, trained: bool) -> None:
-    """Whom they choose depends on all rows: 1.2 C."""
-    torch.manual_seed(0)
-    model, x = expert_choice(of, trained), torch.randn(16, 3, WIDTH) if of == "tokens" else torch.randn(16, WIDTH)
-    step = private(model)
-    with pytest.raises(TrainingStateError, match=r"depends? on other samples|by index|samples and tokens in one axis"):
-        step.accumulate(lambda x: (model(x) - 1.0).square(), batch=x, samples=range(16), step=0)
 
 
 MORE = {

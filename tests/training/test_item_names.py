@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import numpy as np
+import pytest
 import torch
 
 import dprmt
@@ -34,17 +31,9 @@ def total(items: list[dict[str, Any]], patch: pytest.MonkeyPatch) -> torch.Tenso
     """The clipped sum of all items, with the same secret of the probes every time."""
     torch.manual_seed(1)
     model = torch.nn.Linear(24, 24, bias=False)
-    private = dprmt.make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        items,
-        norms=Hutchinson(2, secret=True, rank=24),
-        clipping_norm=C,
-        batch_size=1,
-        micro_batch_size=3,
-        steps=1,
-        noise_multiplier=1.0,
-    )
+    optimizer, norms = torch.optim.SGD(model.parameters(), lr=0.1), Hutchinson(2, secret=True, rank=24)
+    sizes = {"batch_size": 1, "micro_batch_size": 3, "steps": 1, "noise_multiplier": 1.0}
+    private = dprmt.make_private(model, optimizer, items, norms=norms, clipping_norm=C, **sizes)
     private._draw_from(Randomness(bytes(32), False))
     patch.setattr(Draws, "at", lambda *_: list(range(len(items))))
     batch = next(iter(private))

@@ -6,9 +6,6 @@ import copy
 from collections.abc import Callable
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 

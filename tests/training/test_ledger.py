@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from audits.processes import in_processes
+from audits.steps import private_sgd
+from dprmt import ParameterError, TrainingStateError
+from dprmt.accounting import Hutchinson
 from dprmt.training.harness import read_metrics, train_task
 from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import PrivacyLedger, charged_steps
@@ -61,3 +65,108 @@ def test_all_processes_go_on_once_the_charge_is_on_the_disk(tmp_path: Path) -> N
     steps = [entry["step"] for entry in metrics]
     assert found == [steps, steps]
     assert all(math.isfinite(entry["epsilon"]) for entry in metrics)
+
+
+def another_mechanism(run: Path) -> None:
+    file = run / "privacy.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**line, "mechanism": "0123456789abcdef"}) + "\n" for line in lines))
+
+
+def damaged_checkpoints(run: Path) -> None:
+    for folder in run.glob("checkpoint*"):
+        (folder / "checksums.json").write_text("{")
+
+
+def another_recipe(run: Path) -> None:
+    file = run / "config.toml"
+    file.write_text(file.read_text().replace("steps = 4", "steps = 5"))
+
+
+def no_record(run: Path) -> None:
+    (run / "run.json").write_text("[]")
+
+
+DAMAGES = (another_mechanism, damaged_checkpoints, another_recipe, no_record)
+
+
+def resumes(rank: int, size: int, folder: Path) -> list[str]:
+    said = []
+    for damage in DAMAGES:
+        with pytest.raises((ParameterError, TrainingStateError)) as error:
+            train_task(network(), task(), settings(), folder / damage.__name__, resume=True)
+        said.append(str(error.value))
+    return said
+
+
+def test_all_processes_end_when_the_first_refuses(tmp_path: Path) -> None:
+    for damage in DAMAGES:
+        train_task(network(), task(), settings(), tmp_path / damage.__name__)
+        damage(tmp_path / damage.__name__)
+    first, second = in_processes(2, partial(resumes, folder=tmp_path), tmp_path)
+    assert isinstance(first, list), first
+    assert first == second
+    assert all(re.search("resume|recipe|cannot go on", words) for words in first)
+
+
+def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tuple[int, ...] = (0, 1)) -> None:
+    """A logical step of this process."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(40, 30)
+    options = {"noise_multiplier": 1.0, "expected_batch_size": 4.0, "distributed": distributed}
+    private = private_sgd(model, 0.1, norms=Hutchinson(4, secret=False), **options)
+    before = model.weight.detach().clone()
+    try:
+        if samples:
+            x = torch.ones(len(samples), 40)
+            private.accumulate(private.model(x).square().mean(1), samples=samples, step=step)
+        private.step()
+    except (ParameterError, TrainingStateError):
+        assert torch.equal(model.weight.detach(), before)
+        raise
+
+
+def agrees(rank: int) -> None:
+    one_step(rank, samples=((0, 1), (2, 3))[rank])
+
+
+def one_without_samples(rank: int) -> None:
+    one_step(rank, samples=((0, 1), ())[rank])
+
+
+def other_steps(rank: int) -> None:
+    one_step(rank, step=rank, samples=((0, 1), (2, 3))[rank])
+
+
+def the_same_sample(rank: int) -> None:
+    one_step(rank, samples=((0, 1), (1, 2))[rank])
+
+
+def each_by_itself(rank: int) -> None:
+    one_step(rank, distributed=False)
+
+
+RUNS: dict[Callable[[int], None], str] = {
+    agrees: "done",
+    one_without_samples: "done",
+    other_steps: "step must be the same number in all processes",
+    the_same_sample: "samples must be in one process only",
+    each_by_itself: "distributed must be True in a process group of 2",
+}
+
+
+def outcomes(rank: int, size: int) -> list[str]:
+    found = []
+    for run in RUNS:
+        try:
+            run(rank)
+            found.append("done")
+        except (ParameterError, TrainingStateError) as error:
+            found.append(str(error))
+    return found
+
+
+def test_processes_agree_or_all_refuse(tmp_path: Path) -> None:
+    for words in in_processes(2, outcomes, tmp_path):
+        for word, expected in zip(words, RUNS.values(), strict=True):
+            assert word.startswith(expected), words

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("opacus")
-
 import torch
 from torch import nn
 
 from audits.steps import Parts, private_sgd
-from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping import ClippedStep, plan_private
 from tests.training.projected import projected_step
 
 BAD = {"NaN": float("nan"), "infinite": float("inf"), "overflow": 3e38}
@@ -41,6 +39,10 @@ def private(kind: str, clipping: str) -> ClippedStep:
     torch.manual_seed(0)
     model = MODELS[kind][0]()
     options: dict[str, Any] = {"clipping_norm": 0.5, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
+    if clipping == "a few at a time":
+        plan = plan_private(model, norms="exact", clipping_norm=0.5, expected_batch_size=1.0)
+        plan = replace(plan, policy=replace(plan.policy, memory_budget=1))
+        return plan.privatize(torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=0.0)
     if clipping == "projected":
         return projected_step(model, rank=2, lr=0.1, seed=0, **options)
     return private_sgd(model, 0.1, norms=clipping, **options)
@@ -57,7 +59,11 @@ def sums(step: ClippedStep, kind: str, positions: list[int], weights: list[float
     return [p.summed_grad.clone() for p in step.model.parameters()]
 
 
-KINDS = [*itertools.product(MODELS, ("exact", "ghost", "hutchinson")), ("linear", "projected")]
+KINDS = [
+    *itertools.product(MODELS, ("exact", "ghost", "hutchinson")),
+    ("linear", "projected"),
+    ("convolution", "a few at a time"),
+]
 
 
 @pytest.mark.parametrize(("kind", "clipping"), KINDS)

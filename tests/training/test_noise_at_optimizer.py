@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-pytest.importorskip("opacus")
-
 import torch
 from scipy import stats
 
@@ -25,7 +22,6 @@ from dprmt.training.harness._prepare import prepare
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, Settings
 from dprmt.training.recipes._recipe import _WITH_MOMENTUM
-from paper_figures.studies import plan_sums
 from tests.training.projected import projected_step
 
 SIGMA, BOUND, SIZE, ITEMS, WIDTH = 1.7, 0.6, 5, 40, 90
@@ -117,13 +113,8 @@ def losses(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
 def settings(way: Way, sigma: float) -> Settings:
     projected = {} if way.projector is None else {"projector": way.projector, "rank": 24, "refresh_every": 3}
     return Settings(
-        privacy={
-            "noise_multiplier": sigma,
-            "delta": 1e-5,
-            "clipping_norm": BOUND,
-            "norms": "exact",
-            "secure": way.secure,
-        },
+        privacy={"noise_multiplier": sigma, "delta": 1e-5, "clipping_norm": BOUND, "norms": "exact"}
+        | {"secure": way.secure},
         optimizer={"name": way.optimizer, "learning_rate": 0.01, "betas": (BETA, 0.999), "momentum": BETA, **projected},
         training={"batch_size": SIZE, "steps": 4 if way.projector is None else 12, "micro_batch_size": 3, "seed": 4},
         denoising={"method": way.method, "on": way.on, "exclude": []},
@@ -293,20 +284,9 @@ def test_every_rule_and_order_of_projected_training(
 ) -> None:
     """What recipes have no words for: the whole gradient is noised where projection comes after the noise."""
     model = network()
-    private = projected_step(
-        model,
-        rank=24,
-        clipping_norm=BOUND,
-        noise_multiplier=SIGMA,
-        expected_batch_size=SIZE,
-        lr=0.01,
-        refresh_every=3,
-        rule=rule,
-        order=order,
-        projector=projector,
-        seed=0,
-        noise_generator=torch.Generator().manual_seed(1),
-    )
+    options = {"rank": 24, "clipping_norm": BOUND, "noise_multiplier": SIGMA, "expected_batch_size": SIZE, "lr": 0.01}
+    options |= {"refresh_every": 3, "rule": rule, "order": order, "projector": projector, "seed": 0}
+    private = projected_step(model, **options, noise_generator=torch.Generator().manual_seed(1))
     looked: list[Any] = []
     monkeypatch.setattr(_options, "shrinkage", marking(_options.shrinkage, looked))
     DenoisingStep.attach(private.optimizer, model.named_parameters())
@@ -325,40 +305,3 @@ def test_every_rule_and_order_of_projected_training(
         assert set(seen) == projected
         steps.append(Step(clean, received[-1], seen, stated))
     assert_received(Way("grape", projector, "paper"), steps)
-
-
-def test_sums_of_one_s_own_get_the_stated_noise() -> None:
-    model = network()
-    parameters, steps = dict(model.named_parameters()), []
-
-    def sums(*_: object) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return torch.zeros(1), {name: torch.randn(p.shape) for name, p in parameters.items()}
-
-    plan = plan_sums(model, sums, clipping_norm=BOUND, expected_batch_size=SIZE)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = plan.privatize(inner, noise_multiplier=SIGMA, noise_generator=torch.Generator().manual_seed(1))
-    received: list[dict[str, torch.Tensor]] = []
-    inner.register_step_pre_hook(lambda *_: received.append({name: given(p) for name, p in parameters.items()}))
-    for number in range(4):
-        step.accumulate(None, batch=None, samples=[0], step=number)
-        clean = {name: p.summed_grad.clone() for name, p in parameters.items()}
-        step.step()
-        steps.append(Step(clean, received[-1], {}, STD / SIZE))
-    assert_received(Way("gd", None, "none"), steps)
-
-
-@pytest.mark.parametrize("size", [0.25, 5.0])
-def test_what_is_received_is_divided_by_the_expected_size_whatever_it_is(size: float) -> None:
-    """Also where less than one sample is expected; in a subspace and without one."""
-    model = network()
-    options = {"clipping_norm": BOUND, "noise_multiplier": 0.0, "expected_batch_size": size}
-    private = projected_step(model, rank=24, lr=0.01, seed=0, **options)  # type: ignore[arg-type]
-    parameters, received = dict(model.named_parameters()), {}
-    private.optimizer.original_optimizer.register_step_pre_hook(  # type: ignore[attr-defined]
-        lambda *_: received.update({name: given(p) for name, p in parameters.items()})
-    )
-    private.accumulate(losses(private.model, torch.arange(5)), samples=range(5), step=0)
-    clean = {name: p.summed_grad.clone() for name, p in parameters.items()}
-    private.step()
-    for name, value in received.items():
-        torch.testing.assert_close(value * size, oriented(clean[name], value))

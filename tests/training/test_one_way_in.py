@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 
-from audits.steps import Parts, make_private
+from audits.steps import Parts, make_private, private_sgd
 from dprmt import TrainingStateError
 from dprmt.training.clipping import Units
 from dprmt.training.randomness import draws_from
@@ -21,9 +18,7 @@ SIZE, WIDTH = 6, 5
 
 
 def private(model: nn.Module, norms: str = "exact", **options: Any) -> Any:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    settings: dict[str, Any] = {"clipping_norm": 1.0, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
-    return make_private(model, optimizer, norms=by_word(norms, 2), **settings, **options)
+    return private_sgd(model, norms=by_word(norms, 2), **options)
 
 
 def accumulate(step: Any, x: torch.Tensor, number: int = 0, **options: Any) -> None:

@@ -7,12 +7,14 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from opacus.grad_sample import GradSampleModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import Conv1D
 
 from audits.steps import private_sgd
 from dprmt.training.clipping import ClippedStep, TensorMemory
+from tests.training.projected import projected_step
 
 
 class Texts(nn.Module):
@@ -95,19 +97,6 @@ def test_a_large_table_has_no_dense_gradient() -> None:
         assert table.weight.nbytes <= memory.peak < 1.1 * table.weight.nbytes
 
 
-def test_a_failing_forward_pass_leaves_the_parameters_in_their_place() -> None:
-    model = Numbers()
-    step = private(model)
-    step.accumulate(step.model(numbers(0)), samples=range(4), step=0)
-    step.step()
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        step.model(torch.randn(4, 3, 6))
-    assert all(value.requires_grad for value in model.first.parameters())
-    step.discard()
-    step.accumulate(step.model(numbers(1)), samples=range(4), step=1)
-    step.step()
-
-
 def first_peak(model: nn.Module, x: torch.Tensor) -> tuple[int, int]:
     """Bytes of the first step's peak, and of the parameters."""
     step = private(model)
@@ -122,3 +111,78 @@ def test_the_first_look_holds_no_plain_gradient_and_no_other_sum() -> None:
     model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(10)), nn.Linear(256, 1), nn.Flatten(0))
     peak, weights = first_peak(model, torch.randn(4, 256))
     assert peak < 1.05 * weights
+
+
+SIZE, SIDE, RANK, LAYERS = 16, 96, 4, 3
+WHOLE, PROJECTED = SIZE * SIDE * SIDE * 4, SIZE * RANK * SIDE * 4  # bytes of one layer's per-sample gradients
+
+
+def stack() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(SIDE, SIDE, bias=False), nn.Tanh())]
+    return nn.Sequential(*layers)
+
+
+def backward_memory(model: nn.Module, x: torch.Tensor) -> TensorMemory:
+    """Counts a backward pass alone."""
+    losses = model(x).square().sum((1, 2))
+    with TensorMemory() as memory:
+        losses.sum().backward()
+    return memory
+
+
+def step_memory(norms: str, tokens: int, **options: object) -> TensorMemory:
+    """Counts two whole steps, subspaces and optimizer included."""
+    net = stack()
+    usual = {"rank": RANK, "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": SIZE, "lr": 0.1}
+    private = projected_step(net, norms=norms, **usual, **options)
+    with TensorMemory(net.parameters()) as memory:
+        for step in range(2):
+            x = torch.randn(SIZE, tokens, SIDE, requires_grad=True)
+            private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=step)
+            private.step()
+    return memory
+
+
+def test_the_counter_counts() -> None:
+    """Allocations, frees, views, in-place operations and the backward pass, on sizes known by hand."""
+    known = torch.zeros(100, requires_grad=True)
+    with TensorMemory([known]) as memory:
+        assert memory.live == 400
+        x = known * 2
+        x.add_(1)
+        y = x.view(10, 10)[1:]
+        assert memory.live == 800
+        del x
+        assert memory.live == 800  # y is a view of it
+        del y
+        assert (memory.live, memory.peak, memory.largest) == (400, 800, 400)
+        memory.reset_peak()
+        (known.expand(50, 100) * 1.0).sum().backward()
+        assert memory.peak >= 400 + 50 * 400
+        assert memory.largest == 50 * 400
+        assert memory.live == 800  # and the gradient
+    torch.zeros(1000)
+    assert memory.live == 800
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("norms", ["exact", "ghost"])
+@pytest.mark.parametrize("projector", ["gaussian", "stiefel"])
+def test_no_whole_per_sample_gradient_is_formed(projector: str, norms: str, tokens: int) -> None:
+    """In two whole steps the largest tensor is a weight or projected; all together are below one layer's B m n."""
+    memory = step_memory(norms, tokens, projector=projector)
+    weight = SIDE * SIDE * 4
+    assert memory.largest <= max(weight, 2 * PROJECTED) < WHOLE / 8  # a float64 copy for the norms
+    assert memory.peak < LAYERS * weight + WHOLE
+
+
+def test_whole_per_sample_gradients_would_be_seen() -> None:
+    """The test above can fail: Opacus' hooks, and the naive order, form B m n."""
+    x = torch.randn(SIZE, 1, SIDE, requires_grad=True)
+    memory = backward_memory(GradSampleModule(stack(), loss_reduction="sum"), x)
+    assert memory.largest >= WHOLE
+    assert memory.peak >= LAYERS * WHOLE
+    assert step_memory("exact", 1, order="privatize-then-project").largest >= WHOLE
+    assert step_memory("exact", 1, projector="svd").largest >= WHOLE
+    assert step_memory("ghost", 1, projector="svd").largest < WHOLE

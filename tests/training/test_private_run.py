@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import io
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -21,6 +19,8 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson, calibrate
 from dprmt.training.clipping import Units
 from dprmt.training.private_run import PrivateRun, make_private
+from tests.training.literal import clipped_sum, gradients_of
+from tests.training.tiny_recipe import positions
 
 N = 60
 ROWS = TensorDataset(
@@ -45,6 +45,10 @@ def losses(private: PrivateRun) -> Callable[[Any], torch.Tensor]:
     return lambda rows: cross_entropy(private.model(rows[0]), rows[1], reduction="none")
 
 
+def row_losses(model: nn.Module, rows: list[int]) -> list[torch.Tensor]:
+    return [cross_entropy(model(ROWS[row][0][None]), ROWS[row][1][None]) for row in rows]
+
+
 def first(private: PrivateRun) -> Any:
     """The first batch that is not empty; those before it are trained on."""
     for batch in private:
@@ -56,6 +60,25 @@ def first(private: PrivateRun) -> Any:
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
     return [value.detach().clone() for value in model.parameters()]
+
+
+def train(private: PrivateRun, end: int | None = None) -> list[list[int]]:
+    """Steps up to this one, or all that are left; the rows drawn for each."""
+    drawn = []
+    for batch in private:
+        drawn.append(positions(batch))
+        private.step(losses(private), batch)
+        if private.steps_taken == end:
+            break
+    return drawn
+
+
+def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
+    """Through a file, without pickled objects."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------------------------------------- what it computes
@@ -83,18 +106,10 @@ def test_a_step_releases_the_clipped_sum_over_the_expected_batch_size(data: Any,
         assert returned is not None
         drawn = sorted(set(seen))
         assert len(returned) == len(drawn)
-        sums = [torch.zeros_like(value) for value in literal.parameters()]
-        for row in drawn:
-            loss = cross_entropy(literal(ROWS[row][0][None]), ROWS[row][1][None])
-            gradients = torch.autograd.grad(loss, list(literal.parameters()))
-            length = torch.cat([g.flatten() for g in gradients]).norm()
-            for total, gradient in zip(sums, gradients, strict=True):
-                total += gradient * min(1.0, float(0.3 / length))
-        with torch.no_grad():
-            for value, total in zip(literal.parameters(), sums, strict=True):
-                value -= total / 12
-        for mine, other in zip(private.model.parameters(), literal.parameters(), strict=True):
-            torch.testing.assert_close(mine, other, atol=2e-4, rtol=0)  # 8 standard deviations
+        total = clipped_sum(gradients_of(literal, row_losses(literal, drawn)), 0.3)
+        for name, value in literal.named_parameters():
+            found = private.model.get_parameter(name)
+            torch.testing.assert_close(found, value - total[name] / 12, atol=2e-4, rtol=0)  # 8 standard deviations
     assert private.steps_taken == len(private) == 6
     assert list(private.model.state_dict()) == list(network().state_dict())
 
@@ -130,13 +145,9 @@ def test_the_noise_has_the_stated_size(norms: Any) -> None:
 
 def test_allocation_takes_every_row_once_an_epoch() -> None:
     private = new(sampling="allocation", epochs=2, steps=None)
-    seen: list[int] = []
     for epoch in range(2):
-        seen.clear()
-        for batch in private.epoch():
-            seen += [place for part in batch._parts for place in part.positions]
-            private.step(losses(private), batch)
-        assert sorted(seen) == list(range(N)), epoch
+        seen = train(private, 5 * epoch + 5)
+        assert sorted(itertools.chain(*seen)) == list(range(N)), epoch
     assert private.steps_taken == len(private) == 10
     assert private.mechanism.steps_per_epoch == 5
 
@@ -162,8 +173,7 @@ def test_an_empty_batch_is_a_step_of_noise() -> None:
 def test_a_loop_of_its_own_does_the_same() -> None:
     private, other = new(micro_batch_size=4), new(micro_batch_size=4)
     other.load_state_dict(private.state_dict())
-    for batch in private:
-        private.step(losses(private), batch)
+    train(private)
     for batch in other:
         for part in other.micro_batches(batch):
             other.accumulate(losses(other), part)
@@ -202,14 +212,11 @@ def test_people_with_several_rows_are_samples() -> None:
         units = Units(3, micro_batch_size=6, regime=regime)
         private = new(owners=owners, units=units, batch_size=5, micro_batch_size=6, noise_multiplier=1e-3)
         assert private.mechanism.sample_rate == pytest.approx(5 / 20)
-        for batch in private:
-            drawn = {place for part in batch._parts for place in part.positions}
-            assert all({row, row + 1, row + 2} <= drawn for row in drawn if row % 3 == 0)
-            private.step(losses(private), batch)
+        for drawn in train(private):
+            assert all({row, row + 1, row + 2} <= set(drawn) for row in drawn if row % 3 == 0)
         assert private.steps_taken == 6
     private = new(owners=owners, batch_size=5, steps=1)
-    for batch in private:
-        private.step(losses(private), batch)
+    train(private)
     assert "all rows of one owner" in private.statement()
 
 
@@ -232,19 +239,12 @@ def test_a_loaded_run_goes_on_exactly(options: dict[str, Any]) -> None:
         return {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=0.1), **options}
 
     private = new(**adam())
-    for batch in private:
-        private.step(losses(private), batch)
-        if private.steps_taken == 3:
-            break
-    file = io.BytesIO()
-    torch.save(private.state_dict(), file)
-    file.seek(0)
+    train(private, 3)
     other = new(**adam())
-    other.load_state_dict(torch.load(file))  # weights_only
+    other.load_state_dict(saved_and_loaded(private.state_dict()))
     for run in (private, other):
         torch.manual_seed(5)
-        for batch in run:
-            run.step(losses(run), batch)
+        train(run)
     assert all(map(torch.equal, weights(private.model), weights(other.model)))
     assert other.steps_taken == other.steps_charged == 6
     assert other.epsilon() == private.epsilon()
@@ -257,18 +257,13 @@ def test_steps_taken_after_the_state_was_saved_stay_charged_and_get_other_noise(
     releases = []
     for _ in range(2):
         before = weights(private.model)
-        for batch in private:
-            drawn = [place for part in batch._parts for place in part.positions]
-            private.step(losses(private), batch)
-            break
-        releases.append((drawn, weights(private.model)))
+        releases.append((train(private, 1), weights(private.model)))
         assert all(map(torch.equal, before, state["parameters"].values()))
         private.load_state_dict(state)
     assert releases[0][0] != releases[1][0]
     assert not torch.equal(releases[0][1][0], releases[1][1][0])
     assert (private.steps_taken, private.steps_charged) == (0, 2)
-    for batch in private:
-        private.step(losses(private), batch)
+    train(private)
     assert private.steps_charged == 6
     assert private.epsilon() == private.mechanism.epsilon(steps=6, delta=1e-5)
 
@@ -276,25 +271,14 @@ def test_steps_taken_after_the_state_was_saved_stay_charged_and_get_other_noise(
 @pytest.mark.parametrize("sampling", ["poisson", "allocation"])
 def test_a_state_without_its_secret_finishes_an_epoch_and_draws_anew(sampling: str) -> None:
     """An epoch of five steps, left after two: nobody is in it twice, and its charges are those of one epoch."""
-
-    def goes(private: PrivateRun, end: int) -> list[list[int]]:
-        drawn = []
-        for batch in private:
-            drawn.append([place for part in batch._parts for place in part.positions])
-            private.step(losses(private), batch)
-            if private.steps_taken == end:
-                break
-        return drawn
-
     private = new(sampling=sampling, steps=10)
-    before = goes(private, 2)
+    before = train(private, 2)
     state = private.state_dict(secret=False)
     assert "secret" not in state
     assert ("epoch" in state) == (sampling == "allocation")
     other = new(sampling=sampling, steps=10)
     other.load_state_dict(state)
-    after = goes(other, 10)
-    same = goes(private, 10)
+    after, same = train(other), train(private)
     assert (after[:3] == same[:3]) == (sampling == "allocation")
     assert after[3:] != same[3:]
     assert not all(map(torch.equal, weights(other.model), weights(private.model)))
@@ -306,34 +290,20 @@ def test_a_state_without_its_secret_finishes_an_epoch_and_draws_anew(sampling: s
 def test_an_epoch_that_is_lost_is_followed_by_a_whole_one() -> None:
     """Left after three of five steps: five are charged, and from its middle a row could be in three for two charged."""
     private = new(sampling="allocation", steps=10)
-    state = None
-    for batch in private:
-        private.step(losses(private), batch)
-        if private.steps_taken == 2:
-            state = private.state_dict()
-        if private.steps_taken == 3:
-            break
-    assert state is not None
+    train(private, 2)
+    state = private.state_dict()
+    train(private, 3)
     private.load_state_dict(state)
-    drawn = []
-    for batch in private:
-        drawn += [place for part in batch._parts for place in part.positions]
-        private.step(losses(private), batch)
-        if private.steps_taken == 7:
-            break
-    assert sorted(drawn) == list(range(N))
+    assert sorted(itertools.chain(*train(private, 7))) == list(range(N))
     assert private.steps_charged == 10
 
 
 def test_a_target_is_never_exceeded() -> None:
     private = new(noise_multiplier=None, target_epsilon=1.0, steps=3)
     state = private.state_dict()
-    for batch in private:
-        private.step(losses(private), batch)
-        break
+    train(private, 1)
     private.load_state_dict(state)
-    for batch in private:
-        private.step(losses(private), batch)
+    train(private)
     assert (private.steps_taken, private.steps_charged) == (2, 3)
     assert private.epsilon().upper <= 1.0
     with pytest.raises(TrainingStateError, match="another one would exceed the target"):
@@ -379,18 +349,14 @@ def test_two_sums_at_one_place_of_a_run_never_get_the_same_noise(units: Units | 
 
 def test_a_ledger_counts_what_a_lost_process_took(tmp_path: Any) -> None:
     private = new(ledger=tmp_path, steps=6)
-    for batch in private:
-        private.step(losses(private), batch)
-        if private.steps_taken == 2:
-            state = private.state_dict()
-        if private.steps_taken == 4:
-            break
+    train(private, 2)
+    state = private.state_dict()
+    train(private, 4)
     other = new(ledger=tmp_path, steps=6)
     assert other.steps_charged == 4
     other.load_state_dict(state)
     assert (other.steps_taken, other.steps_charged) == (2, 4)
-    for batch in other:
-        other.step(losses(other), batch)
+    train(other)
     assert (other.steps_taken, other.steps_charged) == (6, 8)
     assert other._draws.randomness.secret != bytes(state["secret"].tolist())
     assert len((tmp_path / "privacy.jsonl").read_text().splitlines()) == 8
@@ -418,17 +384,13 @@ def test_a_step_is_charged_before_it_is_taken(tmp_path: Any) -> None:
 def test_secure_runs_save_no_secret() -> None:
     pytest.importorskip("cryptography")
     private = new(secure=True, steps=4)
-    for batch in private:
-        private.step(losses(private), batch)
-        if private.steps_taken == 2:
-            break
+    train(private, 2)
     state = private.state_dict()
     assert "secret" not in state
     assert not any(isinstance(value, bytes) for value in state.values())
     other = new(secure=True, steps=4)
     other.load_state_dict(state)
-    for batch in other:
-        other.step(losses(other), batch)
+    train(other)
     assert (other.steps_taken, other.steps_charged) == (4, 4)
 
 

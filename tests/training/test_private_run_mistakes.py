@@ -9,9 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -20,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, T
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units
 from dprmt.training.private_run import PrivateRun
-from tests.training.test_private_run import ROWS, first, losses, new, weights
+from tests.training.test_private_run import ROWS, first, losses, new, train, weights
 
 LOADER = DataLoader(ROWS, batch_size=12, shuffle=True)
 
@@ -36,8 +33,7 @@ def fails(private: PrivateRun, act: Callable[[], Any], match: str, error: type =
     private.model.train()
     for value in private.model.parameters():
         value.requires_grad_(True)
-    for batch in private:
-        private.step(losses(private), batch)
+    train(private)
     assert private.steps_taken == private.steps_charged == len(private)
 
 
@@ -89,8 +85,7 @@ def test_a_backward_pass_of_ones_own() -> None:
     with pytest.raises(TrainingStateError, match="backward"):
         backward()
     assert private.steps_charged == before + 1
-    for batch in private:
-        private.step(losses(private), batch)
+    train(private)
 
 
 def in_mid_step(act: Callable[[PrivateRun], Any], match: str, micro_batch_size: int | None = 3) -> None:
@@ -107,18 +102,32 @@ def in_mid_step(act: Callable[[PrivateRun], Any], match: str, micro_batch_size: 
 
 
 def test_a_step_of_the_optimizer_that_was_given() -> None:
-    in_mid_step(lambda private: private.optimizer.step(), "optimizer")
-    private = new()
-    fails(private, private.optimizer.step, "optimizer")
+    for given in (lambda optimizer: optimizer, lambda optimizer: accelerator().prepare(optimizer)):
+        private = new()
+        fails(private, given(private.optimizer).step, "optimizer")
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_zero_grad_in_mid_step(set_to_none: bool) -> None:
-    in_mid_step(lambda private: private.optimizer.zero_grad(set_to_none=set_to_none), "middle of a private step")
+MIDDLE = "middle of a private step"
 
 
-def test_clipping_the_sum() -> None:
-    in_mid_step(lambda private: nn.utils.clip_grad_norm_(private.model.parameters(), 1.0), "middle of a private step")
+@pytest.mark.parametrize(
+    ("act", "match"),
+    [
+        (lambda private: private.optimizer.step(), "optimizer"),
+        (lambda private: private.optimizer.zero_grad(set_to_none=True), MIDDLE),
+        (lambda private: private.optimizer.zero_grad(set_to_none=False), MIDDLE),
+        (lambda private: nn.utils.clip_grad_norm_(private.model.parameters(), 1.0), MIDDLE),
+        (lambda private: private.model(ROWS[:5][0]).sum().backward(), "backward"),
+        (lambda private: accelerator().backward(private.model(ROWS[:5][0]).sum()), "backward"),
+        (lambda private: accelerator().clip_grad_norm_(private.model.parameters(), 1.0), MIDDLE),
+    ],
+)
+def test_what_is_done_in_mid_step(act: Callable[[PrivateRun], Any], match: str) -> None:
+    in_mid_step(act, match)
+
+
+def accelerator() -> Any:
+    return pytest.importorskip("accelerate").Accelerator(cpu=True)
 
 
 def test_a_grad_scaler() -> None:
@@ -128,21 +137,7 @@ def test_a_grad_scaler() -> None:
         scaler.scale(torch.ones(()))
         scaler.unscale_(private.optimizer)
 
-    in_mid_step(unscale, "middle of a private step", micro_batch_size=None)
-
-
-def test_a_loop_of_accelerate() -> None:
-    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
-    in_mid_step(lambda private: accelerator.backward(private.model(ROWS[:5][0]).sum()), "backward")
-    in_mid_step(
-        lambda private: accelerator.clip_grad_norm_(private.model.parameters(), 1.0), "middle of a private step"
-    )
-    private = new()
-    fails(private, accelerator.prepare(private.optimizer).step, "optimizer")
-
-
-def test_another_backward_pass_in_mid_step() -> None:
-    in_mid_step(lambda private: private.model(ROWS[:5][0]).sum().backward(), "backward")
+    in_mid_step(unscale, MIDDLE, micro_batch_size=None)
 
 
 def test_a_second_backward_pass_inside_the_losses() -> None:

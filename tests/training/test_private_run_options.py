@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -20,6 +17,7 @@ from dprmt.training.denoising import Denoising
 from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.private_run import make_private
 from dprmt.training.subspaces import Subspaces
+from tests.training.literal import clipped_sum, gradients_of
 from tests.training.sharded import TOKENS, losses, network
 from tests.training.test_private_run import N, new
 from tests.training.test_private_run import losses as losses_of
@@ -98,12 +96,7 @@ def in_a_group(rank: int, size: int) -> list[Any]:
         step, of_rows = iter(private), partial(of_model, model)
         private.step(of_rows, next(step))
         furthest = 0.0
-        sums = {name: torch.zeros_like(value) for name, value in literal.named_parameters()}
-        for row in TOKENS:
-            found = torch.autograd.grad(losses(literal, row[None]).sum(), list(literal.parameters()))
-            length = torch.cat([value.flatten() for value in found]).norm()
-            for total, value in zip(sums.values(), found, strict=True):
-                total += value * min(1.0, float(0.1 / length))
+        sums = clipped_sum(gradients_of(literal, (losses(literal, row[None]) for row in TOKENS)), 0.1)
         for (name, before), after in zip(literal.named_parameters(), model.parameters(), strict=True):
             value = after.full_tensor() if sharded else after  # type: ignore[operator]
             furthest = max(furthest, float((before - sums[name] / 6 - value).detach().abs().max()))

@@ -78,22 +78,6 @@ def test_the_global_generators_are_neither_used_nor_moved() -> None:
     assert torch.equal(draw(ProbeGenerator(0)), first)
 
 
-def test_torch_would_repeat_probes_where_this_generator_does_not() -> None:
-    """Why keys go to Philox: torch's CPU generator drops all but 32 bits of its seed."""
-    same = [torch.randn(4, generator=torch.Generator().manual_seed(5 + high)) for high in (0, 2**32)]
-    assert torch.equal(*same)
-    steps = (5, 5 + 2**32)
-    assert not torch.equal(*(draw(ProbeGenerator(0), step=step) for step in steps))
-    assert not torch.equal(*(draw(ProbeGenerator(step)) for step in steps))
-
-
-def test_float64_probes_are_the_float32_ones_before_rounding() -> None:
-    fine, coarse = draw(ProbeGenerator(0), dtype=torch.float64), draw(ProbeGenerator(0))
-    assert fine.dtype == torch.float64
-    assert torch.equal(fine.float(), coarse)
-    assert not torch.equal(fine, coarse.double())
-
-
 def test_the_seed_is_secret_by_default_and_not_shown() -> None:
     """Two generators differ, and no way of printing or copying one shows the seed."""
     assert not torch.equal(draw(ProbeGenerator()), draw(ProbeGenerator()))

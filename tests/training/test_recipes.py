@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 import tomllib
@@ -15,12 +14,7 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.training import recipes
-from dprmt.training.recipes import (
-    LoraRecipe,
-    builtin_recipes,
-    load_recipe,
-    recipe_from_dict,
-)
+from dprmt.training.recipes import LoraRecipe, builtin_recipes, load_recipe, recipe_from_dict
 
 GLUE = ("sst2", "mnli", "qnli", "qqp")
 LIBRARY = Path(recipes.__file__).parent / "library"
@@ -98,64 +92,35 @@ def test_delta_is_below_one_over_the_training_items_or_the_recipe_says_so(name: 
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate"),
-    ({"optimizer.learning_rate": "5e-4"}, "optimizer.learning_rate"),
-    ({"optimizer.learning_rate": math.nan}, "optimizer.learning_rate"),
-    ({"optimizer.learning_rate": True}, "optimizer.learning_rate"),
     ({"optimizer.lr": 1e-3}, "optimizer.lr"),
     ({"optimizer.name": "sgd"}, "optimizer.name"),
-    ({"optimizer.name": 3}, "optimizer.name"),
-    ({"optimizer.betas": [0.9]}, "optimizer.betas"),
     ({"optimizer.betas": [0.9, 1.0]}, "optimizer.betas[1]"),
-    ({"optimizer.betas": "ab"}, "optimizer.betas"),
-    ({"privacy.delta": 0.0}, "privacy.delta"),
     ({"privacy.delta": None}, "privacy.delta"),
     ({"privacy.target_epsilon": -1.0}, "privacy.target_epsilon"),
     ({"privacy.target_epsilon": None}, "privacy.target_epsilon"),
     ({"privacy.noise_multiplier": 1.0}, "privacy.target_epsilon"),
-    ({"privacy.norms": "flat"}, "privacy.norms.kind"),
-    ({"privacy.norms": 3}, "privacy.norms"),
     ({"privacy.norms.kind": "flat"}, "privacy.norms.kind"),
     ({"privacy.norms.probes": 32}, "privacy.norms.probes"),
     ({"privacy.norms.secret": True}, "privacy.norms.secret"),
-    ({"privacy.norms": {"kind": "hutchinson", "probes": 1}}, "privacy.norms.probes"),
-    ({"privacy.norms": {"kind": "hutchinson", "probes": 32.0}}, "privacy.norms.probes"),
-    ({"privacy.norms": {"kind": "hutchinson", "sketch": 8}}, "privacy.norms.sketch"),
     ({"privacy.norms": {"kind": "hutchinson", "power_iteration": False}}, "privacy.norms.power_iteration"),
-    ({"privacy.norms": {"kind": "hutch++", "power_iteration": 1}}, "privacy.norms.power_iteration"),
-    ({"privacy.clipping": "ghost"}, "privacy.clipping"),
     ({"training.batch_size": 0}, "training.batch_size"),
     ({"training.steps": None}, "training.steps"),
-    ({"training.seed": -1}, "training.seed"),
     ({"denoising.kappa": 0.99}, "denoising.kappa"),
-    ({"denoising.norm_correction": 1}, "denoising.norm_correction"),
-    ({"denoising.false_alarm": 1.0}, "denoising.false_alarm"),
     ({"evaluation.metrics": ["bleurt"]}, "evaluation.metrics"),
-    ({"evaluation.metrics": "accuracy"}, "evaluation.metrics"),
     ({"evaluation.metrics": ["accuracy", "accuracy"]}, "evaluation.metrics"),
-    ({"data.max_tokens": 3}, "data.max_tokens"),
-    ({"data.train": []}, "data.train"),
     ({"data.inputs": ["a", "b", "c"]}, "data.inputs"),
-    ({"data.target": ""}, "data.target"),
     ({"data.source": "docstrings"}, "data.subset"),
-    ({"model.source": None}, "model.source"),
     ({"model.architecture": "gpt2"}, "model.source"),
-    ({"model.source": None, "model.architecture": "gpt3"}, "model.architecture"),
     ({"model.config.hidden_size": 16}, "model.config"),
     ({"model.source": None, "model.architecture": "bert", "model.config": {"sizes": [1]}}, "model.config.sizes"),
-    ({"model.config": 3}, "model.config"),
     ({"model.lora": None}, "model.lora"),
     ({"model.finetune": "full"}, "model.lora"),
     ({"model.lora.targets": []}, "model.lora.targets"),
-    ({"model.lora.rank": 0}, "model.lora.rank"),
-    ({"model.lora.dropout": 1.0}, "model.lora.dropout"),
-    ({"model.lora.bias": "all"}, "model.lora.bias"),
     ({"model.task": "generation", "model.pooling": "mean"}, "model.pooling"),
     ({"model.task": "generation", "model.finetune": "head", "model.lora": None}, "model.finetune"),
     ({"model.task": "generation", "data.inputs": ["a", "b"]}, "data.inputs"),
-    ({"name": ""}, "name"),
     ({"models": {}}, "models"),
     ({"name.first": 1}, "name.first"),
-    ({"model": 3}, "model"),
 ]
 
 
@@ -172,19 +137,6 @@ def test_a_missing_section_is_named() -> None:
     del values["privacy"]
     with pytest.raises(ParameterError, match="privacy must be given"):
         recipe_from_dict(values)
-
-
-def test_changes_are_made_together_and_leave_the_original_alone() -> None:
-    before = EXAMPLE.to_dict()
-    changed = EXAMPLE.with_changes(
-        {"privacy.target_epsilon": None, "privacy.noise_multiplier": 1.5, "training.seed": 7}
-    )
-    assert (changed.privacy.target_epsilon, changed.privacy.noise_multiplier, changed.training.seed) == (None, 1.5, 7)
-    assert EXAMPLE.to_dict() == before
-    assert (
-        changed.with_changes({"privacy.noise_multiplier": None, "privacy.target_epsilon": 6.7, "training.seed": 0})
-        == EXAMPLE
-    )
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)

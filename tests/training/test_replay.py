@@ -21,12 +21,11 @@ from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.clipping._batch_rows import BatchRows
-from dprmt.training.data import per_sample_losses
-from dprmt.training.harness import ItemTask, train_task
-from dprmt.training.recipes import Settings
-from tests.training.test_isolation import refuses_mixing
+from dprmt.training.harness import train_task
+from tests.training.test_isolation import outcome, refuses_mixing
+from tests.training.test_planted_bugs import network, settings, task
 
-SIZE, WIDTH, TOKENS, WORDS = 6, 5, 7, 11
+SIZE, WIDTH, WORDS = 6, 5, 11
 
 
 private = partial(private_sgd, lr=0.0, expected_batch_size=4.0)
@@ -108,8 +107,7 @@ def test_experts_that_some_samples_reach_are_refused_at_the_first_micro_batch(po
     torch.manual_seed(0)
     step, x = private(experts().train()), torch.randn(4, WIDTH).abs()
     x[positive:, 0] *= -1
-    with pytest.raises(TrainingStateError, match="experts"):
-        step.accumulate(partial(plain, step), samples=range(4), step=0, batch=x)
+    outcome(step, partial(plain, step), x, 4, "experts")
 
 
 def test_a_later_micro_batch_shows_what_the_first_hid() -> None:
@@ -117,14 +115,10 @@ def test_a_later_micro_batch_shows_what_the_first_hid() -> None:
     for rate in (1.0, 0.0):
         torch.manual_seed(1)
         step = private(single().train(), replay=rate)
-        step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
-        mixed = partial(over_the_largest, step)
-        if rate:
-            with pytest.raises(TrainingStateError, match="depends on other samples"):
-                step.accumulate(mixed, samples=range(SIZE, 2 * SIZE), step=0, batch=rows())
-        else:
-            step.accumulate(mixed, samples=range(SIZE, 2 * SIZE), step=0, batch=rows())
-            assert step.replays == 1
+        outcome(step, partial(plain, step), rows(), SIZE, None)
+        step.step()
+        outcome(step, partial(over_the_largest, step), rows(), SIZE, "depends on other samples" if rate else None, 1)
+        assert step.replays == 1
 
 
 def test_a_rate_is_kept() -> None:
@@ -150,23 +144,6 @@ def test_right_losses_go_on_with_dropout_and_padding(dtype: torch.dtype) -> None
     assert step.replays == 3
 
 
-def test_looking_changes_nothing() -> None:
-    """The same sums and the same random numbers with and without, dropout included."""
-    sums = []
-    for rate in (1.0, 0.0):
-        torch.manual_seed(0)
-        step = private(language(), replay=rate)
-        step._draw_key = b"a" * 32
-        for number in range(2):
-            torch.manual_seed(7)
-            batch = texts([3, 7, 1, 6])
-            samples = range(4 * number, 4 * number + 4)
-            step.accumulate(partial(over_own_tokens, step), samples=samples, step=0, batch=batch)
-        sums.append(([value.summed_grad.clone() for value in step.optimizer.params], torch.rand(1)))
-    assert all(torch.equal(a, b) for a, b in zip(sums[0][0], sums[1][0], strict=True))
-    assert torch.equal(sums[0][1], sums[1][1])
-
-
 def test_losses_given_as_a_tensor_are_not_run_again() -> None:
     """And the step says so."""
     step = private(single().train(), replay=1.0)
@@ -189,19 +166,9 @@ def test_what_samples_share_does_not_belong_into_the_batch(shared: Any) -> None:
 
 def test_a_run_says_how_often_rows_are_run_alone(tmp_path: Path) -> None:
     """``run.json`` and ``summary.json`` have the rate; a recipe's rate is the step's default."""
-
-    def losses(model: nn.Module, drawn: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(model(torch.eye(4)[drawn % 4]), drawn % 3, reduction="none")
-
-    values = {
-        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
-        "optimizer": {"name": "adam", "learning_rate": 0.1},
-        "training": {"batch_size": 10, "steps": 3},
-    }
     default = plan_private(nn.Linear(2, 2), norms="ghost", clipping_norm=1.0, expected_batch_size=2.0).replay
-    assert Settings(**values).privacy.replay == default
-    settings = Settings(**values).with_changes({"privacy.replay": 0.25})
-    train_task(nn.Linear(4, 3), ItemTask(range(30), torch.tensor, losses), settings, tmp_path / "run", noise_seed=1)
+    assert settings().privacy.replay == default
+    train_task(network(), task(), settings(privacy={"replay": 0.25}), tmp_path / "run", noise_seed=1)
     for name in ("run.json", "summary.json"):
         assert json.loads((tmp_path / "run" / name).read_text())["replay"] == 0.25
 
@@ -262,8 +229,7 @@ def test_chances_that_depend_on_the_batch_are_refused() -> None:
     def losses(x: torch.Tensor) -> torch.Tensor:
         return plain(step, x * torch.bernoulli(torch.sigmoid(4 * (x - x.mean(0)))))
 
-    with pytest.raises(TrainingStateError, match="inputs of head depend on other samples"):
-        step.accumulate(losses, samples=range(SIZE), step=0, batch=rows())
+    outcome(step, losses, rows(), SIZE, "inputs of head depend on other samples")
 
 
 @pytest.mark.parametrize("told", ["attention_mask", "padding_idx", "padding_idx of a tuple"])
@@ -285,11 +251,7 @@ def test_padding_is_told_by_a_mask_or_an_index_on_either_side(told: str, side: s
             return found.mean(1) if wrong else found.sum(1) / (words != 0).sum(1)
 
         given = {"attention_mask": batch, "padding_idx": {"input_ids": ids}}.get(told, (ids, torch.ones(4)))
-        if wrong:
-            with pytest.raises(TrainingStateError, match="not over padding"):
-                step.accumulate(losses, samples=range(4), step=0, batch=given)
-        else:
-            step.accumulate(losses, samples=range(4), step=0, batch=given)
+        outcome(step, losses, given, 4, "not over padding" if wrong else None)
 
 
 def test_a_model_of_one_length_keeps_its_padding_and_others_may_not() -> None:
@@ -313,8 +275,7 @@ def test_a_function_that_fails_for_one_sample_is_refused_by_name() -> None:
         assert_several = x[1]
         return plain(step, x) + 0 * assert_several.sum()
 
-    with pytest.raises(TrainingStateError, match="fails for a sample alone"):
-        step.accumulate(losses, samples=range(SIZE), step=0, batch=rows())
+    outcome(step, losses, rows(), SIZE, "fails for a sample alone")
 
 
 class Dictionary(UserDict[str, torch.Tensor]):
@@ -338,17 +299,9 @@ def test_batches_as_loaders_and_tokenizers_make_them() -> None:
         (Dictionary(x=x), lambda part: part.x),
     ]
     for batch, get in batches:
-        for mixes in (False, True):
+        for losses, refused in ((over_the_largest, "depends on other samples"), (plain, None)):
             step = private(single().train())
-
-            def losses(part: Any, step: ClippedStep = step, get: Any = get, mixes: bool = mixes) -> torch.Tensor:
-                return (over_the_largest if mixes else plain)(step, get(part))
-
-            if mixes:
-                with pytest.raises(TrainingStateError, match="depends on other samples"):
-                    step.accumulate(losses, samples=range(SIZE), step=0, batch=batch)
-            else:
-                step.accumulate(losses, samples=range(SIZE), step=0, batch=batch)
+            outcome(step, lambda part, f=losses, s=step, g=get: f(s, g(part)), batch, SIZE, refused)
 
 
 @pytest.mark.parametrize(
@@ -368,11 +321,7 @@ def test_stated_tolerances_from_both_sides(dtype: torch.dtype, tolerance: float,
                 return plain(step, part * factor)
             return plain(step, part).double() * factor
 
-        if refused:
-            with pytest.raises(TrainingStateError, match="on other samples"):
-                step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
-        else:
-            step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
+        outcome(step, losses, x, SIZE, "on other samples" if refused else None)
 
 
 def test_a_gradient_that_depends_on_the_size_alone_is_refused() -> None:
@@ -383,14 +332,12 @@ def test_a_gradient_that_depends_on_the_size_alone_is_refused() -> None:
         found = 0.01 * plain(step, part)
         return found.detach() + (1.0 + 0.5 * (len(part) > 1)) * (found - found.detach())
 
-    with pytest.raises(TrainingStateError, match="gradients at head depend on other samples"):
-        step.accumulate(losses, samples=range(SIZE), step=0, batch=rows())
+    outcome(step, losses, rows(), SIZE, "gradients at head depend on other samples")
 
 
 def test_a_row_with_padding_among_others_is_run_alone() -> None:
     step = private(language())
-    with pytest.raises(TrainingStateError, match="not over padding"):
-        step.accumulate(partial(over_padding, step), samples=range(4), step=0, batch=texts([7, 7, 3, 7]))
+    outcome(step, partial(over_padding, step), texts([7, 7, 3, 7]), 4, "not over padding")
 
 
 def test_gradients_that_a_check_forms_are_in_no_sum() -> None:
@@ -426,68 +373,6 @@ def test_rows_that_get_other_numbers_beside_shorter_ones_are_not_compared() -> N
     assert step.replays == 3
 
 
-@pytest.mark.parametrize(("share", "refused"), [(0.002, False), (0.5, True)])
-def test_an_adapter_in_float32_has_the_tolerance_of_what_computes_its_inputs(share: float, refused: bool) -> None:
-    """Of a frozen model in 16 bits: its products round, whatever the adapter's own inputs are cast to."""
-
-    class Adapted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fixed = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(False)
-            self.adapter = nn.Linear(WIDTH, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            rounded = self.fixed(x.bfloat16()).float()
-            return self.adapter(rounded * (1.0 + share * (len(x) > 1))).flatten()
-
-    torch.manual_seed(0)
-    step = private(Adapted().train())
-    if refused:
-        with pytest.raises(TrainingStateError, match="inputs of adapter depend on other samples"):
-            step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
-    else:
-        step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
-
-
-def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, tie_word_embeddings=False, **sizes)).train()
-    model.requires_grad_(False).model.layers[0].self_attn.q_proj.requires_grad_(True)
-    step = private(model, replay=1.0)
-    batch = texts([3, 7, 4, 6, 5, 3, 7])  # as many as tokens: to choose among these looks like choosing samples
-    batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    batch["labels"][:, :2] = -100
-    seen: list[int] = []
-    model.lm_head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-    refuses_mixing(step, partial(per_sample_losses, step.model), batch, TOKENS)
-    step.accumulate(partial(per_sample_losses, step.model), samples=range(TOKENS), step=0, batch=batch)
-    assert set(seen[-1:]) == {TOKENS - 1}
-    assert step.replays == 1
-
-
-def test_losses_that_are_nearly_zero_are_not_refused_for_their_rounding() -> None:
-    """Where a sample is fitted, a loss of 1e-6 is known to a few per cent only: logits round, not losses."""
-    torch.manual_seed(0)
-    step = private(nn.Linear(WIDTH, 3).train(), replay=1.0)
-    with torch.no_grad():
-        step.model.weight.mul_(40.0)
-    x = 2 * torch.randn(40, WIDTH)
-    with torch.no_grad():
-        y = step.model(x).argmax(1)
-
-    def losses(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return functional.cross_entropy(step.model(batch[0] * (1 + 1e-7 * len(batch[0]))), batch[1], reduction="none")
-
-    refuses_mixing(step, losses, (x, y), 40)
-    for number in range(10):
-        found = step.accumulate(losses, samples=range(40), step=number, batch=(x, y))
-        step.step()
-    assert float(found.median()) < 1e-5
-
-
 @pytest.mark.parametrize("size", [1, SIZE])
 def test_buffers_that_move_are_refused_in_given_losses_too(size: int) -> None:
     """In every micro-batch, and of one sample: it would be kept for others."""
@@ -505,8 +390,7 @@ def test_what_all_samples_share_is_looked_at_too() -> None:
     """The batch's mean goes into a module that is run sample by sample, as one row for all."""
     mixed = Parts(scaled, scale=nn.Parameter(torch.ones(WIDTH)), head=nn.Linear(WIDTH, 1))
     step = private(Parts(lambda model, x: model.mixed(x, x.mean(0).detach()[None]), mixed=mixed).train())
-    with pytest.raises(TrainingStateError, match="depends on other samples"):
-        step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
+    outcome(step, partial(plain, step), rows(), SIZE, "depends on other samples")
 
 
 def test_rows_that_are_sorted_inside_are_refused_where_all_are_alike() -> None:
@@ -516,8 +400,7 @@ def test_rows_that_are_sorted_inside_are_refused_where_all_are_alike() -> None:
     )
     step, x = private(sorted_by_sum.train(), replay=0.0), rows()
     same = x[:1].abs().expand(SIZE, WIDTH).clone()
-    with pytest.raises(TrainingStateError, match="inputs of head depend on other samples"):
-        step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=same)
+    outcome(step, partial(plain, step), same, SIZE, "inputs of head depend on other samples")
 
 
 def written(widths: tuple[int, int]) -> dict[str, torch.Tensor]:
@@ -546,14 +429,10 @@ def test_texts_that_are_read_and_written_have_columns_of_their_own(widths: tuple
         found = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
         return found.mean(1) if wrong else found.sum(1) / (labels != -100).sum(1)
 
-    if wrong:
-        with pytest.raises(TrainingStateError, match="not over padding"):
-            step.accumulate(losses, samples=range(4), step=0, batch=written(widths))
-        return
     for number in range(3):
-        step.accumulate(losses, samples=range(4), step=number, batch=written(widths))
+        outcome(step, losses, written(widths), 4, "not over padding" if wrong else None, number)
         step.step()
-    assert step.replays == 3
+    assert step.replays == (0 if wrong else 3)
 
 
 @pytest.mark.parametrize("wrong", [True, False])
@@ -568,11 +447,16 @@ def test_dropout_of_samples_and_tokens_in_one_axis(wrong: bool) -> None:
     step = private(language(flattened), replay=1.0)
     losses = partial(over_padding if wrong else over_own_tokens, step)
     batch = {name: value.flip(1) for name, value in texts([3, 7, 1, 6]).items()}
-    if wrong:
-        with pytest.raises(TrainingStateError, match="not over padding"):
-            step.accumulate(losses, samples=range(4), step=0, batch=batch)
-    else:
-        step.accumulate(losses, samples=range(4), step=0, batch=batch)
+    outcome(step, losses, batch, 4, "not over padding" if wrong else None)
+
+
+def test_labels_of_the_text_that_is_read_are_cut_with_it() -> None:
+    """Whatever stands in the labels' padding: a loss over it has to show."""
+    batch = texts([3, 7, 5, 6])
+    batch["labels"] = batch["input_ids"]
+    rows = BatchRows(batch, 4)
+    assert rows.widths_cut(0) == (7,)
+    assert rows.alone(0)["labels"].shape == (1, 3)
 
 
 @pytest.mark.parametrize("targets", ["labels", "decoder_attention_mask", "labels alone", "labels of padding"])
@@ -590,12 +474,3 @@ def test_columns_of_a_text_to_be_written(targets: str) -> None:
     assert rows.widths_cut(0) == ((7,) if targets == "labels alone" else (7, 7))
     if targets != "labels alone":
         assert alone["input_ids"].shape == (1, 3)
-
-
-def test_labels_of_the_text_that_is_read_are_cut_with_it() -> None:
-    """Whatever stands in the labels' padding: a loss over it has to show."""
-    batch = texts([3, 7, 5, 6])
-    batch["labels"] = batch["input_ids"]
-    rows = BatchRows(batch, 4)
-    assert rows.widths_cut(0) == (7,)
-    assert rows.alone(0)["labels"].shape == (1, 3)

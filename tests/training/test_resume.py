@@ -5,22 +5,20 @@ from __future__ import annotations
 import copy
 import os
 import resource
-import shutil
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dprmt import ParameterError, TrainingStateError
+from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.training.harness import Run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness
 from dprmt.training.harness._recipe_task import RecipeTask
 from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import charged_steps
-from tests.training.tiny_recipe import STEPS, recipe_in, write_data, write_rows
+from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in
 
 GRAPE = {
     "model.finetune": "full",
@@ -29,13 +27,6 @@ GRAPE = {
     "optimizer.rank": 3,
     "optimizer.refresh_every": 2,
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("data")
-    write_data(path)
-    return path
 
 
 def stop_before(monkeypatch, last: int) -> list[dict[str, Any]]:
@@ -104,61 +95,9 @@ def test_a_resumed_run_goes_on_with_the_very_state(folder, tmp_path, monkeypatch
     assert rates == pytest.approx([1e-2 * (6 - k) / 6 for k in range(6)])
 
 
-@pytest.fixture(scope="module")
-def halfway(folder, tmp_path_factory) -> Path:
-    """A run that stopped before step 4 of 6."""
-    path = tmp_path_factory.mktemp("halfway") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        stop_before(patch, 4)
-        with pytest.raises(RuntimeError, match="power cut"):
-            train(recipe_in(folder), path)
-    assert charged_steps(path) == 3
-    return path
-
-
-def truncate_ledger(run: Path) -> None:
-    lines = (run / "privacy.jsonl").read_text().splitlines(keepends=True)
-    (run / "privacy.jsonl").write_text(lines[0])
-
-
-def damage_checkpoints(run: Path) -> None:
-    for name in ("checkpoint", "checkpoint.previous"):
-        (run / name / "state.pt").write_bytes(b"\0" * 5)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda run: (run / "privacy.jsonl").unlink(), "0 steps charged, 3 done, so that what was charged is unknown"),
-        (truncate_ledger, "1 steps charged, 3 done, so that what was charged is unknown"),
-        (lambda run: (run / "run.json").unlink(), "no run.json, so that what was charged is unknown"),
-        (lambda run: (run / "run.json").write_text('{"starts": 1, "noi'), "record can be read"),
-        (damage_checkpoints, "a checkpoint that can be read"),
-    ],
-    ids=["no-ledger", "short-ledger", "no-record", "torn-record", "no-checkpoint"],
-)
-def test_a_run_whose_epsilon_cannot_be_told_is_refused(folder, halfway, tmp_path, damage, message):
-    shutil.copytree(halfway, tmp_path / "run")
-    damage(tmp_path / "run")
-    with pytest.raises((ParameterError, TrainingStateError), match=message):
-        train(recipe_in(folder), tmp_path / "run", resume=True)
-    assert charged_steps(tmp_path / "run") <= 3
-    assert not (tmp_path / "run" / "summary.json").exists()
-
-
-def test_other_data_under_the_same_name_are_refused(tmp_path):
-    """With more rows the sampling rate is lower: the steps taken at the higher one would be told too cheap."""
-    write_data(tmp_path)
-    recipe = recipe_in(tmp_path, **{"training.steps": 2})
-    train(recipe, tmp_path / "run")
-    write_rows(tmp_path / "train.csv", 120, 1)
-    with pytest.raises(ParameterError, match="as at the run's first start"):
-        train(recipe, tmp_path / "run", resume=True)
-
-
-def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, halfway, tmp_path, monkeypatch):
+def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, tmp_path, monkeypatch):
     """Noise, batches and probes of the next start are those of no start before."""
-    shutil.copytree(halfway, tmp_path / "run")
+    killed_before_step(4, recipe_in(folder), tmp_path / "run")
     secrets, real = [], harness.fresh_randomness
 
     def kept(randomness: Any) -> Any:

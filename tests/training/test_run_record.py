@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -13,22 +12,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from dprmt import ParameterError, TrainingStateError
-from dprmt.cli import main
 from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._observer import MetricsFile
-from dprmt.training.harness._run_folder import RunFolder
-from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data")
-    write_data(path)
-    return path
+from dprmt.training.private_run._ledger import charged_steps
+from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +54,18 @@ def no_ledger_and_no_checkpoint(run: Path) -> None:
         shutil.rmtree(run / name)
 
 
-def not_a_record(run: Path) -> None:
-    (run / "run.json").write_text("[]")
+def short_ledger(run: Path) -> None:
+    lines = (run / "privacy.jsonl").read_text().splitlines(keepends=True)
+    (run / "privacy.jsonl").write_text(lines[0])
 
 
-def starts_is_a_word(run: Path) -> None:
-    edit(run / "run.json", lambda d: d.update(starts="two"))
+def no_checkpoint(run: Path) -> None:
+    for name in ("checkpoint", "checkpoint.previous"):
+        (run / name / "state.pt").write_bytes(b"\0" * 5)
+
+
+def record(content: str) -> Callable[[Path], Any]:
+    return lambda run: (run / "run.json").write_text(content)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +74,17 @@ def starts_is_a_word(run: Path) -> None:
         (sigma_ten, {}, "data, model and version of dprmt|noise_multiplier must be the recipe's"),
         (sigma_ten_everywhere_but_in_the_ledger, {"privacy.noise_multiplier": 10.0}, "charged for another mechanism"),
         (no_ledger_and_no_checkpoint, {}, "0 steps charged, 3 done"),
-        (not_a_record, {}, "it holds something else"),
-        (starts_is_a_word, {}, "it holds something else"),
+        (
+            lambda run: (run / "privacy.jsonl").unlink(),
+            {},
+            "0 steps charged, 3 done, so that what",
+        ),
+        (short_ledger, {}, "1 steps charged, 3 done"),
+        (no_checkpoint, {}, "a checkpoint that can be read"),
+        (lambda run: (run / "run.json").unlink(), {}, "no run.json, so that what was charged is unknown"),
+        (record('{"starts": 1, "noi'), {}, "record can be read"),
+        (record("[]"), {}, "it holds something else"),
+        (record('{"starts": "two"}'), {}, "it holds something else"),
     ],
 )
 def test_files_that_contradict_one_another_are_refused(
@@ -90,6 +94,8 @@ def test_files_that_contradict_one_another_are_refused(
     damage(run)
     with pytest.raises((ParameterError, TrainingStateError), match=message):
         train(recipe(folder).with_changes(changes), run, resume=True)
+    assert charged_steps(run) <= 3
+    assert not (run / "summary.json").exists()
 
 
 def permuted(lines: list[str]) -> list[str]:
@@ -117,8 +123,7 @@ def test_other_items_of_the_same_number_are_refused(
 
 def test_a_ledger_whose_summary_knows_better_is_refused(folder: Path, tmp_path: Path) -> None:
     train(recipe(folder), tmp_path / "run")
-    lines = (tmp_path / "run" / "privacy.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "run" / "privacy.jsonl").write_text(lines[0])
+    short_ledger(tmp_path / "run")
     for name in ("metrics.jsonl", "checkpoint", "checkpoint.previous"):
         path = tmp_path / "run" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -241,60 +246,3 @@ def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfw
     (run / "summary.json").write_text("[")
     with pytest.raises(ParameterError, match=r"summary\.json can be read"):
         read_summary(run)
-
-
-def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_path: Path) -> None:
-    """As for recipes; a run of a task has settings, and no model or data in its configuration."""
-    settings = recipe_in(tmp_path).settings
-    folder = tmp_path / "run"
-    with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
-        run.write_config()
-    lines = (folder / "config.toml").read_text().splitlines()
-    (folder / "config.toml").write_text("\n".join(line for line in lines if "backend" not in line))
-    RunFolder(folder, resume=True, config=settings.to_toml()).close()
-    for other in ({"privacy.clipping_norm": 7.0}, {"denoising.loss": "nuclear"}):
-        with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
-            RunFolder(folder, resume=True, config=settings.with_changes(other).to_toml())
-
-
-@pytest.mark.parametrize(
-    ("method", "said", "goes_on"),
-    [
-        ("none", "true", True),
-        ("none", "false", True),
-        ("paper", "true", True),
-        ("paper", "false", False),
-        ("shrink", "true", False),
-        ("shrink", "false", True),
-    ],
-)
-def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
-    method: str, said: str, goes_on: bool, tmp_path: Path
-) -> None:
-    """Where the recipe leaves it to the method, the run's folder says what that was."""
-    settings = recipe_in(tmp_path, **{"denoising.method": method}).settings
-    folder = tmp_path / "run"
-    with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
-        run.write_config()
-    written = (folder / "config.toml").read_text()
-    assert ("norm_correction" in written) == (method != "none")
-    lines = [line for line in written.splitlines() if "norm_correction" not in line]
-    at = lines.index("[denoising]")
-    (folder / "config.toml").write_text("\n".join([*lines[: at + 1], f"norm_correction = {said}", *lines[at + 1 :]]))
-    if goes_on:
-        RunFolder(folder, resume=True, config=settings.to_toml()).close()
-        return
-    with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
-        RunFolder(folder, resume=True, config=settings.to_toml())
-
-
-def test_a_recipe_and_a_record_that_are_nested_too_deeply_are_refused_in_one_line(
-    halfway: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "recipe.toml").write_text("a = " + "[" * 100_000)
-    run = Path(shutil.copytree(halfway, tmp_path / "run"))
-    (run / "run.json").write_text("[" * 100_000)
-    for words in (["train", str(tmp_path / "recipe.toml")], ["train", "--resume", str(run)]):
-        assert main(words) == 2
-        said = capsys.readouterr().err.strip().splitlines()[-1]
-        assert "nested too deeply" in said

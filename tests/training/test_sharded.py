@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
-from audits.steps import make_private
+from audits.steps import Parts, make_private
 from dprmt import ParameterError, TrainingStateError
+from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import Units
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
@@ -34,18 +33,8 @@ BATCHES = ([0, 1], [5, 2, 0], [0, 1, 2, 3, 4, 5], [], [4])
 
 def private(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> Any:
     chosen = torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer
-    return make_private(
-        model,
-        chosen,
-        **{
-            "norms": "ghost",
-            "clipping_norm": 0.05,
-            "noise_multiplier": 0.0,
-            "expected_batch_size": 3.0,
-            "distributed": torch.distributed.is_initialized(),
-        }
-        | options,
-    )
+    usual = {"norms": "ghost", "clipping_norm": 0.05, "noise_multiplier": 0.0, "expected_batch_size": 3.0}
+    return make_private(model, chosen, **usual | {"distributed": torch.distributed.is_initialized()} | options)
 
 
 def take(step: Any, rows: list[int], number: int) -> None:
@@ -165,34 +154,21 @@ def test_memory_falls_with_the_number_of_processes(tmp_path: Path, size: int) ->
             assert stored >= 0.9 * copies * every / size, found
 
 
-class Elsewhere(nn.Module):
+def elsewhere() -> nn.Module:
     """Uses a weight beside its layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = network()
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.inner(tokens) * self.inner.head.weight.sum()
+    return Parts(lambda model, tokens: model.inner(tokens) * model.inner.head.weight.sum(), inner=network())
 
 
-class Mixing(Elsewhere):
+def mixing(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     """Adds what the samples have in common."""
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        found = self.inner(tokens)
-        return found + found.mean(0)
+    found = model.inner(tokens)
+    return found + found.mean(0)
 
 
-class Token(nn.Module):
+def token() -> nn.Module:
     """A parameter that is of no layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.scale = network(), nn.Parameter(torch.ones(5, dtype=torch.float64))
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.inner(tokens) * self.scale
+    scale = nn.Parameter(torch.ones(5, dtype=torch.float64))
+    return Parts(lambda model, tokens: model.inner(tokens) * model.scale, inner=network(), scale=scale)
 
 
 def a_step(model: nn.Module, **options: Any) -> None:
@@ -216,14 +192,8 @@ def _leaf() -> nn.Module:
 
 def _by_columns() -> nn.Module:
     model = network(8)
-    fully_shard(model, shard_placement_fn=lambda value: _columns(value))
+    fully_shard(model, shard_placement_fn=lambda value: Shard(1) if value.ndim == 2 else None)
     return model
-
-
-def _columns(value: nn.Parameter) -> Any:
-    from torch.distributed.tensor import Shard
-
-    return Shard(1) if value.ndim == 2 else None
 
 
 def _with_grape(model: nn.Module) -> None:
@@ -246,16 +216,16 @@ def _same_rows() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "a weight used elsewhere": (lambda: a_step(spread(Elsewhere())), "used through its own layer only"),
-    "samples that mix": (lambda: a_step(spread(Mixing())), "no sample in another's loss"),
-    "a parameter of no layer": (lambda: a_step(spread(Token())), "of layers that hooks can follow"),
+    "a weight used elsewhere": (lambda: a_step(spread(elsewhere())), "used through its own layer only"),
+    "samples that mix": (lambda: a_step(spread(Parts(mixing, inner=network()))), "no sample in another's loss"),
+    "a parameter of no layer": (lambda: a_step(spread(token())), "of layers that hooks can follow"),
     "a layer sharded by itself": (lambda: a_step(_leaf()), "sharded as part of a block"),
     "columns": (lambda: a_step(_by_columns()), "sharded along rows"),
     "some of it": (lambda: a_step(_partly()), "freeze it, or shard it"),
     "units": (lambda: a_step(network(sharded=True), units=Units(2)), "left out where parameters are sharded"),
     "whole": (lambda: a_step(network(sharded=True), whole=["head"]), "left out where parameters are sharded"),
     "subspaces": (lambda: _with_grape(network(sharded=True)), "left out where parameters are sharded"),
-    "a rank": (lambda: a_step(network(sharded=True), norms=_with_rank()), "without a rank"),
+    "a rank": (lambda: a_step(network(sharded=True), norms=Hutchinson(4, secret=False, rank=40)), "without a rank"),
     "not said": (lambda: a_step(network(sharded=True), distributed=False), "distributed must be True"),
     "no sample": (_no_sample, "at least one in every process"),
     "one generator": (_one_generator, "the same noise generator"),
@@ -267,12 +237,6 @@ def _partly() -> nn.Module:
     model = network()
     fully_shard(model.blocks[0])
     return model
-
-
-def _with_rank() -> Any:
-    from dprmt.accounting import Hutchinson
-
-    return Hutchinson(4, secret=False, rank=40)
 
 
 def refusals(rank: int, size: int) -> dict[str, str]:

@@ -15,17 +15,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dprmt.cli import main
-from dprmt.training.clipping import StepCosts, TensorMemory, plan_private
-from dprmt.training.clipping._formed_layers import NormPolicy
-from dprmt.training.clipping._matrix_layers import LinearLayer
+from dprmt.training.clipping import StepCosts, plan_private
 from dprmt.training.clipping._plan import WayCost
 from dprmt.training.harness import _preview as harness_costs
 from dprmt.training.harness import dry_run, recipe_costs, train
 from dprmt.training.harness._preview import with_norms
 from dprmt.training.harness._recipe_task import load
-from dprmt.training.norms._exact import gram_entries
 from dprmt.training.recipes import Recipe
-from tests.training.tiny_recipe import recipe_in, write_data
+from tests.training.tiny_recipe import recipe_in
 
 RUN: dict[str, Any] = {"noise_multiplier": 1.0, "sampling": 2000 / 67349, "steps": 400, "delta": 1e-5}
 OPTIONS: dict[str, Any] = {"clipping_norm": 1.0, "expected_batch_size": 4.0}
@@ -43,32 +40,6 @@ def costs_of(model: nn.Module, x: torch.Tensor, **options: Any) -> StepCosts:
 
 def of(costs: StepCosts, way: str) -> WayCost:
     return next(one for one in costs.ways if one.way == way)
-
-
-def test_gram_matrices_of_one_token_are_measured_as_faster_by_factors() -> None:
-    """Two numbers a sample against 65,536, formed or multiplied by probes."""
-    costs = costs_of(nn.Linear(256, 256), torch.randn(64, 1, 256, requires_grad=True), **RUN)
-    assert [one.way for one in costs.ways] == WAYS
-    assert all(of(costs, way).seconds > 2 * of(costs, "ghost").seconds for way in WAYS if way != "ghost")
-    assert costs.recommended.way == "ghost"
-    assert of(costs, "ghost").time == of(costs, "ghost").seconds / costs.plain_seconds > 1
-
-
-def test_the_peak_is_that_of_live_tensors() -> None:
-    """Of the step that each method does take, its second one."""
-    torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(96, 192), nn.GELU(), nn.Linear(192, 96)), torch.randn(4, 64, 96)
-    costs = costs_of(model, x)
-    for way in WAYS:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        private = plan_private(model, norms=way, **OPTIONS).privatize(optimizer, noise_multiplier=1.0)
-        for step in range(2):
-            with TensorMemory() as memory:
-                private.accumulate(losses(model, x), samples=range(4), step=step)
-                private.step()
-        private.close()
-        assert of(costs, way).peak == pytest.approx(memory.peak, rel=0.05)
-    assert costs.plain_peak > 4 * sum(value.numel() for value in model.parameters())  # their gradients at least
 
 
 def test_epsilon_is_the_accountants() -> None:
@@ -121,11 +92,9 @@ def test_an_estimate_is_recommended_only_where_it_pays(times: list[float], exact
     assert costs.sentence.startswith(taken.way)
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    path = tmp_path_factory.mktemp("data")
-    write_data(path)
-    return recipe_in(path, **{"privacy.norms": "auto"})
+@pytest.fixture
+def recipe(folder: Path) -> Recipe:
+    return recipe_in(folder, **{"privacy.norms": "auto"})
 
 
 def fixed(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
@@ -173,10 +142,3 @@ def test_a_recipe_is_measured_and_left_as_it_was(recipe: Recipe, capsys: pytest.
     text = capsys.readouterr().out
     assert "a step of one micro-batch, measured; without privacy" in text
     assert "recommended: " in text
-
-
-def test_gradients_that_take_the_place_of_the_sums_product_are_formed_though_gram_matrices_are_symmetric() -> None:
-    """Of 300 tokens 512 × 512 numbers are kept; of 200, Gram matrices are cheaper."""
-    layer = LinearLayer("layer", nn.Linear(512, 512), NormPolicy())
-    assert gram_entries(300) * 1024 < 300 * 512 * 512
-    assert (layer.takes_gram_matrices(300), layer.takes_gram_matrices(200)) == (False, True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +17,14 @@ from opacus.optimizers import DPOptimizer
 
 from audits.steps import make_private
 from dprmt import ParameterError
+from dprmt.cli import main
+from dprmt.report.measurements import _run, private_gradients
 from dprmt.training.denoising import Denoising, DenoisingStep
-from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
+from dprmt.training.harness import ItemTask, read_metrics, run_in_memory, train_task
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
+from tests.training.tiny_recipe import StopAfter
 
 S = 0.3
 OPTIMIZERS = {
@@ -68,26 +75,6 @@ def test_readings_hold_the_truth(name):
     assert 0.93 < np.std(errors) < 1.07
 
 
-def test_pure_noise_is_seen_to_be_pure_noise():
-    """The z are standard normal, and no share of signal is claimed."""
-    zs, claims = [], 0
-    for seed in range(30):
-        generator = torch.Generator().manual_seed(seed)
-        W = torch.nn.Parameter(torch.zeros(20, 30))
-        optimizer = torch.optim.SGD([W], lr=0.1, momentum=0.9)
-        telemetry = Telemetry(optimizer, {"W": W}, S, every=20)
-        for _ in range(20):
-            W.grad = S * torch.randn(20, 30, generator=generator)
-            optimizer.step()
-            zs.append(telemetry.last.get("z", np.nan))
-        claims += telemetry.last["signal"]["*"]["low"] > 0
-    zs = np.array(zs)[~np.isnan(zs)]
-    assert len(zs) == 30 * 19
-    assert abs(zs.mean()) < 3.5 / len(zs) ** 0.5
-    assert 0.85 < zs.std() < 1.15
-    assert claims <= 2
-
-
 class Clean(torch.Tensor):
     """A clean gradient: whatever uses it is detected."""
 
@@ -108,14 +95,8 @@ def test_readings_follow_from_what_was_released_alone(name):
     torch.manual_seed(1)
     model = torch.nn.Linear(6, 4)
     start = {key: p.detach().clone() for key, p in model.named_parameters()}
-    step = make_private(
-        model,
-        OPTIMIZERS[name](model.parameters()),
-        norms="exact",
-        clipping_norm=1.0,
-        noise_multiplier=2.0,
-        expected_batch_size=10.0,
-    )
+    sizes = {"clipping_norm": 1.0, "noise_multiplier": 2.0, "expected_batch_size": 10.0}
+    step = make_private(model, OPTIMIZERS[name](model.parameters()), norms="exact", **sizes)
     options = {"every": 5, "window": 5}
     telemetry = Telemetry.attach(step.optimizer, model.named_parameters(), **options)
     released, read = [], []
@@ -157,49 +138,6 @@ def test_before_a_denoiser_it_reads_what_was_released():
     assert telemetry.last["z"] > 3
 
 
-def test_whatever_moves_the_parameters_counts():
-    _, places, H, _ = noisy_descent("gd", 0)
-    x = torch.nn.Parameter(torch.ones(400))
-    optimizer = torch.optim.RMSprop([x], lr=0.1)
-    other = Telemetry(optimizer, {"x": x}, S, every=1)
-    for place in places[:2]:
-        with torch.no_grad():
-            x.copy_(place)
-        x.grad = H * place
-        optimizer.step()
-        with torch.no_grad():
-            x.copy_(places[1])  # whatever moves parameters between two steps counts
-    update = places[1] - places[0]
-    assert other.last["z"] == pytest.approx(float(-(H * places[1]) @ update / (S * update.norm())), rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["momentum", "adambc"])
-def test_a_run_in_pieces_reads_like_the_run_in_one(name):
-    whole, _, H, zs = noisy_descent(name, 7, steps=26, every=13)
-    generator = torch.Generator().manual_seed(7)
-    x = torch.nn.Parameter(torch.ones(400))
-    optimizer = OPTIMIZERS[name]([x])
-    make = partial(Telemetry, sigma=S, every=13, window=10)
-    telemetry, read = make(optimizer, {"x": x}), []
-    for step in range(26):
-        if step in (1, 5, 14):
-            state = copy.deepcopy((telemetry.state_dict(), optimizer.state_dict(), x.detach()))
-            telemetry.detach()
-            x = torch.nn.Parameter(torch.ones(400))
-            optimizer = OPTIMIZERS[name]([x])
-            telemetry = make(optimizer, {"x": x})
-            with torch.no_grad():
-                x.copy_(state[2])
-            optimizer.load_state_dict(state[1])
-            telemetry.load_state_dict(state[0])
-        x.grad = H * x.detach() + S * torch.randn(400, generator=generator)
-        optimizer.step()
-        read.append(telemetry.last.get("z"))
-    assert read[0] is zs[0] is None
-    assert read[1:] == pytest.approx(zs[1:], rel=1e-6)
-    assert telemetry.last == whole.last
-
-
 def settings(optimizer="adam", steps=12, **changes):
     return Settings(
         privacy={"noise_multiplier": 1.0, "delta": 1e-5},
@@ -216,21 +154,10 @@ def task():
     return ItemTask([0, 1, 2, 3] * 10, torch.tensor, losses)
 
 
-class StopAt(Observer):
-    """Ends a run before a step."""
-
-    def __init__(self, step):
-        self._step = step
-
-    def before_step(self, run, step):
-        if step == self._step:
-            run.stop()
-
-
 def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
     """In the metrics, and not under "private"."""
     entries = []
-    for folder, stops in (("one", []), ("pieces", [2, 7])):
+    for folder, stops in (("one", []), ("pieces", [1, 6])):
         for number, stop in enumerate([*stops, None]):
             torch.manual_seed(0)
             result = train_task(
@@ -240,35 +167,13 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
                 tmp_path / folder,
                 noise_seed=3,
                 resume=number > 0,
-                observers=[] if stop is None else [StopAt(stop)],
+                observers=[] if stop is None else [StopAfter(stop)],
             )
         assert result.finished
         entries.append([entry["telemetry"] for entry in read_metrics(tmp_path / folder) if "telemetry" in entry])
     assert entries[0] == entries[1]
     assert len(entries[0]) == 11
     assert {"signal", "z", "z_window"} <= entries[0][-1].keys()
-
-
-@pytest.mark.parametrize(
-    ("changes", "keys"),
-    [
-        ({}, {"z", "signal", "z_window"}),
-        ({"optimizer": {"name": "grape"}}, {"signal"}),
-        ({"denoising": {"method": "paper"}}, {"z", "signal", "z_window"}),
-        ({"optimizer": {"name": "grape"}, "denoising": {"method": "paper"}}, None),
-        ({"telemetry": {"on": False}}, None),
-        ({"privacy": {"clip_only": True, "delta": 1e-5}}, None),
-    ],
-)
-def test_what_a_run_says_of_itself(changes, keys):
-    values = settings().to_dict()
-    for section, change in changes.items():
-        values[section] = change if section == "privacy" else {**values.get(section, {}), **change}
-    with run_in_memory(torch.nn.Linear(8, 4), task(), Settings(**values)) as run:
-        last = [record.entry() for record in run.steps()][-1]
-    assert ("telemetry" in last) == (keys is not None)
-    if keys is not None:
-        assert keys == last["telemetry"].keys()
 
 
 @pytest.mark.parametrize("projector", ["gaussian", "svd"])
@@ -303,9 +208,71 @@ def test_bad_input(options, name):
         Telemetry(torch.optim.SGD([x], lr=0.1), **given)
 
 
-def test_a_state_of_other_parameters_is_refused():
-    telemetry, *_ = noisy_descent("gd", 0, steps=3)
-    y = torch.nn.Parameter(torch.ones(3))
-    other = Telemetry(torch.optim.SGD([y], lr=0.1), {"y": y}, S)
-    with pytest.raises(ParameterError, match="state"):
-        other.load_state_dict(telemetry.state_dict())
+def page_losses(model: Any, labels: Any) -> Any:
+    return torch.nn.functional.cross_entropy(model(torch.eye(8)[labels]), labels, reduction="none")
+
+
+TASK = ItemTask([0, 1, 2, 3] * 50, torch.tensor, page_losses)
+
+
+def page_settings(optimizer: str = "gdm", **changes: Any) -> Settings:
+    sections: dict[str, Any] = {
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
+        "optimizer": {"name": optimizer, "learning_rate": 0.05},
+        "training": {"batch_size": 50, "steps": 40},
+        "telemetry": {"every": 5, "window": 10},
+    }
+    return Settings(**sections).with_changes({key.replace("__", "."): value for key, value in changes.items()})
+
+
+def model(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.ReLU(), torch.nn.Linear(12, 4))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train_task(model(), TASK, page_settings(), folder, noise_seed=0)
+    return folder
+
+
+def test_the_page_of_a_run_asks_two_questions(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command line; nothing that is private in the metrics is in it, and nothing of it needs truth."""
+    assert main(["report", "--run", str(run), "--out", str(tmp_path / "page")]) == 0
+    printed = capsys.readouterr().out
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    numbers = json.loads((tmp_path / "page" / "numbers.json").read_text(encoding="utf-8"))
+    questions = list(numbers["sections"])
+    assert [question.endswith("?") and question in page and question in printed for question in questions] == [True] * 2
+    assert page.count("<figure>") == 2
+    assert "it costs no privacy" in page.replace("&nbsp;", " ")
+    assert "clean gradients" not in page
+    private = [json.loads(line)["private"]["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert not any(f"{loss:.4f}" in page for loss in private)
+    assert main(["report", "--run", str(run), "--out", str(tmp_path / "page"), "--json"]) == 0
+    assert [section["title"] for section in json.loads(capsys.readouterr().out)["sections"]] == questions
+
+
+@pytest.mark.parametrize("optimizer", ["gdm", "adam"])
+def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held against a literal sum over the run, of the sums that the optimizer was about to add noise to."""
+    network, clean = model(), list[float]()
+    experiment = _run.Experiment("toy", network, TASK, page_settings(optimizer, telemetry={"every": 1, "window": 12}))
+    made = _run.run_in_memory
+
+    @contextmanager
+    def watched(*given: Any, **options: Any) -> Iterator[Any]:
+        with made(*given, **options) as run:
+            weight = network[0].weight
+            hook = lambda *_: clean.append(float(weight.summed_grad.double().square().sum()))  # noqa: E731
+            run.prepared.optimizer.register_step_pre_hook(hook)
+            yield run
+
+    monkeypatch.setattr(_run, "run_in_memory", watched)
+    steps = list(private_gradients(experiment, steps=12))
+    truth = _run.signal_shares(steps)
+    assert len(steps) == len(clean) == 12
+    assert truth["0.weight"] == pytest.approx(sum(clean) / (sum(clean) + 12 * 96), rel=1e-5)
+    read = (steps[-1].telemetry or {})["signal"]["0.weight"]
+    assert read["low"] <= truth["0.weight"] <= read["high"]

@@ -30,7 +30,9 @@ from tests.training.clipping_table import (
     losses,
     make_model,
     make_step,
+    received,
 )
+from tests.training.literal import clipped_sum, gradients_of, norm_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
 
@@ -47,21 +49,12 @@ def released_of(
     step: object, model: nn.Module, units: Sequence[object], parts: Sequence[Sequence[int]]
 ) -> dict[str, torch.Tensor]:
     """What a step gives the inner optimizer after micro-batches of the rows in ``parts``."""
-    found: dict[str, torch.Tensor] = {}
-
-    def look(*_: object) -> None:
-        for name, p in model.named_parameters():
-            if p.requires_grad:
-                projected = getattr(p, "projected_grad", None)
-                found[name] = (p.grad if projected is None else projected).detach().clone()
-
-    handle = step.optimizer.original_optimizer.register_step_pre_hook(look)
-    for part in parts:
-        rows = list(part)
-        batch, given = data()[rows], {"samples": [ROWS[i] for i in rows], "units": [units[i] for i in rows]}
-        step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=STEP, **given)
-    step.step()
-    handle.remove()
+    with received(step, model) as found:
+        for part in parts:
+            rows = list(part)
+            batch, given = data()[rows], {"samples": [ROWS[i] for i in rows], "units": [units[i] for i in rows]}
+            step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=STEP, **given)
+        step.step()
     return found
 
 
@@ -69,9 +62,8 @@ def summed(gradients: Sequence[dict[str, torch.Tensor]], units: Sequence[object]
     """Gradients of rows as those of their units."""
     result: dict[object, dict] = {}
     for unit, row in zip(units, gradients, strict=True):
-        so_far = result.setdefault(unit, {})
-        for name, value in row.items():
-            so_far[name] = so_far.get(name, 0) + value
+        so_far = result.get(unit, dict.fromkeys(row, 0))
+        result[unit] = {name: so_far[name] + value for name, value in row.items()}
     return result
 
 
@@ -88,29 +80,31 @@ class Literal:
 
     def released(self, rounding: float) -> dict[str, torch.Tensor]:
         """Σ_u min(1, (1-ρ)C/√n̂_u) g_u / L."""
-        factors = {unit: min(1.0, (1 - rounding) * self.bound / norm) for unit, norm in self.norms.items()}
-        assert min(factors.values()) < 0.999 < max(factors.values())
-        names = next(iter(self.gradients.values()))
-        return {name: sum(factors[u] * g[name] for u, g in self.gradients.items()) / L for name in names}
+        total = clipped_sum([*self.gradients.values()], (1 - rounding) * self.bound, [*self.norms.values()])
+        return {name: value / L for name, value in total.items()}
+
+
+def check_units(way: Way, literal: Way, units: Sequence[object], parts: Sequence[Sequence[int]], regime: str) -> Any:
+    """Whether micro-batches of these rows give the literal sum; the step."""
+    model = make_model(literal)
+    reference = Literal(literal, model, units)
+    step = make_step(way, model, reference.bound, units=Units(3, regime=regime))
+    found, expected = released_of(step, model, units, parts), reference.released(step.rounding)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-7, atol=1e-9)
+    return step
 
 
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_side_by_side_is_the_literal_loop_over_units(way: Way) -> None:
     """Σ_u min(1, (1-ρ)C/√n̂_u) g_u / L, g_u the sum over a unit's rows, n̂_u by probes keyed by the unit."""
-    options = {"units": Units(3, regime="together")}
     for units, parts in (
         (UNITS, [[0, 1, 2, 3]]),  # two units, interleaved
         (["anna", 7, 7, 7], [[0], [1, 2, 3]]),  # of one and of three rows, in micro-batches of their own
         (["anna", 7, 7, 8], [[0, 1, 2], [3]]),  # padded with a row of zeros
     ):
-        model = make_model(way)
-        literal = Literal(way, model, units)
-        step = make_step(way, model, literal.bound, **options)
-        expected = literal.released(step.rounding)
-        found = released_of(step, model, units, parts)
-        assert found.keys() == expected.keys()
-        for name, value in found.items():
-            torch.testing.assert_close(value, expected[name], rtol=1e-7, atol=1e-9)
+        step = check_units(way, way, units, parts, "together")
         assert step.replays >= 1  # rows were run alone, each by itself
 
 
@@ -118,23 +112,14 @@ def test_side_by_side_is_the_literal_loop_over_units(way: Way) -> None:
 def test_one_at_a_time_is_the_literal_loop_over_units(trained: str) -> None:
     """Whatever norms were asked for they are exact, and a unit may be cut by the borders of micro-batches."""
     way = Way(trained, "exact", "sample", "sgd")
-    options = {"units": Units(3, regime="alone")}
     for units, parts in (
         (UNITS, [[0, 1, 2, 3]]),
         (["anna", 7, 7, 7], [[0], [1], [2, 3]]),  # held over
         (["anna", "anna", 7, 8], [[0], [1, 2], [3]]),  # the first goes on in a micro-batch with another
     ):
-        model = make_model(way)
-        literal = Literal(way, model, units)
-        step = make_step(way._replace(clipping="hutchinson"), model, literal.bound, **options)
-        expected = literal.released(step.rounding)
-        found = released_of(step, model, units, parts)
-        assert found.keys() == expected.keys()
-        for name, value in found.items():
-            torch.testing.assert_close(value, expected[name], rtol=1e-7, atol=1e-9)
+        step = check_units(way._replace(clipping="hutchinson"), way, units, parts, "alone")
         assert isinstance(step, UnitStep)
         assert step.record.norms == ExactNorms()
-        assert step.close() is model
 
 
 def attention() -> nn.Module:
@@ -198,14 +183,8 @@ def test_kinds_of_layers(kind: str, how: str) -> None:
     def values(net: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         return net(batch).square().flatten(1).sum(1)
 
-    gradients = []
-    for row in x:
-        plain.zero_grad()
-        values(plain, row[None]).sum().backward()
-        gradients.append({n: p.grad.clone() for n, p in plain.named_parameters() if p.requires_grad})
-    units = summed(gradients, whose)
-    exact = {u: math.sqrt(sum(float(v.square().sum()) for v in g.values())) for u, g in units.items()}
-    bound = sorted(exact.values())[1]
+    units = [*summed(gradients_of(plain, (values(plain, row[None]) for row in x)), whose).values()]
+    bound = sorted(map(norm_of, units))[1]
     estimator = HutchinsonEstimator(400, everything=True, generator=ProbeGenerator(SEED)) if everything else how
     step = private_sgd(
         model,
@@ -216,10 +195,7 @@ def test_kinds_of_layers(kind: str, how: str) -> None:
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     step.accumulate(lambda b: values(step.model, b), samples=range(5), units=whose, step=0, batch=x)
     step.step()
-    expected = {
-        name: sum(min(1.0, (1 - step.rounding) * bound / exact[u]) * g[name] for u, g in units.items())
-        for name in gradients[0]
-    }
+    expected = clipped_sum(units, (1 - step.rounding) * bound)
     # With 400 probes an estimated norm is within a fifth of the exact one, at 5 standard deviations of rank one.
     close = {"rtol": 0.2, "atol": 0.2 * bound} if everything else {"rtol": 1e-6, "atol": 1e-8 * bound}
     for name, p in model.named_parameters():
@@ -228,34 +204,13 @@ def test_kinds_of_layers(kind: str, how: str) -> None:
     assert (step.record.norms == ExactNorms()) is not everything
 
 
-def test_probes_are_the_unit_s_whatever_its_rows_are_called() -> None:
-    way = Way("full", "hutchinson", "sample", "sgd")
-    outcomes = []
-    for rows in (["x", "y", "z", "w"], [1, 2, 3, 4]):
-        model = make_model(way)
-        step = make_step(way, model, 1.0, units=Units(2, regime="together"))
-        step.accumulate(losses(step.model, data()), samples=rows, units=UNITS, step=STEP)
-        step.step()
-        outcomes.append({name: p.detach().clone() for name, p in model.named_parameters()})
-    for name, value in outcomes[0].items():
-        assert torch.equal(value, outcomes[1][name])
-
-
 def test_the_rank_that_is_claimed_is_that_of_all_rows() -> None:
     """A unit's gradient has the rank of all its tokens: with T = 2 a row of rank 2, three rows of rank 6."""
     model = nn.Linear(40, 40, bias=False)
     estimator = HutchinsonEstimator(8, everything=True)
-    ranks = [
-        plan_private(
-            model,
-            norms=estimator,
-            clipping_norm=1.0,
-            expected_batch_size=1.0,
-            tokens=2,
-            units=None if rows is None else Units(rows, regime="together"),
-        ).record.norms
-        for rows in (None, 3)
-    ]
+    options = {"norms": estimator, "clipping_norm": 1.0, "expected_batch_size": 1.0, "tokens": 2}
+    units = (None, Units(3, regime="together"))
+    ranks = [plan_private(model, **options, units=one).record.norms for one in units]
     assert ranks == [Hutchinson(8, secret=True, rank=2), Hutchinson(8, secret=True, rank=6)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dprmt.training.harness import Run, train
+from dprmt.training.harness import Observer, Run, train
 from dprmt.training.private_run import PrivateBatch
 from dprmt.training.recipes import Recipe, recipe_from_dict
 
@@ -31,6 +31,7 @@ def write_data(path: Path) -> None:
 
 
 def recipe_in(folder: Path, **changes: Any) -> Recipe:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     base = {
         "name": "colours",
         "model": {
@@ -38,13 +39,7 @@ def recipe_in(folder: Path, **changes: Any) -> Recipe:
             "architecture": "bert",
             "tokenizer": "bytes",
             "pooling": "mean",
-            "config": {
-                "hidden_size": 16,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-                "intermediate_size": 24,
-                "max_position_embeddings": 64,
-            },
+            "config": sizes | {"max_position_embeddings": 64},
             "finetune": "lora",
             "lora": {"rank": 4, "alpha": 8, "targets": ["query", "value"]},
         },
@@ -61,6 +56,17 @@ def recipe_in(folder: Path, **changes: Any) -> Recipe:
         "training": {"batch_size": 12, "micro_batch_size": 8, "steps": STEPS},
     }
     return recipe_from_dict(base).with_changes(changes)
+
+
+class StopAfter(Observer):
+    """Ends a start after a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def after_step(self, run: Any, record: Any) -> None:
+        if record.step == self._step:
+            run.stop()
 
 
 def positions(batch: PrivateBatch) -> list[int]:
