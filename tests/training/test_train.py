@@ -202,9 +202,6 @@ def test_dry_run_says_what_the_run_would_say(folder, tmp_path):
     assert sum(int(np.prod(shape)) for shape in plan.trainable.values()) == run["trainable_parameters"]
 
 
-GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -223,7 +220,6 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
             "data.train must be a file that is there (--set \"data.train=['FILE']\" names one), got ",
         ),
         (["RECIPE", "--set", "model.config.hidden_size=15"], "model"),
-        (["RECIPE", *GRAPE, "--set", "optimizer.rank=25"], "rank of"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, arguments, message):

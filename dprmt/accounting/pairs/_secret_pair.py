@@ -71,17 +71,13 @@ class SecretUpperPair:
 
     @property
     def last(self) -> float:
-        """The largest threshold for which the bound holds: nothing but ``leftover`` lies beyond."""
+        """The largest threshold for which the bound holds: nothing but β of (C3) lies beyond."""
         return float(self.shift.max()) + BEYOND
-
-    @property
-    def leftover(self) -> float:
-        """β of (C3): what squared-norm ratios below the smallest atom add at all thresholds."""
-        return self.below * (1.0 + 0.2 * (2.0 + self.last))
 
     def _uncapped(self, t: Array) -> tuple[Array, Array]:
         """Compute T̂(t) of (C3), before the cap at 1, and 1 - T̂(t), each without cancellation where it is small."""
         value, rest = np.empty(t.size), np.empty(t.size)
+        leftover = self.below * (1.0 + 0.2 * (2.0 + self.last))  # β: ratios below the smallest atom, at all thresholds
         for rows in row_blocks(t.size):
             at = t[rows, None]
             star = inflection_shift(at)
@@ -93,7 +89,7 @@ class SecretUpperPair:
             tail = ndtr(-np.abs(x))
             value[rows] = (np.where(x > 0, 1.0 - tail, tail) + rise) @ self.mass
             rest[rows] = (np.where(x > 0, tail, 1.0 - tail) - rise) @ self.mass
-        return value + self.leftover, rest + self.below - self.leftover
+        return value + leftover, rest + self.below - leftover
 
     def log_ratio(self, t: Array) -> tuple[Array, Array]:
         """Log of the likelihood ratio -T̂'(t)/φ(t) of (C4), and its derivative."""
