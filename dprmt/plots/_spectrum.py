@@ -248,7 +248,8 @@ def plot_spectra(spectra: Mapping[str, NoisySpectrum], *, ax: Axes | None = None
         names.append(name if sigma > 0 else f"{name}\nno noise: over its largest")
         if sigma > 0:  # else the other values are rounding
             own[place] = spectrum.fit.sigma / sigma
-            below += [(place, float(rest[-1]) / unit, float(rest[0]) / unit) for rest in [values[spikes:]] if len(rest)]
+            if spikes < len(values):
+                below.append((place, float(values[-1]) / unit, float(values[spikes]) / unit))
     floor = 0.7 * min([1.0, *own[own > 0], *(value for value, _ in above), *(max(low, 0.1) for _, low, _ in below)])
     rows = np.reshape([(place, max(low, floor), high) for place, low, high in below], (-1, 3)).T
     grey: dict[str, Any] = {"color": draw.ink(ax, 0.45), "linewidth": 3.0, "capstyle": "round"}

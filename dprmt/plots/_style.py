@@ -51,9 +51,7 @@ def finite_values(
 
     ``count``: if given, the shape is (count,) or, if draws are allowed, (draws, count).
     """
-    allowed = "finite numbers"
-    allowed += f" >= {low:g}" if low > -np.inf else ""
-    allowed += f" and <= {high:g}" if high < np.inf else ""
+    allowed = f"finite numbers in [{low:g}, {high:g}]"
     try:
         array = as_floats(values)
     except (TypeError, ValueError):

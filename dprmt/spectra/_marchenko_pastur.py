@@ -250,7 +250,7 @@ class _Tail(NamedTuple):
 
 
 _CELLS = 2**10  # of the table of angles
-_FIRST_ROOT = 1e-5
+_FIRST_ROOT = 1e-5  # cube root of the mass where the table begins; below, angle over root is constant to rounding
 
 
 @lru_cache(maxsize=16)

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 LARGEST_SIDE = 1024
 """The shorter side up to which the law is used."""
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)  # of a panel, over which an Airy function has few waves
 Floats = NDArray[np.float64]
 
 

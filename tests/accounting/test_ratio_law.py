@@ -229,7 +229,7 @@ def test_each_number_of_large_ratios_pays_for_its_own_windows(index, mass, copie
     small, large = _ratio_sum._split(law, 4, mesh)
     parts = _ratio_sum._parts(small, large, mesh, copies, copies, 1.0, above=True)
     for number, part in enumerate(parts):
-        light = exact_sum(law.part(np.arange(5) < 4), mesh, copies - number)[1]
+        light = exact_sum(RatioLaw(law.ratio[:4], law.mass[:4], law.lost), mesh, copies - number)[1]
         exact = comb(copies, number) * np.append(np.zeros(61 * number), light) * law.mass[-1] ** number
         ratio = mesh * np.arange(exact.size)
         alphas = np.append(ratio[1:] * (1.0 - 1e-9), ratio[1:] + mesh / 2)

@@ -239,7 +239,7 @@ def test_an_answer_beyond_all_losses_is_zero_up_to_error() -> None:
     index = np.arange(-50, 50, dtype=np.int64)
     pmf = from_below(index, 0.01, pair.cells(index * 0.01))
     question = Question(epsilon=40.0)
-    tilt = best_tilt([(pmf, 3)], question)
+    tilt = best_tilt([(pmf, 3)], question)[0]
     low, high = DeltaCurve(question, composed([(pmf, 3)], tilt, window([(pmf, 3)], tilt))).delta_bounds(40.0)
     assert (low, high) == pytest.approx((0.0, 0.0), abs=1e-8)
 

@@ -24,12 +24,7 @@ class GammaMixture:
     """X is χ²(ν)/ν with probability w_ν."""
 
     dof: tuple[int, ...]
-    weight: tuple[float, ...]
-
-    @classmethod
-    def single(cls, probes: int) -> GammaMixture:
-        """Return the law χ²(k)/k."""
-        return cls((probes,), (1.0,))
+    weight: tuple[float, ...] = (1.0,)
 
     @classmethod
     def of_copies(cls, probes: int, copies: tuple[int, ...], weight: tuple[float, ...]) -> GammaMixture:
@@ -54,28 +49,23 @@ class GammaMixture:
 
         Each difference is taken on the side where it does not cancel, so it is non-negative.
         """
+        mass, moment = np.zeros((2, left.size))
+        for nu, weight in zip(self.dof, self.weight, strict=True):
+            lo, hi = nu / 2 * left, nu / 2 * right
+            for total, shape in ((mass, nu / 2), (moment, nu / 2 + 1.0)):
+                up, down = gammainc(shape, hi) - gammainc(shape, lo), gammaincc(shape, lo) - gammaincc(shape, hi)
+                total += weight * np.maximum(np.where(right <= 1.0, up, down), 0.0)
+        return mass, moment
 
-        def difference(shape: float, a: float) -> Array:
-            lo, hi = a * left, a * right
-            up = gammainc(shape, hi) - gammainc(shape, lo)
-            down = gammaincc(shape, lo) - gammaincc(shape, hi)
-            return np.maximum(np.where(right <= 1.0, up, down), 0.0)
-
-        return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
-
-    def lower_quantile(self, tail: float) -> float:
-        """Return a value that X falls below with probability at most ``tail``."""
-        return min(float(gammaincinv(a, share)) / a for a, share in self._shares(tail))
-
-    def upper_quantile(self, tail: float) -> float:
-        """Return a value that X exceeds with probability at most ``tail``."""
-        return max(float(gammainccinv(a, share)) / a for a, share in self._shares(tail))
-
-    def _shares(self, tail: float) -> list[tuple[float, float]]:
-        """Return the shape of each component that matters, and the tail it may have."""
-        return [
-            (nu / 2, min(tail / (len(self.dof) * mass), 0.5)) for nu, mass in zip(self.dof, self.weight, strict=True)
+    def quantile(self, tail: float, is_upper: bool = False) -> float:
+        """Return a value that X falls below, or else exceeds, with probability at most ``tail``."""
+        each = [
+            (nu / 2, min(tail / (len(self.dof) * weight), 0.5))
+            for nu, weight in zip(self.dof, self.weight, strict=True)
         ]
+        if is_upper:
+            return max(float(gammainccinv(a, share)) / a for a, share in each)
+        return min(float(gammaincinv(a, share)) / a for a, share in each)
 
     def _mixed(self, component: Callable[[float], Array]) -> Array:
         parts = [mass * component(nu / 2) for nu, mass in zip(self.dof, self.weight, strict=True)]
@@ -165,14 +155,9 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
     return values[keep], total[keep]
 
 
-def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float) -> Array:
-    """Space bin ends logarithmically, from the ``tail`` quantile of the law to ``right_end``."""
-    return np.geomspace(max(law.lower_quantile(tail), 1e-290), right_end, bins + 1)
-
-
 def bins_of_mixture(law: GammaMixture, number: int, tail: float) -> NormRatioBins:
     """Return a mixture of χ²(ν)/ν in bins that reach to ∞."""
-    left = bin_edges(law, tail, number, law.upper_quantile(1e-9))
+    left = np.geomspace(max(law.quantile(tail), 1e-290), law.quantile(1e-9, True), number + 1)
     right = np.append(left[1:], np.inf)
     return bins_from_moments(left, right, *law.increments(left, right), float(law.cdf(left[0])))
 

@@ -14,7 +14,6 @@ from dprmt.accounting.laws._gamma_mixture import (
     LARGEST_DOF,
     GammaMixture,
     NormRatioBins,
-    bin_edges,
     bins_from_moments,
     bins_of_mixture,
 )
@@ -70,10 +69,10 @@ class EnvelopeLaw(NormLaw):
     def bins(self, number: int, tail: float) -> NormRatioBins:
         """See :class:`NormLaw`."""
         rank = None if self.rank is not None and self.probes * self.rank > LARGEST_DOF else self.rank
-        law = GammaMixture.single(self.probes)
+        law = GammaMixture((self.probes,))
         if rank == 1:
             return bins_of_mixture(law, number, tail)
-        edges = bin_edges(law, tail, number, 1.0)
+        edges = np.geomspace(max(law.quantile(tail), 1e-290), 1.0, number + 1)
         left, right = edges[:-1], edges[1:]
         mass, first_moment = law.increments(left, right)
         if rank is None:
@@ -97,7 +96,7 @@ def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, A
     left, right = outer, np.append(outer[1:], np.inf)
     return [
         (hump[:-1], hump[1:], hump_mass, np.full(hump_mass.size, np.nan)),
-        (left, right, *GammaMixture.single(probes * rank).increments(left, right)),
+        (left, right, *GammaMixture((probes * rank,)).increments(left, right)),
     ]
 
 
@@ -110,7 +109,7 @@ class RankOneLaw(NormLaw):
     @property
     def convex_mixture(self) -> GammaMixture:
         """See :class:`NormLaw`: (T3)."""
-        return GammaMixture.single(self.probes)
+        return GammaMixture((self.probes,))
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def expected_majorants(cap: float, count: int, sketch: int) -> Array:
     flex, height, slope = _tangency(sketch)
     end = max(count / 2 + 40.0 + 9.0 * math.sqrt(count), float(flex.max()) / (2 * cap))
     edges = np.linspace(0.0, math.sqrt(2 * end), 72) ** 2
-    mass, moment = GammaMixture.single(count).increments(edges[:-1] / count, edges[1:] / count)
+    mass, moment = GammaMixture((count,)).increments(edges[:-1] / count, edges[1:] / count)
     to_right = np.clip((count * moment - edges[:-1] * mass) / np.diff(edges), 0.0, mass)
     atoms = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
     y = cap * edges[:, None]
@@ -201,18 +201,23 @@ def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
     error = _missed(share, sketch, power_iteration)
     best = 1.0
     narrow = min(sketch, 40)  # more columns leave less; beyond, (H2) is good enough
-    for cut in _good_cuts(total, narrow):
+    for cut in _good_cuts(total, narrow, power_iteration):
         best = min(best, elimination_bound(total, narrow, power_iteration, cut, error**2 / _ROOM))
     if not 8 < sketch == narrow or total > 0.3 * sketch:  # (H3) alone is the smaller one
         best = min(best, comparison_bound(total, sketch, power_iteration, error))
     return min(1.0, best + _LONG_SKETCH)
 
 
-def _good_cuts(total: float, sketch: int) -> list[float]:
+def _good_cuts(total: float, sketch: int, power_iteration: bool) -> list[float]:
     """Return values of θ that make (H3) small; any is valid. None where (H2) is the smaller one."""
-    if total > 0.65 * sketch + 1.0:
+    if total > (0.65 if sketch <= 16 else 0.4) * sketch + 1.0:
         return []
-    factors = (0.65, 0.85, 1.0, 1.2) if sketch <= 16 else (0.8,)
+    if sketch <= 8:
+        factors: tuple[float, ...] = (0.65, 0.85, 1.05, 1.25)
+    elif sketch <= 16:
+        factors = (0.85, 1.0) if power_iteration else (0.65, 0.85, 1.0)
+    else:
+        factors = (0.95,) if power_iteration else (0.77,)
     middle = 0.75 * math.sqrt(max(total - 1.0, 0.1) / sketch)
     return [min(max(factor * middle, 0.02), 0.95) for factor in factors]
 

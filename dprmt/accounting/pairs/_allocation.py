@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ from dprmt.accounting.pairs._ratio_sum import (
 if TYPE_CHECKING:
     from dprmt.accounting.pairs._steps import ClippingStep
 
-_POINTS = 2**17  # points of a linear grid, beyond which large ratios are convolved separately
 _MESH = 0.03  # of the grid in deviations of V, and of two nodes in deviations of log V
 
 
@@ -63,14 +62,16 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     """Choose nodes for a law of V."""
     low, high = pair.loss_range(tail)
     low, high = max(low, -LARGE_LOSS), min(high, LARGE_LOSS)
-    ratio, mass = _rough_law(pair, low, high)
+    cells = ratio_cells(pair, np.append(0.0, np.exp(np.linspace(low, high, 257))))
+    ratio, mass = np.append(cells.means(), cells.nodes[-1]), np.append(cells.mass, cells.mass_above)
+    points = 2**17  # of a linear grid, beyond which large ratios are convolved separately
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
-    if 2 * boundary + copies > _POINTS * mesh:  # which is 0 where nearly all of V lies at one ratio
+    if 2 * boundary + copies > points * mesh:  # which is 0 where nearly all of V lies at one ratio
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= 0.02  # of them in an epoch
-        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 16), boundary)
+        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (points * mesh - copies) / 16), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
-        most = _POINTS if copies > 8 else 4 * _POINTS  # few ratios do not even out
-        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / most)
+        points *= 1 if copies > 8 else 4  # few ratios do not even out
+        mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / points)
     spacing = min(deviation, 3.0) * _MESH / 2 * fineness
     losses = np.arange(low, high + spacing, spacing)
     middle = float(np.log(boundary))
@@ -80,12 +81,6 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     if small[-1] * mesh < np.exp(high):
         large = np.exp(np.arange(float(np.log(small[-1] * mesh)), high + 2 * spacing, 2 * spacing))[1:]
     return RatioPlan(mesh, small, large)
-
-
-def _rough_law(pair: StepPair, low: float, high: float) -> tuple[Array, Array]:
-    nodes = np.append(0.0, np.exp(np.linspace(low, high, 257)))
-    cells = ratio_cells(pair, nodes)
-    return np.append(cells.means(), nodes[-1]), np.append(cells.mass, cells.mass_above)
 
 
 def _deviation(ratio: Array, mass: Array, boundary: float) -> float:
@@ -120,25 +115,15 @@ class AllocationEpoch:
     step: ClippingStep
     steps: int
 
-    @property
-    def sample_rate(self) -> float:
-        """Return 1: no outcome of an epoch bounds the loss from below, unlike a Poisson-sampled step."""
-        return 1.0
+    sample_rate: ClassVar[float] = 1.0
+    """No outcome of an epoch bounds the loss from below, unlike a Poisson-sampled step."""
+    is_exact: ClassVar[bool] = False
+    """No epoch is cheap."""
 
     @property
     def law(self) -> NormLaw:
         """Law of the squared-norm ratio of the step."""
         return self.step.law
-
-    @property
-    def noise_multiplier(self) -> float:
-        """σ of the step."""
-        return self.step.noise_multiplier
-
-    @property
-    def is_exact(self) -> bool:
-        """See :class:`dprmt.accounting.pairs._pairs.Step`: no epoch is cheap."""
-        return False
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """Return the dominating pairs; see :class:`dprmt.accounting.pairs._pairs.Step`."""
@@ -187,16 +172,16 @@ def _pair(side: _LazyPair) -> EpochPair:
 @lru_cache(maxsize=16)
 def _plan(epoch: AllocationEpoch, bins: int, tail: float) -> tuple[RatioPlan, StepPair, StepPair]:
     upper, lower = epoch.step.pairs(3 * bins, tail)  # they are used once per epoch, not at every step
-    return ratio_plan(upper, 1.0 / epoch.noise_multiplier, epoch.steps, _FIRST_BINS / bins, tail), upper, lower
+    return ratio_plan(upper, 1.0 / epoch.step.noise_multiplier, epoch.steps, _FIRST_BINS / bins, tail), upper, lower
 
 
 def _from_below(cells: RatioCells, plan: RatioPlan) -> tuple[RatioLaw, int]:
     """Merge cells of small ratios into nodes of the grid, and cells of large ratios into their means."""
     count = plan.small.size - 1
-    small = never_less_private(RatioCells(cells.nodes[: count + 1], cells.mass[:count], cells.moment[:count], 0.0, 0.0))
-    large = merged(RatioCells(cells.nodes[count:], cells.mass[count:], cells.moment[count:], 0.0, 0.0))
-    ratio = np.concatenate([small.ratio, large.ratio])
-    return RatioLaw(ratio, np.concatenate([small.mass, large.mass]), 0.0), small.ratio.size
+    small = never_less_private(RatioCells(cells.nodes[: count + 1], cells.mass[:count], cells.moment[:count]))
+    large = merged(RatioCells(cells.nodes[count:], cells.mass[count:], cells.moment[count:]))
+    ratio, mass = np.append(small.ratio, large.ratio), np.append(small.mass, large.mass)
+    return RatioLaw(ratio, mass), small.ratio.size
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _PIECES = 48  # intervals of losses with one multiplier β each, of ratios, and 
 
 def expected_below(x: Array, probes: int) -> Array:
     """Compute E(x - X)₊, which is ∫₀ˣ P(X ≤ y) dy."""
-    law = GammaMixture.single(probes)
+    law = GammaMixture((probes,))
     value: Array = np.maximum(x * law.cdf(x) - law.partial_mean(x), 0.0)
     return value
 
@@ -189,7 +189,7 @@ def _coupling(ends: Array, smallest: float, probes: int, noise_multiplier: float
     ``smallest``: all ratios below it are charged.
     """
     # Ends of cells in geometric progression, up to where hardly any ratio is.
-    right = max(GammaMixture.single(probes).upper_quantile(1e-5), 1.5 * smallest)
+    right = max(GammaMixture((probes,)).quantile(1e-5, True), 1.5 * smallest)
     x = np.geomspace(smallest, right, _PIECES + 1)
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
     cross = _largest_cross_derivative(ends, shift, sample_rate)

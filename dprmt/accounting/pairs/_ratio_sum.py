@@ -41,10 +41,6 @@ class RatioLaw:
     lost: float = 0.0
     unclear: float = 0.0
 
-    def part(self, keep: Array) -> RatioLaw:
-        """Return the atoms that ``keep`` selects, with the same ``lost``."""
-        return RatioLaw(self.ratio[keep], self.mass[keep], self.lost)
-
 
 @dataclass(frozen=True)
 class RatioCells:
@@ -63,8 +59,8 @@ class RatioCells:
     nodes: Array
     mass: Array
     moment: Array
-    mass_above: float
-    moment_above: float
+    mass_above: float = 0.0
+    moment_above: float = 0.0
 
     def means(self) -> Array:
         """Compute the conditional mean of V in each cell, inside the cell."""
@@ -324,8 +320,8 @@ def sum_from_below(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: 
 
 def _split(law: RatioLaw, on_grid: int, mesh: float) -> tuple[GridMeasure, RatioLaw]:
     index = np.rint(law.ratio[:on_grid] / mesh).astype(np.int64)
-    large = np.arange(law.mass.size, dtype=np.int64) >= on_grid
-    return GridMeasure(index, law.mass[:on_grid]), law.part(large & (law.mass > 0))
+    seen = on_grid + np.flatnonzero(law.mass[on_grid:] > 0)
+    return GridMeasure(index, law.mass[:on_grid]), RatioLaw(law.ratio[seen], law.mass[seen])
 
 
 def _joined(parts: list[RatioLaw], copies: int, lost: float, unclear: float) -> RatioLaw:
@@ -415,5 +411,5 @@ def _regrouped(law: RatioLaw, place: NDArray[np.intp], nodes: Array, above: bool
     """Spread atoms whose cells are known to the ends of these, or merge them there."""
     mass = np.bincount(place, weights=law.mass, minlength=nodes.size - 1)
     moment = np.bincount(place, weights=law.mass * law.ratio, minlength=nodes.size - 1)
-    cells = RatioCells(nodes, mass, moment, 0.0, 0.0)
+    cells = RatioCells(nodes, mass, moment)
     return spread(cells) if above else merged(cells)

@@ -71,17 +71,13 @@ class SecretUpperPair:
 
     @property
     def last(self) -> float:
-        """The largest threshold for which the bound holds: nothing but ``leftover`` lies beyond."""
+        """The largest threshold for which the bound holds: nothing but β of (C3) lies beyond."""
         return float(self.shift.max()) + BEYOND
-
-    @property
-    def leftover(self) -> float:
-        """β of (C3): what squared-norm ratios below the smallest atom add at all thresholds."""
-        return self.below * (1.0 + 0.2 * (2.0 + self.last))
 
     def _uncapped(self, t: Array) -> tuple[Array, Array]:
         """Compute T̂(t) of (C3), before the cap at 1, and 1 - T̂(t), each without cancellation where it is small."""
         value, rest = np.empty(t.size), np.empty(t.size)
+        leftover = self.below * (1.0 + 0.2 * (2.0 + self.last))  # β: ratios below the smallest atom, at all thresholds
         for rows in row_blocks(t.size):
             at = t[rows, None]
             star = inflection_shift(at)
@@ -93,7 +89,7 @@ class SecretUpperPair:
             tail = ndtr(-np.abs(x))
             value[rows] = (np.where(x > 0, 1.0 - tail, tail) + rise) @ self.mass
             rest[rows] = (np.where(x > 0, tail, 1.0 - tail) - rise) @ self.mass
-        return value + self.leftover, rest + self.below - self.leftover
+        return value + leftover, rest + self.below - leftover
 
     def log_ratio(self, t: Array) -> tuple[Array, Array]:
         """Log of the likelihood ratio -T̂'(t)/φ(t) of (C4), and its derivative."""
@@ -182,12 +178,8 @@ class SecretLowerPair:
     def guide(self) -> SecretUpperPair:
         """The pair whose losses determine, roughly, where outcomes are merged: that is valid anywhere."""
         x, mass = self.bins.concentrate(0.0)
-        return SecretUpperPair(self._shift(x), mass, self.sample_rate)
-
-    def _shift(self, x: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value: Array = 1.0 / (self.noise_multiplier * np.sqrt(x))
-        return value
+        with np.errstate(divide="ignore"):
+            return SecretUpperPair(1.0 / (self.noise_multiplier * np.sqrt(x)), mass, self.sample_rate)
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """Return the range as in :class:`SecretUpperPair`."""
@@ -195,15 +187,15 @@ class SecretLowerPair:
 
     def curve(self, t: Array) -> tuple[Array, Array]:
         """Return a lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
-        bins = self.bins
-        first, value, rest = self._shift(bins.left[:1]), np.empty(t.size), np.empty(t.size)
-        largest = self._shift(bins.left)
-        for rows in row_blocks(t.size):
-            at = t[rows, None]
-            rate = np.maximum(largest * (largest - at) - 3.0, 0.0) / (2.0 * bins.left)
-            x = np.concatenate([first - at, self._shift(bins.center(rate)) - at], axis=1)
-            mass = np.append(bins.below, bins.mass)
-            value[rows], rest[rows] = ndtr(x) @ mass, ndtr(-x) @ mass
+        bins, sigma = self.bins, self.noise_multiplier
+        mass, value, rest = np.append(bins.below, bins.mass), np.empty(t.size), np.empty(t.size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            largest = 1.0 / (sigma * np.sqrt(bins.left))
+            for rows in row_blocks(t.size):
+                at = t[rows, None]
+                rate = np.maximum(largest * (largest - at) - 3.0, 0.0) / (2.0 * bins.left)
+                x = np.concatenate([largest[:1] - at, 1.0 / (sigma * np.sqrt(bins.center(rate))) - at], axis=1)
+                value[rows], rest[rows] = ndtr(x) @ mass, ndtr(-x) @ mass
         return value, rest
 
     def cells(self, nodes: Array) -> LossCells:

@@ -91,7 +91,7 @@ class ShardedStep(ClippedStep):
         if self._stands_in:
             who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
             samples = [f"{who}, row {row}" for row in range(len(samples))]
-        return super()._add(losses, samples, number, batch, None)
+        return super()._add(losses, samples, number, batch, None, again)
 
     def step(self) -> None:
         """See ``ClippedStep``.

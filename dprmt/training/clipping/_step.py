@@ -422,7 +422,7 @@ class ClippedStep(LogicalStep):
             squared = capture.backward(losses, step=number, samples=names, units=whose)
             finite = torch.isfinite(squared)
             all_finite = bool(finite.all())
-            if may_spread and not all_finite:
+            if may_spread and not self._in_all(all_finite):  # all processes run again, or none
                 raise _MaySpreadError
             factors = self._clip_factors(squared, capture.rounding)
             factors_of = self._factors_of_layers(squared) if self.clips_layers else {}
