@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dprmt import plots
 from dprmt.report._page import Picture, Section, Table, along_steps
-from dprmt.report._words import by_columns, counted, effect, matrices, number, per_cent, with_interval
+from dprmt.report._words import by_columns, counted, effect, layer_name, matrices, number, per_cent, with_interval
 from dprmt.report.measurements._alignment import AlignmentStep, kappa_sweep
 from dprmt.report.measurements._norm_ratio import NormRatios
 from dprmt.report.measurements._spikes import LayerSpectra, Spike, agreement
@@ -125,15 +125,12 @@ def spectra_section(strongest: list[LayerSpectra], alarms: list[LayerSpectra], s
         f" alone would give {0.01 * (len(own) - above):.2g}."
     )
     everything = [*strongest, *alarms]
-    prefix = _common_prefix([entry.layer for entry in everything])
     table = Table.of(
-        "The layers with the strongest signals, each at its best step of the run, then the largest false"
-        " alarm, if there was one"
-        f"{f'; all names begin with {prefix[:-1]}' if prefix else ''}.",
+        "The layers with the strongest signals, each at its best step of the run, then the largest false alarm, if"
+        " there was one.",
         everything,
         {
-            # ".default" is peft's name of the only adapter, in the middle of names.
-            "layer": lambda entry: entry.layer.removeprefix(prefix).replace(".default", ""),
+            "layer": lambda entry: layer_name(entry.layer),
             "step": lambda entry: str(entry.step),
             "clean λ over threshold λ*": lambda entry: f"{entry.signal_over_threshold:.2f}",
             "noisy top value over bulk edge": lambda entry: f"{entry.top_over_edge:.3f}",
@@ -145,21 +142,14 @@ def spectra_section(strongest: list[LayerSpectra], alarms: list[LayerSpectra], s
     return Section("Spectra of real gradients", [said], [table], pictures, numbers)
 
 
-def _common_prefix(names: list[str]) -> str:
-    # Whole parts of dotted names, the last part never among them.
-    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*(name.split(".")[:-1] for name in names), strict=False))
-    return "".join(f"{parts[0]}." for parts in shared) if len(set(names)) > 1 else ""
-
-
 def _spectra_picture(spectra: list[LayerSpectra]) -> Picture:
     def draw(axes: Any) -> None:
         for entry, ax in zip(spectra, np.atleast_1d(axes), strict=True):
             noisy, shape, sigma = entry.noisy, entry.shape, entry.sigma
             plots.plot_singular_values(noisy, shape, sigma, clean=entry.clean, denoised=entry.denoised, ax=ax)
-            layer = entry.layer if len(entry.layer) <= 48 else f"…{entry.layer[-47:]}"
-            said = f"{layer}\nstep {entry.step}: {entry.verdict}; {shape[0]} × {shape[1]}, σ = {sigma:.4g}"
+            said = f"step {entry.step}: {entry.verdict}; {shape[0]} × {shape[1]}, σ = {sigma:.4g}"
             ax.set_title("", loc="right")  # the plot's, which a long name would cover
-            ax.set_title(said, loc="left", fontsize="small")
+            ax.set_title(f"{layer_name(entry.layer)}\n{said}", loc="left", fontsize="small")
 
     alt = (
         f"Sorted singular values of {', '.join(f'{entry.layer} at step {entry.step}' for entry in spectra)}: clean,"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dprmt._validation import ParameterError
 from dprmt.plots import plot_signal_shares
 from dprmt.report._page import Picture, Section, along_steps
-from dprmt.report._words import counted, number, per_cent
+from dprmt.report._words import counted, layer_name, number, per_cent
 
 Line = Mapping[str, Any]
 
@@ -77,6 +76,5 @@ def _share(value: float) -> str:
 
 
 def _short_names(names: Iterable[str]) -> dict[str, str]:
-    bare = {name: re.sub(r"base_model\.model\.|_module\.|\.default", "", name) for name in names}
-    short = {name: text if len(text) <= 44 else "…" + text[-43:] for name, text in bare.items()}
+    short = {name: layer_name(name) for name in names}
     return short if len(set(short.values())) == len(short) else {name: name for name in short}

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
+
+
+def layer_name(name: str) -> str:
+    """Return the name of a layer without those of its wrappers and of the only adapter, and its end if it is long."""
+    bare = re.sub(r"base_model\.model\.|_module\.|\.default|\.modules_to_save", "", name)
+    return bare if len(bare) <= 50 else f"…{bare[-49:]}"
 
 
 def by_columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any]]:

@@ -178,12 +178,8 @@ class SecretLowerPair:
     def guide(self) -> SecretUpperPair:
         """The pair whose losses determine, roughly, where outcomes are merged: that is valid anywhere."""
         x, mass = self.bins.concentrate(0.0)
-        return SecretUpperPair(self._shift(x), mass, self.sample_rate)
-
-    def _shift(self, x: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value: Array = 1.0 / (self.noise_multiplier * np.sqrt(x))
-        return value
+        with np.errstate(divide="ignore"):
+            return SecretUpperPair(1.0 / (self.noise_multiplier * np.sqrt(x)), mass, self.sample_rate)
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """Return the range as in :class:`SecretUpperPair`."""
@@ -191,15 +187,15 @@ class SecretLowerPair:
 
     def curve(self, t: Array) -> tuple[Array, Array]:
         """Return a lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
-        bins = self.bins
-        first, value, rest = self._shift(bins.left[:1]), np.empty(t.size), np.empty(t.size)
-        largest = self._shift(bins.left)
-        for rows in row_blocks(t.size):
-            at = t[rows, None]
-            rate = np.maximum(largest * (largest - at) - 3.0, 0.0) / (2.0 * bins.left)
-            x = np.concatenate([first - at, self._shift(bins.center(rate)) - at], axis=1)
-            mass = np.append(bins.below, bins.mass)
-            value[rows], rest[rows] = ndtr(x) @ mass, ndtr(-x) @ mass
+        bins, sigma = self.bins, self.noise_multiplier
+        mass, value, rest = np.append(bins.below, bins.mass), np.empty(t.size), np.empty(t.size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            largest = 1.0 / (sigma * np.sqrt(bins.left))
+            for rows in row_blocks(t.size):
+                at = t[rows, None]
+                rate = np.maximum(largest * (largest - at) - 3.0, 0.0) / (2.0 * bins.left)
+                x = np.concatenate([largest[:1] - at, 1.0 / (sigma * np.sqrt(bins.center(rate))) - at], axis=1)
+                value[rows], rest[rows] = ndtr(x) @ mass, ndtr(-x) @ mass
         return value, rest
 
     def cells(self, nodes: Array) -> LossCells:
