@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import struct
 from pathlib import Path
@@ -177,6 +179,18 @@ def test_sigma_is_estimated_matrix_by_matrix(capsys: pytest.CaptureFixture[str],
     assert estimates == pytest.approx({"a": 0.1, "b": 0.3}, rel=0.05)
     assert main(["spectrum", str(path), "--sigma", "auto"]) == 0
     assert "estimated for each matrix" in capsys.readouterr().out
+
+
+def test_csv_has_a_row_for_every_singular_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save_arrays(tmp_path / "x.npz", ARRAYS)
+    assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--csv-values"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    document = run_json(capsys, path)
+    values = [value for matrix in document["matrices"] for value in matrix["singular_values"]]
+    assert [float(row["singular_value"]) for row in rows] == values
+    signals = [spike["signal"] for matrix in document["matrices"] for spike in matrix["spikes"]]
+    assert [float(row["signal"]) for row in rows if row["signal"]] == signals
+    assert "--csv must be left out" in refusal(capsys, path, "--sigma", 1, "--csv", "--json")
 
 
 def test_a_folder_is_read_in_its_best_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

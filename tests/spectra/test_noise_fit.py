@@ -26,6 +26,8 @@ from dprmt.spectra import (
     visible_signal,
     whiten,
 )
+from dprmt.spectra._top_singular_value import exceeded_with
+from dprmt.spectra._tracy_widom import _first_called
 
 SHAPE = (64, 256)
 
@@ -169,6 +171,16 @@ def test_power_is_what_is_stated(shape: tuple[int, int]) -> None:
     noisy = rng.standard_normal((800, *shape))
     noisy[:, 0, 0] += detection_threshold(shape, 1.0)
     assert np.mean(np.linalg.svdvals(noisy)[:, 0] > gate) < 0.12
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 2), (3, 40), (64, 256), (1024, 1024)])
+def test_noise_alone_passes_at_its_rate(shape) -> None:
+    """The draws behind the power: of few leading rows where the matrix is large, in 0.5 and 30 % of them nothing is
+    needed to pass.
+    """
+    for rate in (0.005, 0.3):
+        needed = _first_called(*shape, exceeded_with(rate, *shape))
+        assert np.mean(needed == 0) == pytest.approx(rate, abs=3.5 * (rate * (1 - rate) / len(needed)) ** 0.5)
 
 
 def test_whitening_makes_uneven_noise_white_and_keeps_rank() -> None:
