@@ -1,5 +1,3 @@
-"""The scripts are run by a test, not collected; without the packages of training nothing is."""
-
-from tests.training.conftest import collect_ignore_glob as collect_ignore_glob
+"""The scripts are run by a test, not collected."""
 
 collect_ignore = ["scripts"]

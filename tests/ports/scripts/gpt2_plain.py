@@ -4,8 +4,6 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dprmt import make_private, per_sample_losses
-
 torch.manual_seed(0)
 model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=16, n_embd=24, n_layer=2, n_head=2))
 
@@ -22,22 +20,13 @@ def pair(number):
 
 loader = DataLoader([pair(number) for number in range(160)], batch_size=32, shuffle=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-if __name__ == "plain":
-    for _ in range(4):
-        model.train()
-        for batch in loader:
-            loss = model(**batch).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-else:
-    private = make_private(
-        model, optimizer, loader, norms="ghost", clipping_norm=1, epochs=4, target_epsilon=8, delta=1e-4
-    )
-    for batch in private:
-        model.train()
-        private.step(lambda rows: per_sample_losses(model, rows), batch)
-    print(private.epsilon())
+for _ in range(4):
+    model.train()
+    for batch in loader:
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 model.eval()
 score = -model(**next(iter(loader))).loss.item()

@@ -5,8 +5,6 @@ from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dprmt import make_private, per_sample_losses
-
 torch.manual_seed(0)
 sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 base = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes)).to(torch.bfloat16)
@@ -24,19 +22,12 @@ def text(number):
 loader = DataLoader([text(number) for number in range(64)], batch_size=4, shuffle=True)
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
 model.train()
-if __name__ == "plain":
-    for _ in range(2):
-        for number, batch in enumerate(loader):
-            loss = model(**batch).loss / 4
-            loss.backward()
-            if number % 4 == 3:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-else:
-    budget = {"norms": "hutch++", "clipping_norm": 1, "batch_size": 16, "epochs": 2, "target_epsilon": 8, "delta": 1e-4}
-    private = make_private(model, optimizer, loader, micro_batch_size=4, **budget)
-    for batch in private:
-        private.step(lambda rows: per_sample_losses(model, rows), batch)
-    print(private.epsilon())
+for _ in range(2):
+    for number, batch in enumerate(loader):
+        loss = model(**batch).loss / 4
+        loss.backward()
+        if number % 4 == 3:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
 score = -model(**next(iter(loader))).loss.item()

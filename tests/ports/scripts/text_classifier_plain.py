@@ -4,8 +4,6 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
-from dprmt import make_private, per_sample_losses
-
 torch.manual_seed(0)
 config = BertConfig(
     vocab_size=60, hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, num_labels=2
@@ -25,23 +23,13 @@ loader = DataLoader([sentence(label % 2) for label in range(160)], batch_size=20
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-3)
 schedule = get_linear_schedule_with_warmup(optimizer, 2, 3 * len(loader))
 model.train()
-if __name__ == "plain":
-    for _ in range(3):
-        for batch in loader:
-            loss = model(**batch).loss
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-else:
-    private = make_private(
-        model, optimizer, loader, norms="ghost", clipping_norm=1, epochs=3, target_epsilon=8, delta=1e-4
-    )
-    for _ in range(3):
-        for batch in private.epoch():
-            private.step(lambda rows: per_sample_losses(model, rows), batch)
-            schedule.step()
-    print(private.epsilon())
+for _ in range(3):
+    for batch in loader:
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
 model.eval()
 test = next(iter(DataLoader([sentence(label % 2) for label in range(60)], batch_size=60)))
 score = float((model(**test).logits.argmax(1) == test["labels"]).float().mean())

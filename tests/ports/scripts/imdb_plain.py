@@ -6,8 +6,6 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from dprmt import make_private
-
 torch.manual_seed(0)
 
 
@@ -37,22 +35,14 @@ loader = DataLoader([review(label % 2) for label in range(400)], batch_size=80, 
 model = Opinion()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 model.train()
-if __name__ == "plain":
-    losses = []
-    for _ in range(5):
-        for words, labels in loader:
-            optimizer.zero_grad()
-            loss = cross_entropy(model(words), labels)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-else:
-    private = make_private(
-        model, optimizer, loader, norms="exact", clipping_norm=1, epochs=5, target_epsilon=8, delta=1e-4
-    )
-    for batch in private:
-        private.step(lambda rows: cross_entropy(model(rows[0]), rows[1], reduction="none"), batch)
-    print(private.epsilon())
+losses = []
+for _ in range(5):
+    for words, labels in loader:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(words), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
 model.eval()
 words, labels = pad([review(label % 2) for label in range(100)])
 score = float((model(words).argmax(1) == labels).float().mean())

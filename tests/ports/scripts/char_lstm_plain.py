@@ -6,8 +6,6 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from dprmt import make_private
-
 torch.manual_seed(0)
 ENDINGS = ("ova", "ini")
 
@@ -37,20 +35,12 @@ names = [name(label % 2) for label in range(160)]
 loader = DataLoader(names, batch_size=40, shuffle=True, collate_fn=collate)
 model = CharLSTM()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-if __name__ == "plain":
-    for _ in range(4):
-        for letters, lengths, labels in loader:
-            optimizer.zero_grad()
-            loss = cross_entropy(model(letters, lengths), labels)
-            loss.backward()
-            optimizer.step()
-else:
-    private = make_private(
-        model, optimizer, loader, norms="exact", clipping_norm=1, epochs=4, target_epsilon=8, delta=1e-4
-    )
-    for batch in private:
-        private.step(lambda rows: cross_entropy(model(*rows[:2]), rows[2], reduction="none"), batch)
-    print(private.epsilon())
+for _ in range(4):
+    for letters, lengths, labels in loader:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(letters, lengths), labels)
+        loss.backward()
+        optimizer.step()
 model.eval()
 letters, lengths, labels = collate([name(label % 2) for label in range(100)])
 score = float((model(letters, lengths).argmax(1) == labels).float().mean())
