@@ -110,6 +110,8 @@ def window(laws: Laws, tilt: float) -> Window:
     """Find the grid points outside which the tilted composed loss has mass at most ``OUTSIDE`` on either side."""
     # Every θ gives a bound by Chernoff; which is best, some phases tell: coarsely, then finely.
     some, log_outside = some_of(laws), math.log(OUTSIDE)
+    if not all(law.mass.any() for law, _ in laws):
+        return Window(0, 16)  # every composed loss is infinite
     up = down = np.exp(np.linspace(-12.0, 6.0, 19)) / loss_deviation(laws, tilt)
     for phases, fine in ((some, np.exp(np.linspace(-0.75, 0.75, 7))), (some, np.ones(1)), (laws, np.ones(1))):
         inside, above, below = np.split(
