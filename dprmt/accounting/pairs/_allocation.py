@@ -68,7 +68,7 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
     if 2 * boundary + copies > points * mesh:  # which is 0 where nearly all of V lies at one ratio
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= 0.02  # of them in an epoch
-        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (points * mesh - copies) / 16), boundary)
+        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (points * mesh - copies) / 18), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
         points *= 1 if copies > 8 else 4  # few ratios do not even out
         mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / points)
