@@ -213,3 +213,5 @@ def test_an_infinite_loss_is_part_of_the_total_variation() -> None:
     pair = AtomicPair(np.zeros(1), np.array([0.99]), 0.01, reach=1.0)
     found = _level.coarse_pass([(pair, 3)], Question(1e-3), 1e-12).total_variation
     assert 0.03 <= found < 0.0301
+    mixed = PublicPair(np.ones(1), np.array([0.99]), 0.5, infinite=0.01)
+    assert mixed.total_variation() == pytest.approx(0.99 * (2 * ndtr(0.5) - 1) + 0.01)
