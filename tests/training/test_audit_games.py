@@ -45,13 +45,23 @@ def test_bounds_hold_as_often_as_they_say_and_are_not_vacuous() -> None:
     [
         pytest.param(name, marks=[pytest.mark.slow] if name.startswith("hutchinson") else [])
         for name in GAMES
-        if "person" in name or "replaced" in name
+        if "person" in name or "replaced" in name or name == "hutchinson, public probes"
     ],
 )
-def test_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(name: str) -> None:
+def test_one_who_knows_the_probes_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(
+    name: str,
+) -> None:
     verdict = judge(GAMES[name], 120, deltas=(0.2,))
     assert not verdict.broken
     assert verdict.mu > 0.1
+
+
+@pytest.mark.slow
+def test_a_clipped_canary_is_seen_as_well_as_claimed_and_no_better() -> None:
+    verdict = judge(GAMES["exact, clipped"], 1000)
+    assert not verdict.broken
+    assert (verdict.share > 0.6, verdict.claimed_mu) == (True, 1.0)
+    assert 0.65 < verdict.mu <= 1.0
 
 
 def test_persons_whose_rows_are_clipped_one_by_one_refute_the_claim() -> None:

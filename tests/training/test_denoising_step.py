@@ -207,6 +207,19 @@ def test_optimizers_whose_noise_is_not_known_are_refused() -> None:
 # --- attached to Opacus ----------------------------------------------------------------------------------------
 
 
+def test_schedules_are_followed() -> None:
+    named = parameters()
+    private = private_optimizer(named)
+    step, seen = DenoisingStep.attach(private, named), []
+    for sigma, bound in ((1.5, 0.4), (0.75, 1.2), (0.375, 3.6)):
+        private.noise_multiplier, private.max_grad_norm = sigma, bound
+        sample(named, 5)
+        private.step()
+        private.zero_grad()
+        seen.append(step.last_report.sigma)
+    assert seen == pytest.approx([0.02, 0.03, 0.045], rel=1e-12)
+
+
 def test_detach() -> None:
     named = parameters()
     private = private_optimizer(named, noise_multiplier=0.01, max_grad_norm=40.0)

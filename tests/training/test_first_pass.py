@@ -86,6 +86,21 @@ def test_after_one_that_is_not_finite_the_next_micro_batch_is_looked_at() -> Non
         step.accumulate(mixed - mixed.mean(), samples=[2, 3, 4], step=0)
 
 
+@pytest.mark.parametrize(
+    ("clipping", "dtype"), [("exact", torch.float64), ("ghost", torch.float32), ("hutchinson", torch.bfloat16)]
+)
+def test_what_is_right_is_not_refused_and_checked_once(clipping: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 16, padding_idx=0), nn.LayerNorm(16), nn.Linear(16, 9), nn.Linear(9, 2))
+    step = private(model.to(dtype), clipping)
+    for number in range(2):
+        for samples in ([0, 1, 2, 3], [4, 5, 6, 7]):
+            tokens = torch.randint(0, 50, (4, 4), generator=torch.Generator().manual_seed(number))
+            step.accumulate(step.model(tokens).float().square().sum((1, 2)) * 100, samples=samples, step=number)
+            assert step._was_checked
+        step.step()
+
+
 def twice(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     """A linear layer's weight is used once more, transposed, outside of it."""
     return functional.linear(model.inner(inputs), model.inner.weight.T)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from transformers import BertConfig, BertForSequenceClassification
 
 from dprmt import ParameterError
@@ -23,8 +24,11 @@ from dprmt.report.measurements._spikes import agreement, measure_spikes
 from dprmt.spectra import bulk_edge, detection_threshold, improvement, spike_map, vector_overlaps
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import ItemTask
+from dprmt.training.private_run._batches import Draws, poisson
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe, Settings
 from tests.spectra.simulation import denoise_layers
+from tests.training.literal import clipped_sum, gradients_of
 from tests.training.tiny_recipe import recipe_in, write_data
 
 
@@ -71,6 +75,47 @@ def settings(**changes: Any) -> Settings:
 
 
 # --- the run ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clipping", ["exact", "ghost"])
+def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: str) -> None:
+    """Against gradients one by one, of the samples that the same generator draws."""
+    experiment = tiny_bert(privacy__clipping_norm=0.7, privacy__norms=clipping)
+    drawn = Draws(40, poisson(15, 40), fresh_randomness(0, 1)).at(0)
+    alone = [per_sample_losses(experiment.model, experiment.task.collate([experiment.task.items[i]])) for i in drawn]
+    expected = clipped_sum(gradients_of(experiment.model, alone), 0.7)
+    step = next(private_gradients(experiment))
+    assert (step.number, step.samples) == (0, len(drawn)) != (0, 15)
+    assert step.sigma == pytest.approx(0.5 * 0.7 / 15)
+    assert step.loss == pytest.approx(float(torch.cat(alone).mean()), rel=1e-5)
+    assert set(step.clean) == set(step.noisy) == set(expected)
+    for name, total in expected.items():
+        torch.testing.assert_close(step.clean[name], total / 15, rtol=1e-3, atol=1e-6)
+
+
+def test_noise_has_the_stated_law_and_the_run_follows_the_seed() -> None:
+    steps = list(private_gradients(tiny_bert(), changes={"training.steps": 6}))
+    noise = np.concatenate([(s.noisy[n] - s.clean[n]).numpy().ravel() / s.sigma for s in steps for n in s.clean])
+    assert stats.kstest(noise, stats.norm.cdf).pvalue > 1e-3
+    spread = 4.5 / math.sqrt(2 * len(noise))
+    assert np.std(noise) == pytest.approx(1.0, rel=spread)
+    assert all(np.std(noise) != pytest.approx(wrong, rel=spread) for wrong in (0.9, 1.1))
+    again, other = (list(private_gradients(tiny_bert(), seed=seed))[1] for seed in (0, 1))
+    for name, noisy in again.noisy.items():
+        assert torch.equal(steps[1].noisy[name], noisy)
+        assert not torch.equal(noisy, other.noisy[name])
+
+
+def test_a_batch_of_nobody_is_noise_alone() -> None:
+    experiment = tiny_bert(items=3, training__batch_size=1, training__steps=8)
+    empty = [step for step in private_gradients(experiment) if step.samples == 0]
+    assert empty
+    for step in empty:
+        assert math.isnan(step.loss)
+        assert all(not total.any() for total in step.clean.values())
+        assert all(bool(gradient.any()) for gradient in step.noisy.values())
+        assert all(spike.predicted == 1 for spike in measure_spikes(step))
+        assert measure_alignment(step).corrected == 0
 
 
 # --- singular values ---------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dprmt.training.harness._recipe_task import load, prepare_recipe
 from dprmt.training.private_run._ledger import charged_steps
 from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe, load_recipe
-from tests.training.tiny_recipe import STEPS, recipe_in
+from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in
 
 FULL = {"model.finetune": "full", "model.lora": None}
 # Some layers are wider than eight probes; with this noise the accountant answers quickly.
@@ -169,6 +169,14 @@ def test_killed_and_resumed_after_charging_it_tells_the_true_epsilon(folder, tmp
     lines = [json.loads(line) for line in (tmp_path / "run" / "privacy.jsonl").read_text().splitlines()]
     assert [line["charged"] for line in lines] == list(range(1, STEPS + 2))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 4, 5, 6]
+
+
+def test_with_a_target_lost_steps_are_not_made_up_for(folder, tmp_path):
+    recipe = recipe_in(folder, **TARGET, **{"training.checkpoint_every": 2})
+    killed_before_step(4, recipe, tmp_path / "run")
+    result = train(recipe, tmp_path / "run", resume=True)  # step 3 was charged, and is lost
+    assert (result.steps, result.charged) == (STEPS - 1, STEPS)
+    assert result.epsilon <= 3.0
 
 
 def test_two_processes_do_what_one_does(folder, tmp_path):
