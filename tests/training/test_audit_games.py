@@ -18,6 +18,7 @@ from audits.blocks import COPIES, Stage, many_games
 from audits.bounds import evidence
 from audits.faults import planted, repaired
 from audits.game import canary_lengths, noise_p_value
+from audits.published import planted_in_telemetry, published_games
 from audits.settings import all_games, parallel
 from audits.shards import planted_in_shards, sharded_games
 from audits.verdict import judge
@@ -194,6 +195,12 @@ def test_killed_at_points_of_all_kinds_a_run_has_charged_what_it_made(everywhere
     assert kills.tried(kinds["open"], "disk full").sound
 
 
+def test_points_are_spread_over_kinds_files_and_steps(everywhere: list[kills.Point]) -> None:
+    chosen = kills.spread(everywhere, 60)
+    assert len(chosen) == 60 == len(set(chosen))
+    assert {(point.kind, point.file) for point in chosen} == {(point.kind, point.file) for point in everywhere}
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_two_owners_and_a_clock_that_runs_backwards() -> None:
     assert kills.two_owners()
@@ -249,3 +256,13 @@ def test_canaries_of_two_processes_are_seen_as_well_as_claimed_and_no_better(nam
 def test_what_only_several_processes_can_do_wrong_refutes_the_claim(bug: str) -> None:
     """A sample that both add, under two names; noise as where processes share out every entry's variance."""
     assert judge(planted_in_shards()[bug], 900, deltas=(0.1, 0.2)).broken
+
+
+@pytest.mark.slow
+def test_what_metrics_say_is_seen_no_better_than_claimed() -> None:
+    """A rule that is learnt from telemetry alone tells the canary, within the claim; of sums without noise, beyond."""
+    verdict = judge(published_games()[0], 240, deltas=(0.1, 0.2))
+    assert not verdict.broken
+    assert verdict.mu > 0.1
+    (leak,) = planted_in_telemetry().values()
+    assert judge(leak, 80, deltas=(0.1, 0.2)).broken

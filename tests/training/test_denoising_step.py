@@ -120,6 +120,14 @@ def test_options_reach_the_denoiser() -> None:
     assert denoised["wide"] is not grads["wide"]
 
 
+def test_none_leaves_every_gradient_as_it_is() -> None:
+    named, grads = parameters(), gradients(4, 1.0)
+    give(named, grads)
+    before = {name: p.grad for name, p in named.items()}
+    DenoisingStep(named, 1.0, Denoising("none"))()
+    assert all(p.grad is before[name] and torch.equal(p.grad, grads[name]) for name, p in named.items())
+
+
 def test_parameters_without_gradient_are_skipped_and_nothing_changes_on_error() -> None:
     named, grads = parameters(), gradients(5, 1.0)
     give(named, {"wide": grads["wide"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from audits.mixing import TopTwo
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping import ClippedStep, TensorMemory
 from dprmt.training.clipping._modules import is_torch_layer
 from tests.training.literal import literal_sum
 from tests.training.norms_by_word import by_word
@@ -99,6 +100,25 @@ def test_what_is_right_is_not_refused_and_checked_once(clipping: str, dtype: tor
             step.accumulate(step.model(tokens).float().square().sum((1, 2)) * 100, samples=samples, step=number)
             assert step._was_checked
         step.step()
+
+
+@pytest.mark.parametrize("ends", ["discarded", "summed"])
+def test_no_hook_keeps_the_graph_of_a_check(ends: str) -> None:
+    """Nothing of it waits for the collector of cycles: the sums are left, or nothing."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    step, inputs = private(model, "exact"), torch.randn(3, 8)
+    gc.disable()
+    try:
+        with TensorMemory() as memory:
+            losses = step.model(inputs).flatten()
+            if ends == "discarded":
+                step.discard()
+            else:
+                step.accumulate(losses, samples=range(3), step=0)
+            del losses
+    finally:
+        gc.enable()
+    assert memory.live == (0 if ends == "discarded" else 4 * sum(value.numel() for value in model.parameters()))
 
 
 def twice(model: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -227,6 +247,19 @@ def test_a_parameter_that_was_replaced_or_added() -> None:
     model.append(nn.Linear(1, 1))
     with pytest.raises(TrainingStateError, match=r"1\.weight was added since the model was made private"):
         accumulate(step, torch.randn(SIZE, WIDTH))
+
+
+def test_values_of_a_parameter_may_be_set() -> None:
+    """What is released is the clipped gradient at the new values, of (w·x + b)² with all w = 1, b = 0."""
+    model, x = nn.Linear(WIDTH, 1), torch.arange(1.0, WIDTH + 1)[None]
+    step = private_sgd(model)
+    model.weight.data, model.bias.data = torch.ones(1, WIDTH), torch.zeros(1)
+    accumulate(step, x)
+    step.step()
+    gradient = torch.cat([x[0], torch.ones(1)])  # up to a factor, and far longer than C = 1
+    expected = torch.ones(WIDTH + 1) - (1 - step.rounding) * gradient / gradient.norm()
+    expected[-1] -= 1.0
+    torch.testing.assert_close(torch.cat([model.weight.detach()[0], model.bias.detach()]), expected)
 
 
 def test_complex_parameters() -> None:

@@ -323,5 +323,8 @@ def test_secure_allocation_gives_an_epoch_up_rather_than_write_its_draws_down(tm
 @pytest.mark.parametrize("sampling", ["poisson", "allocation"])
 def test_a_secure_run_does_not_touch_torchs_generators(sampling: str) -> None:
     wanted = settings(privacy={"secure": True, "sampling": sampling}, training={"steps": 5})
-    with run_in_memory(network(), task(), wanted) as run, NoDraws(torch.ops.aten.random_.default):  # of loaders, for workers
+    with (
+        run_in_memory(network(), task(), wanted) as run,
+        NoDraws(torch.ops.aten.random_.default),
+    ):  # of loaders, for workers
         assert len(list(run.steps())) == 5

@@ -75,6 +75,44 @@ def test_readings_hold_the_truth(name):
     assert 0.93 < np.std(errors) < 1.07
 
 
+def test_pure_noise_is_seen_to_be_pure_noise():
+    """The z are standard normal, and no share of signal is claimed."""
+    zs, claims = [], 0
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        W = torch.nn.Parameter(torch.zeros(20, 30))
+        optimizer = torch.optim.SGD([W], lr=0.1, momentum=0.9)
+        telemetry = Telemetry(optimizer, {"W": W}, S, every=20)
+        for _ in range(20):
+            W.grad = S * torch.randn(20, 30, generator=generator)
+            optimizer.step()
+            zs.append(telemetry.last.get("z", np.nan))
+        claims += telemetry.last["signal"]["*"]["low"] > 0
+    zs = np.array(zs)[~np.isnan(zs)]
+    assert len(zs) == 30 * 19
+    assert abs(zs.mean()) < 3.5 / len(zs) ** 0.5
+    assert 0.85 < zs.std() < 1.15
+    assert claims <= 2
+
+
+def test_whatever_moves_the_parameters_counts():
+    """Between two steps, not the optimizer alone; and a state is of the parameters that it was read from."""
+    telemetry, places, H, _ = noisy_descent("gd", 0, steps=3)
+    x = torch.nn.Parameter(torch.ones(400))
+    optimizer = torch.optim.RMSprop([x], lr=0.1)
+    other = Telemetry(optimizer, {"x": x}, S, every=1)
+    for place in places[:2]:
+        x.data.copy_(place)
+        x.grad = H * place
+        optimizer.step()
+        x.data.copy_(places[1])
+    update = places[1] - places[0]
+    assert other.last["z"] == pytest.approx(float(-(H * places[1]) @ update / (S * update.norm())), rel=1e-4)
+    y = torch.nn.Parameter(torch.ones(3))
+    with pytest.raises(ParameterError, match="state"):
+        Telemetry(torch.optim.SGD([y], lr=0.1), {"y": y}, S).load_state_dict(telemetry.state_dict())
+
+
 class Clean(torch.Tensor):
     """A clean gradient: whatever uses it is detected."""
 
@@ -174,6 +212,23 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
     assert entries[0] == entries[1]
     assert len(entries[0]) == 11
     assert {"signal", "z", "z_window"} <= entries[0][-1].keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({}, {"z", "signal", "z_window"}),
+        ({"optimizer.name": "grape"}, {"signal"}),
+        ({"denoising.method": "paper"}, {"z", "signal", "z_window"}),
+        ({"optimizer.name": "grape", "denoising.method": "paper"}, None),
+        ({"telemetry.on": False}, None),
+        ({"privacy.noise_multiplier": None, "privacy.clip_only": True}, None),
+    ],
+)
+def test_what_a_run_says_of_itself(changes, keys):
+    with run_in_memory(torch.nn.Linear(8, 4), task(), settings().with_changes(changes)) as run:
+        last = [record.entry() for record in run.steps()][-1]
+    assert last.get("telemetry", {}).keys() == (keys or set())
 
 
 @pytest.mark.parametrize("projector", ["gaussian", "svd"])

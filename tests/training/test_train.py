@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.cli import main
+from dprmt.training.denoising import Denoising
 from dprmt.training.harness import dry_run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._prepare import Prepared
@@ -285,7 +286,10 @@ def built(recipe: Recipe, processes: int = 1) -> Prepared:
         ("gdm", {"lr": 0.3, "momentum": 0.7, "weight_decay": 0.2}),
         ("adam", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
         ("adamw", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
-        ("adambc", {"lr": 0.3, "betas": (0.8, 0.95), "floor": 1e-2, "weight_decay": 0.2}),
+        (
+            "adambc",
+            {"lr": 0.3, "betas": (0.8, 0.95), "floor": 1e-2, "weight_decay": 0.2, "noise_variance": (1.0 / 12) ** 2},
+        ),
         ("grape", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
     ],
 )
@@ -316,3 +320,43 @@ def test_a_plan_counts_the_layers_whose_norms_are_estimated(folder):
     planned = dry_run(recipe_in(folder).with_changes(norms)).norms
     assert planned.startswith("exact in all ")
     assert ", though hutch++ was asked for: " in planned
+
+
+def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monkeypatch):
+    """With nobody in the batch, the norm is that of the noise: in r x n numbers per weight, not in m x n."""
+    seen, real = [], Denoising.apply
+
+    def halved(self, gradients, sigma, memory=None):
+        seen.append({name: value.clone() for name, value in gradients.items()})
+        return {name: value / 2 for name, value in gradients.items()}, real(self, gradients, sigma, memory)[1]
+
+    monkeypatch.setattr(Denoising, "apply", halved)
+    changes = {"training.batch_size": 1, "training.steps": 8, "training.spectra_every": 1, "denoising.method": "paper"}
+    recipe = recipe_in(folder, **IN_SUBSPACES, **changes)
+    train(recipe, tmp_path / "run", noise_seed=1)
+    prepared, entries = built(recipe), read_metrics(tmp_path / "run")
+    subspaces = prepared.optimizer.subspaces
+    released = sum(layer.rank * layer.n for layer in subspaces)
+    released += sum(value.numel() for value in prepared.parameters.values() if value not in subspaces)
+    empty = [entry for entry in entries if entry["private"]["batch_size"] == 0]
+    assert empty
+    assert all(entry["noisy_gradient_norm"] == pytest.approx(released**0.5, rel=0.1) for entry in empty)
+    denoised = {layer.name for layer in subspaces if "classifier" not in layer.name}  # the head is left alone
+    assert 0 < len(denoised) < len(list(subspaces))
+    assert [entry["matrices"] for entry in entries] == [len(denoised)] * 8
+    with np.load(tmp_path / "run" / "spectra.npz") as spectra:
+        for number, noisy in enumerate(seen, start=1):
+            for name, value in noisy.items():
+                expected = np.linalg.svd(value.numpy(), compute_uv=False)
+                for what, factor in (("noisy", 1.0), ("denoised", 0.5)):
+                    found = spectra[f"step{number:06d}/{what}/{name}"]
+                    np.testing.assert_allclose(found, expected * factor, rtol=1e-4, atol=1e-5)
+
+
+def test_heads_are_left_alone_unless_told(folder, tmp_path):
+    """LoRA's two times two matrices are denoised; with nothing excluded the classifier's weight and bias too."""
+    for number, (exclude, count) in enumerate([(None, 4), ([], 6), (["*lora_A*", "*.bias"], 3)]):
+        changes = {} if exclude is None else {"denoising.exclude": exclude}
+        changes |= {"denoising.method": "paper", "training.steps": 1}
+        train(recipe_in(folder, **changes), tmp_path / str(number))
+        assert [entry["matrices"] for entry in read_metrics(tmp_path / str(number))] == [count]
