@@ -203,17 +203,3 @@ def test_bad_options(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=name):
         take_steps(optimizer, [first], [draw([(2,)], 1)])
     assert torch.equal(first, before)
-
-
-def test_a_step_needs_the_noise_variance_of_every_parameter() -> None:
-    """One that is left to make_private, or announced, may be None; a step without it changes nothing."""
-    first, second = params = parameters(draw([(2,), (2,)], 0))
-    optimizer = DPAdamBC([{"params": [first], "noise_variance": 1.0}, {"params": [second]}], 0.1, floor=0.1)
-    before, gradients = first.detach().clone(), draw([(2,), (2,)], 1)
-    with pytest.raises(ParameterError, match="noise_variance must be given, or left to make_private"):
-        take_steps(optimizer, params, [gradients])
-    assert torch.equal(first, before)
-    assert not optimizer.state
-    optimizer.set_noise_variance({second: 2.0})
-    take_steps(optimizer, params, [gradients])
-    assert [optimizer.state[p]["noise_average"] for p in params] == pytest.approx([0.001, 0.002])

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from audits.steps import private_sgd
-from dprmt.training.clipping._formed_layers import NormPolicy, PerSampleGradients
-from dprmt.training.clipping._matrix_layers import Factors, plan_layers
+from dprmt.training.clipping._formed_layers import NormPolicy
+from dprmt.training.clipping._matrix_layers import plan_layers
 from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,
@@ -290,12 +290,3 @@ def test_ghost_norms_are_not_too_small_where_their_terms_cancel() -> None:
     assert bool((ghost_squared_norms(a, g) < truth * (1 - 1e-6)).any())
     assert bool((allowed >= truth).all())
     assert float((allowed / truth).max()) < 1.1
-
-
-@pytest.mark.parametrize(("tokens", "kept"), [(3, Factors), (23, Factors), (24, PerSampleGradients)])
-def test_what_is_kept_is_the_smaller(tokens: int, kept: type) -> None:
-    """Of 48 inputs and outputs a gradient has 48² entries, the factors 96 T; from T = 24 on gradients are kept."""
-    inputs, gradients = torch.randn(2, tokens, 48), torch.randn(2, tokens, 48)
-    for form in (True, False):
-        (layer,) = plan_layers({"layer": nn.Linear(48, 48)}, NormPolicy(form=form, memory_budget=1000))
-        assert type(layer.measure([([inputs], gradients)], 0, None)[1][0]) is kept

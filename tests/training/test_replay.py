@@ -505,13 +505,3 @@ def test_an_adapter_in_float32_has_the_tolerance_of_what_computes_its_inputs(sha
     fixed = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(False)
     step = private(Parts(call, fixed=fixed, adapter=nn.Linear(WIDTH, 1)).train())
     outcome(step, partial(plain, step), rows(), SIZE, refused)
-
-
-def test_tables_that_a_function_looks_rows_up_in_are_no_routes() -> None:
-    """A data set in memory, as long as a multiple of the batch: nothing is run at every micro-batch for that."""
-    step, table = private(single().train(), replay=0.0), torch.randn(8 * SIZE, WIDTH)
-    for number in range(3):
-        drawn = torch.arange(SIZE) + SIZE * number
-        step.accumulate(lambda rows: step.model(table[rows]), samples=drawn, step=number, batch=drawn)
-        step.step()
-    assert step.replays == 1

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.cli import main
 from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._observer import MetricsFile
@@ -285,14 +284,3 @@ def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
     refused = pytest.raises(ParameterError, match="recipe must be the recipe the run was started with")
     with contextlib.nullcontext() if goes_on else refused:
         RunFolder(tmp_path / "run", resume=True, config=settings.to_toml()).close()
-
-
-def test_a_recipe_and_a_record_that_are_nested_too_deeply_are_refused_in_one_line(
-    halfway: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "recipe.toml").write_text("a = " + "[" * 100_000)
-    run = Path(shutil.copytree(halfway, tmp_path / "run"))
-    (run / "run.json").write_text("[" * 100_000)
-    for words in (["train", str(tmp_path / "recipe.toml")], ["train", "--resume", str(run)]):
-        assert main(words) == 2
-        assert "nested too deeply" in capsys.readouterr().err.strip().splitlines()[-1]
