@@ -13,6 +13,7 @@ from dprmt.accounting import DPSGD, RandomAllocation, calibrate
 from dprmt.training.harness import Run, train
 from dprmt.training.harness._observer import MetricsFile
 from dprmt.training.private_run._batches import Draws
+from dprmt.training.private_run._ledger import SpentEpsilon
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom, allocation
 from tests.training.tiny_recipe import positions, recipe_in
@@ -174,3 +175,10 @@ def test_a_target_is_kept_in_whole_epochs(folder, tmp_path, monkeypatch, batches
     sigma = run.noise_multiplier
     assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(steps=15, delta=DELTA).upper <= 3.0
     assert (result.steps, result.charged) == (11, 15)
+
+
+def test_epsilon_in_the_middle_of_an_epoch_is_that_of_the_whole():
+    spent = SpentEpsilon(MECHANISM, DELTA)
+    assert spent.after(0) == 0.0
+    assert spent.after(1) == spent.after(5) == MECHANISM.epsilon(epochs=1, delta=DELTA).upper
+    assert spent.after(6) == spent.after(10) > spent.after(5)

@@ -18,6 +18,7 @@ from audits.blocks import COPIES, Stage, many_games
 from audits.bounds import evidence
 from audits.faults import planted, repaired
 from audits.game import canary_lengths, noise_p_value
+from audits.published import planted_in_telemetry, published_games
 from audits.settings import all_games, parallel
 from audits.shards import planted_in_shards, sharded_games
 from audits.verdict import judge
@@ -45,13 +46,23 @@ def test_bounds_hold_as_often_as_they_say_and_are_not_vacuous() -> None:
     [
         pytest.param(name, marks=[pytest.mark.slow] if name.startswith("hutchinson") else [])
         for name in GAMES
-        if "person" in name or "replaced" in name
+        if "person" in name or "replaced" in name or name == "hutchinson, public probes"
     ],
 )
-def test_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(name: str) -> None:
+def test_one_who_knows_the_probes_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(
+    name: str,
+) -> None:
     verdict = judge(GAMES[name], 120, deltas=(0.2,))
     assert not verdict.broken
     assert verdict.mu > 0.1
+
+
+@pytest.mark.slow
+def test_a_clipped_canary_is_seen_as_well_as_claimed_and_no_better() -> None:
+    verdict = judge(GAMES["exact, clipped"], 1000)
+    assert not verdict.broken
+    assert (verdict.share > 0.6, verdict.claimed_mu) == (True, 1.0)
+    assert 0.65 < verdict.mu <= 1.0
 
 
 def test_persons_whose_rows_are_clipped_one_by_one_refute_the_claim() -> None:
@@ -184,6 +195,12 @@ def test_killed_at_points_of_all_kinds_a_run_has_charged_what_it_made(everywhere
     assert kills.tried(kinds["open"], "disk full").sound
 
 
+def test_points_are_spread_over_kinds_files_and_steps(everywhere: list[kills.Point]) -> None:
+    chosen = kills.spread(everywhere, 60)
+    assert len(chosen) == 60 == len(set(chosen))
+    assert {(point.kind, point.file) for point in chosen} == {(point.kind, point.file) for point in everywhere}
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_two_owners_and_a_clock_that_runs_backwards() -> None:
     assert kills.two_owners()
@@ -239,3 +256,13 @@ def test_canaries_of_two_processes_are_seen_as_well_as_claimed_and_no_better(nam
 def test_what_only_several_processes_can_do_wrong_refutes_the_claim(bug: str) -> None:
     """A sample that both add, under two names; noise as where processes share out every entry's variance."""
     assert judge(planted_in_shards()[bug], 900, deltas=(0.1, 0.2)).broken
+
+
+@pytest.mark.slow
+def test_what_metrics_say_is_seen_no_better_than_claimed() -> None:
+    """A rule that is learnt from telemetry alone tells the canary, within the claim; of sums without noise, beyond."""
+    verdict = judge(published_games()[0], 240, deltas=(0.1, 0.2))
+    assert not verdict.broken
+    assert verdict.mu > 0.1
+    (leak,) = planted_in_telemetry().values()
+    assert judge(leak, 80, deltas=(0.1, 0.2)).broken

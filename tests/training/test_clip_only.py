@@ -54,6 +54,16 @@ def test_one_step_is_that_of_the_clipped_gradients_alone() -> None:
     assert net.weight.item() == pytest.approx((0.5 * (1 - margin) - 0.2) / 2, rel=1e-5)
 
 
+def test_the_command_says_it_before_and_after(recipe: Recipe, tmp_path: Path, capsys) -> None:
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    for more in (["--dry-run"], []):
+        assert main(["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), *more]) == 0
+        shown = capsys.readouterr()
+        assert SAID in shown.out
+        assert "ε ≤" not in shown.out + shown.err
+    assert SAID in shown.err
+
+
 @pytest.mark.parametrize(
     "changes",
     [

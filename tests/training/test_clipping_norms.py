@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
 from scipy import stats
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification
 
 from audits.steps import private_sgd
 from dprmt import ParameterError
-from dprmt.accounting import Hutchinson, chi2_mixture_cdf, envelope_cdf
+from dprmt.accounting import DPSGD, Hutchinson, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.norms import (
     HutchinsonEstimator,
+    LayerRecord,
     NormRecord,
     ProbeGenerator,
     exact_squared_norms,
 )
 from dprmt.training.norms._clipping import sum_of_squares
 from tests.training.literal import gradients_of
+from tests.training.norms_by_word import by_word
 
 T, K, VOCAB = 6, 4, 30
 QUERY = "bert.encoder.layer.0.attention.self.query"
@@ -101,6 +106,21 @@ def ratios(trainable: str, probes: int, count: int, *, batches: int = 1) -> tupl
 def claimed(norms: Any, model: nn.Module, **options: Any) -> NormRecord:
     settings: dict[str, Any] = {"clipping_norm": 1.0, "expected_batch_size": 1.0}
     return plan_private(model, norms=norms, **settings, **options).record
+
+
+class LargestTensor(TorchDispatchMode):
+    """Elements of the largest tensor that an operation gives back, except for those of one size."""
+
+    def __init__(self, ignored: int) -> None:
+        super().__init__()
+        self.largest, self.ignored = 0, ignored
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(value, torch.Tensor) and value.numel() != self.ignored:
+                self.largest = max(self.largest, value.numel())
+        return result
 
 
 @pytest.mark.parametrize("trainable", [QUERY, "classifier", "LayerNorm", "word_embeddings", ""])
@@ -217,3 +237,48 @@ def test_sums_of_squares_whatever_the_blocks(shape: tuple[int, ...]) -> None:
         assert torch.isinf(sum_of_squares(values)[-1])
         values.view(-1)[-1] = torch.nan
         assert torch.isnan(sum_of_squares(values)[-1])
+
+
+@pytest.mark.parametrize("sharing", ["sample", "batch"])
+@pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson", "hutch++"])
+def test_memory_of_a_step(clipping: str, sharing: str) -> None:
+    """Beside copies of A and G nothing exceeds k(T + d + p) per sample with estimates, as exact methods do."""
+    size, length, d = 16, 40, 48
+    step = private(nn.Linear(d, d), by_word(clipping, K, sharing=sharing), noise_multiplier=1.0)
+    for number in range(2):  # the first one is checked, which takes more
+        total = step.model(torch.randn(size, length, d)).square().sum((1, 2))
+        with LargestTensor(ignored=size * length * d) as memory:
+            step.accumulate(total, samples=range(size), step=number)
+            step.step()
+    limit, exact = size * K * (length + 2 * d + 1), size * min(length**2, d**2)
+    assert limit < exact
+    assert memory.largest <= limit if clipping.startswith("hutch") else memory.largest >= exact
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
+def test_lora_in_float32_on_a_bfloat16_model() -> None:
+    """Peft's default: adapters in float32, the frozen model in bfloat16; norms and sums are float32's."""
+    model = get_peft_model(bert().to(torch.bfloat16), LoraConfig(r=2, target_modules=["query"]))
+    assert {value.dtype for value in model.parameters()} == {torch.bfloat16, torch.float32}
+    step = private(model.train(), Hutchinson(K, secret=True), clipping_norm=1e-4)
+    assert [layer.is_exact for layer in step.record.layers] == [True, True]  # 2 <= k
+    step.accumulate(1e6 * losses(step.model, tokens(1)), samples=[0], step=0)
+    norm = math.sqrt(sum(float(value.summed_grad.double().square().sum()) for value in step.optimizer.params))
+    assert 1e-4 * (1 - 2e-4) < norm <= 1e-4
+
+
+def test_the_record_says_what_may_be_claimed() -> None:
+    """A finite rank only with everything estimated and bounded; DPSGD where all layers are small."""
+    secret = Hutchinson(K, secret=True)
+    default = claimed(HutchinsonEstimator(K), bert(), tokens=T)
+    assert default.norms == secret
+    exact = {LayerRecord("bert.embeddings.word_embeddings"), LayerRecord("classifier")}  # 3 <= k
+    assert {LayerRecord(QUERY, replace(secret, rank=T)), *exact} <= set(default.layers)
+    everything = claimed(HutchinsonEstimator(K, everything=True), bert(), tokens=T)
+    assert everything.estimated == list(everything.layers)
+    assert everything.norms == replace(secret, rank=sum(layer.norms.rank for layer in everything.layers))
+    for name, rank in {"LayerNorm.weight": 1, "word_embeddings": T, "token_type_embeddings": 2}.items():
+        assert LayerRecord(f"bert.embeddings.{name}", replace(secret, rank=rank)) in everything.layers
+    unbounded = claimed(HutchinsonEstimator(K, everything=True), bert())
+    assert LayerRecord(QUERY, replace(secret, rank=16)) in unbounded.layers
+    assert claimed(HutchinsonEstimator(K), bert("classifier")).mechanism(1.0, 0.1) == DPSGD(1.0, 0.1)

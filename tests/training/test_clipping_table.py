@@ -53,6 +53,21 @@ def test_what_does_not_go_together_is_refused_before_the_first_step(sharing: str
         plan_private(model, distributed=True, **options)
 
 
+@pytest.mark.parametrize("trained", ["full", "projected"])
+@pytest.mark.parametrize("clipping", ["exact", "ghost"])
+def test_one_rounding_margin_for_every_kind_of_layer(trained: str, clipping: str) -> None:
+    """It grows with the unit roundoff of the products that torch may take, projected or not."""
+    way, margins = Way(trained, clipping, "batch", "sgd"), []
+    try:
+        for precision in ("highest", "high"):
+            torch.set_float32_matmul_precision(precision)
+            margins.append(make_step(way, make_model(way).float(), 1.0).rounding)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert margins[0] <= 2.0**-13
+    assert margins[1] > 6e-3
+
+
 CLIPPED_WAYS = [Way(trained, clipping, "batch", "sgd") for trained in TRAINED for clipping in CLIPPINGS]
 
 

@@ -11,7 +11,7 @@ from opacus.optimizers import DPOptimizer
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, momentum_noise_scale
-from dprmt.training.denoising import Denoising, DenoisingStep
+from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep
 from dprmt.training.optimizers import DPAdamBC
 from tests.spectra.simulation import denoise
 from tests.training.test_private_run import saved_and_loaded
@@ -173,3 +173,14 @@ def test_recipes_without_a_momentum_are_refused(name, tmp_path):
     changes = {"model.finetune": "full", "model.lora": None} if name == "grape" else {}
     with pytest.raises(ParameterError, match=r"denoising\.on must be 'gradient' unless optimizer\.name is one of"):
         recipe_in(tmp_path, **MOMENTA, **{"optimizer.name": name}, **changes)
+
+
+def test_only_attached_steps_see_a_momentum():
+    run = Moves("adam", Denoising(on="momentum"))
+    with pytest.raises(ParameterError, match=r"options\.on must be 'gradient'"):
+        run.step_()
+    with pytest.raises(ParameterError, match="with which the clean one compares"):
+        DenoisingEvaluation(run.step_)
+    run.step_.detach()
+    gradients = noisy_gradients(3)
+    assert torch.equal(run.steps(gradients).weight, Moves("adam").steps(gradients).weight)

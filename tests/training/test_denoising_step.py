@@ -120,6 +120,14 @@ def test_options_reach_the_denoiser() -> None:
     assert denoised["wide"] is not grads["wide"]
 
 
+def test_none_leaves_every_gradient_as_it_is() -> None:
+    named, grads = parameters(), gradients(4, 1.0)
+    give(named, grads)
+    before = {name: p.grad for name, p in named.items()}
+    DenoisingStep(named, 1.0, Denoising("none"))()
+    assert all(p.grad is before[name] and torch.equal(p.grad, grads[name]) for name, p in named.items())
+
+
 def test_parameters_without_gradient_are_skipped_and_nothing_changes_on_error() -> None:
     named, grads = parameters(), gradients(5, 1.0)
     give(named, {"wide": grads["wide"]})
@@ -205,6 +213,19 @@ def test_optimizers_whose_noise_is_not_known_are_refused() -> None:
 
 
 # --- attached to Opacus ----------------------------------------------------------------------------------------
+
+
+def test_schedules_are_followed() -> None:
+    named = parameters()
+    private = private_optimizer(named)
+    step, seen = DenoisingStep.attach(private, named), []
+    for sigma, bound in ((1.5, 0.4), (0.75, 1.2), (0.375, 3.6)):
+        private.noise_multiplier, private.max_grad_norm = sigma, bound
+        sample(named, 5)
+        private.step()
+        private.zero_grad()
+        seen.append(step.last_report.sigma)
+    assert seen == pytest.approx([0.02, 0.03, 0.045], rel=1e-12)
 
 
 def test_detach() -> None:

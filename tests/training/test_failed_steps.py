@@ -260,6 +260,52 @@ def test_what_is_refused_changes_nothing(maker: str, refusal: str) -> None:
     accumulate(step, LATER[2])
 
 
+@pytest.mark.parametrize("maker", MAKERS)
+def test_what_the_first_check_refuses_leaves_no_sum(maker: str) -> None:
+    """Neither samples that mix nor a parameter used elsewhere."""
+    step = MAKERS[maker]()
+    known, used = state(step), log(step)
+    for wrong, words in (
+        (lambda losses: losses - losses.mean(), "no sample in another's loss"),
+        (lambda losses: losses + network(step).norm.weight.square().sum(), "its own layer"),
+    ):
+        losses = wrong(step.model(INPUTS[LATER[0]]).square().mean((1, 2)))
+        with pytest.raises(ParameterError, match=words):
+            step.accumulate(losses, samples=LATER[0], step=STEP)
+        step.discard()
+        assert_same(known, state(step))
+        assert log(step) == used
+
+
+@pytest.mark.parametrize("failure", [None, *FAILURES])
+def test_the_first_check_is_not_over_because_a_batch_failed_or_was_empty(failure: Any) -> None:
+    """What was kept of the failed batch, of another size, does not make the next one pass unseen."""
+    step = clipped()
+    if failure is None:
+        step.accumulate(step.model(INPUTS[:0]).mean((1, 2)), samples=[], step=STEP)
+    else:
+        with pytest.raises(PowerCut):
+            failure(step, LATER[0])
+    losses = step.model(INPUTS[LATER[2]]).square().mean((1, 2))
+    with pytest.raises(ParameterError, match="no sample in another's loss"):
+        step.accumulate(losses - losses.mean(), samples=LATER[2], step=STEP)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.02])
+@pytest.mark.parametrize("name", ["up.weight", "norm.bias", "down.weight"])
+def test_a_small_second_use_of_a_parameter_is_refused(name: str, share: float) -> None:
+    """Its gradient from elsewhere is a few per cent of the one through its layer."""
+    step = exact()
+    losses, value = step.model(INPUTS[:2]).square().mean((1, 2)), network(step).get_parameter(name)
+    plain = Net()
+    plain.load_state_dict(network(step).state_dict())
+    plain(INPUTS[:2]).square().mean((1, 2)).sum().backward()
+    length = float(plain.get_parameter(name).grad.norm())
+    elsewhere = share * length * value.sum() / value.numel() ** 0.5  # of a gradient of norm share · length
+    with pytest.raises(ParameterError, match=name):
+        step.accumulate(losses + elsewhere / 2, samples=[0, 1], step=STEP)
+
+
 @pytest.mark.parametrize(
     ("maker", "place", "call"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from audits.mixing import TopTwo
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping import ClippedStep, TensorMemory
 from dprmt.training.clipping._modules import is_torch_layer
 from tests.training.literal import literal_sum
 from tests.training.norms_by_word import by_word
@@ -84,6 +85,40 @@ def test_after_one_that_is_not_finite_the_next_micro_batch_is_looked_at() -> Non
     mixed = step.model(torch.randn(3, 3)).square().sum(1)
     with pytest.raises(ParameterError, match="no sample in another's loss"):
         step.accumulate(mixed - mixed.mean(), samples=[2, 3, 4], step=0)
+
+
+@pytest.mark.parametrize(
+    ("clipping", "dtype"), [("exact", torch.float64), ("ghost", torch.float32), ("hutchinson", torch.bfloat16)]
+)
+def test_what_is_right_is_not_refused_and_checked_once(clipping: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 16, padding_idx=0), nn.LayerNorm(16), nn.Linear(16, 9), nn.Linear(9, 2))
+    step = private(model.to(dtype), clipping)
+    for number in range(2):
+        for samples in ([0, 1, 2, 3], [4, 5, 6, 7]):
+            tokens = torch.randint(0, 50, (4, 4), generator=torch.Generator().manual_seed(number))
+            step.accumulate(step.model(tokens).float().square().sum((1, 2)) * 100, samples=samples, step=number)
+            assert step._was_checked
+        step.step()
+
+
+@pytest.mark.parametrize("ends", ["discarded", "summed"])
+def test_no_hook_keeps_the_graph_of_a_check(ends: str) -> None:
+    """Nothing of it waits for the collector of cycles: the sums are left, or nothing."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    step, inputs = private(model, "exact"), torch.randn(3, 8)
+    gc.disable()
+    try:
+        with TensorMemory() as memory:
+            losses = step.model(inputs).flatten()
+            if ends == "discarded":
+                step.discard()
+            else:
+                step.accumulate(losses, samples=range(3), step=0)
+            del losses
+    finally:
+        gc.enable()
+    assert memory.live == (0 if ends == "discarded" else 4 * sum(value.numel() for value in model.parameters()))
 
 
 def twice(model: Any, inputs: torch.Tensor) -> torch.Tensor:

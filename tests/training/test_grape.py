@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from audits.steps import Parts
@@ -164,6 +166,41 @@ def test_an_embedding_table_with_padding_that_is_used_twice(norms: str) -> None:
     expected = clipped_sum([{n: project(step, n, g) for n, g in s.items()} for s in samples], C)
     for name, p in net.named_parameters():
         torch.testing.assert_close(p.summed_grad, expected[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("projector", ["gaussian", "svd"])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_resuming_is_bit_exact(projector: str, cut: int) -> None:
+    """Weights, moments, period and seed come back, in the middle of a period and at its start."""
+    options = {"projector": projector, "noise_multiplier": 0.7}
+    data, noise, saved = make_data(), torch.Generator().manual_seed(9), None
+    net = make_net()
+    whole = private(net, **options, noise_generator=noise)
+    for number in range(5):
+        if number == cut:
+            saved = copy.deepcopy((whole.optimizer.state_dict(), net.state_dict(), noise.get_state()))
+        take_step(whole, data, number)
+    again, noise = make_net(seed=3), torch.Generator()
+    resumed = private(again, **options, seed=77, noise_generator=noise)
+    resumed.optimizer.load_state_dict(saved[0])
+    again.load_state_dict(saved[1])
+    noise.set_state(saved[2])
+    for number in range(cut, 5):
+        take_step(resumed, data, number)
+    assert all(torch.equal(w, weights_of(net)[name]) for name, w in weights_of(again).items())
+
+
+def test_lora_layers_are_projected_and_the_base_stays_frozen() -> None:
+    net = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 3))
+    lora = get_peft_model(net, LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False))
+    frozen, before = {n: p.clone() for n, p in lora.named_parameters() if not p.requires_grad}, weights_of(lora)
+    step = private(lora, norms="ghost")
+    sizes = [(layer.m, layer.n) for layer in step.optimizer.original_optimizer.subspaces]
+    assert sizes == [(20, 4), (30, 4), (30, 4), (4, 3)]
+    step.accumulate(step.model(torch.randn(5, 20)).square().sum(1), samples=range(5), step=0)
+    step.step()
+    assert all((w != before[n]).any() for n, w in weights_of(lora).items())
+    assert all(torch.equal(p, frozen[n]) for n, p in lora.named_parameters() if not p.requires_grad)
 
 
 # Bad input

@@ -293,3 +293,23 @@ def test_a_folder_that_another_process_has_used_meanwhile_is_refused(tmp_path, m
     monkeypatch.setattr(RunFolder, "_locked", slow)
     with pytest.raises(ParameterError, match="without a run"):
         RunFolder(tmp_path / "run", resume=False, config="a = 1\n")
+
+
+def test_run_folder_that_was_not_used_leaves_what_it_found(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for place in (tmp_path / "mine", tmp_path / "mine" / "runs" / "first"):
+        RunFolder(place, resume=False, config="").close()
+        assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_samples_of_similar_length_go_together():
+    items = ["aaaa", "b", "ccc", "dd", "e", "ffff"]
+    source = Source(items, None, 2, lambda place: len(items[place]))
+    assert [part.positions for part in source.parts([5, 4, 3, 2, 1, 0], 0)] == [[4, 1], [3, 2], [5, 0]]
+
+
+def test_guard_finds_a_gradient_that_is_all_zero():
+    """Connected, but multiplied by 0: the silent failure that a missing gradient alone would not show."""
+    model = partly()
+    with pytest.raises(ParameterError, match=r"all get a gradient, got 'unused\.weight, unused\.bias'"):
+        check_gradients_arrive(model, lambda: (model(torch.ones(4, 3)) + 0.0 * model.unused(torch.ones(4, 3))).sum(1))

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
@@ -381,6 +383,22 @@ def test_autocast() -> None:
             return functional.cross_entropy(model(x).float(), (x[:, 0] > 0).long(), reduction="none")
 
     go_on(model, torch.randn(32, WIDTH), losses)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft
+@pytest.mark.parametrize("words", [99, 100])
+def test_adapters_in_16_bits_are_taken(words: int) -> None:
+    """Every micro-batch is checked; an odd number of words is the length of rows that products run along."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=words, tie_word_embeddings=False, **sizes)).to(torch.bfloat16)
+    model = get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj", "v_proj"]))
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        logits = model(input_ids=x, use_cache=False).logits[:, :-1].float()
+        return functional.cross_entropy(logits.transpose(1, 2), x[:, 1:], reduction="none").mean(1)
+
+    go_on(model, torch.randint(1, words, (SIZE, 9)), losses)
 
 
 class Frozen(nn.Module):

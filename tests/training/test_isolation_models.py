@@ -163,3 +163,28 @@ def test_right_code_on_published_architectures_is_far_from_the_tolerance(name: s
         step.step()
     assert step.replays == 4
     assert max(shares) < (0.1 if dtype == torch.float32 else 0.5)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("of", ["rows", "tokens", "masked rows"])
+def test_experts_that_choose_are_refused(of: str, trained: bool) -> None:
+    """An expert takes the half of a batch's rows, or tokens, that score highest with it; or all, and half count."""
+
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(0, 1) if of == "tokens" else x
+        weights, out = model.gate(flat).softmax(-1), torch.zeros_like(flat)
+        for number, expert in enumerate(model.experts):
+            scores, chosen = weights[:, number].topk(len(flat) // 2)
+            if of == "masked rows":
+                out = out + expert(flat) * (weights[:, number] * (weights[:, number] >= scores[-1]))[:, None]
+            else:
+                out = out.index_add(0, chosen, expert(flat[chosen]) * scores[:, None])
+        return model.head(out.view_as(x)).flatten(1).mean(1)
+
+    torch.manual_seed(0)
+    experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)).requires_grad_(trained)
+    gate = nn.Linear(WIDTH, 2, bias=False).requires_grad_(False)
+    model = Parts(call, gate=gate, head=nn.Linear(WIDTH, 1), experts=experts)
+    x, step = torch.randn(16, 3, WIDTH) if of == "tokens" else torch.randn(16, WIDTH), private(model)
+    with pytest.raises(TrainingStateError, match=r"depends? on other samples|by index|samples and tokens in one axis"):
+        step.accumulate(lambda x: (model(x) - 1.0).square(), batch=x, samples=range(16), step=0)

@@ -11,6 +11,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from dprmt import ParameterError
+from dprmt.accounting import DPSGD, chi2_mixture_cdf
 from dprmt.report.measurements import (
     kappa_sweep,
     measure_alignment,
@@ -23,8 +24,11 @@ from dprmt.report.measurements._spikes import agreement, measure_spikes
 from dprmt.spectra import bulk_edge, detection_threshold, improvement, spike_map, vector_overlaps
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness import ItemTask
+from dprmt.training.private_run._batches import Draws, poisson
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe, Settings
 from tests.spectra.simulation import denoise_layers
+from tests.training.literal import clipped_sum, gradients_of
 from tests.training.tiny_recipe import recipe_in, write_data
 
 
@@ -71,6 +75,22 @@ def settings(**changes: Any) -> Settings:
 
 
 # --- the run ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clipping", ["exact", "ghost"])
+def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: str) -> None:
+    """Against gradients one by one, of the samples that the same generator draws."""
+    experiment = tiny_bert(privacy__clipping_norm=0.7, privacy__norms=clipping)
+    drawn = Draws(40, poisson(15, 40), fresh_randomness(0, 1)).at(0)
+    alone = [per_sample_losses(experiment.model, experiment.task.collate([experiment.task.items[i]])) for i in drawn]
+    expected = clipped_sum(gradients_of(experiment.model, alone), 0.7)
+    step = next(private_gradients(experiment))
+    assert (step.number, step.samples) == (0, len(drawn)) != (0, 15)
+    assert step.sigma == pytest.approx(0.5 * 0.7 / 15)
+    assert step.loss == pytest.approx(float(torch.cat(alone).detach().mean()), rel=1e-5)
+    assert set(step.clean) == set(step.noisy) == set(expected)
+    for name, total in expected.items():
+        torch.testing.assert_close(step.clean[name], total / 15, rtol=1e-3, atol=1e-6)
 
 
 # --- singular values ---------------------------------------------------------------------------------------------
@@ -195,6 +215,24 @@ def test_norm_ratios_follow_their_law_and_reject_others() -> None:
     assert (norms.predicted <= norms.envelope + 1e-9).all()
 
 
+def test_norms_and_law_are_those_of_samples_taken_one_by_one() -> None:
+    experiment = tiny_bert(items=6)
+    norms = measure_norm_ratios(experiment.model, experiment.task, samples=6, draws=1, probes=4)
+    alone = [per_sample_losses(experiment.model, experiment.task.collate([item])) for item in experiment.task.items]
+    laws, ranks, leading = [], [], []
+    for gradients in gradients_of(experiment.model, alone):
+        biases = {name.removesuffix("bias"): value for name, value in gradients.items() if name.endswith("bias")}
+        whole = [torch.cat([gradients[f"{name}weight"], bias[:, None]], 1) for name, bias in biases.items()]
+        weights = torch.cat([torch.linalg.svdvals(value.double()).square() for value in whole]).numpy()
+        weights = weights[weights > 1e-12 * weights.max()]
+        ranks.append(len(weights))
+        leading.append(weights.max() / weights.sum())
+        laws.append(chi2_mixture_cdf(norms.points, weights / weights.sum() / 4, np.full(len(weights), 4.0)))
+    np.testing.assert_allclose(norms.predicted, np.mean(laws, axis=0), rtol=1e-3)
+    assert norms.leading_share == pytest.approx(np.median(leading), rel=1e-3)
+    assert norms.rank == max(ranks)
+
+
 # --- from a recipe -----------------------------------------------------------------------------------------------
 
 
@@ -211,3 +249,30 @@ def test_a_recipe_becomes_an_experiment(tmp_path: Any) -> None:
     steps = list(private_gradients(setting, steps=2))
     assert len(steps) == 2
     assert len(measure_spikes(steps[0])) == 5  # two adapters of two matrices each, and the head
+
+
+def test_a_target_is_met_by_the_charged_rate(tmp_path: Any) -> None:
+    target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
+    sigma = recipe_experiment(tiny_recipe(tmp_path, **target)).settings.privacy.noise_multiplier
+    assert 2.99 < DPSGD(sigma, poisson(12, 60)).epsilon(steps=3, delta=1e-4).upper <= 3.0
+
+
+def test_gradients_of_a_recipe_in_a_subspace_are_seen_there(tmp_path: Any) -> None:
+    found = recipe_experiment(tiny_recipe(tmp_path, **{"optimizer.name": "grape", "optimizer.rank": 2}))
+    (step,) = private_gradients(found, steps=1)
+    shapes = {tuple(x.shape) for x in step.noisy.values()}
+    assert {min(shape) for shape in shapes} == {2}
+    assert {tuple(x.shape) for x in step.clean.values()} == shapes
+
+
+def test_layers_that_are_left_alone_count_as_they_are() -> None:
+    """Excluding a layer is leaving its noisy gradient in place; it is no matrix of the sweep."""
+    generator = torch.Generator().manual_seed(0)
+    clean = {name: torch.full((8, 60), 0.6, dtype=torch.float64) for name in ("query", "classifier")}
+    noisy = {name: x + torch.randn(8, 60, generator=generator, dtype=torch.float64) for name, x in clean.items()}
+    step = GradientStep(0, 1.0, 10, 0.7, clean, noisy)
+    measured = measure_alignment(step, exclude=["class*"])
+    half, _ = denoise_layers({"query": noisy["query"]}, 1.0, 1.02)
+    assert measured.corrected == pytest.approx(improvement({**noisy, **half}, noisy, clean))
+    assert [layer.top_over_edge is None for layer in measured.layers] == [False, True]
+    assert measured.corrected < measure_alignment(step).corrected

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, BertModel
 
 from dprmt import ParameterError
-from dprmt.training.models import byte_tokenizer, load_model
+from dprmt.training.models import byte_tokenizer, load_model, load_tokenizer
 from dprmt.training.models._trainable import load_adapter, save_adapter
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
 
@@ -386,3 +386,21 @@ def test_what_the_page_says_gives_the_same_logits_without_this_package(
     assert config["auto_mapping"]["base_model_class"] == "BertModel"
     assert config["auto_mapping"]["parent_library"].startswith("transformers.")
     assert "dprmt" not in (folder / "adapter_config.json").read_text()
+
+
+def test_a_tokenizer_without_padding_gets_one(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.pad_token = None
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    for more, expected in (([], "<eos>"), (["<|finetune_right_pad_id|>"], "<|finetune_right_pad_id|>")):
+        tokenizer.add_tokens(more, special_tokens=True)
+        tokenizer.save_pretrained(tmp_path)
+        assert load_tokenizer(tiny("gpt2", tokenizer=str(tmp_path))).pad_token == expected
+
+
+def test_mean_pooling_of_a_decoder_checkpoint_is_refused(tmp_path: Path) -> None:
+    AutoConfig.for_model("gpt2", **CONFIGS["gpt2"]).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    recipe = ModelRecipe(task="classification", source=str(tmp_path), finetune="head", pooling="mean")
+    with pytest.raises(ParameterError, match=r"model\.pooling must be 'native' for a gpt2 model"):
+        load_model(recipe, labels=3)

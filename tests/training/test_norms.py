@@ -343,3 +343,19 @@ def test_bad_records() -> None:
     for make, named in cases:
         with pytest.raises(ParameterError, match=named):
             make()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_layer_no_wider_than_sketch_and_probes_is_exact(power: bool) -> None:
+    """At s + k the smaller side is too small, at s + k + 1 it is not."""
+    norms = HutchPlusPlusEstimator(4, sketch=5, power_iteration=power)
+    assert [norms.is_cheaper(*sides) for sides in ((9, 40), (40, 9), (10, 40))] == [False, False, True]
+    law = HutchPlusPlus(4, 5, power_iteration=power, secret=True)
+    assert layer_record(norms, "l", 10, 40) == LayerRecord("l", law)  # no rank: the head is exact
+
+
+def test_the_sketch_chosen_for_so_many_probes() -> None:
+    """About a third of the probes, more without a power iteration, and never one that the accountant cannot credit."""
+    assert [HutchPlusPlusEstimator(k).width for k in (2, 8, 32, 100)] == [3, 3, 12, 36]
+    assert [HutchPlusPlusEstimator(k, power_iteration=False).width for k in (2, 8, 32, 100)] == [3, 4, 14, 45]
+    assert HutchPlusPlusEstimator(32, sketch=1).width == 1

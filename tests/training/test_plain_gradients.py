@@ -85,6 +85,18 @@ def test_no_parameter_gets_a_gradient_from_autograd(case: str, norms: str, autoc
     assert seen == []
 
 
+def test_a_failing_forward_pass_leaves_the_parameters_in_their_place() -> None:
+    model = Numbers()
+    step = private(model)
+    for number in range(2):
+        step.accumulate(step.model(numbers(number)), samples=range(4), step=number)
+        step.step()
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            step.model(torch.randn(4, 3, 6))
+        assert all(value.requires_grad for value in model.first.parameters())
+        step.discard()
+
+
 def test_a_large_table_has_no_dense_gradient() -> None:
     """What is as large as the table is its sum, and what the optimizer is given of it; not autograd's zeros."""
     table = nn.Embedding(20_000, 8)

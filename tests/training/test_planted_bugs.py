@@ -20,6 +20,7 @@ from dprmt.accounting import Hutchinson, Poisson
 from dprmt.training.clipping import NoisySumOptimizer
 from dprmt.training.clipping._optimizer import sum_of
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
+from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from dprmt.training.randomness import SecureRandom, _secure
 from dprmt.training.recipes import Settings
@@ -287,6 +288,16 @@ def test_a_run_with_a_known_seed_once_never_becomes_secret(tmp_path: Path) -> No
     assert start(tmp_path / "run", resume=True).finished
     for name in ("run.json", "summary.json"):
         assert not json.loads((tmp_path / "run" / name).read_text())["noise_is_secret"]
+
+
+def test_a_run_in_pieces_with_a_known_seed_is_the_run_in_one(tmp_path: Path) -> None:
+    for name, seed, stops in (("whole", 5, []), ("parts", 5, [StopAfter(2)]), ("unknown", None, [StopAfter(2)])):
+        start(tmp_path / name, noise_seed=seed, observers=stops)
+    found = ["secret" in load_checkpoint(tmp_path / name) for name in ("parts", "unknown")]
+    assert found == [True, False]  # where nobody knows the seed, nor reads it there
+    assert start(tmp_path / "parts", noise_seed=5, resume=True).charged == 4
+    one, other = (load_checkpoint(tmp_path / name)["parameters"] for name in ("whole", "parts"))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def test_another_noise_multiplier_in_run_json_is_refused_before_anything_is_charged(tmp_path: Path) -> None:

@@ -130,3 +130,17 @@ def test_bad_requests(changes: dict[str, object]) -> None:
 def test_bad_identities(samples: object) -> None:
     with pytest.raises(ParameterError, match="samples"):
         ProbeGenerator(0).per_sample(samples, **REQUEST)
+
+
+def test_float64_probes_are_the_float32_ones_before_rounding() -> None:
+    fine, coarse = draw(ProbeGenerator(0), dtype=torch.float64), draw(ProbeGenerator(0))
+    assert fine.dtype == torch.float64
+    assert torch.equal(fine.float(), coarse)
+    assert not torch.equal(fine, coarse.double())
+
+
+def test_keys_have_more_than_32_bits() -> None:
+    """Torch's own generator drops the others of its seed."""
+    steps = (5, 5 + 2**32)
+    assert not torch.equal(*(draw(ProbeGenerator(0), step=step) for step in steps))
+    assert not torch.equal(*(draw(ProbeGenerator(step)) for step in steps))

@@ -474,3 +474,34 @@ def test_columns_of_a_text_to_be_written(targets: str) -> None:
     assert rows.widths_cut(0) == ((7,) if targets == "labels alone" else (7, 7))
     if targets != "labels alone":
         assert alone["input_ids"].shape == (1, 3)
+
+
+def test_losses_that_are_nearly_zero_are_not_refused_for_their_rounding() -> None:
+    """Where a sample is fitted, a loss of 1e-6 is known to a few per cent only: logits round, not losses."""
+    torch.manual_seed(0)
+    step, x = private(nn.Linear(WIDTH, 3).train(), replay=1.0), 2 * torch.randn(40, WIDTH)
+    with torch.no_grad():
+        step.model.weight.mul_(40.0)
+        y = step.model(x).argmax(1)
+
+    def losses(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return functional.cross_entropy(step.model(batch[0] * (1 + 1e-7 * len(batch[0]))), batch[1], reduction="none")
+
+    refuses_mixing(step, losses, (x, y), 40)
+    for number in range(10):
+        found = step.accumulate(losses, samples=range(40), step=number, batch=(x, y))
+        step.step()
+    assert float(found.median()) < 1e-5
+
+
+@pytest.mark.parametrize(("share", "refused"), [(0.002, None), (0.5, "inputs of adapter depend on other samples")])
+def test_an_adapter_in_float32_has_the_tolerance_of_what_computes_its_inputs(share: float, refused: str | None) -> None:
+    """Of a frozen model in 16 bits: its products round, whatever the adapter's own inputs are cast to."""
+
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        return model.adapter(model.fixed(x.bfloat16()).float() * (1.0 + share * (len(x) > 1))).flatten()
+
+    torch.manual_seed(0)
+    fixed = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(False)
+    step = private(Parts(call, fixed=fixed, adapter=nn.Linear(WIDTH, 1)).train())
+    outcome(step, partial(plain, step), rows(), SIZE, refused)

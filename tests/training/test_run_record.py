@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._observer import MetricsFile
+from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.private_run._ledger import charged_steps
 from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in
 
@@ -246,3 +248,39 @@ def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfw
     (run / "summary.json").write_text("[")
     with pytest.raises(ParameterError, match=r"summary\.json can be read"):
         read_summary(run)
+
+
+def written(run: Path, settings: Any) -> Path:
+    """The configuration of a run folder that was begun."""
+    with contextlib.closing(RunFolder(run, resume=False, config=settings.to_toml())) as folder:
+        folder.write_config()
+    return run / "config.toml"
+
+
+def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_path: Path) -> None:
+    """As for recipes; a run of a task has settings, and no model or data in its configuration."""
+    settings = recipe_in(tmp_path).settings
+    config = written(tmp_path / "run", settings)
+    config.write_text("\n".join(line for line in config.read_text().splitlines() if "backend" not in line))
+    RunFolder(tmp_path / "run", resume=True, config=settings.to_toml()).close()
+    for other in ({"privacy.clipping_norm": 7.0}, {"denoising.loss": "nuclear"}):
+        with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
+            RunFolder(tmp_path / "run", resume=True, config=settings.with_changes(other).to_toml())
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "goes_on"),
+    [("none", "false", True), ("paper", "true", True), ("paper", "false", False), ("shrink", "true", False)],
+)
+def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
+    method: str, said: str, goes_on: bool, tmp_path: Path
+) -> None:
+    """Where the recipe leaves it to the method, the run's folder says what that was."""
+    settings = recipe_in(tmp_path, **{"denoising.method": method}).settings
+    config = written(tmp_path / "run", settings)
+    lines = [line for line in config.read_text().splitlines() if "norm_correction" not in line]
+    lines.insert(lines.index("[denoising]") + 1, f"norm_correction = {said}")
+    config.write_text("\n".join(lines))
+    refused = pytest.raises(ParameterError, match="recipe must be the recipe the run was started with")
+    with contextlib.nullcontext() if goes_on else refused:
+        RunFolder(tmp_path / "run", resume=True, config=settings.to_toml()).close()

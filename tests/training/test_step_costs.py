@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from audits.steps import private_sgd
 from dprmt.cli import main
-from dprmt.training.clipping import StepCosts, plan_private
+from dprmt.training.clipping import StepCosts, TensorMemory, plan_private
 from dprmt.training.clipping._plan import WayCost
 from dprmt.training.harness import _preview as harness_costs
 from dprmt.training.harness import dry_run, recipe_costs, train
@@ -142,3 +143,19 @@ def test_a_recipe_is_measured_and_left_as_it_was(recipe: Recipe, capsys: pytest.
     text = capsys.readouterr().out
     assert "a step of one micro-batch, measured; without privacy" in text
     assert "recommended: " in text
+
+
+def test_the_peak_is_that_of_live_tensors() -> None:
+    """Of the step that each method does take, its second one."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(96, 192), nn.GELU(), nn.Linear(192, 96)), torch.randn(4, 64, 96)
+    costs = costs_of(model, x)
+    for way in WAYS:
+        private = private_sgd(model, norms=way, noise_multiplier=1.0)
+        for step in range(2):
+            with TensorMemory() as memory:
+                private.accumulate(losses(model, x), samples=range(4), step=step)
+                private.step()
+        private.close()
+        assert of(costs, way).peak == pytest.approx(memory.peak, rel=0.05)
+    assert costs.plain_peak > 4 * sum(value.numel() for value in model.parameters())  # their gradients at least

@@ -75,6 +75,24 @@ def test_readings_hold_the_truth(name):
     assert 0.93 < np.std(errors) < 1.07
 
 
+def test_whatever_moves_the_parameters_counts():
+    """Between two steps, not the optimizer alone; and a state is of the parameters that it was read from."""
+    telemetry, places, H, _ = noisy_descent("gd", 0, steps=3)
+    x = torch.nn.Parameter(torch.ones(400))
+    optimizer = torch.optim.RMSprop([x], lr=0.1)
+    other = Telemetry(optimizer, {"x": x}, S, every=1)
+    for place in places[:2]:
+        x.data.copy_(place)
+        x.grad = H * place
+        optimizer.step()
+        x.data.copy_(places[1])
+    update = places[1] - places[0]
+    assert other.last["z"] == pytest.approx(float(-(H * places[1]) @ update / (S * update.norm())), rel=1e-4)
+    y = torch.nn.Parameter(torch.ones(3))
+    with pytest.raises(ParameterError, match="state"):
+        Telemetry(torch.optim.SGD([y], lr=0.1), {"y": y}, S).load_state_dict(telemetry.state_dict())
+
+
 class Clean(torch.Tensor):
     """A clean gradient: whatever uses it is detected."""
 
@@ -174,6 +192,23 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
     assert entries[0] == entries[1]
     assert len(entries[0]) == 11
     assert {"signal", "z", "z_window"} <= entries[0][-1].keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({}, {"z", "signal", "z_window"}),
+        ({"optimizer.name": "grape"}, {"signal"}),
+        ({"denoising.method": "paper"}, {"z", "signal", "z_window"}),
+        ({"optimizer.name": "grape", "denoising.method": "paper"}, None),
+        ({"telemetry.on": False}, None),
+        ({"privacy.noise_multiplier": None, "privacy.clip_only": True}, None),
+    ],
+)
+def test_what_a_run_says_of_itself(changes, keys):
+    with run_in_memory(torch.nn.Linear(8, 4), task(), settings().with_changes(changes)) as run:
+        last = [record.entry() for record in run.steps()][-1]
+    assert last.get("telemetry", {}).keys() == (keys or set())
 
 
 @pytest.mark.parametrize("projector", ["gaussian", "svd"])

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.cli import main
+from dprmt.training.denoising import Denoising
 from dprmt.training.harness import dry_run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._prepare import Prepared
@@ -24,7 +25,7 @@ from dprmt.training.harness._recipe_task import load, prepare_recipe
 from dprmt.training.private_run._ledger import charged_steps
 from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe, load_recipe
-from tests.training.tiny_recipe import STEPS, recipe_in
+from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in
 
 FULL = {"model.finetune": "full", "model.lora": None}
 # Some layers are wider than eight probes; with this noise the accountant answers quickly.
@@ -171,6 +172,14 @@ def test_killed_and_resumed_after_charging_it_tells_the_true_epsilon(folder, tmp
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 4, 5, 6]
 
 
+def test_with_a_target_lost_steps_are_not_made_up_for(folder, tmp_path):
+    recipe = recipe_in(folder, **TARGET, **{"training.checkpoint_every": 2})
+    killed_before_step(4, recipe, tmp_path / "run")
+    result = train(recipe, tmp_path / "run", resume=True)  # step 3 was charged, and is lost
+    assert (result.steps, result.charged) == (STEPS - 1, STEPS)
+    assert result.epsilon <= 3.0
+
+
 def test_two_processes_do_what_one_does(folder, tmp_path):
     """Equal seeds, equal effective batch: noise added once, one ledger, the same parameters up to rounding."""
     recipe = recipe_in(folder, **{"privacy.norms": HUTCHINSON, "training.steps": 3, **ESTIMATED})
@@ -277,7 +286,10 @@ def built(recipe: Recipe, processes: int = 1) -> Prepared:
         ("gdm", {"lr": 0.3, "momentum": 0.7, "weight_decay": 0.2}),
         ("adam", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
         ("adamw", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
-        ("adambc", {"lr": 0.3, "betas": (0.8, 0.95), "floor": 1e-2, "weight_decay": 0.2}),
+        (
+            "adambc",
+            {"lr": 0.3, "betas": (0.8, 0.95), "floor": 1e-2, "weight_decay": 0.2, "noise_variance": (1.0 / 12) ** 2},
+        ),
         ("grape", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
     ],
 )
@@ -308,3 +320,34 @@ def test_a_plan_counts_the_layers_whose_norms_are_estimated(folder):
     planned = dry_run(recipe_in(folder).with_changes(norms)).norms
     assert planned.startswith("exact in all ")
     assert ", though hutch++ was asked for: " in planned
+
+
+def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monkeypatch):
+    """With nobody in the batch, the norm is that of the noise: in r x n numbers per weight, not in m x n."""
+    seen, real = [], Denoising.apply
+
+    def halved(self, gradients, sigma, memory=None):
+        seen.append({name: value.clone() for name, value in gradients.items()})
+        return {name: value / 2 for name, value in gradients.items()}, real(self, gradients, sigma, memory)[1]
+
+    monkeypatch.setattr(Denoising, "apply", halved)
+    changes = {"training.batch_size": 1, "training.steps": 8, "training.spectra_every": 1, "denoising.method": "paper"}
+    recipe = recipe_in(folder, **IN_SUBSPACES, **changes)
+    train(recipe, tmp_path / "run", noise_seed=1)
+    prepared, entries = built(recipe), read_metrics(tmp_path / "run")
+    subspaces = prepared.optimizer.subspaces
+    released = sum(layer.rank * layer.n for layer in subspaces)
+    released += sum(value.numel() for value in prepared.parameters.values() if value not in subspaces)
+    empty = [entry for entry in entries if entry["private"]["batch_size"] == 0]
+    assert empty
+    assert all(entry["noisy_gradient_norm"] == pytest.approx(released**0.5, rel=0.1) for entry in empty)
+    denoised = {layer.name for layer in subspaces if "classifier" not in layer.name}  # the head is left alone
+    assert 0 < len(denoised) < len(list(subspaces))
+    assert [entry["matrices"] for entry in entries] == [len(denoised)] * 8
+    with np.load(tmp_path / "run" / "spectra.npz") as spectra:
+        for number, noisy in enumerate(seen, start=1):
+            for name, value in noisy.items():
+                expected = np.linalg.svd(value.numpy(), compute_uv=False)
+                for what, factor in (("noisy", 1.0), ("denoised", 0.5)):
+                    found = spectra[f"step{number:06d}/{what}/{name}"]
+                    np.testing.assert_allclose(found, expected * factor, rtol=1e-4, atol=1e-5)

@@ -409,3 +409,10 @@ def test_gradient_checkpointing_around_them_is_refused_by_name() -> None:
     step = private(Parts(lambda model, x: model.head(checkpoint(model.part, x, use_reentrant=False).mean(1)), **parts))
     with pytest.raises(TrainingStateError, match="gradient checkpointing"):
         accumulate(step, torch.randn(6, 5, D), size=6)
+
+
+def test_the_recurrent_kernel_has_dropout_of_its_own() -> None:
+    step = private(Through(nn.LSTM(D, D, num_layers=2, dropout=0.5, batch_first=True), first))
+    outputs = step.model(torch.ones(3, 4, D))
+    assert not torch.equal(outputs[0], outputs[1])
+    step.accumulate(outputs.square().sum((1, 2)), samples=range(3), step=0)
