@@ -193,6 +193,8 @@ def _analysed(namespace: argparse.Namespace, sigma: float | None) -> CheckpointS
     except UnreadableFileError as error:
         why = f" ({error.reason})" if error.reason else ""
         raise ParameterError(option, f"{file!r}{why}", error.allowed) from None
+    if not every and before is not None and any("subtracted" in why for why in every.skipped.values()):
+        raise ParameterError("minus", before, "a file with matrices of FILE")
     if not every:
         raise _without_matrices(namespace, every.skipped)
     return every

@@ -125,10 +125,8 @@ def test_many_points_are_the_points_one_by_one(shape, library):
         np.testing.assert_allclose(values[picked], [function(float(s)) for s in x[picked]], rtol=1e-14, atol=1e-16)
 
 
-def test_laws_compare_and_pickle() -> None:
+def test_laws_pickle() -> None:
     law = MarchenkoPastur((16, 144), 0.5)
     law.median  # noqa: B018  # whatever is cached
     same = pickle.loads(pickle.dumps(law))
-    assert (same == law, hash(same) == hash(law)) == (True, True)
-    assert law != MarchenkoPastur((144, 16), 0.5)
-    assert law != (16, 144)
+    assert (same.median, same.support, same.cdf(3.0)) == (law.median, law.support, law.cdf(3.0))

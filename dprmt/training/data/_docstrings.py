@@ -16,6 +16,7 @@ PACKAGES = (
     *("asyncio", "decimal", "email", "http", "idlelib", "importlib", "logging", "mailbox", "multiprocessing"),
     *("tarfile", "tkinter", "turtle", "unittest", "urllib", "xml"),
 )
+LEAST_SAMPLES = 40  # docstrings of a package that is a class
 MASK = "module"
 _NAMES = "|".join((*PACKAGES, "idle"))  # IDLE is how idlelib calls itself
 _NAMED = re.compile(rf"\w*(?:{_NAMES})\w*", re.IGNORECASE)
@@ -67,7 +68,7 @@ def docstrings() -> tuple[Docstring, ...]:
     single = sorted((min(packages), text) for text, packages in owners.items() if len(packages) == 1)
     kept = [Docstring(text, package, split_of(text), modules[text]) for package, text in single]
     counts = {package: sum(sample.package == package for sample in kept) for package in PACKAGES}
-    return tuple(sample for sample in kept if counts[sample.package] >= 40)
+    return tuple(sample for sample in kept if counts[sample.package] >= LEAST_SAMPLES)
 
 
 @cache

@@ -8,7 +8,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -214,7 +214,7 @@ class Run:
                 if not self.private.steps_left:
                     self._say(f"ends at step {step - 1}: steps lost to interruptions used up the rest of the target ε")
                     break
-                batches = batches or iter(self.private)
+                batches = batches or stack.enter_context(closing(iter(self.private)))  # with their progress bar
                 record = self._one_step(step, next(batches))
                 if record is None:
                     break

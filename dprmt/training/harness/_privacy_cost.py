@@ -94,14 +94,16 @@ def release_score(
     sigma = release.noise_multiplier
     document: dict[str, Any] = {"charged": release.as_dict(), "rows": rows}
     write_whole(folder / SCORE, strict_json(document, indent=1) + "\n")
-    if isinstance(generator, SecureRandom):
-        noise = float(generator.normal((1,)))
-    else:
-        noise = float(torch.randn((), generator=generator, dtype=torch.float64))
-    noisy = (round(accuracy * rows) + sigma * noise) / rows
+    noisy = (round(accuracy * rows) + sigma * _normal(generator)) / rows
     score = {"accuracy": round(noisy, 6), "standard_deviation": sigma / rows, "samples": rows}
     write_whole(folder / SCORE, strict_json(document | {"score": score}, indent=1) + "\n")
     return score
+
+
+def _normal(generator: torch.Generator | SecureRandom) -> float:
+    if isinstance(generator, SecureRandom):
+        return float(generator.normal((1,)))
+    return float(torch.randn((), generator=generator, dtype=torch.float64))
 
 
 def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:

@@ -9,7 +9,7 @@ import os
 import secrets
 import struct
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -222,7 +222,7 @@ class PrivateRun:
         """Steps in which every sample is expected once."""
         return self.mechanism.steps_per_epoch or max(1, round(1 / self.mechanism.sample_rate))
 
-    def __iter__(self) -> Iterator[PrivateBatch]:
+    def __iter__(self) -> Generator[PrivateBatch, None, None]:
         """Yield the batches of all steps that are left."""
         return self._batches(self.steps)
 
@@ -244,7 +244,7 @@ class PrivateRun:
         """
         return Epoch(self)
 
-    def _batches(self, end: int) -> Iterator[PrivateBatch]:
+    def _batches(self, end: int) -> Generator[PrivateBatch, None, None]:
         self.discard()
         self._iteration += 1
         self.steps_charged, self._epoch_is_lost = self._charged_before_next(), False
