@@ -113,10 +113,12 @@ def test_norms_under_autocast_have_the_digits_of_float32(clipping: str, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # as dynamo looks at hooks
-def test_a_compiled_model_releases_the_literal_sum_if_its_backward_pass_keeps_its_buffers() -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what inductor imports
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])  # which needs a C++ compiler
+def test_a_compiled_model_releases_the_literal_sum_if_its_backward_pass_keeps_its_buffers(backend: str) -> None:
     """Its graph breaks at every layer's hooks; what is between them is compiled."""
     way = Way("full", "exact", "batch", "sgd")
     with torch._functorch.config.patch(donated_buffer=False):
-        check_released(way, make_model(way), backend="aot_eager")
+        check_released(way, make_model(way), backend=backend)
     with pytest.raises(TrainingStateError, match=r"set torch\._functorch\.config\.donated_buffer = False before"):
-        check_released(way, make_model(way), backend="aot_eager")
+        check_released(way, make_model(way), backend=backend)

@@ -128,6 +128,14 @@ def test_none_leaves_every_gradient_as_it_is() -> None:
     assert all(p.grad is before[name] and torch.equal(p.grad, grads[name]) for name, p in named.items())
 
 
+def test_finite_float16_in_finite_float16_out() -> None:
+    half = (4000 * torch.randn(64, 64, generator=torch.Generator().manual_seed(0))).half()
+    half[0, 0], half[0, 1] = 6e4, 5e4
+    found = Denoising(norm_correction=True).apply({"w": half}, 4000.0)[0]["w"]
+    assert found.dtype == torch.float16
+    assert bool(torch.isfinite(found).all())
+
+
 def test_parameters_without_gradient_are_skipped_and_nothing_changes_on_error() -> None:
     named, grads = parameters(), gradients(5, 1.0)
     give(named, {"wide": grads["wide"]})

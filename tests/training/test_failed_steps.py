@@ -291,21 +291,6 @@ def test_the_first_check_is_not_over_because_a_batch_failed_or_was_empty(failure
         step.accumulate(losses - losses.mean(), samples=LATER[2], step=STEP)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.02])
-@pytest.mark.parametrize("name", ["up.weight", "norm.bias", "down.weight"])
-def test_a_small_second_use_of_a_parameter_is_refused(name: str, share: float) -> None:
-    """Its gradient from elsewhere is a few per cent of the one through its layer."""
-    step = exact()
-    losses, value = step.model(INPUTS[:2]).square().mean((1, 2)), network(step).get_parameter(name)
-    plain = Net()
-    plain.load_state_dict(network(step).state_dict())
-    plain(INPUTS[:2]).square().mean((1, 2)).sum().backward()
-    length = float(plain.get_parameter(name).grad.norm())
-    elsewhere = share * length * value.sum() / value.numel() ** 0.5  # of a gradient of norm share · length
-    with pytest.raises(ParameterError, match=name):
-        step.accumulate(losses + elsewhere / 2, samples=[0, 1], step=STEP)
-
-
 @pytest.mark.parametrize(
     ("maker", "place", "call"),
     [

@@ -19,7 +19,7 @@ from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._observer import MetricsFile
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.private_run._ledger import charged_steps
-from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in
+from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,15 @@ def test_other_items_of_the_same_number_are_refused(
             train(recipe(folder), shutil.copytree(halfway, tmp_path / "run"), resume=True)
     finally:
         table.write_text(before)
+
+
+def test_more_items_under_the_same_name_are_refused(tmp_path: Path) -> None:
+    """With more rows the sampling rate is lower: the steps taken at the higher one would be told too cheap."""
+    write_data(tmp_path)
+    killed_before_step(2, recipe(tmp_path), tmp_path / "run")
+    write_rows(tmp_path / "train.csv", 120, 1)
+    with pytest.raises(ParameterError, match="as at the run's first start"):
+        train(recipe(tmp_path), tmp_path / "run", resume=True)
 
 
 def test_a_ledger_whose_summary_knows_better_is_refused(folder: Path, tmp_path: Path) -> None:

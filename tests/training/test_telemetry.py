@@ -18,6 +18,7 @@ from opacus.optimizers import DPOptimizer
 from audits.steps import make_private
 from dprmt import ParameterError
 from dprmt.cli import main
+from dprmt.report import write_run_report
 from dprmt.report.measurements import _run, private_gradients
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness import ItemTask, read_metrics, run_in_memory, train_task
@@ -287,6 +288,27 @@ def test_the_page_of_a_run_asks_two_questions(run: Path, tmp_path: Path, capsys:
     assert not any(f"{loss:.4f}" in page for loss in private)
     assert main(["report", "--run", str(run), "--out", str(tmp_path / "page"), "--json"]) == 0
     assert [section["title"] for section in json.loads(capsys.readouterr().out)["sections"]] == questions
+
+
+def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
+    """Of projections there is no slope; without telemetry there is no page."""
+    little = {"optimizer__rank": 2, "training__steps": 10}
+    train_task(model(), TASK, page_settings("grape", **little), tmp_path / "grape", noise_seed=0)
+    learning, layers = write_run_report(tmp_path / "page", tmp_path / "grape").sections
+    assert learning.sentences
+    assert layers.sentences[0].startswith("In ")
+    silent = page_settings(telemetry={"on": False}, training__steps=2)
+    train_task(model(), TASK, silent, tmp_path / "silent", noise_seed=0)
+    with pytest.raises(ParameterError, match=r"run must be one with telemetry, and some .*, got 0"):
+        write_run_report(tmp_path / "page", tmp_path / "silent")
+
+
+@pytest.mark.parametrize(
+    "words", [["--recipe", "minilm-sst2"], ["--steps", "3"], ["--set", "training.steps=3"], ["--run", "nowhere"]]
+)
+def test_the_command_refuses_what_does_not_go_together(run: Path, tmp_path: Path, words: list[str], capsys) -> None:
+    assert main(["report", "--run", str(run), "--out", str(tmp_path / "page"), *words]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("optimizer", ["gdm", "adam"])

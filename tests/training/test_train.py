@@ -272,6 +272,14 @@ def test_tensorboard_gets_what_is_released_beside_what_is_private(folder, tmp_pa
     assert made[-1] == "closed"
 
 
+def test_tensorboard_without_its_package_leaves_nothing_behind(folder, tmp_path, capsys, monkeypatch):
+    (tmp_path / "recipe.toml").write_text(recipe_in(folder).to_toml())
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert main(["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--tensorboard"]) == 2
+    assert "--tensorboard must be left out, or" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 IN_SUBSPACES = {**FULL, "optimizer.name": "grape", "optimizer.rank": 3}
 
 

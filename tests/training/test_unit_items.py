@@ -19,7 +19,7 @@ from dprmt.training.harness import ItemTask, dry_run, train, train_task
 from dprmt.training.models import byte_tokenizer
 from dprmt.training.private_run import MicroBatch
 from dprmt.training.private_run._batches import Owners, owners_of
-from dprmt.training.recipes import DataRecipe, Recipe, Settings
+from dprmt.training.recipes import DataRecipe, Recipe, Settings, load_recipe
 from tests.training.tiny_recipe import recipe_in
 
 ITEMS = [[1, 2, 3], [4], [5, 6], [7, 1], [2, 2, 9, 4], [3]]
@@ -228,3 +228,13 @@ def test_a_run_says_what_its_unit_is(tmp_path: Path) -> None:
     table(tmp_path, [(*TEXTS[0][:2], "ben"), *TEXTS[1:]])  # the same texts, the same number of persons
     with pytest.raises(TrainingStateError, match="training items"):
         train(recipe, tmp_path / "run", resume=True)
+
+
+@pytest.mark.slow
+def test_every_docstring_is_of_one_module() -> None:
+    recipe = load_recipe("minilm-docstrings-persons")
+    for task in ("classification", "generation"):
+        rows = load_data(recipe.data, byte_tokenizer(), task).train.rows
+        modules = {row.unit for row in rows}
+        assert 50 < len(modules) < len(rows) / 5
+        assert "asyncio/events" in modules
