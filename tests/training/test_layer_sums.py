@@ -276,17 +276,3 @@ def test_an_estimated_table_is_measured_by_the_rows_that_are_summed() -> None:
     contribution.add_to_sums(torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64), slice(None))
     (P,) = ProbeGenerator(3).per_sample([0], step=0, layer="table", rows=40, probes=2)
     assert float(squared[0]) == pytest.approx(float((table.weight.summed_grad @ P).double().square().sum()), rel=1e-5)
-
-
-def test_ghost_norms_are_not_too_small_where_their_terms_cancel() -> None:
-    """Gram matrices of nearly constant activations: without the allowance float32 norms fall below the true ones."""
-    generator = torch.Generator().manual_seed(0)
-    common, own = (torch.randn(64, 1 + 7 * i, 200, generator=generator) for i in (0, 1))
-    signs = torch.tensor([1.0, -1.0]).repeat(4)[:, None]
-    a, g = 30 * common + own, signs * torch.randn(64, 1, 200, generator=generator)
-    truth = (a.double().mT @ g.double()).square().sum((1, 2))
-    (layer,) = plan_layers({"layer": nn.Linear(200, 200, bias=False)}, NormPolicy(tokens=8))
-    allowed, _ = layer.measure([([a], g)], 0, None)
-    assert bool((ghost_squared_norms(a, g) < truth * (1 - 1e-6)).any())
-    assert bool((allowed >= truth).all())
-    assert float((allowed / truth).max()) < 1.1
