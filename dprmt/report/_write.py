@@ -141,8 +141,8 @@ def write_run_report(out: str | Path, run: str | Path) -> Report:
     >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
     """
     require("demo", *_PICTURES)
-    folder = _writable_folder(Path(out))
     lines = _metrics(Path(run))
+    folder = _writable_folder(Path(out))
     sections = telemetry_sections(lines)
     last = lines[-1]
     said = f"{counted(len(lines), 'step')} read, the last of them number {last['step']}"

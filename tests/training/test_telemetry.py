@@ -309,6 +309,7 @@ def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
 def test_the_command_refuses_what_does_not_go_together(run: Path, tmp_path: Path, words: list[str], capsys) -> None:
     assert main(["report", "--run", str(run), "--out", str(tmp_path / "page"), *words]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "page").exists()
 
 
 @pytest.mark.parametrize("optimizer", ["gdm", "adam"])

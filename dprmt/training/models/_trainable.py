@@ -99,6 +99,8 @@ def save_adapter(network: torch.nn.Module, folder: Path) -> None:
 
 def load_adapter(network: torch.nn.Module, folder: Path) -> None:
     """Read what `save_adapter` wrote into a model of the same recipe, in place."""
+    if isinstance(network, MeanPooledClassifier) and not (folder / _HEAD).is_file():
+        raise ParameterError("folder", str(folder), f"one with the classifier of the run, {_HEAD}")
     adapter, values = adapter_of(network), load_file(folder / "adapter_model.safetensors")
     own = get_peft_model_state_dict(adapter, save_embedding_layers=False)
     if {name: value.shape for name, value in values.items()} != {name: value.shape for name, value in own.items()}:
