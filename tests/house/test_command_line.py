@@ -127,7 +127,7 @@ def test_completion(capsys: pytest.CaptureFixture[str], shell: str, monkeypatch:
     script = capsys.readouterr().out
     assert "spectrum" in script
     option = "secret-probes" if shell == "fish" else "--secret-probes"
-    assert shell == "tcsh" or (option in script and "envelope" in script and "minilm-docstrings" in script)
+    assert shell == "tcsh" or (option in script and "envelope" in script)
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert refusal(capsys, "--print-completion", shell).endswith(
         "needs shtab: pip install '.[completion]' in a checkout of dprmt"
