@@ -26,9 +26,8 @@ from dprmt.accounting import (
     parallel,
 )
 from dprmt.statements import privacy_card, statement
-from tests.docs.modules import module
+from tests.docs.modules import ROOT, module
 from tests.house.conftest import Ask
-from tests.house.import_graph import ROOT
 
 pytest.importorskip("flint")
 from dprmt_verify import NotCoveredError, read_statement, verify
