@@ -309,8 +309,8 @@ def related(step: ClippingStep, neighbours: Neighbours) -> tuple[AnyStep, bool]:
 @lru_cache(maxsize=64)
 def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
     law, tail = step.law.bins(bins, min(below, 1e-3)), below * step.sample_rate
-    above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
-    return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
+    above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, bins)
+    return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, bins)
 
 
 OneStep = TypeVar("OneStep", bound=Step)
