@@ -217,7 +217,7 @@ def least_resolved(schedule: Schedule) -> float:
 def sized(schedule: Schedule, question: Question, direction: Direction) -> Question:
     """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
 
-    Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
+    Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6).
     """
     given, found, least = question.delta, question, least_resolved(schedule)
     epsilon, level = question.epsilon or 0.0, 0.0 if any(step.steps > 1 for step, _ in schedule) else LOWEST

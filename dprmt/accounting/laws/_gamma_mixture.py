@@ -1,7 +1,7 @@
 r"""A law of the squared-norm ratio X = n̂²/n²: mixtures of χ²(ν)/ν, cut into bins with masses and means in closed form.
 
 A clipped sample with estimated norm n̂ has sensitivity Z = X^{-1/2} (in units of the clipping norm). Bins turn a
-law into finitely many sensitivities without losing the side of the bound: (B1) to (B4) of
+law into finitely many sensitivities without losing the side of the bound: (B4) of
 ``docs/theory/randomized_clipping.md``.
 """
 
@@ -96,10 +96,10 @@ class NormRatioBins:
     margin: float = 0.0
 
     def spread(self, convex_from: float) -> tuple[Array, Array]:
-        """Return atoms of a law that is never more private: (values of X, masses), by (B1).
+        """Return atoms of a law that is never more private: (values of X, masses), by (B4).
 
         The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
-        right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
+        right end. Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
         """
         rate = curvature(self.left, convex_from)
         width = self.right - self.left
@@ -111,10 +111,10 @@ class NormRatioBins:
         return _merge(x, mass)
 
     def concentrate(self, convex_from: float | Array) -> tuple[Array, Array]:
-        """Return atoms of a law that is never less private: (values of X, masses), by (B2).
+        """Return atoms of a law that is never less private: (values of X, masses), by (B4).
 
         The mass goes to the conditional mean right of ``convex_from``, one number or one of each bin, elsewhere a
-        little to its right (B4), and where the mean is unknown to the right end. The mass ``below`` goes to the left
+        little to its right, and where the mean is unknown to the right end. The mass ``below`` goes to the left
         end of the first bin.
         """
         x = np.where(
