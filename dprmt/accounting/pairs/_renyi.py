@@ -1,4 +1,4 @@
-"""A pair that dominates every mechanism with bounded Rényi divergences: (B4) of ``docs/theory/batches.md``."""
+"""A pair that dominates every mechanism with bounded Rényi divergences: ``docs/theory/batches.md``."""
 
 from __future__ import annotations
 
