@@ -64,7 +64,7 @@ def theory_sections(spikes: list[Spike]) -> list[Section]:
         )
     first = {"clean λ over threshold λ*": lambda row: row[0], "matrices": lambda row: str(row[1].count)}
     of_values = Table.of(
-        "Measured over predicted top singular value, minus 1: noise averaged over repeated draws, and in one draw."
+        "Measured over predicted top singular value, minus 1: noise averaged over repeated draws."
         " Each layer and step is measured with the noise of the run and with less, as larger batches would have.",
         ranges.items(),
         first
@@ -72,8 +72,6 @@ def theory_sections(spikes: list[Spike]) -> list[Section]:
             "mean error": lambda row: per_cent(row[1].bias, sign=True),
             "median |error|": lambda row: per_cent(row[1].median_error),
             "95 % of |error|": lambda row: per_cent(row[1].large_error),
-            "largest": lambda row: per_cent(row[1].largest_error),
-            "median |error|, one draw": lambda row: per_cent(row[1].single_error),
             "called": lambda row: per_cent(row[1].passing),
         },
     )
