@@ -17,7 +17,7 @@ from dprmt import plots
 from dprmt.report._page import Picture, Section, Table, along_steps
 from dprmt.report._words import by_columns, counted, effect, layer_name, matrices, number, per_cent, with_interval
 from dprmt.report.measurements._alignment import AlignmentStep, kappa_sweep
-from dprmt.report.measurements._norm_ratio import NormRatios
+from dprmt.report.measurements._norm_ratio import ERROR, NormRatios
 from dprmt.report.measurements._spikes import LayerSpectra, Spike, agreement
 
 _GATE = 1.02  # κ of arXiv:2510.01137
@@ -268,7 +268,7 @@ def norm_section(norms: NormRatios) -> Section:
     levels = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
     nearest = sorted({int(np.argmin(np.abs(norms.points - level))) for level in levels})
     table = Table.of(
-        f"Probability that n̂/n is at most x; band ±{norms.band:.4f} at {per_cent(1 - norms.error, 0)} confidence.",
+        f"Probability that n̂/n is at most x; band ±{norms.band:.4f} at {per_cent(1 - ERROR, 0)} confidence.",
         nearest,
         {
             "x": lambda i: f"{norms.points[i]:.3f}",
@@ -284,7 +284,7 @@ def norm_section(norms: NormRatios) -> Section:
         f" by {max(norms.over_envelope, 0.0):.4f} at most and differs from the law by {norms.distance:.4f} at most; the"
         f" confidence band is {norms.band:.4f} wide."
     )
-    names = ("probes", "rank", "samples", "draws", "leading_share", "band", "error", "over_envelope", "distance")
+    names = ("probes", "rank", "samples", "draws", "band", "over_envelope", "distance")
     curves = ("points", "empirical", "predicted", "envelope")
     numbers = {name: getattr(norms, name) for name in names}
     numbers |= {f"private_{name}": getattr(norms, name) for name in curves}
