@@ -11,7 +11,6 @@ from scipy import stats
 
 from dprmt.accounting import DPSGD, RandomAllocation, calibrate
 from dprmt.training.harness import Run, train
-from dprmt.training.harness._observer import MetricsFile
 from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._ledger import SpentEpsilon
 from dprmt.training.private_run._randomness import Randomness
@@ -125,7 +124,7 @@ def batches(monkeypatch):
         drawn = tuple(positions(batch))
         record = real(self, number, batch)
         if record is not None:
-            seen.append((self.attempt, number, drawn))
+            seen.append((self.start.number, number, drawn))
         return record
 
     monkeypatch.setattr(Run, "_one_step", step)
@@ -135,13 +134,14 @@ def batches(monkeypatch):
 def stop_at(monkeypatch, last, dies):
     """The first start ends before a step, or dies there."""
 
-    def before_step(self, run, step):
-        if step == last and run.attempt == 1:
-            if dies:
-                raise RuntimeError("power cut")
-            run.stop()
+    def is_stopped(run):
+        stops = run.private.steps_taken == last - 1 and run.start.number == 1
+        if stops and dies:
+            raise RuntimeError("power cut")
+        run.stopped = run.stopped or stops
+        return run.stopped
 
-    monkeypatch.setattr(MetricsFile, "before_step", before_step)
+    monkeypatch.setattr(Run, "_is_stopped", is_stopped)
 
 
 def once_each(epoch):
