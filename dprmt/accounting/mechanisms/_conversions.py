@@ -68,7 +68,7 @@ class ZCDPRelease(Release):
     Privacy
     -------
     Covers: the upper end; ρ of several such releases adds up before it is converted. The lower end counts nothing.
-    Proof: ``docs/theory/batches.md``.
+    Proof: ``docs/theory/batches.md``, "Releases known by another definition".
 
     Examples
     --------
@@ -103,7 +103,7 @@ class RenyiRelease(Release):
     Privacy
     -------
     Covers: the upper end; divergences of several such releases add up before they are converted. The lower end counts
-    nothing. Proof: ``docs/theory/batches.md``.
+    nothing. Proof: ``docs/theory/batches.md``, "Releases known by another definition".
 
     Examples
     --------

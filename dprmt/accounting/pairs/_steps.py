@@ -409,9 +409,10 @@ class Poisson(_Scheme):
     Privacy
     -------
     Covers with ``at_most``: exact norms, and neighbours ``ZeroOut``, ``AddRemove`` (n counts the sample) and
-    ``ReplaceOne``. Proof: ``docs/theory/batches.md``. The upper end is far above the lower one where B is within
-    a few deviations √(qn) of the mean batch qn: for σ = 1, q = 0.01, n = 10,000, 1,000 steps and δ = 1e-5, ε lies in
-    [1.74, 7.90] for B = 100, in [1.82, 3.00] for B = 130, and in [1.82, 1.83] for B = 160.
+    ``ReplaceOne``. Proof: ``docs/theory/batches.md``, "Batches of a largest size". The upper end is far above the
+    lower one where B is within a few deviations √(qn) of the mean batch qn: for σ = 1, q = 0.01, n = 10,000, 1,000
+    steps and δ = 1e-5, ε lies in [1.74, 7.90] for B = 100, in [1.82, 3.00] for B = 130, and in [1.82, 1.83] for
+    B = 160.
 
     Examples
     --------
@@ -483,7 +484,7 @@ class CyclicPoisson(_Scheme):
     -------
     Holds if: a sample's group does not depend on samples. T steps cost what ⌈T/b⌉ steps at rate b·q cost.
     Covers: all norms; one sample that is zeroed out, added, removed or replaced.
-    Does not cover: groups of several samples. Proof: ``docs/theory/batches.md``.
+    Does not cover: groups of several samples. Proof: ``docs/theory/batches.md``, "Cyclic Poisson sampling".
 
     Examples
     --------
