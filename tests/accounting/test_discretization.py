@@ -11,7 +11,6 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.optimize import isotonic_regression as reference
-from scipy.special import ndtr
 
 from dprmt.accounting.pairs._pairs import (
     LossCells,
@@ -24,6 +23,8 @@ from dprmt.accounting.pairs._pairs import (
     isotonic_regression,
     pulled_in,
 )
+
+from .oracles.gaussian import gaussian_delta
 
 EPS = np.finfo(np.float64).eps
 
@@ -195,10 +196,6 @@ def gaussian_cells(index, mesh, mu):
     return LossCells(p[1:-1], q[1:-1], float(p[0]), float(q[0]), float(p[-1]), float(q[-1]))
 
 
-def hockey_stick(epsilon, mu):
-    return ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
-
-
 def delta_of(pmf: LossPMF, epsilon):
     return np.maximum(1 - np.exp(epsilon[:, None] - pmf.losses), 0) @ pmf.mass + pmf.infinite
 
@@ -207,7 +204,7 @@ def gaussian_gaps(mesh, mu, epsilon):
     reach = int(np.ceil((12 * mu + mu**2) / mesh))
     index = np.arange(-reach, reach + 1)
     cells = gaussian_cells(index, mesh, mu)
-    truth = hockey_stick(epsilon, mu)
+    truth = gaussian_delta(epsilon, mu)
     return (
         delta_of(from_above(index, mesh, cells), epsilon) - truth,
         truth - delta_of(from_below(index, mesh, cells), epsilon),
