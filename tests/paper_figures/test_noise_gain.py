@@ -13,9 +13,7 @@ from paper_figures.shrinkers import (
     layer_noise_gains,
     noise_gain,
 )
-from tests.spectra.simulation import quadratic
-
-SEEDS = st.integers(0, 2**32 - 1)
+from tests.spectra.simulation import SEEDS, quadratic
 
 
 def expected_decrease(g, H, sigma):

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from dprmt.spectra import _backends
 from dprmt.spectra._backends import lanczos, leading_spectrum
-
-SEEDS = st.integers(0, 2**32 - 1)
-
-
-def rotation(rng, size, columns=None):
-    return np.linalg.qr(rng.standard_normal((size, size if columns is None else columns)))[0]
+from tests.spectra.simulation import SEEDS, rotation
 
 
 def with_singular_values(rng, values, columns, rows=None):

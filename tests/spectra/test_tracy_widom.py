@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import mpmath as mp
 import numpy as np
@@ -24,14 +22,14 @@ from dprmt.spectra import (
 )
 from dprmt.spectra._top_singular_value import upper_tail
 from dprmt.spectra._tracy_widom import tracy_widom_quantile, tracy_widom_tail
-from tests.spectra.simulation import exceedance_counts
+from tests.spectra.simulation import exceedance_counts, stored
 
 
 def cdf(s):
     return math.exp(_tracy_widom._log_cdf(s))
 
 
-CASES = json.loads((Path(__file__).parent / "oracles" / "tracy_widom.json").read_text())
+CASES = stored("tracy_widom")
 
 
 # --------------------------------------------------------------------------------------------- the law
