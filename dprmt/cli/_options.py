@@ -211,7 +211,8 @@ def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, neede
     missing = [name for name in needed if values[name] is None]
     also = f", and so must {_flags(given[1:])}" if given[1:] else ""
     if given:
-        value = "given" if values[given[0]] is True else values[given[0]]
+        first = values[given[0]]
+        value = first if isinstance(first, int | float | str) and first is not True else "given"
         instead = f"; give {_flags(missing)} instead" if missing else ""
         raise ParameterError(given[0], value, f"left out where {where}{also}{instead}")
     if missing:
