@@ -46,14 +46,7 @@ from dprmt.cli._options import (
     record_of_run,
     refused,
 )
-from dprmt.cli._run import (
-    add_phase_options,
-    add_run_options,
-    document_of,
-    label_of,
-    read_run,
-    run_options,
-)
+from dprmt.cli._run import add_phase_options, add_run_options, document_of, label_of, read_run, run_options
 from dprmt.cli._terminal import text_table
 from dprmt.statements import privacy_card, statement
 from dprmt.statements._card import between, json_bounds

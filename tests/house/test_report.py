@@ -15,13 +15,7 @@ from dprmt.accounting import DPSGD, HutchPlusPlus, PrivacyBounds
 from dprmt.cli import main
 from dprmt.report import _validation, _write
 from dprmt.report._page import Picture, Section, Table, render_page
-from dprmt.report._privacy import (
-    Row,
-    Run,
-    privacy_curves,
-    privacy_rows,
-    privacy_section,
-)
+from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows, privacy_section
 from dprmt.report._words import effect, per_cent
 from tests.training.tiny_recipe import recipe_in, write_data
 

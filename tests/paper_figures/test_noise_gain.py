@@ -8,11 +8,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paper_figures.shrinkers import (
-    NoiseGain,
-    layer_noise_gains,
-    noise_gain,
-)
+from paper_figures.shrinkers import NoiseGain, layer_noise_gains, noise_gain
 from tests.spectra.simulation import SEEDS, quadratic
 
 

@@ -11,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dprmt.spectra import (
-    signal_energy,
-    signal_energy_over_steps,
-)
+from dprmt.spectra import signal_energy, signal_energy_over_steps
 
 
 def noisy_gradients(energy, d, sigma, count, seed=0):

@@ -15,11 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt.spectra import bulk_edge
-from dprmt.spectra._top_singular_value import (
-    _log_det_one_minus,
-    exceeded_with,
-    upper_tail,
-)
+from dprmt.spectra._top_singular_value import _log_det_one_minus, exceeded_with, upper_tail
 from tests.spectra.simulation import exceedance_counts, stored
 
 CASES = stored("top_singular_value")

@@ -13,13 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.spectra import (
-    _tracy_widom,
-    bulk_edge,
-    false_alarm_rate,
-    kappa_for,
-    tracy_widom_edge,
-)
+from dprmt.spectra import _tracy_widom, bulk_edge, false_alarm_rate, kappa_for, tracy_widom_edge
 from dprmt.spectra._top_singular_value import upper_tail
 from dprmt.spectra._tracy_widom import tracy_widom_quantile, tracy_widom_tail
 from tests.spectra.simulation import exceedance_counts, stored
