@@ -48,7 +48,6 @@ MEANING_IN_SHORT = """\
 what the answer means: how well an attacker who sees all that is released can tell whether one sample was used
 (zero-out neighbours, Poisson sampling, unless options say otherwise); dprmt --help has the conditions
 """
-_NEGATIVE = re.compile(r"-(\.?\d|inf|nan)")
 
 
 class UsageError(Exception):
@@ -61,7 +60,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         formatter: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
         super().__init__(formatter_class=formatter, allow_abbrev=False, **options)
-        self._negative_number_matcher = _NEGATIVE  # argparse's own knows no -1e-5, -inf and -nan
+        self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)")  # argparse's own knows no -1e-5, -inf and -nan
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options before argparse, which would first ask for the one that a wrong word stands for."""

@@ -12,7 +12,6 @@ from dprmt.cli._recipes import add_set
 
 _EXAMPLES = (
     "--out report",
-    "--out report --recipe minilm-docstrings --json",
     "--out report --recipe smollm2-docstrings --steps 3 --seeds 3",
     "--out page --run runs/sst2",
 )

@@ -36,7 +36,6 @@ _READ = {
 _EXAMPLES = (
     "gradients.safetensors --sigma 0.01",
     "gradients.safetensors --noise-multiplier 1 --clipping-norm 0.5 --batch-size 2000 --csv",
-    "runs/first/model --sigma auto",
     "gradients.npz --sigma 0.01 --param layers.0.query --plot query.png",
     "after.safetensors --minus before.safetensors --sigma auto --sort top/edge --top 10",
 )
