@@ -16,6 +16,7 @@ from dprmt.accounting import DPSGD
 from dprmt.training.clipping import Units
 from dprmt.training.data import load_data
 from dprmt.training.harness import ItemTask, dry_run, train, train_task
+from dprmt.training.harness._run import source_of
 from dprmt.training.models import byte_tokenizer
 from dprmt.training.private_run import MicroBatch
 from dprmt.training.private_run._batches import Owners, owners_of
@@ -77,7 +78,7 @@ def test_a_sum_is_that_of_owners(regime: str, averages: bool, collate: Any) -> N
         expected = [a + factors[-1] * g for a, g in zip(expected, own, strict=True)]
     assert min(factors) < 0.9
     found = []
-    source = task.source(plan, 4 if regime == "together" else 1)  # a unit cut by borders
+    source = source_of(task, plan, 4 if regime == "together" else 1)  # a unit cut by borders
     for part in source.parts(range(task.size), 3):
         rows = MicroBatch(task.batch_of([ITEMS[row] for row in part.positions]), 0, [], _weights=part.weights)
         batch, of_rows = rows._weighted(lambda batch: losses(model, batch))
