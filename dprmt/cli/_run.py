@@ -230,7 +230,7 @@ def _analysis(mechanism: DPSGD) -> str:
 def label_of(run: Composition) -> str:
     """One line on norms, sampling and neighbouring relation."""
     labels = [_label(mechanism) for mechanism, _ in trainings(run)]
-    label = labels[0] if len(labels) == 1 else f"{len(labels)} phases: {'; '.join(dict.fromkeys(labels))}"
+    label = f"{len(labels)} phases: " * (len(labels) > 1) + ("; ".join(dict.fromkeys(labels)) or "no steps")
     count = sum(times for _, times in releases(run))
     more = f", {count} more released" if count else ""
     return f"{label}{more}; {relation_label(run.neighbours)}"
