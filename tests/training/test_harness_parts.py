@@ -174,7 +174,7 @@ def test_checkpoint_keeps_bits_dtypes_and_shared_storage(tmp_path):
 
 def test_checkpoint_refuses_what_it_cannot_keep(tmp_path):
     save_checkpoint(tmp_path, {"step": 1})
-    with pytest.raises(ParameterError, match=r"state\.bad"):
+    with pytest.raises(ParameterError, match="state must be of tensors"):
         save_checkpoint(tmp_path, {"bad": object()})
     assert load_checkpoint(tmp_path) == {"step": 1}
 
