@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
 
 NO_PRIVACY = "clip only, no privacy: no noise was or would be added, and no ε is stated"
-_CONFIG = "config"  # the key under which a record has its recipe, every value written out and changes made
 _COSTS = ["norms", "time ×", "seconds", "MiB at the peak", "ε ≤"]
 
 
@@ -115,8 +114,7 @@ def run_train(namespace: argparse.Namespace) -> None:
 
     out, resume = namespace.resume or namespace.out, namespace.resume is not None
     if resume == (namespace.recipe is not None) or (resume and namespace.out is not None):
-        allowed = "a recipe must be named (dprmt recipes lists them), or only the folder of a run: --resume RUN"
-        raise UsageError(f"dprmt train: {allowed}")
+        raise UsageError("a recipe must be named (dprmt recipes lists them), or only the folder of a run: --resume RUN")
     recipe = (_recipe_of_run(Path(out)) if resume else load_recipe(namespace.recipe)).with_changes(dict(namespace.set))
     options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
     if namespace.dry_run:
@@ -145,7 +143,7 @@ def _recipe_of_run(folder: Path) -> Recipe:
 
 
 def _print(namespace: argparse.Namespace, recipe: Recipe, found: dict[str, Any], lines: Sequence[str]) -> None:
-    setting = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta, _CONFIG: recipe.to_dict()}
+    setting = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta, "config": recipe.to_dict()}
     sys.stdout.write((strict_json(setting | found) if namespace.json else "\n".join(lines)) + "\n")
 
 

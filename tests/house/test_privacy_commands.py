@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,12 @@ from dprmt.accounting import (
     RandomAllocation,
     ReplaceOne,
     compose,
+    fixed,
     largest_steps,
 )
 from dprmt.cli import main
 from dprmt.cli._run import composition_of, document_of
+from tests.house.conftest import Ask, Say
 
 BATCHES = "--sample-rate 0.02 --steps 50"
 RUN = f"--noise-multiplier 1.1 {BATCHES}"
@@ -44,76 +45,36 @@ steps = 5
 probes = 16
 secret_probes = true
 """
-Ask = Callable[[str], dict[str, Any]]
-Say = Callable[[str], str]
 
 
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """What a command prints."""
-
-    def ask(words: str) -> str:
-        assert main(words.split()) == 0
-        return capsys.readouterr().out
-
-    return ask
+PROBES = Hutchinson(32, secret=False)
 
 
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """The one JSON object that a command prints."""
-
-    def ask(words: str) -> dict[str, Any]:
-        assert main([*words.split(), "--json"]) == 0
-        captured = capsys.readouterr()
-        assert captured.err == ""
-        assert words.startswith("statement") or captured.out.count("\n") == 1
-        return json.loads(captured.out)
-
-    return ask
+def step(*rest: Any) -> DPSGD:
+    return DPSGD(1.1, 0.02, *rest)
 
 
-def step(*rest: Any, noise: float = 1.1, sampling: Any = 0.02) -> DPSGD:
-    return DPSGD(noise, sampling, *rest)
-
-
-ALLOCATED = {"noise": 1.2, "sampling": RandomAllocation(20)}
+ALLOCATED = f"--noise-multiplier 1.2 {EPOCHS}"
+PUBLIC, SECRET = f"{RUN} --probes 16 --public-probes", f"{RUN} --probes 16 --secret-probes"
+ORDERED = "--noise-multiplier 1 --sampling fixed-order --epochs 1"
+SKETCH = HutchPlusPlus(16, 16, power_iteration=True, secret=False)
+ENVELOPE = Hutchinson(16, secret=False, analysis="envelope")
 
 
 @pytest.mark.parametrize(
     ("words", "mechanism", "analysis"),
     [
         (RUN, step(), "exact"),
-        (f"{RUN} --probes 16 --public-probes", step(Hutchinson(16, secret=False)), "tight"),
-        (f"{RUN} --probes 16 --secret-probes", step(Hutchinson(16, secret=True)), "tight"),
-        (
-            f"{RUN} --probes 16 --public-probes --analysis envelope",
-            step(Hutchinson(16, secret=False, analysis="envelope")),
-            "envelope",
-        ),
-        (
-            f"{RUN} --probes 16 --public-probes --sketch 16 --power-iteration",
-            step(HutchPlusPlus(16, 16, power_iteration=True, secret=False)),
-            "tight",
-        ),
+        (PUBLIC, step(Hutchinson(16, secret=False)), "tight"),
+        (SECRET, step(Hutchinson(16, secret=True)), "tight"),
+        (f"{PUBLIC} --analysis envelope", step(ENVELOPE), "envelope"),
+        (f"{PUBLIC} --sketch 16 --power-iteration", step(SKETCH), "tight"),
         (f"{RUN} --group 3", DPSGD(1.1, 0.02, neighbours=Group(3)), "exact"),
-        (
-            f"{RUN} --neighbours replace-one --probes 16 --secret-probes",
-            step(Hutchinson(16, secret=True), ReplaceOne()),
-            "tight",
-        ),
-        (f"--noise-multiplier 1.2 {EPOCHS}", step(**ALLOCATED), "exact"),
-        ("--noise-multiplier 1 --sampling fixed-order --epochs 1", DPSGD(1.0, FixedOrder()), "exact"),
-        (
-            f"--noise-multiplier 1.2 {EPOCHS} --probes 32 --public-probes",
-            step(Hutchinson(32, secret=False), **ALLOCATED),
-            "tight",
-        ),
-        (
-            f"--noise-multiplier 1.2 {EPOCHS} --participations 3",
-            step(noise=1.2, sampling=RandomAllocation(20, 3)),
-            "exact",
-        ),
+        (f"{SECRET} --neighbours replace-one", step(Hutchinson(16, secret=True), ReplaceOne()), "tight"),
+        (ALLOCATED, DPSGD(1.2, RandomAllocation(20)), "exact"),
+        (ORDERED, DPSGD(1.0, FixedOrder()), "exact"),
+        (f"{ALLOCATED} --probes 32 --public-probes", DPSGD(1.2, RandomAllocation(20), PROBES), "tight"),
+        (f"{ALLOCATED} --participations 3", DPSGD(1.2, RandomAllocation(20, 3)), "exact"),
     ],
 )
 def test_epsilon_is_the_library_s(ask: Ask, words: str, mechanism: DPSGD, analysis: str) -> None:
@@ -173,7 +134,7 @@ def test_releases_beside_a_run(ask: Ask) -> None:
 
 
 def test_a_delta_above_one_over_n_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["epsilon", *f"--samples 100 --batch-size 10 --steps 5 {NOISE} --json --delta".split()]
+    words = ["epsilon", *f"--samples 100 --batch-size 10 --steps 5 --noise-multiplier 1 {AT} --json --delta".split()]
     assert main([*words, ".1"]) == 0
     out, err = capsys.readouterr()
     assert "above 1/N = 0.01" in err
@@ -215,15 +176,14 @@ def test_phases_are_calibrated_in_their_ratios(ask: Ask, say: Say, run_file: str
     composed = compose([(DPSGD(first, 0.05), 10), (DPSGD(second, 0.1, Hutchinson(16, secret=True)), 5)])
     assert composed.epsilon(1e-5).upper == document["epsilon"]["upper"]
     assert 0.49 < document["epsilon"]["upper"] <= 0.5
-    assert document["fixed"] == [False, False]
-    said = say(f"noise --epsilon 2 --sample-rate .01 {AT} {DONE} --phase noise-multiplier=1,steps=500")
-    assert "all scaled, in their ratios" in said.splitlines()[0]
+    assert "spent" not in document
+    assert "all scaled, in their ratios" in say(f"noise --epsilon 0.5 --phases {run_file} {AT}").splitlines()[0]
 
 
 def test_only_phases_without_noise_move(ask: Ask) -> None:
     found = ask(f"noise --epsilon 2 --sample-rate .01 {AT} {DONE} --phase steps=500")
-    past, rest = found["noise_multipliers"]
-    assert (past, found["fixed"]) == (1.0, [True, False])
+    rest = found["noise_multiplier"]
+    assert (found["spent"]["mechanism"]["noise_multiplier"], found["spent"]["steps"]) == (1.0, 1000)
     assert rest == pytest.approx(1.312, abs=2e-3)  # both phases scaled would be 1.058
     composed = compose([(DPSGD(1.0, 0.01), 1000), (DPSGD(rest, 0.01), 500)])
     assert found["epsilon"]["upper"] == composed.epsilon_by_direction(1e-5)["remove"].upper <= 2.0
@@ -241,8 +201,8 @@ def test_noise_with_a_release_and_with_what_was_spent(ask: Ask, say: Say, tmp_pa
     assert 2.195 < found["epsilon"]["upper"] <= 2.2
     again.write_text(json.dumps(found))
     assert ask(f"epsilon --from-json {again}")["epsilon"]["upper"] == found["epsilon"]["upper"]
-    assert "with what was spent before" in say(f"epsilon {RUN} {AT} --spent {again}")
-    run = compose([(DPSGD(1.0, 0.01), 10), (GaussianRelease(2.0), 3)])
+    assert "3 phases: exact norms, 1 more released" in say(f"epsilon {RUN} {AT} --spent {again}")
+    run = compose([(DPSGD(1.0, 0.01), 10), (GaussianRelease(2.0), 3), fixed((DPSGD(1.0, 0.01), 5))])
     assert composition_of(document_of(run)) == run
 
 
@@ -251,7 +211,7 @@ def test_steps_that_are_left(ask: Ask) -> None:
     assert alone["largest_steps"] == largest_steps(DPSGD(1.0, 0.01), 2.0, 1e-5) == alone["steps"]
     left = ask(f"steps --epsilon 2 --sample-rate .01 {AT} {DONE} --phase noise-multiplier=1")
     assert left["largest_steps"] == alone["largest_steps"] - 1000
-    assert [phase["steps"] for phase in left["phases"]] == [1000, left["largest_steps"]]
+    assert (left["spent"]["steps"], left["steps"]) == (1000, left["largest_steps"])
     allocated = "--sampling allocation --steps-per-epoch 100 --noise-multiplier 1"
     epochs = ask(f"steps --epsilon 2 {allocated} {AT}")["largest_steps"]
     assert epochs == largest_steps(DPSGD(1.0, RandomAllocation(100)), 2.0, 1e-5)
@@ -269,112 +229,3 @@ def test_noise_for_what_an_attacker_may_reach(ask: Ask, tmp_path: Path) -> None:
         assert found[f"target_{name}"] == wanted
         (tmp_path / "noise.json").write_text(json.dumps(found))
         assert ask(f"noise --from-json {tmp_path / 'noise.json'}") == found
-
-
-# --- bad input ------------------------------------------------------------------------------------------------------
-
-FIVE, NOISE = "--steps 5", f"--noise-multiplier 1 {AT}"
-BAD = [
-    (f"epsilon {RUN}", "--delta must be given, or in a record that --from-json names"),
-    *((f"epsilon {RUN} --delta {x}", f"in [1e-290, 1), got {x}") for x in ("-1e-5", "-.5", "-inf", "-nan", "1/0")),
-    (f"epsilon {AT}", "--noise-multiplier must be given, or --phases"),
-    (f"epsilon {RUN} {AT} --noise-multiplier 0", "--noise-multiplier must be a finite number in [0.001, 1e+06], got 0"),
-    *(
-        (f"epsilon {NOISE} {FIVE} --sample-rate {rate}", "--sample-rate must be a number or a fraction such as")
-        for rate in ("nan", "3/0", "1e-999999999", "5/4")
-    ),
-    *(
-        (f"epsilon {NOISE} --sample-rate .1 --steps {x}", f"--steps must be an integer in [1, 1000000000], got {x}")
-        for x in ("0", "1.5e0", "1e999", "1e")
-    ),
-    (f"epsilon {NOISE} {FIVE}", "--sample-rate must be given where --sampling is poisson, or --samples with"),
-    (f"epsilon {NOISE} {FIVE} --samples 9", "--batch-size must be given where the other of"),
-    (f"epsilon {NOISE} {FIVE} --sample-rate .1 --samples 9", "--samples must be left out where --sample-rate"),
-    (f"epsilon {NOISE} --sample-rate .1", "--steps must be given where --sampling is poisson, or --epochs"),
-    (f"epsilon {NOISE} --sample-rate .1 {FIVE} --epochs 2", "--epochs must be left out where --steps is given"),
-    (f"epsilon {NOISE} --sampling allocation --epochs 3", "--steps-per-epoch must be given"),
-    (f"epsilon {NOISE} --sampling allocation --steps-per-epoch 3", "--epochs must be given"),
-    (f"epsilon {NOISE} {EPOCHS} --steps 60", "--steps must be left out where --sampling is allocation, got 60"),
-    (f"epsilon {NOISE} {EPOCHS} --epochs 1.5", "--epochs must be an integer where --sampling is allocation, got 1.5"),
-    *(
-        (f"epsilon {NOISE} --sampling fixed-order {more}", message)
-        for more, message in (
-            ("", "--epochs"),
-            ("--epochs 1.5", "an integer where --sampling is fixed-order"),
-            ("--epochs 1 --sample-rate 0.1", "left out where --sampling is fixed-order"),
-            ("--epochs 1 --neighbours add-remove", "in a fixed order"),
-        )
-    ),
-    (f"epsilon {NOISE} {BATCHES} --participations 2", "--participations must be left out where --sampling is poisson"),
-    (
-        f"epsilon {NOISE} --sampling allocation --samples 100 --batch-size 10 --steps 5",
-        "--steps must be left out where --sampling is allocation, and so must --samples and --batch-size; give"
-        " --steps-per-epoch and --epochs instead",
-    ),
-    (f"epsilon {RUN} {AT} --rank 4", "--rank must be left out where --probes is not given, got 4"),
-    (f"epsilon {RUN} {AT} --secret-probes", "--secret-probes must be left out where --probes is not given, got given"),
-    (f"epsilon {RUN} {AT} --probes 16", "--secret-probes must be given where --probes is, or --public-probes"),
-    (f"epsilon {RUN} {AT} --probes 9 --secret-probes --public-probes", "--public-probes must be left out where"),
-    (f"epsilon {RUN} {AT} --probes 9 --public-probes --power-iteration", "--power-iteration must be left out"),
-    (
-        f"epsilon {RUN} {AT} --probes 9 --public-probes --sketch 9 --analysis envelope",
-        "--analysis must be 'tight' where",
-    ),
-    (f"epsilon {RUN} {AT} --neighbours replace-one --group 2", "--group must be left out where --neighbours is"),
-    (f"epsilon {RUN} {AT} --also gauss:1", "did you mean 'gaussian'?"),
-    (f"epsilon {RUN} {AT} --also laplace", "--also must be gaussian:SIGMA"),
-    (f"epsilon {AT} --phase steps=3,noise=2", "--phase: no such option: --noise"),
-    (f"epsilon {AT} --phase noise-multiplyer=2", "did you mean '--noise-multiplier'?"),
-    (f"epsilon {AT} --phase steps", "--steps: expected one argument"),
-    (f"epsilon {AT} --phase steps=3", "--noise-multiplier must be given in every phase, or for all of them"),
-    (f"epsilon {AT} --phases x.toml --phase steps=3", "--phase must be left out where --phases is given"),
-    (f"epsilon {AT} --phases x.toml --steps 3", "--steps must be left out where --phases is given"),
-    (f"epsilon {AT} --phases x.toml", "--phases must be a TOML file with a list of tables [[phases]] (["),
-    (f"epsilon {RUN} {AT} --colour red", "no such option: --colour"),
-    (f"steps --epsilon 2 --sample-rate .01 {AT} {DONE}", "--steps must be left out"),
-    (f"steps --epsilon 2 {RUN} {AT}", "--steps must be left out"),
-    (f"noise {BATCHES} {AT}", "--epsilon must be given, or --advantage, or --true-positive-rate"),
-    (
-        f"noise {BATCHES} {AT} --advantage 0.1 --epsilon 2",
-        "--epsilon must be given, or --advantage, or --true-positive-rate with --false-positive-rate: one of",
-    ),
-    (f"noise {BATCHES} {AT} --true-positive-rate 0.1", "--false-positive-rate must be given"),
-    (f"noise {BATCHES} {AT} --advantage 0.1 --false-positive-rate 0.1", "--false-positive-rate must be left out with"),
-    (f"noise {BATCHES} {AT} --true-positive-rate 0.01 --false-positive-rate 0.1", ": --true-positive-rate must be"),
-    (f"tradeoff {RUN} --plot curve.gif", "--plot must be a file name that ends in .png, .pdf or .svg"),
-    (f"tradeoff {RUN} --plot missing-folder/curve.png", "--plot must be a file in an existing folder"),
-    (f"statement {RUN} {AT} --run nowhere", "--noise-multiplier must be left out where --run is given"),
-    ("nonsense", "no such command: 'nonsense'"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), BAD)
-def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
-    assert main(words.split()) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert message in captured.err
-    assert captured.err.startswith(f"dprmt {words.split()[0]}: " if " " in words else "dprmt: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "[[phases]]"),
-        ("phases = 3", "[[phases]]"),
-        ("[[phases]]\nnoise = 2", "no such option: --noise"),
-        ("[[phases]]\nsteps = 2", "--noise-multiplier must be given in every phase"),
-        ("[[phases]]\nnoise_multiplier = -1\nsteps = 3\nsample_rate = 1", "--noise-multiplier must be a finite number"),
-        ("[[phases]]\nnoise_multiplier = 1\nsteps = true\nsample_rate = 1", "--steps: expected one argument"),
-        ("[[phases", "[[phases]]"),
-    ],
-)
-def test_a_bad_file_of_phases_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, words: str
-) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text(text)
-    assert main(["epsilon", "--phases", str(path), "--delta", "1e-5"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert words in error

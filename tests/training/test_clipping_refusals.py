@@ -130,19 +130,16 @@ def test_accumulate_names_bad_input(clipping: str) -> None:
     model = network()
     step = private(model, clipping)
 
-    def fails(name: str, losses: Callable[[torch.Tensor], Any], samples: Any = (0, 1), number: Any = 0) -> None:
+    def fails(name: str, losses: Callable[[torch.Tensor], Any], samples: Any = (0, 1)) -> None:
         with pytest.raises((ParameterError, TrainingStateError), match=f"^{name}\\b"):
-            step.accumulate(losses(step.model(torch.ones(2, 3, 8)).sum((1, 2))), samples=samples, step=number)
+            step.accumulate(losses(step.model(torch.ones(2, 3, 8)).sum((1, 2))), samples=samples, step=0)
         step.discard()
 
     fails("losses", torch.mean)
     fails("losses", lambda each: each[:, None])
     fails("the losses have no graph", torch.Tensor.detach)
-    fails("losses", list)
     fails("samples", lambda each: each, [0])
     fails("samples", lambda each: each, [0.5, 1])
-    fails("step", lambda each: each, number=-1)
-    fails("step", lambda each: each, number=1.5)
     with pytest.raises(TrainingStateError, match="no forward pass"):
         step.accumulate(torch.ones(2, requires_grad=True), samples=[0, 1], step=0)
     model[2].eval()
