@@ -450,12 +450,15 @@ def test_a_frozen_half_is_no_way_in() -> None:
     """The other network's step goes through this one, as a generator's through a discriminator."""
     critic, generator = network(), nn.Linear(WIDTH, WIDTH)
     step = private(critic)
+    accumulate(step, lambda x: step.model(x).square(), torch.randn(SIZE, WIDTH))
+    before = [value.summed_grad.clone() for value in critic.parameters()]
     critic.eval()
     (-step.model(generator(torch.randn(SIZE, WIDTH)))).sum().backward()
     assert generator.weight.grad is not None
-    assert all(value.grad is None for value in critic.parameters())
     critic.train()
-    accumulate(step, lambda x: step.model(x).square(), torch.randn(SIZE, WIDTH))
+    with pytest.raises(TrainingStateError, match=r"other than the one of accumulate\(\)"):
+        step.model(torch.randn(SIZE, WIDTH)).sum().backward()
+    assert all(torch.equal(value.summed_grad, one) for value, one in zip(critic.parameters(), before, strict=True))
 
 
 def literal(model: nn.Module, losses: Callable[[Any], torch.Tensor], parts: list[Any]) -> list[torch.Tensor]:
