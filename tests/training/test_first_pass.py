@@ -72,7 +72,7 @@ def test_one_sample_shows_nothing_so_that_the_next_micro_batch_is_looked_at_too(
     with pytest.raises(ParameterError, match="no sample in another's loss"):
         step.accumulate(mixed - mixed.mean(), samples=[1, 2, 3], step=0)
     step.discard()
-    step.accumulate(step.model(inputs[1:]).square().sum(1), samples=[4, 5, 6], step=0)
+    step.accumulate(step.model(inputs[1:]).square().sum(1), samples=[1, 2, 3], step=0)
     step.step()  # the first micro-batch is still in the sum, once
     for old, value, total in zip(before, model.parameters(), expected, strict=True):
         torch.testing.assert_close(old - value.detach(), total, rtol=1e-3, atol=1e-6)

@@ -42,7 +42,7 @@ def task() -> ItemTask:
 def settings(**changes: Any) -> Settings:
     return Settings(
         privacy={"noise_multiplier": 1.0, "delta": 1e-5, **changes.pop("privacy", {})},
-        optimizer={"name": "adam", "learning_rate": 0.1},
+        optimizer={"name": "adam", "learning_rate": 0.1, **changes.pop("optimizer", {})},
         training={"batch_size": 10, "steps": 4, **changes.pop("training", {})},
         **changes,
     )
