@@ -51,6 +51,17 @@ def scaled() -> nn.Module:
     )
 
 
+def twice() -> nn.Module:
+    """Layers in two places, of which one is nobody's."""
+
+    def call(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = model.scale(model.norm(model.layer(model.table(tokens))))
+        return model.norm(model.layer(torch.tanh(model.scale(hidden)))) + model.table(tokens.flip(1))
+
+    table = nn.Embedding(13, D, padding_idx=3)
+    return Parts(call, table=table, layer=nn.Linear(D, D), norm=nn.LayerNorm(D), scale=scaled())
+
+
 def class_token() -> nn.Module:
     """A token in front of every text, and positions, as vision transformers have them."""
     return Parts(
@@ -128,6 +139,7 @@ def started(inner: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 KINDS: dict[str, Callable[[], nn.Module]] = {
+    "layers in two places": twice,
     "parameter beside layers": lambda: net(scaled()),
     "class token": lambda: net(class_token()),
     "positions": lambda: net(through(positions(), lambda inner, x: x + inner(0, x.shape[1]))),
