@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -289,44 +288,49 @@ def test_clip_factors_of_strange_norms() -> None:
 # What the accountant is told
 
 
-def test_the_record_claims_a_rank_only_if_every_parameter_is_estimated() -> None:
-    """Theory §2: an exact part h is covered by G_∞, not by a finite G_d."""
-    law, estimator = Hutchinson(32, secret=True), HutchinsonEstimator(32)
-
-    def ranked(name: str, *sizes: int, **options: Any) -> int | None:
-        return layer_record(estimator, name, *sizes, **options).norms.rank
-
-    assert ranked("long", 20, 10, tokens=40) == 10
-    assert ranked("biased", 3, 10, bias=True) == 4
-    assert (ranked("first", 20, 10, bias=True, tokens=4), ranked("second", 10, 3)) == (4, 3)
-    first = layer_record(estimator, "first", 20, 10, bias=True, tokens=4)
-    estimated = NormRecord([first, layer_record(estimator, "second", 10, 3)])
-    assert estimated.mechanism(1.5, 0.1) == DPSGD(1.5, 0.1, replace(law, rank=7))
-    sketched = layer_record(HutchPlusPlusEstimator(32), "third", 90, 90)
-    for other in (LayerRecord("norm"), sketched, LayerRecord("conv", law)):
-        assert NormRecord([first, other]).mechanism(1.5, 0.1) == DPSGD(1.5, 0.1, law)
-    assert NormRecord([LayerRecord("norm")]).mechanism(1.5, 0.1) == DPSGD(1.5, 0.1)
-    assert NormRecord([LayerRecord("norm"), LayerRecord("own", None)]).norms is None
+def test_a_rank_is_the_smallest_side_or_the_number_of_tokens() -> None:
+    """With a bias among the inputs."""
+    for sizes, rank in (((20, 10, False, 40), 10), ((3, 10, True, None), 4), ((20, 10, True, 4), 4)):
+        *sides, bias, tokens = sizes
+        assert layer_record(HutchinsonEstimator(32), "l", *sides, bias=bias, tokens=tokens).norms.rank == rank
 
 
-@pytest.mark.parametrize(
-    ("layers", "charged"),
-    [
-        ([Hutchinson(8, secret=False, rank=3), Hutchinson(4, secret=False, rank=2)], Hutchinson(4, secret=False)),
-        (
-            [Hutchinson(4, secret=False, rank=3), Hutchinson(4, secret=False, rank=2)],
-            Hutchinson(4, secret=False, rank=5),
-        ),
-        ([HutchPlusPlus(9, 4, secret=False), Hutchinson(16, secret=True)], Hutchinson(9, secret=False)),
-        ([Hutchinson(3, secret=True, rank=1), HutchPlusPlus(9, 4, secret=True)], Hutchinson(3, secret=True)),
-        (
-            [HutchPlusPlus(9, 4, secret=False), HutchPlusPlus(5, 8, power_iteration=True, secret=False)],
-            HutchPlusPlus(5, 4, secret=False),
-        ),
-    ],
-)
-def test_of_layers_with_different_probes_the_smallest_number_is_charged(layers: list[Any], charged: Any) -> None:
-    """(T3), (E5); a rank is claimed for equal k only."""
+def hutchinson(probes: int, rank: int | None = None, secret: bool = True) -> Hutchinson:
+    return Hutchinson(probes, rank=rank, secret=secret)
+
+
+def hutchpp(probes: int, sketch: int, power: bool = False, secret: bool = True) -> HutchPlusPlus:
+    return HutchPlusPlus(probes, sketch, power_iteration=power, secret=secret)
+
+
+NARROW = HutchPlusPlusEstimator(4, 2).norms  # a sketch that the accountant cannot credit
+CHARGED: list[tuple[list[Any], Any]] = [
+    ([ExactNorms()], ExactNorms()),
+    # A rank is claimed if every parameter is estimated (theory §2), by Hutchinson with equal k.
+    ([hutchinson(32, 4), hutchinson(32, 3)], hutchinson(32, 7)),
+    ([hutchinson(32, 4, False), hutchinson(32, 3, False)], hutchinson(32, 7, False)),
+    ([hutchinson(4, 7), hutchinson(4, 2, False)], hutchinson(4, 9, False)),
+    ([hutchinson(32, 4), ExactNorms()], hutchinson(32)),
+    ([hutchinson(32, 4), hutchinson(32)], hutchinson(32)),
+    ([hutchinson(32, 4), hutchpp(32, 12, True)], hutchinson(32)),
+    # (T3), (E5): the smallest number of probes.
+    ([hutchinson(8, 3, False), hutchinson(4, 2, False)], hutchinson(4, secret=False)),
+    ([hutchpp(9, 4, secret=False), hutchinson(16)], hutchinson(9, secret=False)),
+    ([hutchinson(3, 1), hutchpp(9, 4)], hutchinson(3)),
+    ([hutchpp(9, 4, secret=False), hutchpp(5, 8, True, False)], hutchpp(5, 4, secret=False)),
+    # The smallest sketch, where all have one; a power iteration and a secret that all have.
+    ([hutchpp(4, 8), hutchpp(4, 6), ExactNorms()], hutchpp(4, 6)),
+    ([hutchpp(4, 8), hutchinson(4), ExactNorms()], hutchinson(4)),
+    ([hutchpp(4, 8), NARROW], hutchinson(4)),
+    ([hutchpp(4, 8, True), hutchpp(4, 6, True)], hutchpp(4, 6, True)),
+    ([hutchpp(4, 8, True), hutchpp(4, 6, True), hutchpp(4, 9)], hutchpp(4, 6)),
+    ([hutchpp(4, 8, True), hutchpp(4, 6, True), hutchpp(4, 9, True, False)], hutchpp(4, 6, True, False)),
+    ([hutchpp(4, 8, True), hutchpp(4, 6, True), hutchinson(4, 7)], hutchinson(4)),
+]
+
+
+@pytest.mark.parametrize(("layers", "charged"), CHARGED)
+def test_the_record_charges_the_smallest_number_and_what_all_layers_have(layers: list[Any], charged: Any) -> None:
     for order in (layers, layers[::-1]):
         record = NormRecord([LayerRecord(f"{place}", norms) for place, norms in enumerate(order)])
         assert record.mechanism(1.5, 0.1) == DPSGD(1.5, 0.1, charged)
@@ -343,6 +347,7 @@ def test_bad_records() -> None:
     for make, named in cases:
         with pytest.raises(ParameterError, match=named):
             make()
+    assert NormRecord([LayerRecord("norm"), LayerRecord("own", None)]).norms is None
 
 
 @pytest.mark.parametrize("power", [False, True])
