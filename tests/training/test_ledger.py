@@ -21,6 +21,7 @@ from audits.processes import in_processes
 from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
+from dprmt.training.clipping import plan_private
 from dprmt.training.harness import read_metrics, train_task
 from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import PrivacyLedger, charged_steps
@@ -155,8 +156,11 @@ RUNS: dict[Callable[[int], None], str] = {
 }
 
 
-def outcomes(rank: int, size: int) -> list[str]:
-    found = []
+def outcomes(rank: int, size: int) -> list[Any]:
+    """What is said, and probes that all processes have to share."""
+    options = {"norms": Hutchinson(4, secret=False), "clipping_norm": 1.0, "expected_batch_size": 1.0}
+    estimator: Any = plan_private(torch.nn.Linear(40, 30), distributed=True, **options).policy.estimator
+    found = [estimator.generator.shared(step=0, layer="l", rows=2, probes=2).tolist()]
     for run in RUNS:
         try:
             run(rank)
@@ -167,6 +171,8 @@ def outcomes(rank: int, size: int) -> list[str]:
 
 
 def test_processes_agree_or_all_refuse(tmp_path: Path) -> None:
-    for words in in_processes(2, outcomes, tmp_path):
+    (probes, *_), (others, *_) = both = in_processes(2, outcomes, tmp_path)
+    assert probes == others
+    for _, *words in both:
         for word, expected in zip(words, RUNS.values(), strict=True):
             assert word.startswith(expected), words
