@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from dprmt.training.clipping import ClippedStep, UnitStep, plan_private
+from dprmt.training.clipping import ClippedStep, plan_private
+from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.optimizers import DPGrape
 
 

@@ -150,8 +150,9 @@ class SummedStep(LogicalStep):
         self.record, self._sums = record, sums
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
-    def _add(self, losses: Any, samples: Any, number: int, batch: Any, units: Any) -> torch.Tensor:
-        self._log.enter(number, samples)
+    def accumulate(self, losses: Any, *, samples: Any, step: int, batch: Any = None, units: Any = None) -> torch.Tensor:
+        """Add the caller's sums of a batch."""
+        self._enter(samples, step)
         found, sums = self._sums(self.model, batch, self.optimizer.max_grad_norm)
         if sums.keys() != self._trained.keys():
             raise ParameterError("sums", sorted(sums), f"of {sorted(self._trained)}")

@@ -22,16 +22,39 @@ from dprmt._files import strict_json
 from dprmt._rounding import round_down, round_up
 from dprmt._validation import ParameterError
 from dprmt.accounting import (
+    DPSGD,
+    Composition,
     ExactNorms,
     Poisson,
     PrivacyBounds,
+    calibrate,
     choose_probes,
     clt_mu,
+    compose,
+    fixed,
     largest_steps,
     worst_of,
 )
-from dprmt.cli._options import MEANING_IN_SHORT, Commands, add_parser, count, picture, real, record_of_run, refused
-from dprmt.cli._run import Run, add_delta, add_phase_options, add_run_options, read_run, refuse_beside
+from dprmt.cli._options import (
+    MEANING_IN_SHORT,
+    Commands,
+    add_parser,
+    count,
+    flag_of,
+    picture,
+    real,
+    record_of_run,
+    refused,
+)
+from dprmt.cli._run import (
+    add_delta,
+    add_phase_options,
+    add_run_options,
+    document_of,
+    label_of,
+    read_run,
+    refuse_beside,
+)
 from dprmt.cli._terminal import text_table
 from dprmt.statements import privacy_card, statement
 from dprmt.statements._card import between, json_bounds
@@ -64,7 +87,7 @@ _EXAMPLES = {
     "tradeoff": (f"{_SOME_RUN} > curve.csv", f"{_SOME_RUN} --probes 32 --public-probes --plot curve.png"),
     "statement": (f"{_SOME_RUN} --delta 1e-5", f"{_SOME_RUN} --delta 1e-5 --json > card.json", "--run runs/first"),
 }
-_TARGETS = ("epsilon", "advantage", "true_positive_rate", "false_positive_rate")
+_TARGETS = ("target_epsilon", "target_advantage", "target_true_positive_rate", "false_positive_rate")
 
 
 def _shapes(text: str) -> list[tuple[int, ...]]:
@@ -83,29 +106,28 @@ def _words(text: str) -> str:
 def add_command(commands: Commands) -> None:
     """The commands of this file, with their options and help."""
     positive, inside = real(low=0.0, low_open=True), real(low=0.0, high=1.0, low_open=True, high_open=True)
-    before = ("--from-json", "FILE", record_of_run, "a run that --json printed before")
     options: dict[Callable[..., None], tuple[tuple[str, str, Callable[[str], Any], str], ...]] = {
         run_epsilon: (),
         run_noise: (
-            ("--epsilon", "EPSILON", positive, "target ε, > 0, at --delta"),
-            ("--advantage", "ADVANTAGE", inside, "or an attacker's largest advantage"),
-            ("--true-positive-rate", "TPR", inside, "or an attacker's largest one"),
-            ("--false-positive-rate", "FPR", inside, "at this false positive rate, below TPR"),
+            ("target_epsilon", "EPSILON", positive, "target ε, > 0, at --delta"),
+            ("target_advantage", "ADVANTAGE", inside, "or an attacker's largest advantage"),
+            ("target_true_positive_rate", "TPR", inside, "or an attacker's largest one"),
+            ("false_positive_rate", "FPR", inside, "at this false positive rate, below TPR"),
         ),
-        run_steps: (("--epsilon", "EPSILON", positive, "ε that may be spent in all, > 0, at --delta"),),
-        run_delta: (("--epsilon", "EPSILON", real(low=0.0, high=1e17), "ε, in [0, 1e17]"),),
+        run_steps: (("target_epsilon", "EPSILON", positive, "ε that may be spent in all, > 0, at --delta"),),
+        run_delta: (("epsilon", "EPSILON", real(low=0.0, high=1e17), "ε, in [0, 1e17]"),),
         run_probes: (
-            ("--budget", "PRODUCTS", count(2, 10**5), "products per layer and sample, an integer >= 2"),
-            ("--layers", "TxPxR,…", _shapes, "linear layers, as in 1024x4096x4096,1024x4096x11008"),
-            before,
+            ("budget", "PRODUCTS", count(2, 10**5), "products per layer and sample, an integer >= 2"),
+            ("layers", "TxPxR,…", _shapes, "linear layers, as in 1024x4096x4096,1024x4096x11008"),
+            ("from_json", "FILE", record_of_run, "a run that --json printed before"),
         ),
         run_tradeoff: (
-            ("--points", "POINTS", count(2, 100_001), "false positive rates (default 101)"),
-            ("--plot", "FILE", picture, "write a picture (png, pdf or svg)"),
+            ("points", "POINTS", count(2, 100_001), "false positive rates (default 101)"),
+            ("plot", "FILE", picture, "write a picture (png, pdf or svg)"),
         ),
         run_statement: (
-            ("--unit", "WORDS", _words, "what one sample is (one row of the training data)"),
-            ("--run", "RUN", str, "the folder of a run of dprmt train, finished or not"),
+            ("unit", "WORDS", _words, "what one sample is (one row of the training data)"),
+            ("run", "RUN", str, "the folder of a run of dprmt train, finished or not"),
         ),
     }
     for run, own in options.items():
@@ -113,8 +135,8 @@ def add_command(commands: Commands) -> None:
         parser = add_parser(commands, name, run, _EXAMPLES[name], about=MEANING_IN_SHORT)
         if name not in ("delta", "tradeoff"):
             add_delta(parser)
-        for flag, metavar, kind, words in own:
-            parser.add_argument(flag, metavar=metavar, type=kind, help=words)
+        for dest, metavar, kind, words in own:
+            parser.add_argument(flag_of(dest), dest=dest, metavar=metavar, type=kind, help=words)
         if name in ("epsilon", "noise", "steps", "delta"):
             parser.add_argument("--statement", action="store_true", help="also print what may be written in a paper")
         if name == "probes":
@@ -130,13 +152,13 @@ def _print(namespace: argparse.Namespace, document: Mapping[str, Any], lines: It
 
 def _print_bounds(
     namespace: argparse.Namespace,
-    run: Run,
+    composed: Composition,
     name: str = "epsilon",
     document: Mapping[str, Any] = MappingProxyType({}),
     lines: Sequence[str] = (),
 ) -> None:
     """Print ε at ``--delta`` or δ at ``--epsilon``, in both directions, after what a command says besides."""
-    composed, by_direction = run.composition(), dict[Any, PrivacyBounds]()
+    by_direction: dict[Any, PrivacyBounds] = {}
     if name == "epsilon":
         symbol, asked, at = "ε", {"delta": namespace.delta}, f"δ = {namespace.delta:g}"
         by_direction |= composed.epsilon_by_direction(namespace.delta)
@@ -147,14 +169,14 @@ def _print_bounds(
     first = f"{symbol} <= {round_up(worst.upper)} at {at}"
     if math.isinf(worst.upper):
         first = f"no finite {symbol} could be certified at {at}"
-    shown = [*lines, f"{first}  ({run.label()})"]
+    shown = [*lines, f"{first}  ({label_of(composed)})"]
     # Where samples are replaced, exchanging them changes nothing: there is one direction.
     for way, bounds in [("both", worst)] if worst.direction is None else by_direction.items():
         decides = "  <- decides" * (way == worst.direction)
         shown.append(f"  {way:<7}{between(bounds, symbol, '<=')}{decides}")
     found = {
         **document,
-        **run.document(),
+        **document_of(composed),
         **asked,
         name: json_bounds(worst),
         "direction": worst.direction,
@@ -179,55 +201,47 @@ def run_delta(namespace: argparse.Namespace) -> None:
 
 def run_steps(namespace: argparse.Namespace) -> None:
     """How many steps a budget allows, and the ε of so many."""
-    run = read_run(namespace, ["delta", "epsilon"], unknown={"steps": 1})
-    asked = run.asked or (not run.in_phases,)
-    if sum(asked) != 1 or (not run.in_phases and (namespace.steps or namespace.epochs)):
-        raise ParameterError("steps", namespace.steps, "left out, and --epochs too, of one phase: the one to be run")
-    steps = largest_steps(run.composition(), namespace.epsilon, namespace.delta)
-    phases = tuple((one, steps if free else count) for (one, count), free in zip(run.phases, asked, strict=True))
-    found = {"largest_steps": steps, "target_epsilon": namespace.epsilon}
-    _print_bounds(namespace, replace(run, phases=phases, asked=asked), document=found, lines=(f"steps = {steps}",))
+    run = read_run(namespace, ["delta", "target_epsilon"], unknown={"steps": 1})
+    steps = largest_steps(run, namespace.target_epsilon, namespace.delta)
+    phases = [(one, steps if isinstance(one, DPSGD) else times) for one, times in run.free_phases()]
+    found = {"largest_steps": steps, "target_epsilon": namespace.target_epsilon}
+    _print_bounds(namespace, _after(run.fixed, phases), document=found, lines=(f"steps = {steps}",))
 
 
 def run_noise(namespace: argparse.Namespace) -> None:
     """The noise multiplier, and the ε that it gives at δ."""
-    asked = read_run(namespace, ["delta"], unknown={"noise_multiplier": 1.0}, targets=_TARGETS)
-    given = {name: value for name in _TARGETS if (value := getattr(namespace, name)) is not None}
-    if sum(name in given for name in _TARGETS[:3]) != 1:
-        others = "--advantage, or --true-positive-rate with --false-positive-rate"
-        raise ParameterError("epsilon", namespace.epsilon, f"given, or {others}: one of them")
-    rate = namespace.false_positive_rate
-    target = {name if name == "false_positive_rate" else f"target_{name}": value for name, value in given.items()}
-    try:
-        run = asked.calibrated(**target, **({"delta": namespace.delta} if "epsilon" in given else {}))
-    except ParameterError as error:
-        allowed = error.allowed.replace("target_", "--").replace("_", "-")
-        raise ParameterError(error.name.removeprefix("target_"), error.value, allowed) from None
-    noise = [mechanism.noise_multiplier for mechanism, _ in run.phases]
-    found: dict[str, Any] = {"noise_multiplier": noise[0]}
-    if run.in_phases:
-        found = {"noise_multipliers": noise, "fixed": [not free for free in run.asked or (True,) * len(noise)]}
-    said = f"noise multiplier{'s' if run.in_phases else ''} = {', '.join(map(round_up, noise))}"
-    if len(noise) > 1 and not run.asked:
-        said += " (all scaled, in their ratios; phases are fixed where others leave noise-multiplier out)"
-    lines = [said]
-    found |= {f"target_{name}": value for name, value in given.items()}
-    if "epsilon" not in given:
-        name, words, bounds = "advantage", "attacker's advantage", run.composition().advantage()
-        if rate is not None:
-            name, bounds = "true_positive_rate", run.composition().true_positive_rate(rate)
-            words = f"true positive rate at a false positive rate of {rate:g}"
-        found[name] = json_bounds(bounds)
-        lines.append(f"{words} <= {round_up(bounds.upper)}")
-    _print_bounds(namespace, run, document=found, lines=lines)
+    asked = read_run(namespace, ["delta"], unknown={"noise_multiplier": 1.0})
+    target = {name: value for name in _TARGETS if (value := getattr(namespace, name)) is not None}
+    at_delta = {"delta": namespace.delta} if "target_epsilon" in target else {}
+    found = calibrate(asked, **target, **at_delta)
+    run = _after(found.fixed, found.free_phases())
+    noise = [one.noise_multiplier for one, _ in run.free_phases() if isinstance(one, DPSGD)]
+    several = len(noise) > 1
+    lines = [f"noise multiplier{'s' * several} = {', '.join(map(round_up, noise))}"]
+    if several:
+        lines[0] += " (all scaled, in their ratios; phases are fixed where others leave noise-multiplier out)"
+    document: dict[str, Any] = {"noise_multipliers": noise} if several else {"noise_multiplier": noise[0]}
+    document |= target
+    if not at_delta:
+        rate = namespace.false_positive_rate
+        name = "advantage" if rate is None else "true_positive_rate"
+        bounds = run.advantage() if rate is None else run.true_positive_rate(rate)
+        document[name] = json_bounds(bounds)
+        at = "" if rate is None else f" at a false positive rate of {rate:g}"
+        lines.append(f"attacker's {name.replace('_', ' ')}{at} <= {round_up(bounds.upper)}")
+    _print_bounds(namespace, run, document=document, lines=lines)
+
+
+def _after(over: Sequence[Any], phases: Sequence[Any]) -> Composition:
+    """Phases after others that are over."""
+    return compose([*([fixed(compose(over))] if over else []), *phases])
 
 
 def run_probes(namespace: argparse.Namespace) -> None:
     """The best split for each estimator, and exact norms."""
-    run = read_run(namespace, ["delta", "budget"])
-    if len(run.phases) != 1 or run.releases:
-        raise ParameterError("from_json", namespace.from_json, "of a run in one phase, with nothing else released")
-    ((mechanism, steps),) = run.phases
+    (mechanism, steps), *more = read_run(namespace, ["delta", "budget"]).phases
+    if more or not isinstance(mechanism, DPSGD):
+        raise ParameterError("from_json", None, "of a run in one phase, with nothing else released")
     mechanism = replace(mechanism, norms=ExactNorms())  # every choice brings its own
     layers, question = namespace.layers, {"delta": namespace.delta, "budget": namespace.budget}
     choices, rows, described = choose_probes(mechanism, steps=steps, layers=layers, **question), [], []
@@ -238,9 +252,7 @@ def run_probes(namespace: argparse.Namespace) -> None:
         found = {"norms": norms.as_dict(), "products": products, "epsilon": json_bounds(epsilon), "cost": spent}
         described.append(found)
     document = {
-        **Run(((mechanism, steps),)).document(),
-        "noise_multiplier": mechanism.noise_multiplier,
-        "sampling": mechanism.sampling.as_dict(),
+        **document_of(compose([(mechanism, steps)])),
         **question,
         "layers": None if layers is None else ",".join("x".join(map(str, shape)) for shape in layers),
         "choices": described,
@@ -253,21 +265,22 @@ def run_probes(namespace: argparse.Namespace) -> None:
 def run_tradeoff(namespace: argparse.Namespace) -> None:
     """The curve, at rates that are denser where it bends: near both ends."""
     run = read_run(namespace)
-    band = run.composition().trade_off((1.0 - np.cos(np.linspace(0.0, np.pi, namespace.points or 101))) / 2.0)
+    band = run.trade_off((1.0 - np.cos(np.linspace(0.0, np.pi, namespace.points or 101))) / 2.0)
     if namespace.plot is not None:
         from dprmt.plots import plot_trade_off
         from dprmt.plots._style import save_picture
 
         mu, ((first, steps), *more) = None, run.phases
-        if not more and isinstance(first.norms, ExactNorms) and first.sampling == Poisson(first.sampling.rate):
-            mu = clt_mu(first.joint_noise_multiplier, first.sampling.rate, steps)
-        save_picture(namespace.plot, lambda ax: plot_trade_off({run.label(): band}, gaussian_mu=mu, ax=ax))
+        if not more and isinstance(first, DPSGD) and isinstance(first.norms, ExactNorms):
+            rate = first.sampling.rate
+            mu = clt_mu(first.joint_noise_multiplier, rate, steps) if first.sampling == Poisson(rate) else None
+        save_picture(namespace.plot, lambda ax: plot_trade_off({label_of(run): band}, gaussian_mu=mu, ax=ax))
     curve = {name: getattr(band, name).tolist() for name in ("alpha", "lower", "estimate", "upper")}
     if namespace.json or namespace.plot is not None:
-        _print(namespace, {"points": len(band.alpha), **curve, **run.document()}, [f"wrote {namespace.plot}"])
+        _print(namespace, {"points": len(band.alpha), **curve, **document_of(run)}, [f"wrote {namespace.plot}"])
         return
     # Every line names the neighbouring relation, as lines of several curves may come into one table.
-    relation, digits = relation_label(run.composition().neighbours), 9
+    relation, digits = relation_label(run.neighbours), 9
     outward = {"lower": lambda end: round_down(end, digits), "upper": lambda end: round_up(end, digits)}
     shown = [[outward.get(name, f"{{:.{digits}g}}".format)(end) for end in column] for name, column in curve.items()]
     rows = [[*curve, "neighbours"], *([*row, relation] for row in zip(*shown, strict=True))]
@@ -280,7 +293,7 @@ def run_statement(namespace: argparse.Namespace) -> None:
     if folder is None:
         run = read_run(namespace, ["delta"])
         unit = {} if namespace.unit is None else {"unit": namespace.unit}
-        card = privacy_card(run.composition(), namespace.delta, **unit)
+        card = privacy_card(run, namespace.delta, **unit)
     else:
         refuse_beside("--run", namespace, ("delta", "unit"))
         from dprmt.training.harness import CARD, read_card

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import textwrap
@@ -20,6 +21,7 @@ _MODULES |= dict.fromkeys(("plan", "train", "recipes"), "_recipes")
 """Modules that hold several commands; every other is named like its one."""
 _OF_NO_COMMAND = (["-h"], ["--help"], ["--version"])
 _FILES = ("FILE", "OUT", "DIR", "RUN", "BEFORE", "RECIPE")  # metavars of options that a shell completes to files
+_NAME = re.compile(r"[a-z]+(_[a-z]+)+")  # of an argument of the library, which may be an option's
 _SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
@@ -99,8 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int | None = namespace.carry_out(namespace)
     except ParameterError as error:
         got = f"; {command} --help has examples" if error.value is None else f", got {error.value}"
-        fix = f". Fix: {error.fix}" if error.fix else ""
-        return _fail(f"{command}: {namespace.shown(error.name)} must be {error.allowed}{got}{fix}")
+        allowed, fix = (_NAME.sub(lambda name: namespace.shown(name[0]), text) for text in (error.allowed, error.fix))
+        fix = f". Fix: {fix}" if fix else ""
+        return _fail(f"{command}: {namespace.shown(error.name)} must be {allowed}{got}{fix}")
     except UsageError as error:
         return _fail(str(error))
     except TrainingStateError as error:

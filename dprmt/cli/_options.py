@@ -84,8 +84,9 @@ class Parser(argparse.ArgumentParser):
 
     def shown(self, name: str) -> str:
         """The option of this name as it is written on the command line; of no option, the name itself."""
+        known = "sample_rate" if name == "rate" else name
         for action in self._actions:
-            if action.dest == name:
+            if action.dest == known:
                 return action.option_strings[-1] if action.option_strings else str(action.metavar)
         return name
 
@@ -228,4 +229,9 @@ def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, neede
 
 
 def _flags(names: Sequence[str]) -> str:
-    return " and ".join(f"--{name.replace('_', '-')}" for name in names)
+    return " and ".join(map(flag_of, names))
+
+
+def flag_of(name: str) -> str:
+    """The option that sets an argument of the library."""
+    return "--" + name.removeprefix("target_").replace("_", "-")

@@ -10,7 +10,6 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dprmt._files import parse_toml
-from dprmt._validation import ParameterError, check_count, check_real, did_you_mean, needing
+from dprmt._validation import ParameterError, check_count, did_you_mean, needing
 from dprmt.accounting import (
     DPSGD,
     AddRemove,
@@ -44,13 +43,12 @@ from dprmt.accounting import (
     Sampling,
     ZCDPRelease,
     ZeroOut,
-    calibrate,
     fixed,
     release_from_dict,
 )
 from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record_of_run, refused, rounded_up
 from dprmt.statements import mechanism_from_dict
-from dprmt.statements._sentences import norms_label, relation_label
+from dprmt.statements._sentences import norms_label, relation_label, releases, trainings
 
 _MOST_STEPS = 10**9
 _RATE = "a number or a fraction such as 2000/67349 in [1e-09, 1]"
@@ -140,14 +138,13 @@ def _phases_of_file(text: str) -> list[dict[str, Any]]:
     return [_phase_of(phase.items()) for phase in phases]
 
 
-def _spent(text: str) -> Composition:
-    if Path(text).is_dir():
+def _spent(text: str) -> list[Any]:
+    try:
+        if not Path(text).is_dir():
+            return [fixed(composition_of(record_of_run(text)))]
         with needing("train"):
             from dprmt.training.harness import read_card
-
-        return read_card(text).run
-    try:
-        return composition_of(record_of_run(text))
+        return [fixed(read_card(text).run)]
     except ParameterError as error:
         raise refused(text, f"a record of a run ({error})") from None
 
@@ -221,65 +218,17 @@ def _no_phase() -> Mapping[str, Any]:
     return MappingProxyType(vars(_phase_parser().parse_args([])))
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run in one phase or more, and what is released in addition.
-
-    Attributes
-    ----------
-    phases : tuple of (DPSGD, int)
-        Mechanisms and how many steps each is run.
-    in_phases : bool
-        Whether they were given as phases.
-    releases : tuple of Release
-        What is released in addition to training.
-    asked : tuple of bool
-        Of each phase, whether its noise or its length is what is asked for; the others are fixed.
-    spent : Composition or None
-        What was spent before.
-    """
-
-    phases: tuple[tuple[DPSGD, int], ...]
-    in_phases: bool = False
-    releases: tuple[Release, ...] = ()
-    asked: tuple[bool, ...] = ()
-    spent: Composition | None = None
-
-    @property
-    def _free(self) -> tuple[bool, ...]:
-        return self.asked or (True,) * len(self.phases)
-
-    def composition(self) -> Composition:
-        """The phases, and what else is released or was spent before, composed."""
-        phases = [phase if free else fixed(phase) for phase, free in zip(self.phases, self._free, strict=True)]
-        return Composition([*phases, *self.releases, *([] if self.spent is None else [fixed(self.spent)])])
-
-    def calibrated(self, **target: float) -> Run:
-        """The same with as little noise as a target in words of :func:`calibrate` allows; phases keep their ratios."""
-        before = self.composition()
-        after = calibrate(before, **target)
-        old, new = ([one for one, _ in run.free_phases() if isinstance(one, DPSGD)] for run in (before, after))
-        found = dict(zip(old, new, strict=True))
-        phases = zip(self.phases, self._free, strict=True)
-        return replace(self, phases=tuple((found[one] if free else one, steps) for (one, steps), free in phases))
-
-    def document(self) -> dict[str, Any]:
-        """The run as a JSON object, with its neighbouring relation."""
-        described = [_described(mechanism, steps) for mechanism, steps in self.phases]
-        document: dict[str, Any] = {"phases": described} if self.in_phases else dict(described[0])
-        if self.releases:
-            document["also"] = [release.as_dict() for release in self.releases]
-        if self.spent is not None:
-            document["spent"] = document_of(self.spent)
-        return {**document, "neighbours": self.composition().neighbours.kind}
-
-    def label(self) -> str:
-        """One line on norms, sampling and neighbouring relation."""
-        labels = list(dict.fromkeys(_label(mechanism) for mechanism, _ in self.phases))
-        label = f"{len(self.phases)} phases: {'; '.join(labels)}" if self.in_phases else labels[0]
-        more = f", {len(self.releases)} more released" if self.releases else ""
-        before = "" if self.spent is None else ", with what was spent before"
-        return f"{label}{more}{before}; {relation_label(self.composition().neighbours)}"
+def document_of(run: Composition) -> dict[str, Any]:
+    """The run as a JSON object, which :func:`composition_of` reads; what is fixed stands under ``spent``."""
+    free = run.free_phases()
+    phases = [_described(one, steps) for one, steps in free if isinstance(one, DPSGD)]
+    document: dict[str, Any] = dict(phases[0]) if len(phases) == 1 else {"phases": phases}
+    also = [one.as_dict() for one, times in free if isinstance(one, Release) for _ in range(times)]
+    if also:
+        document["also"] = also
+    if run.fixed:
+        document["spent"] = document_of(Composition(run.fixed))
+    return {**document, "neighbours": run.neighbours.kind}
 
 
 def _described(mechanism: DPSGD, steps: int) -> dict[str, Any]:
@@ -295,6 +244,15 @@ def _analysis(mechanism: DPSGD) -> str:
     return "exact" if isinstance(mechanism.norms, ExactNorms) else getattr(mechanism.norms, "analysis", "tight")
 
 
+def label_of(run: Composition) -> str:
+    """One line on norms, sampling and neighbouring relation."""
+    labels = [_label(mechanism) for mechanism, _ in trainings(run)]
+    label = labels[0] if len(labels) == 1 else f"{len(labels)} phases: {'; '.join(dict.fromkeys(labels))}"
+    count = sum(times for _, times in releases(run))
+    more = f", {count} more released" if count else ""
+    return f"{label}{more}; {relation_label(run.neighbours)}"
+
+
 def _label(mechanism: DPSGD) -> str:
     analysis, most = _analysis(mechanism), getattr(mechanism.sampling, "at_most", None)
     scheme = "" if mechanism.sampling.kind == "poisson" else f", {mechanism.sampling.kind}"
@@ -304,70 +262,44 @@ def _label(mechanism: DPSGD) -> str:
     return f"{norms_label(mechanism.norms)}{scheme}{beside}{how}"
 
 
-def run_of(stated: Mapping[str, Any]) -> Run:
+def composition_of(stated: Mapping[str, Any]) -> Composition:
     """The run of a record."""
     try:
-        phases = tuple(
-            (mechanism_from_dict(phase["mechanism"]), check_count("steps", phase["steps"]))
-            for phase in stated.get("phases", [stated])
-        )
-        releases = tuple(release_from_dict(release) for release in stated.get("also", ()))
+        phases = [(mechanism_from_dict(one["mechanism"]), one["steps"]) for one in stated.get("phases", [stated])]
+        also = [release_from_dict(release) for release in stated.get("also", ())]
         spent = stated.get("spent")
-        before = composition_of(spent) if isinstance(spent, Mapping) else None
+        return Composition([*([fixed(composition_of(spent))] if isinstance(spent, Mapping) else []), *phases, *also])
     except (KeyError, TypeError, AttributeError) as error:
         raise ParameterError("from_json", f"a record without {error}", "a file with what --json printed") from None
-    return Run(phases, "phases" in stated, releases, spent=before)
-
-
-def composition_of(stated: Mapping[str, Any]) -> Composition:
-    """The whole run of a record."""
-    return run_of(stated).composition()
-
-
-def document_of(run: Composition) -> dict[str, Any]:
-    """A record of a whole run, which :func:`composition_of` reads."""
-    also = [release.as_dict() for release, times in run.phases if isinstance(release, Release) for _ in range(times)]
-    phases = [{"mechanism": one.as_dict(), "steps": steps} for one, steps in run.phases if isinstance(one, DPSGD)]
-    return {"phases": phases, "also": also}
 
 
 def read_run(
-    namespace: argparse.Namespace,
-    needed: Sequence[str] = (),
-    unknown: Mapping[str, Any] = MappingProxyType({}),
-    targets: Sequence[str] = (),
-) -> Run:
+    namespace: argparse.Namespace, needed: Sequence[str] = (), unknown: Mapping[str, Any] = MappingProxyType({})
+) -> Composition:
     """The run, after the command's other options were completed from the record of ``--from-json``, if there is one.
 
     ``needed``: names of options without which there is no question. ``unknown``: what is asked for of a phase, with the
-    value to begin with where it is not given; phases that give it are fixed where others do not. ``targets``: options
-    of which not all are given, and which a record completes where none is.
+    value to begin with where it is not given; phases that give it are fixed where others do not.
     """
     stated, missing = namespace.from_json, "given, or in a record that --from-json names"
     if stated is not None:
         refuse_beside("--from-json", namespace, without=("from_json",))
-        complete(namespace, stated, targets)
+        for action in namespace.parser._actions:
+            name = action.dest
+            found = stated.get(name)
+            if getattr(namespace, name, 0) is None and name not in _no_phase() and isinstance(found, int | float | str):
+                text = found if isinstance(found, str) else repr(found)
+                setattr(namespace, name, namespace.parser.read(name, action.type or str, text))
         missing = "given: the record of --from-json does not state it"
     for name in needed:
         if getattr(namespace, name) is None:
             raise ParameterError(name, None, missing)
-    run = _from_options(namespace, unknown) if stated is None else run_of(stated)
+    run = _from_options(namespace, unknown) if stated is None else composition_of(stated)
     samples, delta = getattr(namespace, "samples", None), getattr(namespace, "delta", None)
     if samples and delta is not None and delta * samples > 1.0:
         level = f"delta = {delta:g} is above 1/N = {1 / samples:.3g}"
         sys.stderr.write(f"note: {level}: publishing one sample would satisfy it\n")
     return run
-
-
-def complete(namespace: argparse.Namespace, stated: Mapping[str, Any], targets: Sequence[str] = ()) -> None:
-    """Set the options of a question that are not given to what a record states under their name, or as their target."""
-    left_out = {*_no_phase(), *(targets if any(getattr(namespace, name) is not None for name in targets) else ())}
-    for action in namespace.parser._actions:
-        name = action.dest
-        for found in (stated.get(name), stated.get(f"target_{name}")):
-            if getattr(namespace, name, 0) is None and name not in left_out and isinstance(found, int | float | str):
-                text = found if isinstance(found, str) else repr(found)
-                setattr(namespace, name, namespace.parser.read(name, action.type or str, text))
 
 
 def refuse_beside(
@@ -377,42 +309,36 @@ def refuse_beside(
     for name in (*_no_phase(), "phase", "phases", "from_json", "also", "spent", *names):
         given = getattr(namespace, name, None)
         if given and name not in without:
-            raise ParameterError(name, "given" if given is True else given, f"left out where {flag} is given")
+            value = given if isinstance(given, int | float | str) and given is not True else "given"
+            raise ParameterError(name, value, f"left out where {flag} is given")
 
 
-def _from_options(namespace: argparse.Namespace, unknown: Mapping[str, Any]) -> Run:
+def _from_options(namespace: argparse.Namespace, unknown: Mapping[str, Any]) -> Composition:
     of_all = {name: value for name, value in vars(namespace).items() if name in _no_phase() and value}
-    tables, in_file = getattr(namespace, "phase", None), getattr(namespace, "phases", None)
-    if in_file is not None:
-        for name, value in (of_all | ({"phase": "given"} if tables else {})).items():
-            raise ParameterError(name, value, "left out where --phases is given")
-        tables = namespace.parser.read("phases", _phases_of_file, in_file)
+    found = [*(getattr(namespace, "phase", None) or ()), *_read(namespace, "phases", _phases_of_file)]
+    tables = [{**_no_phase(), **of_all, **table} for table in found or [{}]]
     names = ("steps", "epochs") if "steps" in unknown else tuple(unknown)
-    also, spent = tuple(getattr(namespace, "also", None) or ()), getattr(namespace, "spent", None)
-    spent = None if spent is None else namespace.parser.read("spent", _spent, spent)
-    if not tables:
-        instead = "--phases" if hasattr(namespace, "phases") else "a record that --from-json names"
-        return Run((_phase(of_all, unknown, names, f"given, or {instead}"),), False, also, (), spent)
-    tables = [of_all | table for table in tables]
-    phases = tuple(_phase(table, unknown, names, "given in every phase, or for all of them") for table in tables)
-    open_ended = tuple(not any(table.get(name) for name in names) for table in tables)
-    return Run(phases, True, also, open_ended if unknown and any(open_ended) else (), spent)
+    is_open = [bool(unknown) and not any(values[name] for name in names) for values in tables]
+    if "steps" in unknown and sum(is_open) != 1:
+        raise ParameterError("steps", namespace.steps, "left out, and --epochs too, of one phase: the one to be run")
+    phases: list[Any] = []
+    for values, is_asked in zip(tables, is_open, strict=True):
+        if is_asked:
+            by_epochs = "steps" in unknown and values["sampling"] in ("allocation", "fixed-order")
+            values |= {"epochs": unknown["steps"]} if by_epochs else unknown
+        if values["noise_multiplier"] is None:
+            raise ParameterError("noise_multiplier", None, "given, for every phase, or in what --from-json names")
+        sampling, steps = _sampling_of(values)
+        norms, neighbours = _norms_of(values), _neighbours_of(values)
+        phase = DPSGD(values["noise_multiplier"], sampling, norms, neighbours, values["beside"] or ()), steps
+        phases.append(fixed(phase) if any(is_open) and not is_asked else phase)
+    return Composition([*_read(namespace, "spent", _spent), *phases, *(getattr(namespace, "also", None) or ())])
 
 
-def _phase(
-    given: Mapping[str, Any], unknown: Mapping[str, Any], names: Sequence[str], missing: str
-) -> tuple[DPSGD, int]:
-    """One phase, from the values of its options."""
-    values = {**_no_phase(), **given}
-    if not any(values[name] for name in names):
-        for name, value in unknown.items():
-            by_epochs = name == "steps" and values["sampling"] in ("allocation", "fixed-order")
-            values["epochs" if by_epochs else name] = value
-    if values["noise_multiplier"] is None:
-        raise ParameterError("noise_multiplier", None, missing)
-    sampling, steps = _sampling_of(values)
-    norms, neighbours = _norms_of(values), _neighbours_of(values)
-    return DPSGD(values["noise_multiplier"], sampling, norms, neighbours, values["beside"] or ()), steps
+def _read(namespace: argparse.Namespace, name: str, reader: Callable[[str], Sequence[Any]]) -> Sequence[Any]:
+    # What an option's file has, read after the command line was understood; nothing without the option.
+    file = getattr(namespace, name, None)
+    return () if file is None else namespace.parser.read(name, reader, file)
 
 
 def _sampling_of(values: Mapping[str, Any]) -> tuple[Sampling, int]:
@@ -431,21 +357,17 @@ def _sampling_of(values: Mapping[str, Any]) -> tuple[Sampling, int]:
     if scheme == "fixed-size":
         return FixedSize(values["batch_size"], values["samples"]), steps
     if scheme == "cyclic-poisson":
-        check_real("sample_rate", rate, low=1e-9, high=1.0 / values["bands"])
         return CyclicPoisson(rate, values["bands"]), steps
-    if values["at_most"] is not None:
-        leave_out(values, (), "--at-most is", ("samples",))
-    return Poisson(rate, values["at_most"], values["samples"] if values["at_most"] else None), steps
+    most = values["at_most"]
+    leave_out(values, (), "--at-most is", ("samples",) if most else ())
+    return Poisson(rate, most, values["samples"] if most else None), steps
 
 
 def _exact_rate(values: Mapping[str, Any]) -> Fraction:
     if values["sample_rate"] is not None:
         leave_out(values, ("batch_size",) if values["at_most"] else ("samples", "batch_size"), "--sample-rate is given")
         return Fraction(values["sample_rate"])
-    if values["samples"] is None and values["batch_size"] is None:
-        leave_out(values, (), "--sampling is poisson, or --samples with --batch-size", ("sample_rate",))
-    for name in ("samples", "batch_size"):
-        leave_out(values, (), "the other of --samples and --batch-size is", (name,))
+    leave_out(values, (), "--sample-rate is not", ("samples", "batch_size"))
     return Fraction(check_count("batch_size", values["batch_size"], high=values["samples"]), values["samples"])
 
 
@@ -453,8 +375,7 @@ def _steps(values: Mapping[str, Any], rate: Fraction) -> int:
     if values["steps"] is not None:
         leave_out(values, ("epochs",), "--steps is given")
         return int(values["steps"])
-    if values["epochs"] is None:
-        leave_out(values, (), "--sampling is poisson, or --epochs", ("steps",))
+    leave_out(values, (), "--epochs is not", () if values["epochs"] else ("steps",))
     steps = math.ceil(Fraction(values["epochs"]) / rate)
     if steps > _MOST_STEPS:
         raise ParameterError("epochs", values["epochs"], f"at most {_MOST_STEPS:g} steps long")
@@ -473,10 +394,8 @@ def _norms_of(values: Mapping[str, Any]) -> Norms:
     if sketch is None:
         leave_out(values, ("power_iteration",), "--sketch is not given")
         return Hutchinson(probes, secret=secret, rank=values["rank"], analysis=values["analysis"] or "tight")
-    leave_out(values, ("rank",), "--sketch is given: part of the norm is exact then")
-    if values["analysis"] == "envelope":
-        allowed = "'tight' where --sketch is given, which the envelope cannot credit"
-        raise ParameterError("analysis", "envelope", allowed)
+    meaningless = ("rank", "analysis") if values["analysis"] == "envelope" else ("rank",)
+    leave_out(values, meaningless, "--sketch is given: part of the norm is exact then")
     return HutchPlusPlus(probes, sketch, power_iteration=values["power_iteration"], secret=secret)
 
 
@@ -486,8 +405,4 @@ def _neighbours_of(values: Mapping[str, Any]) -> Neighbours:
         # (N0): this rate differs between neighbours, and the scale of the noise with it.
         allowed = "left out where --neighbours is add-remove: a rate B/N tells N; give --sample-rate, chosen without it"
         raise ParameterError("samples", values["samples"], allowed)
-    if values["group"] is None:
-        return relation
-    if isinstance(relation, ReplaceOne):
-        raise ParameterError("group", values["group"], "left out where --neighbours is replace-one")
-    return Group(values["group"], relation)
+    return relation if values["group"] is None else Group(values["group"], relation)

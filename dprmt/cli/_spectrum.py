@@ -8,14 +8,14 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli._options import Commands, add_parser, count, leave_out, name_of, picture, real, writable
+from dprmt.cli._options import Commands, UsageError, add_parser, count, leave_out, name_of, picture, real, writable
 from dprmt.cli._terminal import text_table
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, spectra_of
 from dprmt.spectra._checkpoint import summary
@@ -40,6 +40,7 @@ _EXAMPLES = (
     "after.safetensors --minus before.safetensors --sigma auto --sort top/edge --top 10",
 )
 _SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
+_VALUE_COLUMNS = ("singular_value", "over_edge", *_SPIKE_COLUMNS)
 _OVERVIEW = {
     "shape": ("{shape}", ""),
     "σ": ("{sigma:.4g}", ""),
@@ -66,7 +67,7 @@ def _level(text: str) -> float | str:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    parser = add_parser(commands, "spectrum", run_spectrum, _EXAMPLES, usage="[FILE ...] [options]")
+    parser = add_parser(commands, "spectrum", run_spectrum, _EXAMPLES, usage="FILE ... [options]")
     add, file, positive = parser.add_argument, name_of("a file"), real(low=0.0, low_open=True, high=1e12)
     files = (
         "a .npy, .npz, .safetensors, .pt, .pth, .ckpt, .bin, .gguf, .h5 or .mat file of matrices, an index of shards,"
@@ -79,7 +80,7 @@ def add_command(commands: Commands) -> None:
     alarm = "chance that a matrix of noise alone is called, in [1e-12, 1 - 1e-6]; 0.01 by default"
     name = "the matrices of this name, with * and ?; one is shown value by value"
     draw = "write a picture (png, pdf or svg) of"
-    add("file", metavar="FILE", nargs="*", type=file, help=files)
+    add("file", metavar="FILE", nargs="+", type=file, help=files)
     add("--sigma", metavar="SIGMA|auto", type=_level, help=sigma)
     add("--noise-multiplier", metavar="S", type=real(low=1e-3, high=1e6), help="σ_DP, in [1e-3, 1e6]")
     add("--clipping-norm", metavar="C", type=positive, help="C, > 0")
@@ -146,9 +147,11 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
         writer.writeheader()
         writer.writerows(rows)
     elif namespace.csv_values:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(_value_rows(found))
+        of_matrices = ((name, *one.shape, one.sigma, *row) for name, one in found.items() for row in _value_rows(one))
+        columns = ("matrix", "rows", "columns", "sigma", "index", *_VALUE_COLUMNS)
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *of_matrices])
     else:
-        sys.stdout.write(_details(widest, found[widest]) if len(found) == 1 else _overview(found))
+        sys.stdout.write(_overview(found) + (_details(found[widest]) if len(found) == 1 else ""))
         sys.stdout.writelines((_verdict(every, estimated=sigma is None), *_doubts(every), *_notes(found)))
         if namespace.plot is not None:
             sys.stdout.write(f"wrote {namespace.plot}: {printable(widest)}\n")
@@ -156,61 +159,45 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
 
 def _sigma_of(namespace: argparse.Namespace) -> float | None:
     # From --sigma, or from the three numbers that make it; None to estimate it.
-    if not namespace.file:
-        raise ParameterError("file", None, "given")
-    parts = {name: getattr(namespace, name) for name in _PARTS}
+    parts, found = {name: getattr(namespace, name) for name in _PARTS}, namespace.sigma
     given = [name for name in _PARTS if parts[name] is not None]
-    found: Any = namespace.sigma
+    if found is not None:
+        leave_out(parts, _PARTS, "--sigma is given")
+    elif namespace.minus is not None:
+        leave_out(parts, _PARTS, "--minus is: give --sigma learning rate·σ·C·√steps/L, for steps of SGD")
     if given:
-        if found is not None:
-            raise ParameterError(given[0], parts[given[0]], "left out where --sigma is given")
-        if namespace.minus is not None:
-            of_difference = "left out with --minus: give --sigma learning rate·σ·C·√steps/L, for steps of SGD"
-            raise ParameterError(given[0], parts[given[0]], of_difference)
         leave_out(parts, (), f"{namespace.shown(given[0])} is", _PARTS)
         noise, norm, size = parts.values()
         found = namespace.parser.read("sigma", _level, repr(noise * norm / size))
     if found is None:
-        flags = ", ".join(map(namespace.shown, _PARTS))
-        raise ParameterError("sigma", None, f"given, a number or auto; or {flags}")
+        raise ParameterError("sigma", None, f"given, a number or auto; or {', '.join(map(namespace.shown, _PARTS))}")
     return None if found == "auto" else float(found)
 
 
 def _analysed(namespace: argparse.Namespace, sigma: float | None) -> CheckpointSpectra:
     # The spectra of the matrices of all files, at least one, and what keeps the other arrays from having one.
-    every, wanted, before = CheckpointSpectra(), namespace.param or "*", namespace.minus
-    option, file = "minus", before
+    every = CheckpointSpectra()
+    asked = {"minus": namespace.minus, "param": namespace.param or "*", "false_alarm": namespace.false_alarm}
     try:
-        if before is not None:
-            open_tensors(Path(before))
-        option = "file"
         for file in namespace.file:
             prefix = f"{Path(file).name}:" if len(namespace.file) > 1 else ""
-            asked = {"minus": before, "param": wanted, "false_alarm": namespace.false_alarm}
             found = spectra_of(file, sigma, progress=_with_progress, **asked)
             for part in ("spectra", "kinds", "array_shapes", "skipped"):
                 getattr(every, part).update({prefix + name: value for name, value in getattr(found, part).items()})
+        if not every:
+            raise _without_matrices(namespace, every.skipped)
     except UnreadableFileError as error:
-        why = f" ({error.reason})" if error.reason else ""
-        raise ParameterError(option, f"{file!r}{why}", error.allowed) from None
-    if not every and before is not None and any("subtracted" in why for why in every.skipped.values()):
-        raise ParameterError("minus", before, "a file with matrices of FILE")
-    if not every:
-        raise _without_matrices(namespace, every.skipped)
+        raise UsageError(f"dprmt spectrum: {error}") from None
     return every
 
 
 def _without_matrices(namespace: argparse.Namespace, skipped: Mapping[str, str]) -> ParameterError:
-    file, wanted, matrix = namespace.file[0], namespace.param, "a matrix of real floating-point numbers"
-    if skipped and wanted is not None:
-        return ParameterError("param", f"{wanted!r} (it {next(iter(skipped.values()))})", f"the name of {matrix}")
-    if skipped:
-        name, reason = next(iter(skipped.items()))
-        others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
-        return ParameterError("file", f"{file!r} ({name!r} {reason}{others})", f"a file with {matrix}")
-    names = [name for file in namespace.file for name in open_tensors(Path(file))]
+    file, wanted, why = namespace.file[0], namespace.param, [f"{name!r} {skipped[name]}" for name in skipped]
+    names = [] if why else [name for file in namespace.file for name in open_tensors(Path(file))]
     if not names:
-        return ParameterError("file", f"{file!r} (it holds no arrays)", f"a file with {matrix}")
+        more = f", {len(why) - 1} more likewise" if len(why) > 1 else ""
+        got = f"{wanted or file!r} ({why[0] if why else 'it holds no arrays'}{more})"
+        return ParameterError("param" if wanted else "file", got, "of a matrix of real floating-point numbers")
     # Of a name that is not there, a few that are like it, if any are.
     like = [name for name in names if wanted in name] or difflib.get_close_matches(wanted, names) or names
     more = f", … ({len(names)} in all)" if len(names) > len(like[:_SHOWN]) else ""
@@ -324,53 +311,23 @@ def _rate(found: Spectra) -> str:
     return f"{rates[0]:.3g} %" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g} %"
 
 
-def _value_rows(found: Spectra) -> Iterator[Sequence[object]]:
-    """A header, and a row for every singular value; what is known of spikes only is empty for the others."""
-    yield ["matrix", "rows", "columns", "sigma", "index", "singular_value", "over_edge", *_SPIKE_COLUMNS]
-    for name, spectrum in found.items():
-        over = _over_edge(spectrum)
-        for place, value in enumerate(spectrum.singular_values.tolist()):
-            spike = spectrum.spikes[place] if place < len(spectrum.spikes) else None
-            known = ["" if spike is None else getattr(spike, column) for column in _SPIKE_COLUMNS]
-            yield [name, *spectrum.shape, spectrum.sigma, place + 1, value, over[place], *known]
-
-
-def _details(name: str, spectrum: NoisySpectrum) -> str:
-    """One line per singular value of one matrix: its spikes, and the first and the last of the others."""
-    spikes, count, noise, over = (
-        spectrum.spikes,
-        len(spectrum.singular_values),
-        spectrum.predicted(),
-        _over_edge(spectrum),
-    )
-    shown = {*range(min(len(spikes), 30)), *range(len(spikes), min(len(spikes) + 5, count)), count - 1}
-    table = []
-    for i in sorted(shown):
-        row = [str(i + 1), f"{spectrum.singular_values[i]:.4g}", f"{over[i]:.4f}"]
-        if i < len(spikes):
-            values = (getattr(spikes[i], column) for column in _SPIKE_COLUMNS)
-            row += ["", *map(format, values, (".4g", ".4g", ".3f", ".3f"))]
-        else:
-            row.append(f"{noise[i]:.4g}")
-        table.append(row)
-    headings = ["", "observed", "/ edge", "noise", "clean", "shrunk", "left overlap", "right overlap"]
-    fit = spectrum.fit
-    return (
-        f"{printable(name)}, {_shape(spectrum)}, σ = {spectrum.sigma:g}: bulk edge {spectrum.bulk_edge:.4g}, gate"
-        f" {spectrum.gate:.4g}, detection threshold {spectrum.detection_threshold:.4g}, called in 95 % of draws from"
-        f" {spectrum.visible:.4g} on, estimated σ {fit.sigma:.4g},\n"
-        f"stable rank {spectrum.stable_rank:.4g}, effective rank {spectrum.effective_rank:.4g}, energy above the edge"
-        f" {100 * spectrum.energy_above_edge:.3g} %, fit of the law D = {fit.distance:.2g} (p = {fit.p_value:.2g})\n\n"
-        f"{text_table(headings if spikes else headings[:4], table)}\n"
-        "noise: predicted by the Marchenko–Pastur law; clean: the value that causes the spike;\n"
-        "overlap: predicted squared overlap of the singular vector with the clean one\n"
-    )
-
-
-def _shape(spectrum: NoisySpectrum) -> str:
-    return "{} × {}".format(*spectrum.shape)
-
-
-def _over_edge(spectrum: NoisySpectrum) -> list[float]:
+def _value_rows(spectrum: NoisySpectrum) -> Iterator[list[Any]]:
+    """A row for every singular value; what is known of spikes only is empty for the others."""
     edge = spectrum.bulk_edge
-    return [value / edge if edge > 0 else math.inf for value in spectrum.singular_values.tolist()]
+    for place, value in enumerate(spectrum.singular_values.tolist()):
+        spike = spectrum.spikes[place] if place < len(spectrum.spikes) else None
+        known = ["" if spike is None else getattr(spike, column) for column in _SPIKE_COLUMNS]
+        yield [place + 1, value, value / edge if edge > 0 else math.inf, *known]
+
+
+def _details(spectrum: NoisySpectrum) -> str:
+    """One line per singular value of one matrix: its spikes, and the first and the last of the others."""
+    spikes, rows = len(spectrum.spikes), list(_value_rows(spectrum))
+    shown = sorted({*range(min(spikes, 30)), *range(spikes, min(spikes + 5, len(rows))), len(rows) - 1})
+    cells = [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in rows[place]] for place in shown]
+    return (
+        f"bulk edge {spectrum.bulk_edge:.4g}, gate {spectrum.gate:.4g}, detection threshold"
+        f" {spectrum.detection_threshold:.4g}\n\n{text_table(['', *_VALUE_COLUMNS], cells)}\n"
+        "signal: the clean value that causes the spike;\n"
+        "overlap: predicted squared overlap of the singular vector with the clean one\n\n"
+    )

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep, plan_private
+from dprmt.training.clipping import ClippedStep, ClippingPlan, plan_private
 from dprmt.training.clipping._formed_layers import NormPolicy
+from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.harness import ItemTask, run_in_memory
 from dprmt.training.norms import LayerRecord, NormRecord
 from dprmt.training.optimizers import DPGrape

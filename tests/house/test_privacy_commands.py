@@ -21,6 +21,7 @@ from dprmt.accounting import (
     RandomAllocation,
     ReplaceOne,
     compose,
+    fixed,
     largest_steps,
 )
 from dprmt.cli import main
@@ -215,15 +216,14 @@ def test_phases_are_calibrated_in_their_ratios(ask: Ask, say: Say, run_file: str
     composed = compose([(DPSGD(first, 0.05), 10), (DPSGD(second, 0.1, Hutchinson(16, secret=True)), 5)])
     assert composed.epsilon(1e-5).upper == document["epsilon"]["upper"]
     assert 0.49 < document["epsilon"]["upper"] <= 0.5
-    assert document["fixed"] == [False, False]
-    said = say(f"noise --epsilon 2 --sample-rate .01 {AT} {DONE} --phase noise-multiplier=1,steps=500")
-    assert "all scaled, in their ratios" in said.splitlines()[0]
+    assert "spent" not in document
+    assert "all scaled, in their ratios" in say(f"noise --epsilon 0.5 --phases {run_file} {AT}").splitlines()[0]
 
 
 def test_only_phases_without_noise_move(ask: Ask) -> None:
     found = ask(f"noise --epsilon 2 --sample-rate .01 {AT} {DONE} --phase steps=500")
-    past, rest = found["noise_multipliers"]
-    assert (past, found["fixed"]) == (1.0, [True, False])
+    rest = found["noise_multiplier"]
+    assert (found["spent"]["mechanism"]["noise_multiplier"], found["spent"]["steps"]) == (1.0, 1000)
     assert rest == pytest.approx(1.312, abs=2e-3)  # both phases scaled would be 1.058
     composed = compose([(DPSGD(1.0, 0.01), 1000), (DPSGD(rest, 0.01), 500)])
     assert found["epsilon"]["upper"] == composed.epsilon_by_direction(1e-5)["remove"].upper <= 2.0
@@ -241,8 +241,8 @@ def test_noise_with_a_release_and_with_what_was_spent(ask: Ask, say: Say, tmp_pa
     assert 2.195 < found["epsilon"]["upper"] <= 2.2
     again.write_text(json.dumps(found))
     assert ask(f"epsilon --from-json {again}")["epsilon"]["upper"] == found["epsilon"]["upper"]
-    assert "with what was spent before" in say(f"epsilon {RUN} {AT} --spent {again}")
-    run = compose([(DPSGD(1.0, 0.01), 10), (GaussianRelease(2.0), 3)])
+    assert "3 phases: exact norms, 1 more released" in say(f"epsilon {RUN} {AT} --spent {again}")
+    run = compose([(DPSGD(1.0, 0.01), 10), (GaussianRelease(2.0), 3), fixed((DPSGD(1.0, 0.01), 5))])
     assert composition_of(document_of(run)) == run
 
 
@@ -251,7 +251,7 @@ def test_steps_that_are_left(ask: Ask) -> None:
     assert alone["largest_steps"] == largest_steps(DPSGD(1.0, 0.01), 2.0, 1e-5) == alone["steps"]
     left = ask(f"steps --epsilon 2 --sample-rate .01 {AT} {DONE} --phase noise-multiplier=1")
     assert left["largest_steps"] == alone["largest_steps"] - 1000
-    assert [phase["steps"] for phase in left["phases"]] == [1000, left["largest_steps"]]
+    assert (left["spent"]["steps"], left["steps"]) == (1000, left["largest_steps"])
     allocated = "--sampling allocation --steps-per-epoch 100 --noise-multiplier 1"
     epochs = ask(f"steps --epsilon 2 {allocated} {AT}")["largest_steps"]
     assert epochs == largest_steps(DPSGD(1.0, RandomAllocation(100)), 2.0, 1e-5)
@@ -277,7 +277,7 @@ FIVE, NOISE = "--steps 5", f"--noise-multiplier 1 {AT}"
 BAD = [
     (f"epsilon {RUN}", "--delta must be given, or in a record that --from-json names"),
     *((f"epsilon {RUN} --delta {x}", f"in [1e-290, 1), got {x}") for x in ("-1e-5", "-.5", "-inf", "-nan", "1/0")),
-    (f"epsilon {AT}", "--noise-multiplier must be given, or --phases"),
+    (f"epsilon {AT}", "--noise-multiplier must be given, for every phase"),
     (f"epsilon {RUN} {AT} --noise-multiplier 0", "--noise-multiplier must be a finite number in [0.001, 1e+06], got 0"),
     *(
         (f"epsilon {NOISE} {FIVE} --sample-rate {rate}", "--sample-rate must be a number or a fraction such as")
@@ -287,10 +287,10 @@ BAD = [
         (f"epsilon {NOISE} --sample-rate .1 --steps {x}", f"--steps must be an integer in [1, 1000000000], got {x}")
         for x in ("0", "1.5e0", "1e999", "1e")
     ),
-    (f"epsilon {NOISE} {FIVE}", "--sample-rate must be given where --sampling is poisson, or --samples with"),
-    (f"epsilon {NOISE} {FIVE} --samples 9", "--batch-size must be given where the other of"),
+    (f"epsilon {NOISE} {FIVE}", "--samples must be given with --batch-size where --sample-rate is not"),
+    (f"epsilon {NOISE} {FIVE} --samples 9", "--batch-size must be given where --sample-rate is not"),
     (f"epsilon {NOISE} {FIVE} --sample-rate .1 --samples 9", "--samples must be left out where --sample-rate"),
-    (f"epsilon {NOISE} --sample-rate .1", "--steps must be given where --sampling is poisson, or --epochs"),
+    (f"epsilon {NOISE} --sample-rate .1", "--steps must be given where --epochs is not"),
     (f"epsilon {NOISE} --sample-rate .1 {FIVE} --epochs 2", "--epochs must be left out where --steps is given"),
     (f"epsilon {NOISE} --sampling allocation --epochs 3", "--steps-per-epoch must be given"),
     (f"epsilon {NOISE} --sampling allocation --steps-per-epoch 3", "--epochs must be given"),
@@ -316,27 +316,21 @@ BAD = [
     (f"epsilon {RUN} {AT} --probes 16", "--secret-probes must be given where --probes is, or --public-probes"),
     (f"epsilon {RUN} {AT} --probes 9 --secret-probes --public-probes", "--public-probes must be left out where"),
     (f"epsilon {RUN} {AT} --probes 9 --public-probes --power-iteration", "--power-iteration must be left out"),
-    (
-        f"epsilon {RUN} {AT} --probes 9 --public-probes --sketch 9 --analysis envelope",
-        "--analysis must be 'tight' where",
-    ),
-    (f"epsilon {RUN} {AT} --neighbours replace-one --group 2", "--group must be left out where --neighbours is"),
+    (f"epsilon {RUN} {AT} --probes 9 --public-probes --sketch 9 --analysis envelope", "--analysis must be left out"),
+    (f"epsilon {RUN} {AT} --sampling cyclic-poisson --bands 90", "--sample-rate must be a finite number in [1e-09"),
     (f"epsilon {RUN} {AT} --also gauss:1", "did you mean 'gaussian'?"),
     (f"epsilon {RUN} {AT} --also laplace", "--also must be gaussian:SIGMA"),
     (f"epsilon {AT} --phase steps=3,noise=2", "--phase: no such option: --noise"),
     (f"epsilon {AT} --phase noise-multiplyer=2", "did you mean '--noise-multiplier'?"),
     (f"epsilon {AT} --phase steps", "--steps: expected one argument"),
-    (f"epsilon {AT} --phase steps=3", "--noise-multiplier must be given in every phase, or for all of them"),
-    (f"epsilon {AT} --phases x.toml --phase steps=3", "--phase must be left out where --phases is given"),
-    (f"epsilon {AT} --phases x.toml --steps 3", "--steps must be left out where --phases is given"),
+    (f"epsilon {AT} --phase steps=3", "--noise-multiplier must be given, for every phase"),
     (f"epsilon {AT} --phases x.toml", "--phases must be a TOML file with a list of tables [[phases]] (["),
     (f"epsilon {RUN} {AT} --colour red", "no such option: --colour"),
     (f"steps --epsilon 2 --sample-rate .01 {AT} {DONE}", "--steps must be left out"),
     (f"steps --epsilon 2 {RUN} {AT}", "--steps must be left out"),
-    (f"noise {BATCHES} {AT}", "--epsilon must be given, or --advantage, or --true-positive-rate"),
-    (
-        f"noise {BATCHES} {AT} --advantage 0.1 --epsilon 2",
-        "--epsilon must be given, or --advantage, or --true-positive-rate with --false-positive-rate: one of",
+    *(
+        (f"noise {BATCHES} {AT} {targets}", "pass exactly one of --epsilon, --advantage, --true-positive-rate")
+        for targets in ("", "--advantage 0.1 --epsilon 2")
     ),
     (f"noise {BATCHES} {AT} --true-positive-rate 0.1", "--false-positive-rate must be given"),
     (f"noise {BATCHES} {AT} --advantage 0.1 --false-positive-rate 0.1", "--false-positive-rate must be left out with"),
@@ -363,7 +357,7 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: str, m
         ("", "[[phases]]"),
         ("phases = 3", "[[phases]]"),
         ("[[phases]]\nnoise = 2", "no such option: --noise"),
-        ("[[phases]]\nsteps = 2", "--noise-multiplier must be given in every phase"),
+        ("[[phases]]\nsteps = 2", "--noise-multiplier must be given, for every phase"),
         ("[[phases]]\nnoise_multiplier = -1\nsteps = 3\nsample_rate = 1", "--noise-multiplier must be a finite number"),
         ("[[phases]]\nnoise_multiplier = 1\nsteps = true\nsample_rate = 1", "--steps: expected one argument"),
         ("[[phases", "[[phases]]"),

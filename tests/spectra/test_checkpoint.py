@@ -347,7 +347,7 @@ def test_files_that_cannot_be_subtracted_or_written_are_named(
     np.savez(tmp_path / "before.npz", other=np.ones((2, 3)))
     files = [str(tmp_path / "after.npz"), "--sigma", "1"]
     assert main(["spectrum", *files, "--minus", str(tmp_path / "before.npz")]) == 2
-    assert "--minus must be a file with matrices of FILE" in capsys.readouterr().err
+    assert "('w' is not in the file that is subtracted)" in capsys.readouterr().err
     for option, name in (("--html", "none/x.html"), ("--plot-all", "none/x.png")):
         assert main(["spectrum", *files, option, str(tmp_path / name)]) == 2
         assert f"{option} must be a file in an existing folder" in capsys.readouterr().err

@@ -225,15 +225,12 @@ def test_tokens_that_are_sent_to_experts_inside_a_module_taken_whole() -> None:
         step.model(input_ids=torch.randint(20, (SIZE, 5)))
 
 
-@pytest.mark.parametrize("to", ["the private optimizer", "the one inside"])
-def test_a_parameter_that_the_optimizer_gets_later(to: str) -> None:
+def test_a_parameter_that_the_optimizer_gets_later() -> None:
     step = private_sgd(nn.Linear(WIDTH, 1))
-    optimizer = step.optimizer if to == "the private optimizer" else step.optimizer.original_optimizer
     accumulate(step, torch.randn(SIZE, WIDTH))
-    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
-    for act in (lambda: accumulate(step, torch.randn(SIZE, WIDTH)), step.step):
-        with pytest.raises(TrainingStateError, match=r"the optimizer got parameters of shapes \[\(3,\)\] since"):
-            act()
+    step.optimizer.original_optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    with pytest.raises(TrainingStateError, match=r"the optimizer got parameters of shapes \[\(3,\)\] since"):
+        step.step()
 
 
 def test_a_parameter_that_was_replaced_or_added() -> None:

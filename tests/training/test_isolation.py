@@ -19,7 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import ClippedStep, Units, UnitStep
+from dprmt.training.clipping import ClippedStep, Units
+from dprmt.training.clipping._unit_step import UnitStep
 from tests.training.literal import clipped_sum, gradients_of, norm_of
 
 SIZE, WIDTH = 16, 5

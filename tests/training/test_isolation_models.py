@@ -16,7 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from audits.steps import Parts
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.clipping import Units, UnitStep, _isolation
+from dprmt.training.clipping import Units, _isolation
+from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.data import per_sample_losses
 from dprmt.training.models import whole_modules
 from tests.training.test_heads import DECODER, EVERY, LEFT, a_batch, made
@@ -34,7 +35,7 @@ def check_sum(model: nn.Module, losses: Losses, batch: dict[str, torch.Tensor], 
     step.accumulate(partial(losses, model), batch=batch, samples=range(size), step=0, **units)
     assert step.replays == 1
     if isinstance(step, UnitStep):
-        step.finish_unit()
+        step.complete()
     rows = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(size)]
     expected = literal(plain, partial(losses, plain), rows)
     sums = [value.summed_grad for value in step.optimizer.params]

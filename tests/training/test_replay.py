@@ -145,12 +145,10 @@ def test_right_losses_go_on_with_dropout_and_padding(dtype: torch.dtype) -> None
 
 
 def test_losses_given_as_a_tensor_are_not_run_again() -> None:
-    """And the step says so."""
+    """And the record says so."""
     step = private(single().train(), replay=1.0)
     step.accumulate(over_the_largest(step, rows()), samples=range(SIZE), step=0)
     assert step.replays == 0
-    with pytest.raises(ParameterError, match="batch must be left out"):
-        step.accumulate(plain(step, rows()), samples=range(SIZE, 2 * SIZE), step=0, batch=rows())
 
 
 @pytest.mark.parametrize(
@@ -201,7 +199,7 @@ def test_a_sample_alone_gets_the_numbers_that_were_drawn_for_it() -> None:
     for number in range(6):
         states = [model.own.get_state(), torch.get_rng_state()]
         others = (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
-        step._isolation.check(partial(plain, step), rows(), SIZE)
+        step._isolation.check(partial(plain, step), rows(), SIZE, 1.0)
         assert (random.getstate(), np.random.get_state()[1].tolist()) == others  # noqa: NPY002
         torch.set_rng_state(states[1])  # of rows()
         step.accumulate(partial(plain, step), samples=range(SIZE), step=number, batch=rows())
@@ -214,7 +212,7 @@ def test_looking_leaves_every_generator_as_it_was() -> None:
     own = step.model.own
     before, calls = [own.get_state(), torch.get_rng_state()], []
     handle = step.model.register_forward_pre_hook(lambda *_: calls.append(1))
-    step._isolation.check(partial(plain, step), x, SIZE)
+    step._isolation.check(partial(plain, step), x, SIZE, 1.0)
     handle.remove()
     assert len(calls) >= 8
     assert all(

@@ -215,11 +215,6 @@ def _with_grape(model: nn.Module) -> None:
     a_step(model, optimizer=DPGrape(model.parameters(), lr=1e-3, subspaces=Subspaces(model, rank=2)))
 
 
-def _no_sample() -> None:
-    step = private(network(sharded=True))
-    step.accumulate(torch.zeros(0, requires_grad=True), samples=[], step=0)
-
-
 def _one_generator() -> None:
     private(network(sharded=True), noise_generator=torch.Generator().manual_seed(1))
 
@@ -242,7 +237,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "subspaces": (lambda: _with_grape(network(sharded=True)), "left out where parameters are sharded"),
     "a rank": (lambda: a_step(network(sharded=True), norms=Hutchinson(4, secret=False, rank=40)), "without a rank"),
     "not said": (lambda: a_step(network(sharded=True), distributed=False), "distributed must be True"),
-    "no sample": (_no_sample, "at least one in every process"),
     "one generator": (_one_generator, "the same noise generator"),
     "the same rows": (_same_rows, "in one process only"),
 }

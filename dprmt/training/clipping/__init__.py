@@ -8,8 +8,7 @@ import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.clipping._optimizer import NoisySumOptimizer
 from dprmt.training.clipping._plan import ClippingPlan, StepCosts, TensorMemory, plan_private
 from dprmt.training.clipping._step import ClippedStep
-from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.clipping._units import Units
 
-__all__ = ["ClippedStep", "ClippingPlan", "NoisySumOptimizer", "StepCosts", "TensorMemory", "UnitStep", "Units"]
+__all__ = ["ClippedStep", "ClippingPlan", "NoisySumOptimizer", "StepCosts", "TensorMemory", "Units"]
 __all__ += ["plan_private"]

@@ -141,8 +141,8 @@ class Isolation:
     micro-batch were zero where those of others were not. ``generators``: the generators that the model has.
     """
 
-    def __init__(self, capture: Capture, rate: float, clipping_norm: float) -> None:
-        self._capture, self._model, self._rate, self.clipping_norm = capture, capture.model, rate, clipping_norm
+    def __init__(self, capture: Capture, rate: float) -> None:
+        self._capture, self._model, self._rate, self._clipping_norm = capture, capture.model, rate, 1.0
         self._chance = secrets.SystemRandom()
         modules = list(self._model.modules())
         self._padding = {part.padding_idx for part in modules if getattr(part, "padding_idx", None) is not None}
@@ -156,8 +156,9 @@ class Isolation:
         self.count, self.apart = 0, False
         self.generators: dict[torch.Generator, None] = {}  # in the order in which they were met
 
-    def check(self, losses: Losses, batch: Any, size: int) -> None:
+    def check(self, losses: Losses, batch: Any, size: int, clipping_norm: float) -> None:
         """Raise an error unless results of some of ``size`` rows are independent of the others."""
+        self._clipping_norm = clipping_norm
         due = self.count == 0 or self._chance.random() < self._rate
         if size == 0 or not (due or self._may_be_padded or size == 1):
             return
@@ -283,7 +284,7 @@ class Isolation:
         if not (within(abs(mine - its), allowed) if both_finite else str(mine) == str(its)):
             _refuse(one, row, other, same, loss, f"a loss depends on other samples: {_LOSSES}")
         apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "the model's outputs")  # squares
-        floor *= self.clipping_norm
+        floor *= self._clipping_norm
         if one.scores and other.scores:
             both = [(one.scores[place], other.scores[place]) for place in one.scores.keys() & other.scores.keys()]
             pairs = [(a[row].double(), b[same].double()) for a, b in both]

@@ -113,8 +113,6 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
     keeps_sums : bool
         Whether sums without noise stay until ``zero_grad``, for those who study them; else what is released takes
         their place.
-    may_step : bool
-        False outside of the private step that owns this optimizer: then ``step`` and ``zero_grad`` raise.
     stability : float or None
         γ where gradients are divided by their norm plus γ instead of clipped.
     correlation : object or None
@@ -148,7 +146,7 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
         self, optimizer: torch.optim.Optimizer, *, shared: bool = False, projected: bool = False, **options: Any
     ) -> None:
         super().__init__(optimizer, **options)
-        self.is_shared, self.keeps_sums, self.may_step = shared, True, True
+        self.is_shared, self.keeps_sums = shared, True
         self.stability: float | None = None
         self.correlation: Any = None
         self.rank, self.world_size = 0, 1
@@ -161,30 +159,10 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
         self._projected = {layer.weight: layer for layer in optimizer.subspaces} if projected else {}
 
     def step(self, closure: Any = None) -> None:
-        """Add noise, divide by the expected batch size, and let the inner optimizer move.
-
-        Raises
-        ------
-        TrainingStateError
-            Outside of the private step that owns this optimizer.
-        """
-        if not self.may_step:
-            raise TrainingStateError(f"optimizer.step() outside of the private step.\nFix: {ONLY_STEP}")
+        """Add noise, divide by the expected batch size, and let the inner optimizer move."""
         self.add_noise()
         self.scale_grad()
         self.original_optimizer.step()
-
-    def zero_grad(self, set_to_none: bool = False) -> None:
-        """Clear the sum, unless a private step has not finished it.
-
-        Raises
-        ------
-        TrainingStateError
-            If a private step has added samples to the sum and not stepped.
-        """
-        if not self.may_step and any(getattr(value, "summed_grad", None) is not None for value in self.params):
-            raise TrainingStateError(f"zero_grad() between accumulate() and step() drops samples.\nFix: {ONLY_STEP}")
-        self.forget()
 
     def forget(self) -> None:
         """Free the sum, and its released value."""

@@ -66,8 +66,6 @@ class ClippingPlan:
         that run one at a time.
     reason : str
         The reason for the regime, in a sentence.
-    rows_per_unit : int or None
-        Largest number of rows of a unit in a logical step.
     layers : sequence of Layer
         How each trainable layer is normed and summed; none where units run alone.
     trained : mapping of str to Parameter
@@ -100,7 +98,6 @@ class ClippingPlan:
     replay: float = REPLAY
     regime: Regime = "rows"
     reason: str = "every row is a sample"
-    rows_per_unit: int | None = None
     layers: Sequence[Layer] = ()
     trained: Mapping[str, torch.nn.Parameter] = field(default_factory=dict)
 
@@ -280,16 +277,14 @@ class ClippingPlan:
             generator=noise_generator,
         )
         noisy.keeps_sums = False
-        most = self.rows_per_unit
         if self.regime == "alone":
-            options: dict[str, Any] = {"projected": self.subspaces, "replay": self.replay}
-            return UnitStep(self.model, noisy, self.record, most_rows=most, **options)
+            return UnitStep(self.model, noisy, self.record, projected=self.subspaces, replay=self.replay)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
         capture = Capture(self.model, self.layers, self.policy, floor=floor)
         if self.policy.sharded:
             return ShardedStep(noisy, capture)
-        return ClippedStep(noisy, capture, replay=self.replay, most_rows=most if self.regime == "together" else None)
+        return ClippedStep(noisy, capture, replay=self.replay)
 
 
 def plan_private(
@@ -376,7 +371,7 @@ def plan_private(
     if not isinstance(units, Units | None):
         raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
     rows = None if units is None else units.rows_per_unit
-    regime: tuple[Regime, str, int | None] = ("rows", ClippingPlan.reason, None)
+    regime: tuple[Regime, str] = ("rows", ClippingPlan.reason)
     is_spread = is_sharded(model)
     if is_spread:
         check_any_model(model)
@@ -387,7 +382,7 @@ def plan_private(
         if isinstance(estimator, HutchinsonEstimator) and estimator.everything:
             raise ParameterError("norms", norms, "without a rank where parameters are sharded")
     if units is not None:
-        regime = (*choose_regime(units, largest), rows)
+        regime = choose_regime(units, largest)
     if regime[0] == "alone":
         check_any_model(model)
         trained, layers, policy = trained_parameters(model), [], NormPolicy()

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial, Shard
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._optimizer import CleanSum, NoisySumOptimizer
 from dprmt.training.clipping._step import ClippedStep, Identities, Losses
@@ -73,25 +73,21 @@ class ShardedStep(ClippedStep):
         finally:
             self._stands_in = False
 
-    def _add(
+    def accumulate(
         self,
         losses: Losses,
+        *,
         samples: Identities,
-        number: int,
-        batch: Any,
-        units: Identities | None,
-        again: bool = False,
+        step: int,
+        batch: Any = None,
+        units: Identities | None = None,
     ) -> torch.Tensor:
-        if units is not None:
-            raise ParameterError("units", type(units).__name__, "None where parameters are sharded")
-        if len(samples) == 0:
-            allowed = "at least one in every process: inside `with standing_in()` any row takes part and counts nothing"
-            raise ParameterError("samples", 0, allowed)
+        """See ``ClippedStep``."""
         self._calls += 1
         if self._stands_in:
             who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
             samples = [f"{who}, row {row}" for row in range(len(samples))]
-        return super()._add(losses, samples, number, batch, None, again)
+        return super().accumulate(losses, samples=samples, step=step, batch=batch)
 
     def step(self) -> None:
         """See ``ClippedStep``.
@@ -135,13 +131,13 @@ class ShardedStep(ClippedStep):
             if shard.requires_grad and whole is not shard:
                 self._whole[shard] = whole
 
-    def _computed(self, losses: Any, batch: Any, size: int, *, check: bool) -> torch.Tensor:
+    def _computed(self, losses: Any, batch: Any, checked: int | None) -> torch.Tensor:
         return losses(batch)
 
     def _clip_factors(self, squared: torch.Tensor, rounding: float) -> torch.Tensor:
         """Compute them, once all processes have come to the same place."""
         seen: list[Any] = [None] * torch.distributed.get_world_size()
-        mine = (len(self._capture.contributions), len(self._whole), self._log.current)
+        mine = (len(self._capture.contributions), len(self._whole), self._number)
         torch.distributed.all_gather_object(seen, mine)
         if len(set(seen)) > 1:
             raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
-from dprmt._validation import ParameterError, TrainingStateError, check_count
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._capture import Capture, check_losses
 from dprmt.training.clipping._formed_layers import Layer
 from dprmt.training.clipping._isolation import Isolation
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
-from dprmt.training.clipping._units import UnitRows, unit_rows
+from dprmt.training.clipping._units import unit_rows
 from dprmt.training.norms import NormRecord, clip_factors
 from dprmt.training.norms._probes import SampleId, checked_ids
 from dprmt.training.randomness import draws_from, secret_generator
@@ -27,87 +26,6 @@ Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
 
 REPLAY = 0.02
 """Default probability of an isolation check of a later micro-batch."""
-
-
-class StepLog:
-    """Which logical steps and samples were used, so that no probe and no sample is used twice; nor a row of units.
-
-    ``current``: the step that is not finished yet.
-    """
-
-    def __init__(self) -> None:
-        self.current: int | None = None
-        self._begun: set[int] = set()
-        self._names: set[Hashable] = set()
-        self._before: tuple[int | None, set[Hashable]] | None = None
-
-    def check_ranks(self) -> None:
-        """Raise in all processes unless they are at one step, and no sample of it was in two of them."""
-        seen: list[tuple[int | None, set[Hashable]]] = [(None, set())] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(seen, (self.current, self._names if self.current is not None else set()))
-        steps = sorted({step for step, _ in seen if step is not None})
-        if len(steps) > 1:
-            raise ParameterError("step", steps, "the same number in all processes: they share its probes")
-        repeated = sum(len(names) for _, names in seen) - len(set().union(*(names for _, names in seen)))
-        if repeated:
-            raise ParameterError("samples", repeated, "in one process only: each would be clipped and added twice")
-
-    def enter(self, step: int, samples: Identities, rows: Identities | None = None) -> None:
-        """Note a micro-batch; the first one of another step finishes the present one.
-
-        ``rows``: of which the samples, units then, are made.
-        """
-        names = _different(samples)
-        if step != self.current and step in self._begun:
-            raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
-        known = self._names if step == self.current else set()
-        if known & names:
-            kind, allowed = "samples", "samples that are not in this logical step yet"
-            if rows is not None:
-                kind, allowed = "units", allowed.replace("samples", "units")
-                allowed += ": all rows of one in one micro-batch, or plan to run units alone"
-            raise ParameterError(kind, len(known & names), allowed)
-        if rows is not None:
-            names |= _new_rows(rows, known)
-        self._before = (self.current, self._names if step != self.current else names)
-        known |= names
-        self._begun.add(step)
-        self.current, self._names = step, known
-
-    def extend(self, rows: Identities) -> None:
-        """Note more rows of the unit that was entered last."""
-        names = _new_rows(rows, self._names)
-        assert self._before is not None
-        if self._before[0] == self.current:
-            self._before[1].update(names)
-        self._names |= names
-
-    def undo(self) -> None:
-        """Forget the last micro-batch, of which nothing is in the sum: it may be tried again."""
-        assert self._before is not None
-        (current, names), step = self._before, self.current
-        if current == step:
-            self._names -= names
-        else:
-            self._begun -= {step}
-            self.current, self._names = current, names
-
-
-def _new_rows(rows: Identities, known: set[Hashable]) -> set[Hashable]:
-    """Name rows by what no unit is named."""
-    names: set[Hashable] = {("row", row) for row in _different(rows)}
-    if twice := known & names:
-        raise ParameterError("samples that come twice", len(twice), "0: rows are of one unit, once in a logical step")
-    return names
-
-
-def _different(samples: Identities) -> set[Hashable]:
-    ids: list[Any] = checked_ids("samples", samples)
-    names = set(ids)
-    if len(names) < len(ids):
-        twice = next(sample for sample in ids if ids.count(sample) > 1)
-        raise ParameterError("samples", twice, "identities that are all different")
-    return names
 
 
 class _MaySpreadError(Exception):
@@ -129,53 +47,48 @@ def _products_by_row() -> Iterator[None]:
         torch.backends.mkldnn.enabled = before
 
 
-def _only_when(private: NoisySumOptimizer, *_: Any) -> None:
-    if not private.may_step:
-        raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
-
-
 class LogicalStep:
-    """Base of private steps: micro-batches that a log knows are noised once, for the optimizer that was given."""
+    """Base of private steps: micro-batches are clipped and added, noised once, and given to the optimizer."""
 
     def __init__(self, model: torch.nn.Module, optimizer: NoisySumOptimizer) -> None:
-        self.model, self.optimizer, self._log = model, optimizer, StepLog()
+        self.model, self.optimizer = model, optimizer
+        self._samples: set[SampleId] = set()  # of the logical step, whose gradients are in the sum or may be
+        self._number = 0
         self._moved = frozenset(optimizer.params)
-        optimizer.may_step = False
+        self._may_move = False
         self._draw_key, self._draw_count = secrets.token_bytes(32), 0
         self._devices = sorted({value.device for value in model.parameters()}, key=str)
         self.centred_count = 0.0
         """1/2 for each sample of the step whose norm is at most the clipping norm, -1/2 for others. **Private.**"""
-        self._guard = optimizer.original_optimizer.register_step_pre_hook(partial(_only_when, optimizer))
+        self._guard = optimizer.original_optimizer.register_step_pre_hook(self._only_here)
 
     def accumulate(
         self,
         losses: Losses,
         *,
         samples: Identities,
-        step: SupportsIndex,
+        step: int,
         batch: Any = None,
         units: Identities | None = None,
     ) -> torch.Tensor:
         """Add the clipped gradients of a micro-batch to the sum of the logical step.
 
-        Pass ``losses`` as a function of ``batch`` if you can, because a tensor allows no isolation check.
-
         Parameters
         ----------
         losses : callable, or Tensor of shape (B,)
             A function from a batch to each sample's loss, by :attr:`model` in training mode; or these losses, with
-            their graph. Never their mean.
+            their graph, which allow no isolation check. Never their mean.
         samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities in the data set, all different within a logical step. Do not pass positions in the batch.
+            Identities in the data set, not positions in the batch.
         step : int
-            Number of the logical step, >= 0, the same for all its micro-batches, never used twice in a run.
+            Number of the logical step, the same for all its micro-batches and never used twice: it keys probes.
         batch : Tensor, list, or mapping or tuple of these
             Argument of a callable ``losses``; every tensor has one row per sample. Columns at the end that
             ``attention_mask`` excludes are padding.
         units : sequence of int or str, or tensor of integers, shape (B,), optional
             Unit of each row, and ``samples`` are identities of rows. All rows of a unit form one sample: their losses
-            are summed; for a mean, divide them. Side by side, all are in one micro-batch; this needs
-            ``rows_per_unit`` if ``tokens`` was given. Run alone, the last unit of a call may continue in the next one.
+            are summed. Side by side, all are in one micro-batch. Run alone, the last unit of a call may continue in
+            the next one.
 
         Returns
         -------
@@ -185,8 +98,8 @@ class LogicalStep:
         Raises
         ------
         ParameterError
-            If an argument is out of its range, or a sample, step or number of tokens is not allowed. In the first
-            micro-batch also if a loss depends on another sample, or a parameter gets a gradient outside of its layer.
+            If an argument is out of its range, or a sample is in the sum already. In the first micro-batch also if a
+            loss depends on another sample, or a parameter gets a gradient outside of its layer.
         TrainingStateError
             If samples influence each other, a layer's first axis is not the sample, a buffer changes, or parameters
             were replaced. The sum is unchanged, so you can fix the model and pass the samples again.
@@ -202,23 +115,12 @@ class LogicalStep:
         The decision to stop and the layer named in the error depend on private data: see
         ``docs/theory/isolation_checks.md``.
         """
-        self._check_optimizer()
-        number, current = check_count("step", step, low=0), self._log.current
-        if current not in (None, number):
-            raise ParameterError("step", number, f"{current} until step() has finished it")
-        return self._add(losses, samples, number, batch, units)
-
-    def _add(
-        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
-    ) -> torch.Tensor:
-        """Add the clipped gradients of a micro-batch, of step ``number``, to the sum."""
         raise NotImplementedError
 
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
 
-        The sum is cleared and the step's number used up whatever happens: a step that failed is not tried again with
-        other noise.
+        The sum is cleared whatever happens: a step that failed is not tried again with other noise.
 
         Raises
         ------
@@ -228,21 +130,49 @@ class LogicalStep:
             If the optimizer got parameters since it was made private.
         """
         try:
-            self._check_optimizer()
+            self.complete()
+            later = [tuple(value.shape) for value in self.optimizer.params if value not in self._moved]
+            if later:
+                found = f"the optimizer got parameters of shapes {later} since it was made private"
+                raise TrainingStateError(f"{found}: they have no clipped gradients")
             if self.optimizer.is_shared:
-                self._log.check_ranks()
-            self.optimizer.may_step = True
+                self._check_processes()
+            self._may_move = True
             self.optimizer.step()
         finally:
-            self.optimizer.may_step = False
-            self.optimizer.forget()
-            self._log.current, self.centred_count = None, 0.0
+            self._may_move = False
+            self.abandon()
 
     def abandon(self) -> None:
-        """Forget everything that was added since the last step, which is neither charged nor used."""
+        """Forget everything that was added since the last step."""
         self.discard()
         self.optimizer.forget()
-        self._log.current, self.centred_count = None, 0.0
+        self._samples, self.centred_count = set(), 0.0
+
+    def _enter(self, samples: Identities, step: int) -> set[SampleId]:
+        """Note samples of a logical step, each of which is clipped and added once."""
+        ids = checked_ids("samples", samples)
+        new = set(ids)
+        if again := len(ids) - len(new - self._samples):
+            raise ParameterError("samples that come twice in a logical step", again, "0: each is added once")
+        self._samples |= new
+        self._number = step
+        return new
+
+    def _check_processes(self) -> None:
+        """Raise in all processes unless they are at one step, and no sample of it was in two of them."""
+        seen: list[tuple[int | None, set[SampleId]]] = [(None, set())] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(seen, (self._number if self._samples else None, self._samples))
+        steps = sorted({step for step, _ in seen if step is not None})
+        if len(steps) > 1:
+            raise ParameterError("step", steps, "the same number in all processes: they share its probes")
+        repeated = sum(len(names) for _, names in seen) - len(set().union(*(names for _, names in seen)))
+        if repeated:
+            raise ParameterError("samples", repeated, "in one process only: each would be clipped and added twice")
+
+    def _only_here(self, *_: Any) -> None:
+        if not self._may_move:
+            raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
     def clip_at(self, clipping_norm: float) -> None:
         """Clip and add noise at another clipping norm from the next step on."""
@@ -260,6 +190,9 @@ class LogicalStep:
         """Count samples that were added, or left out because their norm is not finite."""
         self.centred_count += float(((squared <= self.optimizer.max_grad_norm**2).double() - 0.5).sum())
 
+    def complete(self) -> None:
+        """Add what is held back, of a unit that may have more rows."""
+
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on."""
 
@@ -270,7 +203,6 @@ class LogicalStep:
     def _give_back(self) -> None:
         """Leave the optimizer as it was given."""
         self._guard.remove()
-        self.optimizer.may_step = True
         self.optimizer.forget()
 
     def _draws(self) -> AbstractContextManager[None]:
@@ -282,43 +214,28 @@ class LogicalStep:
         self._draw_count += 1
         return draws_from(self._draw_key + self._draw_count.to_bytes(8, "little"), self._devices)
 
-    def _check_optimizer(self) -> None:
-        later = [tuple(value.shape) for value in self.optimizer.params if value not in self._moved]
-        if later:
-            found = f"the optimizer got parameters of shapes {later} since it was made private"
-            raise TrainingStateError(f"{found}: they have no clipped gradients")
-
 
 class ClippedStep(LogicalStep):
     """A private step over hooks on a model's layers; made by :meth:`ClippingPlan.privatize`.
 
     A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew no sample) and one of
     :meth:`step`. A backward pass outside of :meth:`accumulate` and a step of the optimizer outside of :meth:`step`
-    raise an error.
+    raise an error. :meth:`step` gives the wrapped optimizer the noisy mean of :func:`plan_private`, with its guarantee
+    and its limits. Losses, norms and clip factors are private.
 
     Parameters
     ----------
     optimizer : NoisySumOptimizer
-        It noises the sums.
+        It noises the sums; its ``original_optimizer`` is the one that was given.
     capture : Capture
         The hooks on the model.
     replay : float
         Probability with which a sample of a later micro-batch is run alone; see :meth:`accumulate`.
-    most_rows : int or None
-        Largest number of rows of a unit in a logical step.
 
     Attributes
     ----------
     model : Module
         Your model, with the hooks for clipping. A copy of it has no hooks.
-    optimizer : Optimizer
-        The Opacus optimizer; its ``original_optimizer`` is your optimizer.
-
-    Formal guarantees
-    -----------------
-    :meth:`step` gives the wrapped optimizer the noisy mean of :func:`plan_private`, with its guarantee and its limits.
-    A sample counts once in a logical step, and a step number can be used once; otherwise an error is raised. Losses,
-    norms and clip factors are private.
 
     Examples
     --------
@@ -336,30 +253,17 @@ class ClippedStep(LogicalStep):
     >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
     >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5]])
-    >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
+    >>> losses = step.accumulate(lambda rows: step.model(rows).flatten(), batch=inputs, samples=[17, 4], step=0)
     >>> step.step()
     >>> network.weight.detach()
     tensor([[-0.4999, -0.2500]])
-    >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
-    Traceback (most recent call last):
-    ...
-    dprmt._validation.ParameterError: step must be a number that no earlier step had...
     >>> step.close() is network
     True
     """
 
-    def __init__(
-        self,
-        optimizer: NoisySumOptimizer,
-        capture: Capture,
-        *,
-        replay: float = REPLAY,
-        most_rows: int | None = None,
-    ) -> None:
+    def __init__(self, optimizer: NoisySumOptimizer, capture: Capture, *, replay: float = REPLAY) -> None:
         super().__init__(capture.model, optimizer)
-        self._most_rows = most_rows
-        self._has_units: bool | None = None if most_rows is None else True  # None: no micro-batch has said yet
-        self._isolation = Isolation(capture, replay, float(optimizer.max_grad_norm))
+        self._isolation = Isolation(capture, replay)
         self._capture, self._was_checked = capture, False
         self.record: NormRecord = capture.record
         """Record of how the norm of every trainable parameter is obtained, for the accountant."""
@@ -376,7 +280,25 @@ class ClippedStep(LogicalStep):
         """Micro-batches of which samples were run alone; 0 where every loss was given as a tensor."""
         return self._isolation.count
 
-    def _add(
+    def accumulate(
+        self,
+        losses: Losses,
+        *,
+        samples: Identities,
+        step: int,
+        batch: Any = None,
+        units: Identities | None = None,
+    ) -> torch.Tensor:
+        """Do as the base says."""
+        given = (losses, samples, step, batch, units)
+        try:
+            return self._clipped(*given)
+        except _MaySpreadError:
+            self._draw_count -= 1  # the same dropout
+            with _products_by_row():
+                return self._clipped(*given, again=True)
+
+    def _clipped(
         self,
         losses: Losses,
         samples: Identities,
@@ -385,25 +307,18 @@ class ClippedStep(LogicalStep):
         units: Identities | None,
         again: bool = False,
     ) -> torch.Tensor:
-        given, may_spread = losses, callable(losses) and not again and self._devices[0].type == "cpu"
+        may_spread = callable(losses) and not again and self._devices[0].type == "cpu"
         try:
             with self._draws(), checkpointing_by_name():
-                if not isinstance(losses, torch.Tensor) and callable(losses):
-                    losses = self._computed(losses, batch, len(samples), check=not again)
-                elif batch is not None:
-                    fix = "pass a function of the batch as losses, or remove batch"
-                    raise ParameterError("batch", type(batch).__name__, "left out where losses are a tensor", fix)
+                if not isinstance(losses, torch.Tensor):
+                    self._capture.finish()  # forward passes between steps, which nothing is trained on
+                    losses = self._computed(losses, batch, None if again else len(samples))
                 check_losses(losses)
                 if len(samples) != len(losses):
                     raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
                 if len(losses):
                     self._clip_and_sum(losses, samples, number, units, may_spread)
                 return losses.detach()
-        except _MaySpreadError:
-            self.discard()
-            self._draw_count -= 1  # the same dropout
-            with _products_by_row():
-                return self._add(given, samples, number, batch, units, again=True)
         finally:
             self.discard()
 
@@ -411,10 +326,10 @@ class ClippedStep(LogicalStep):
         self, losses: torch.Tensor, samples: Identities, number: int, units: Identities | None, may_spread: bool
     ) -> None:
         capture, isolation = self._capture, self._isolation
-        whose = self._units_of(units, len(losses)) if self._has_units or units is not None else None
+        whose = None if units is None else unit_rows(units, len(losses))
         names = samples if whose is None else whose.names
         capture.check()
-        self._log.enter(number, names, None if whose is None else samples)
+        new = self._enter(names, number)
         try:
             looks = not (self._was_checked or isolation.apart) and not self._in_all(len(losses) < 2)
             if looks:
@@ -441,10 +356,9 @@ class ClippedStep(LogicalStep):
             if not self._stands_in:
                 self._count(squared)
             self._was_checked = self._was_checked or (looks and self._in_all(all_finite))  # NaN shows nothing
-            self._has_units = whose is not None
         except BaseException:
             if not capture.summing:
-                self._log.undo()
+                self._samples -= new
             raise
 
     def _factors_of_layers(self, squared: torch.Tensor) -> dict[Layer, torch.Tensor]:
@@ -453,19 +367,11 @@ class ClippedStep(LogicalStep):
         each = capture.squared_of.items()
         return {layer: clip_factors(of, share, rounding=capture.rounding).to(squared.device) for layer, of in each}
 
-    def _units_of(self, units: Identities | None, rows: int) -> UnitRows:
-        if units is None or self._has_units is False:
-            found = None if units is None else type(units).__name__
-            raise ParameterError("units", found, "given for all rows of a run, or for none")
-        whose, most = unit_rows(units, rows), self._most_rows
-        if most is not None and whose.most > most:
-            raise ParameterError("rows of a unit", whose.most, f"at most rows_per_unit = {most} in a logical step")
-        return whose
-
-    def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int, *, check: bool) -> torch.Tensor:
+    def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, checked: int | None) -> torch.Tensor:
+        """Return losses; ``checked``: of how many rows, where an isolation check may come before."""
         try:
-            if check:
-                self._isolation.check(losses, batch, size)
+            if checked is not None:
+                self._isolation.check(losses, batch, checked, float(self.optimizer.max_grad_norm))
             for generator in self._isolation.generators:  # of the model's own: their seed may be known
                 generator.set_state(secret_generator(generator.device).get_state())
             return losses(batch)
@@ -493,11 +399,6 @@ class ClippedStep(LogicalStep):
         self._give_back()
         self._capture.remove()
         return self.model
-
-    def clip_at(self, clipping_norm: float) -> None:
-        """Do as the base does; isolation checks compare gradients with the new clipping norm, too."""
-        super().clip_at(clipping_norm)
-        self._isolation.clipping_norm = clipping_norm
 
     # Of processes that share a model, see `ShardedStep`.
 

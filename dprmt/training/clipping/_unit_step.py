@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.clipping._capture import check_buffers, check_losses
 from dprmt.training.clipping._isolation import tolerance_of
@@ -41,8 +41,6 @@ class UnitStep(LogicalStep):
         It noises the sums.
     record : NormRecord
         All norms are exact.
-    most_rows : int or None
-        Largest number of rows of a unit in a logical step.
     projected : Subspaces or None
         Subspaces of weights whose gradients are clipped in projected coordinates.
     replay : float
@@ -50,49 +48,8 @@ class UnitStep(LogicalStep):
 
     Attributes
     ----------
-    model : Module
-        The model to call.
-    optimizer : Optimizer
-        The Opacus optimizer; its ``original_optimizer`` is your optimizer.
     replays : int
         How often a unit was run again after another one, to see whether the model keeps a state.
-
-    Formal guarantees
-    -----------------
-    Covers: :meth:`step` gives the optimizer (Σ_u c_u g_u + σC·N(0, I))/L with c_u = min(1, (1-ρ)C/‖g_u‖), where g_u is
-    the sum of unit u's gradients as accumulated in the parameters' dtype. A unit without a finite ‖g_u‖ is dropped. So
-    one unit, with all its rows, changes the sum by at most C. A unit counts once in a logical step, and each step
-    number is used once. Losses, norms, clip factors and the number of rows of a unit are private. Does not cover: the
-    limits of `plan_private`, such as rounding in the sum, torch's generator, and wrongly named units.
-
-    Examples
-    --------
-    Anna has two rows with gradients 30 and ½, Ben has one:
-
-    >>> from dprmt.training.clipping import Units
-    >>> from dprmt.training.clipping import plan_private
-    >>> network = torch.nn.Linear(2, 1, bias=False)
-    >>> _ = torch.nn.init.zeros_(network.weight)
-    >>> plan = plan_private(
-    ...     network,
-    ...     norms="exact",
-    ...     clipping_norm=1.0,
-    ...     expected_batch_size=2.0,
-    ...     units=Units(8),
-    ... )
-    >>> optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
-    >>> step = plan.privatize(optimizer, noise_multiplier=0.0)  # to see the sum: not private
-    >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
-    >>> losses = step.accumulate(
-    ...     lambda batch: step.model(batch).flatten(),
-    ...     samples=[17, 4, 8],
-    ...     units=["anna", "ben", "anna"],
-    ...     step=0,
-    ...     batch=inputs,
-    ... )
-    >>> step.step()
-    >>> network.weight.detach()
-    tensor([[-0.4999, -0.2583]])
     """
 
     def __init__(
@@ -101,16 +58,14 @@ class UnitStep(LogicalStep):
         optimizer: NoisySumOptimizer,
         record: NormRecord,
         *,
-        most_rows: int | None = None,
         projected: Subspaces | None = None,
         replay: float = REPLAY,
     ) -> None:
         super().__init__(model, optimizer)
         self._rate, self._chance, self._other = replay, secrets.SystemRandom(), None
-        self.record, self._projected, self._most_rows, self.replays = record, projected, most_rows, 0
+        self.record, self._projected, self.replays = record, projected, 0
         self._trained = [value for value in model.parameters() if value.requires_grad]
         self._unit: SampleId | None = None
-        self._rows = 0  # of the unit that is held
         self._held: dict[torch.nn.Parameter, torch.Tensor] = {}
 
     @property
@@ -119,49 +74,40 @@ class UnitStep(LogicalStep):
         double = all(value.dtype == torch.float64 for value in self._trained)
         return rounding_margin(1, dtype=torch.float64 if double else torch.float32)
 
-    def _add(
-        self, losses: Losses, samples: Identities, number: int, batch: Any, units: Identities | None
+    def accumulate(
+        self,
+        losses: Losses,
+        *,
+        samples: Identities,
+        step: int,
+        batch: Any = None,
+        units: Identities | None = None,
     ) -> torch.Tensor:
-        if isinstance(losses, torch.Tensor):
-            raise ParameterError("losses", "Tensor", "a function of the batch where units run alone")
-        if units is None:
-            raise ParameterError("units", None, "given: this step was planned for units of several rows")
-        names: list[SampleId] = samples.tolist() if isinstance(samples, torch.Tensor) else list(samples)
-        rows = unit_rows(units, len(names))
-        if not names:
+        """Do as the base says, for losses that are a function."""
+        assert callable(losses)
+        assert units is not None
+        size = len(samples)
+        rows = unit_rows(units, size)
+        if not size:
             return torch.zeros(0)
-        apart, found = BatchRows(batch, len(names)), dict[int, torch.Tensor]()
+        apart, found = BatchRows(batch, size), dict[int, torch.Tensor]()
         self._look(losses, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
         for unit, own in zip(rows.names, rows.rows, strict=True):
             try:
-                self._begin(unit, [names[row] for row in own], number)
+                self._begin(unit, step)
                 with self._draws():
                     found |= zip(own, self._backward(losses, apart.picked(own), len(own)), strict=True)
             except BaseException:
                 self.discard()
                 raise
-        return torch.stack([found[row] for row in range(len(names))])
-
-    def step(self) -> None:
-        """Step as every private step does; the unit that is held is added before the noise.
-
-        Raises
-        ------
-        ParameterError
-            In all processes of a group, if they are not at one step, or a unit or row was in two of them.
-        """
-        try:
-            self.finish_unit()
-            super().step()
-        finally:
-            self._forget_unit()
+        return torch.stack([found[row] for row in range(size)])
 
     def discard(self) -> None:
         """Forget the rows of the unit that is held; what was added of others stays."""
         for parameter in self._trained:
             parameter.grad = None
         if self._unit is not None:
-            self._log.undo()  # nothing of the unit is in the sum: its rows may come again
+            self._samples.discard(self._unit)  # nothing of the unit is in the sum: its rows may come again
         self._forget_unit()
 
     def close(self) -> torch.nn.Module:
@@ -201,17 +147,11 @@ class UnitStep(LogicalStep):
             found = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
         return [losses.detach(), *(value.to_dense() for value in found if value is not None)]
 
-    def _begin(self, unit: SampleId, samples: list[SampleId], number: int) -> None:
+    def _begin(self, unit: SampleId, step: int) -> None:
         if unit != self._unit:
-            self.finish_unit()
-            self._log.enter(number, [unit], samples)
+            self.complete()
+            self._enter([unit], step)
             self._unit = unit
-        else:
-            self._log.extend(samples)
-        self._rows += len(samples)
-        if self._most_rows is not None and self._rows > self._most_rows:
-            allowed = f"at most rows_per_unit = {self._most_rows} in a logical step"
-            raise ParameterError("rows of a unit", self._rows, allowed)
 
     def _backward(self, losses_of: Callable[[Any], torch.Tensor], batch: Any, rows: int) -> torch.Tensor:
         buffers = buffer_versions(self.model)
@@ -227,7 +167,7 @@ class UnitStep(LogicalStep):
             parameter.grad = None
         return losses.detach()
 
-    def finish_unit(self) -> None:
+    def complete(self) -> None:
         """Add the unit that is held."""
         if self._unit is None:
             return
@@ -255,4 +195,4 @@ class UnitStep(LogicalStep):
             return projector.to(dtype).mT @ whole.to(dtype)
 
     def _forget_unit(self) -> None:
-        self._held, self._unit, self._rows = {}, None, 0
+        self._held, self._unit = {}, None

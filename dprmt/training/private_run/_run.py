@@ -23,7 +23,7 @@ from dprmt._rounding import round_up
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.accounting import DPSGD, Composition, GaussianRelease, PrivacyBounds, compose
 from dprmt.accounting.basics._value import Value
-from dprmt.training.clipping import ClippedStep, ClippingPlan, UnitStep
+from dprmt.training.clipping import ClippedStep, ClippingPlan
 from dprmt.training.clipping._shards import ShardedStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.norms import ProbeGenerator
@@ -410,8 +410,6 @@ class PrivateRun:
         if part._is_added:
             raise TrainingStateError(f"a micro-batch is added once.\nFix: {_ONCE}")
         self._guard.begin()
-        if not isinstance(self._inner, UnitStep):
-            self._inner.discard()  # forward passes between steps, which nothing is trained on
         purpose = f"dropout, {self._attempts}, {part._number}, {rank()}"
         self._inner.draw_from(self._draws.randomness.derive(purpose))
         batch, of_rows = part._weighted(losses_of)
@@ -451,8 +449,7 @@ class PrivateRun:
                 "Fix: for part in private.micro_batches(batch): private.accumulate(losses_of, part), then finish()."
             )
         self._guard.begin()
-        if isinstance(self._inner, UnitStep):
-            self._inner.finish_unit()  # noise is keyed by the whole sum
+        self._inner.complete()  # noise is keyed by the whole sum
         self._charge()
         self._batch._is_finished, self._batch = True, None
         if isinstance(self._noise, torch.Generator):
