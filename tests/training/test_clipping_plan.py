@@ -39,11 +39,6 @@ def own_parameter() -> nn.Module:
     )
 
 
-def samples_second() -> nn.Module:
-    """Gives its layer the tokens as first axis."""
-    return Parts(lambda model, x: model.layer(x.transpose(0, 1)).transpose(0, 1), layer=nn.Linear(8, 8))
-
-
 def tied() -> nn.Module:
     model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
     model["second"].weight = model["first"].weight
@@ -108,25 +103,6 @@ def test_the_optimizer_has_the_trainable_parameters_and_no_others() -> None:
         assert words in str(error.value)
     model[0].weight.requires_grad_(False)
     make_private(model, sgd(every, lr=1.0), norms="exact", **DEFAULTS)  # a frozen one is not moved
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_a_second_forward_pass_is_refused(clipping: str) -> None:
-    model = network()
-    step = private(model, clipping)
-    step.model(torch.ones(2, 8))
-    with pytest.raises(TrainingStateError, match="a second forward pass"):
-        step.model(torch.ones(2, 8))
-    step.discard()
-    step.accumulate(step.model(torch.ones(2, 8)).sum(1), samples=[0, 1], step=0)
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_the_first_axis_is_the_sample(clipping: str) -> None:
-    step = private(samples_second(), clipping)
-    with pytest.raises(TrainingStateError, match="the first axis of a trainable layer is that of the 2 samples"):
-        step.accumulate(step.model(torch.ones(2, 5, 8)).sum((1, 2)), samples=[0, 1], step=0)
-    assert all(value.grad is None and value.summed_grad is None for value in step.model.parameters())
 
 
 def test_a_layer_that_is_not_trained_now() -> None:
