@@ -314,7 +314,7 @@ def _watched(watch: Occasions, used: Count) -> Iterator[None]:
         mock.patch.object(os, "fsync", seen_fsync),
         mock.patch.object(NoisySumOptimizer, "add_noise", seen_noise),
         mock.patch("dprmt.training.private_run._ledger.append_line", seen_line),
-        mock.patch("dprmt.training.harness._observer.append_line", seen_line),
+        mock.patch("dprmt.training.harness._run.append_line", seen_line),
     ):
         yield
 

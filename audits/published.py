@@ -56,7 +56,7 @@ class PublishedGame:
     def claim(self) -> DPSGD:
         """What the run says one step is."""
         with run_in_memory(_model(), _Canary(1.0), self._settings()) as run:
-            mechanism = run.prepared.mechanism
+            mechanism = run.private.mechanism
         assert isinstance(mechanism, DPSGD)
         return mechanism
 

@@ -438,17 +438,17 @@ class _Records(Observer):
             run.stop()
 
     def measured(self, run: Any, step: int) -> None:
-        if run.done % self._every == 0:
+        if run.private.steps_taken % self._every == 0:
             self._record(run)
 
     def after_step(self, run: Any, record: StepRecord) -> None:
         self._on_step(record.step, math.nan if record.loss is None else record.loss)
 
     def _see_all(self, run: Any) -> None:
-        size, device = run.prepared.settings.training.micro_batch_size, next(run.prepared.model.parameters()).device
+        size, device = run.settings.training.micro_batch_size, next(run.model.parameters()).device
         with torch.no_grad():
             for indices in torch.arange(self._task.size, device=device).split(size):
-                self._task.seen.append(list(self._task.measure(run.prepared.model, indices)[1:]))
+                self._task.seen.append(list(self._task.measure(run.model, indices)[1:]))
 
     def _record(self, run: Any) -> None:
         empty = [torch.zeros(0), torch.zeros(0), torch.zeros(0, dtype=torch.int64)]
@@ -460,5 +460,6 @@ class _Records(Observer):
         if math.isfinite(self._hopeless) and len(losses) and not loss < self._hopeless:
             loss = math.nan
             run.stop()
-        record = GroupRecord(run.done, run.epsilon_after(run.done), loss, accuracy, *map(tuple, by_group))
+        steps = run.private.steps_taken
+        record = GroupRecord(steps, run.epsilon(steps), loss, accuracy, *map(tuple, by_group))
         append_line(self._file, record._asdict())

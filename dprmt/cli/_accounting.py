@@ -25,11 +25,9 @@ from dprmt.accounting import (
     DPSGD,
     Composition,
     ExactNorms,
-    Poisson,
     PrivacyBounds,
     calibrate,
     choose_probes,
-    clt_mu,
     compose,
     fixed,
     largest_steps,
@@ -41,13 +39,13 @@ from dprmt.cli._options import (
     add_parser,
     count,
     flag_of,
+    name_of,
     picture,
     real,
     record_of_run,
     refused,
 )
 from dprmt.cli._run import (
-    add_delta,
     add_phase_options,
     add_run_options,
     document_of,
@@ -97,15 +95,10 @@ def _shapes(text: str) -> list[tuple[int, ...]]:
         raise refused(text, "tokens x inputs x outputs, as in 1024x4096x4096, with commas between") from None
 
 
-def _words(text: str) -> str:
-    if not text.strip():
-        raise refused(repr(text), "a non-empty description")
-    return " ".join(text.split())
-
-
 def add_command(commands: Commands) -> None:
     """The commands of this file, with their options and help."""
     positive, inside = real(low=0.0, low_open=True), real(low=0.0, high=1.0, low_open=True, high_open=True)
+    delta = real(low=1e-290, high=1.0, high_open=True)
     options: dict[Callable[..., None], tuple[tuple[str, str, Callable[[str], Any], str], ...]] = {
         run_epsilon: (),
         run_noise: (
@@ -126,7 +119,7 @@ def add_command(commands: Commands) -> None:
             ("plot", "FILE", picture, "write a picture (png, pdf or svg)"),
         ),
         run_statement: (
-            ("unit", "WORDS", _words, "what one sample is (one row of the training data)"),
+            ("unit", "WORDS", name_of("what one sample is"), "what one sample is (one row of the training data)"),
             ("run", "RUN", str, "the folder of a run of dprmt train, finished or not"),
         ),
     }
@@ -134,7 +127,7 @@ def add_command(commands: Commands) -> None:
         name = run.__name__.removeprefix("run_")
         parser = add_parser(commands, name, run, _EXAMPLES[name], about=MEANING_IN_SHORT)
         if name not in ("delta", "tradeoff"):
-            add_delta(parser)
+            parser.add_argument("--delta", type=delta, metavar="DELTA", help="δ, in [1e-290, 1)")
         for dest, metavar, kind, words in own:
             parser.add_argument(flag_of(dest), dest=dest, metavar=metavar, type=kind, help=words)
         if name in ("epsilon", "noise", "steps", "delta"):
@@ -270,11 +263,7 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
         from dprmt.plots import plot_trade_off
         from dprmt.plots._style import save_picture
 
-        mu, ((first, steps), *more) = None, run.phases
-        if not more and isinstance(first, DPSGD) and isinstance(first.norms, ExactNorms):
-            rate = first.sampling.rate
-            mu = clt_mu(first.joint_noise_multiplier, rate, steps) if first.sampling == Poisson(rate) else None
-        save_picture(namespace.plot, lambda ax: plot_trade_off({label_of(run): band}, gaussian_mu=mu, ax=ax))
+        save_picture(namespace.plot, lambda ax: plot_trade_off({label_of(run): band}, ax=ax))
     curve = {name: getattr(band, name).tolist() for name in ("alpha", "lower", "estimate", "upper")}
     if namespace.json or namespace.plot is not None:
         _print(namespace, {"points": len(band.alpha), **curve, **document_of(run)}, [f"wrote {namespace.plot}"])

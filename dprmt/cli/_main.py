@@ -93,20 +93,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     speak_any_encoding()
     try:
         words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-        if not words[0].startswith("-") and words[0] not in SUMMARIES:
+        if words[0] in SUMMARIES:
+            command = f"dprmt {words[0]}"
+        elif not words[0].startswith("-"):
             close = did_you_mean(words[0], SUMMARIES)
-            raise UsageError(f"dprmt: no such command: {words[0]!r}{close}; dprmt --help lists them")
+            raise UsageError(f"no such command: {words[0]!r}{close}; dprmt --help lists them")
         namespace = _parser_for(words).parse_args(words)
-        command = f"dprmt {namespace.command}"
         code: int | None = namespace.carry_out(namespace)
     except ParameterError as error:
         got = f"; {command} --help has examples" if error.value is None else f", got {error.value}"
         allowed, fix = (_NAME.sub(lambda name: namespace.shown(name[0]), text) for text in (error.allowed, error.fix))
         fix = f". Fix: {fix}" if fix else ""
         return _fail(f"{command}: {namespace.shown(error.name)} must be {allowed}{got}{fix}")
-    except UsageError as error:
-        return _fail(str(error))
-    except TrainingStateError as error:
+    except (UsageError, TrainingStateError) as error:
         return _fail(f"{command}: {error}")
     except ModuleNotFoundError as error:
         if "pip install" not in str(error):
@@ -134,15 +133,11 @@ class _PrintCompletion(argparse.Action):
         try:
             import shtab
         except ModuleNotFoundError:
-            raise UsageError(f"dprmt: --print-completion needs shtab: {how_to_install('completion')}") from None
-        from dprmt.training.recipes import builtin_recipes
-
+            raise UsageError(f"--print-completion needs shtab: {how_to_install('completion')}") from None
         (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
         for command in subparsers.choices.values():
             for action in command._actions:
                 if action.metavar in _FILES:
                     action.complete = shtab.FILE
-                if action.metavar == "NAME" and command.prog == "dprmt recipes":
-                    action.choices = builtin_recipes()
         sys.stdout.write(shtab.complete(parser, rest[1]) + "\n")
         raise SystemExit(0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +49,6 @@ what the answer means: how well an attacker who sees all that is released can te
 (zero-out neighbours, Poisson sampling, unless options say otherwise); dprmt --help has the conditions
 """
 _NEGATIVE = re.compile(r"-(\.?\d|inf|nan)")
-_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 
 
 class UsageError(Exception):
@@ -78,9 +76,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
-        message = _CHOICE.sub(r"must be one of \2, got \1", message)
-        message = re.sub(r"^argument (\S+): must", r"\1 must", message).removeprefix("argument ")
-        raise UsageError(f"{self.prog}: {message}")
+        raise UsageError(re.sub(r"^argument (\S+): must", r"\1 must", message).removeprefix("argument "))
 
     def shown(self, name: str) -> str:
         """The option of this name as it is written on the command line; of no option, the name itself."""
@@ -125,9 +121,12 @@ def refused(text: object, allowed: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"must be {allowed}, got {text}")
 
 
-def real(**limits: Any) -> Callable[[str], float]:
-    """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`."""
-    return lambda text: _within(text, _real, check_real, limits)
+def real(*, up: bool = False, **limits: Any) -> Callable[[str], float]:
+    """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`; 1/60000 is one, too.
+
+    A fraction is rounded down, the safe side of δ and σ, or ``up``.
+    """
+    return lambda text: _within(text, partial(_real, up=up), check_real, limits)
 
 
 def count(low: int = 1, high: int | None = None) -> Callable[[str], int]:
@@ -146,11 +145,8 @@ def _within(text: str, parse: Callable[[str], Any], check: Callable[..., Any], l
         raise refused(text, error.allowed) from None
 
 
-def _real(text: str) -> float:
-    # 1/60000 is rounded down, the safe side of δ and σ.
-    exact = Fraction(text) if "/" in text else None
-    value = float(text if exact is None else exact)
-    return value if exact is None or Fraction(value) <= exact else math.nextafter(value, -math.inf)
+def _real(text: str, *, up: bool) -> float:
+    return rounded(Fraction(text), up=up) if "/" in text else float(text)
 
 
 def _integer(text: str) -> int:
@@ -162,10 +158,10 @@ def _integer(text: str) -> int:
     return int(value)
 
 
-def rounded_up(exact: Fraction) -> float:
-    """The smallest float that is not below."""
+def rounded(exact: Fraction, *, up: bool) -> float:
+    """The nearest float that is not below, or not above."""
     value = float(exact)
-    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
+    return value if value == exact or (value > exact) == up else math.nextafter(value, math.inf if up else -math.inf)
 
 
 def name_of(what: str) -> Callable[[str], str]:
@@ -184,15 +180,10 @@ def writable(*endings: str) -> Callable[[str], str]:
 
     def read(name: str) -> str:
         place = Path(name_of("a file")(name))
-        allowed = ""
         if endings and place.suffix.lower() not in endings:
-            allowed = f"a file name that ends in {', '.join(endings[:-1])} or {endings[-1]}"
-        elif not place.parent.is_dir() or place.is_dir():
-            allowed = "a file in an existing folder"
-        elif not os.access(place.parent, os.W_OK):
-            allowed = "a file in a folder that can be written"
-        if allowed:
-            raise refused(repr(name), allowed)
+            raise refused(repr(name), f"a file name that ends in {', '.join(endings[:-1])} or {endings[-1]}")
+        if not place.parent.is_dir() or place.is_dir():
+            raise refused(repr(name), "a file in an existing folder")
         return name
 
     return read

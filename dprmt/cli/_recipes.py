@@ -115,8 +115,7 @@ def run_train(namespace: argparse.Namespace) -> None:
 
     out, resume = namespace.resume or namespace.out, namespace.resume is not None
     if resume == (namespace.recipe is not None) or (resume and namespace.out is not None):
-        allowed = "a recipe must be named (dprmt recipes lists them), or only the folder of a run: --resume RUN"
-        raise UsageError(f"dprmt train: {allowed}")
+        raise UsageError("a recipe must be named (dprmt recipes lists them), or only the folder of a run: --resume RUN")
     recipe = (_recipe_of_run(Path(out)) if resume else load_recipe(namespace.recipe)).with_changes(dict(namespace.set))
     options = {"resume": resume, "noise_seed": namespace.noise_seed, "device": namespace.device}
     if namespace.dry_run:

@@ -7,11 +7,9 @@ import sys
 
 from dprmt import __version__
 from dprmt._files import strict_json
-from dprmt._validation import ParameterError
-from dprmt.cli._options import Commands, add_parser, count, name_of
+from dprmt.cli._options import Commands, add_parser, count, leave_out, name_of
 from dprmt.cli._recipes import add_set
 
-_ASKED = ("recipe", "run", "set", "steps", "seeds")
 _EXAMPLES = (
     "--out report",
     "--out report --recipe minilm-docstrings --json",
@@ -38,11 +36,8 @@ def run_report(namespace: argparse.Namespace) -> None:
     """Write the page, and print its sentences."""
     from dprmt.report import write_report, write_run_report
 
-    asked = {name: getattr(namespace, name) for name in _ASKED}
     if namespace.run is not None:
-        for name in ("recipe", "set", "steps"):
-            if asked[name]:
-                raise ParameterError(name, asked[name], "left out with --run: a run has its own")
+        leave_out(vars(namespace), ("recipe", "set", "steps", "seeds"), "--run is given: a run has its own")
         report = write_run_report(namespace.out, namespace.run)
     else:
         report = write_report(
@@ -56,7 +51,7 @@ def run_report(namespace: argparse.Namespace) -> None:
     if namespace.json:
         sections = [{"title": section.title, "sentences": list(section.sentences)} for section in report.sections]
         written = {"page": str(report.page), "numbers": str(report.numbers), "sections": sections}
-        sys.stdout.write(strict_json({"version": __version__, "asked": asked, **written}) + "\n")
+        sys.stdout.write(strict_json({"version": __version__, **written}) + "\n")
         return
     for section in report.sections:
         sys.stdout.writelines(f"{line}\n" for line in (section.title, *section.sentences))

@@ -46,12 +46,11 @@ from dprmt.accounting import (
     fixed,
     release_from_dict,
 )
-from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record_of_run, refused, rounded_up
+from dprmt.cli._options import Parser, UsageError, count, leave_out, real, record_of_run, refused, rounded
 from dprmt.statements import mechanism_from_dict
 from dprmt.statements._sentences import norms_label, relation_label, releases, trainings
 
 _MOST_STEPS = 10**9
-_RATE = "a number or a fraction such as 2000/67349 in [1e-09, 1]"
 _TABLES = "a TOML file with a list of tables [[phases]]"
 _RELATIONS = {relation.kind: relation for relation in (ZeroOut(), AddRemove(), ReplaceOne())}
 _RELEASES: dict[str, Callable[..., Release]] = {
@@ -78,16 +77,6 @@ _SCHEMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Of every sampling scheme: the options that it needs, and those that mean nothing with it."""
 _NORMS = ("sketch", "power_iteration", "secret_probes", "public_probes", "rank", "analysis")
-
-
-def _rate(text: str) -> float:
-    try:
-        value = rounded_up(Fraction(text)) if "/" in text else float(text)
-    except (ValueError, ArithmeticError):
-        value = math.nan
-    if not 1e-9 <= value <= 1.0:
-        raise refused(text, _RATE)
-    return value
 
 
 def _release(text: str) -> tuple[Release, ...]:
@@ -119,7 +108,7 @@ def _phase_of(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         values = vars(_phase_parser().parse_args(words))
         return {name: value for name, value in values.items() if value}
     except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _one_phase(text: str) -> dict[str, Any]:
@@ -160,7 +149,8 @@ def add_phase_options(parser: Parser, *, noise: bool = True, norms: bool = True)
         " step of each epoch), fixed-order"
     )
     size, block, epochs = count(high=10**12), count(high=10**7), real(low=0.0, low_open=True, high=1e9)
-    add("--sample-rate", metavar="Q", type=_rate, help="probability q of a sample, as .03 or 2000/67349")
+    rate = real(up=True, low=1e-9, high=1.0)
+    add("--sample-rate", metavar="Q", type=rate, help="probability q of a sample, as .03 or 2000/67349")
     add("--steps", metavar="STEPS", type=count(high=_MOST_STEPS), help="number of steps, up to 1e9")
     add("--samples", metavar="N", type=size, help="with --batch-size, for a rate of q = B/N")
     add("--batch-size", metavar="B", type=size, help="expected number of samples in a step, at most N")
@@ -198,12 +188,6 @@ def add_run_options(parser: Parser, *, noise: bool = True) -> None:
     add("--from-json", metavar="FILE", type=record_of_run, help="a run that --json printed before")
     add("--also", metavar="RELEASE", type=_releases, action="extend", help=f"{form} gaussian-dp:μ, zcdp:ρ, …")
     add("--spent", metavar="PLACE", help="run folder, privacy report or --json output")
-
-
-def add_delta(parser: Parser) -> None:
-    """Declare ``--delta``."""
-    kind = real(low=1e-290, high=1.0, high_open=True)
-    parser.add_argument("--delta", type=kind, metavar="DELTA", help="δ, in [1e-290, 1)")
 
 
 @cache
@@ -353,7 +337,7 @@ def _sampling_of(values: Mapping[str, Any]) -> tuple[Sampling, int]:
         drawn = in_order or RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
         return drawn, drawn.run_length(None, int(values["epochs"]))
     exact = _exact_rate(values)
-    rate, steps = rounded_up(exact), _steps(values, exact)
+    rate, steps = rounded(exact, up=True), _steps(values, exact)
     if scheme == "fixed-size":
         return FixedSize(values["batch_size"], values["samples"]), steps
     if scheme == "cyclic-poisson":

@@ -187,7 +187,7 @@ def _analysed(namespace: argparse.Namespace, sigma: float | None) -> CheckpointS
         if not every:
             raise _without_matrices(namespace, every.skipped)
     except UnreadableFileError as error:
-        raise UsageError(f"dprmt spectrum: {error}") from None
+        raise UsageError(str(error)) from None
     return every
 
 
@@ -216,11 +216,9 @@ def _draw(namespace: argparse.Namespace, name: str, found: Spectra) -> None:
     from dprmt.plots import plot_singular_values
     from dprmt.plots._style import save_picture
 
-    spectrum, alarm, title = found[name], namespace.false_alarm, printable(name)
+    spectrum, alarm, title = found[name], namespace.false_alarm, printable(name)[-100:]
     values, sigma = spectrum.singular_values, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))
-    if len(title) > 100:  # what fits
-        title = "…" + title[-100:]
     if len(found) > 1:
         title += f"\nthe largest ratio of top singular value to bulk edge among {len(found)} matrices"
 

@@ -36,7 +36,7 @@ def run_verify(namespace: argparse.Namespace) -> int:
         try:
             verdicts = verify(read_statement(Path(file).read_text(encoding="utf-8")), namespace.seconds)
         except (NotCoveredError, OSError, ValueError) as error:
-            raise UsageError(f"dprmt verify: {file}: {error}") from None
+            raise UsageError(f"{file}: {error}") from None
         if not namespace.json:
             sys.stdout.writelines(f"{file}: {verdict}\n" for verdict in verdicts)
         for claim, word, at_least, at_most in verdicts:

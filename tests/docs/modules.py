@@ -1,10 +1,12 @@
-"""A file as a module, wherever it lies: the site's programs are in no package."""
+"""Where the repository is, and a file as a module, wherever it lies: the site's programs are in no package."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+
+ROOT = Path(__file__).parents[2]
 
 
 def module(path: Path) -> ModuleType:

@@ -15,8 +15,7 @@ import pytest
 
 from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus, RandomAllocation, ReplaceOne
 from tests.docs import browser
-from tests.docs.modules import module
-from tests.house.import_graph import ROOT
+from tests.docs.modules import ROOT, module
 
 FOLDER = ROOT / "docs" / "calculator"
 RUN = {

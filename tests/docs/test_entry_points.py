@@ -21,8 +21,8 @@ import torch
 from dprmt import ParameterError
 from dprmt.training.harness import ItemTask, load_parameters, read_metrics, train_task
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, NormsRecipe, Settings, load_recipe
+from tests.docs.modules import ROOT
 from tests.docs.test_how_to import blocks
-from tests.house.import_graph import ROOT
 
 PAGE = ROOT / "docs" / "how_to" / "offer_words.md"
 

@@ -13,7 +13,7 @@ import pytest
 
 from dprmt.accounting import DPSGD
 from dprmt.cli import build_parser, main
-from tests.house.import_graph import ROOT
+from tests.docs.modules import ROOT
 
 PAGES = sorted((ROOT / "docs" / "how_to").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -21,7 +21,7 @@ from dprmt.accounting import (
     RandomAllocation,
     ReplaceOne,
 )
-from tests.house.import_graph import ROOT
+from tests.docs.modules import ROOT
 
 MARK = re.compile(r"<!--n:([\w.+-]+)-->(.*?)<!--/n-->")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

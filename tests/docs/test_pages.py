@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.import_graph import ROOT
+from tests.docs.modules import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.import_graph import ROOT
+from tests.docs.modules import ROOT
 
 
 @pytest.fixture(scope="module")

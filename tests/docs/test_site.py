@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pytest
 
 from dprmt.cli import build_parser
-from tests.house.import_graph import ROOT
+from tests.docs.modules import ROOT
 
 ROOMS = {
     "accounting": ["accounting"],

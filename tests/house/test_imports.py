@@ -1,4 +1,4 @@
-"""Which subpackage may import which, and what importing one pulls in."""
+"""What importing a subpackage pulls in, and what is said where a package of an extra is missing."""
 
 from __future__ import annotations
 
@@ -10,31 +10,8 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD
-from tests.house.import_graph import imported_names, modules
 
 HEAVY = ("torch", "matplotlib", "opacus", "prv_accountant", "dp_accounting", "mpmath", "transformers")
-IMPORTS = {name: imported_names(path.read_text(encoding="utf-8")) for name, path in modules().items()}
-BELOW = {
-    "accounting": set(),
-    "spectra": {"plots"},
-    "statements": {"accounting"},
-    "testing": {"accounting", "spectra"},
-    "plots": {"accounting", "spectra"},
-    "training": {"accounting", "spectra", "statements"},
-    "report": {"accounting", "spectra", "statements", "plots", "training"},
-    "cli": {"accounting", "spectra", "statements", "plots", "training", "report"},
-}
-"""What each subpackage may import beside the modules that all share, such as ``dprmt._files``."""
-PACKAGES = Path(__file__).parents[2] / "dprmt"
-
-
-@pytest.mark.parametrize("name", BELOW)
-def test_subpackages_import_those_below_them(name: str) -> None:
-    mine = [used for module, names in IMPORTS.items() if module.split(".")[1:2] == [name] for used in names]
-    used = {part for found in mine if found.startswith("dprmt.") for part in found.split(".")[1:2]}
-    folders = {path.parent.name for path in PACKAGES.glob("*/__init__.py")}
-    assert mine
-    assert used & folders - {name} <= BELOW[name]
 
 
 def loaded_after(statement: str, modules: tuple[str, ...] = HEAVY) -> set[str]:

@@ -25,10 +25,9 @@ from dprmt.accounting import (
     compose,
     parallel,
 )
-from dprmt.cli import main
 from dprmt.statements import privacy_card, statement
-from tests.docs.modules import module
-from tests.house.import_graph import ROOT
+from tests.docs.modules import ROOT, module
+from tests.house.conftest import Ask
 
 pytest.importorskip("flint")
 from dprmt_verify import NotCoveredError, read_statement, verify
@@ -103,12 +102,6 @@ TABLE = {
 rows = pytest.mark.parametrize("known", TABLE.values(), ids=TABLE)
 
 
-def asked(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, Any]:
-    assert main([*words.split(), "--delta", str(DELTA), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 @rows
 def test_statement_card_and_verifier(known: Known) -> None:
     """A card's claim, 5 % wider, is proved; what is outside the verifier is named by its error and by the card."""
@@ -130,17 +123,17 @@ def test_statement_card_and_verifier(known: Known) -> None:
 
 
 @rows
-def test_command_line(known: Known, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(known: Known, ask: Ask) -> None:
     """``epsilon`` is the library's; ``noise`` and ``steps`` find at most what is asked for."""
     wanted = known.run.epsilon(DELTA)
-    found = asked(capsys, f"epsilon --noise-multiplier 2 {known.words}")
+    found = ask(f"epsilon --noise-multiplier 2 {known.words} --delta {DELTA}")
     assert found["epsilon"]["upper"] == wanted.upper
     target = 1.5 * wanted.upper
-    found = asked(capsys, f"noise --epsilon {target} {known.words}")
+    found = ask(f"noise --epsilon {target} {known.words} --delta {DELTA}")
     assert found["noise_multiplier"] < 2.0
     assert found["epsilon"]["upper"] <= target
     free = known.words.replace(" --steps 10", "").replace(" --epochs 1", "")
-    found = asked(capsys, f"steps --epsilon {target} --noise-multiplier 2 {free}")
+    found = ask(f"steps --epsilon {target} --noise-multiplier 2 {free} --delta {DELTA}")
     assert found["largest_steps"] >= 10
     assert found["epsilon"]["upper"] <= target
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from dprmt.accounting import (
 )
 from dprmt.cli import main
 from dprmt.cli._run import composition_of, document_of
+from tests.house.conftest import Ask, Say
 
 BATCHES = "--sample-rate 0.02 --steps 50"
 RUN = f"--noise-multiplier 1.1 {BATCHES}"
@@ -45,33 +45,6 @@ steps = 5
 probes = 16
 secret_probes = true
 """
-Ask = Callable[[str], dict[str, Any]]
-Say = Callable[[str], str]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """What a command prints."""
-
-    def ask(words: str) -> str:
-        assert main(words.split()) == 0
-        return capsys.readouterr().out
-
-    return ask
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """The one JSON object that a command prints."""
-
-    def ask(words: str) -> dict[str, Any]:
-        assert main([*words.split(), "--json"]) == 0
-        captured = capsys.readouterr()
-        assert captured.err == ""
-        assert words.startswith("statement") or captured.out.count("\n") == 1
-        return json.loads(captured.out)
-
-    return ask
 
 
 def step(*rest: Any, noise: float = 1.1, sampling: Any = 0.02) -> DPSGD:
@@ -174,7 +147,7 @@ def test_releases_beside_a_run(ask: Ask) -> None:
 
 
 def test_a_delta_above_one_over_n_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["epsilon", *f"--samples 100 --batch-size 10 --steps 5 {NOISE} --json --delta".split()]
+    words = ["epsilon", *f"--samples 100 --batch-size 10 --steps 5 --noise-multiplier 1 {AT} --json --delta".split()]
     assert main([*words, ".1"]) == 0
     out, err = capsys.readouterr()
     assert "above 1/N = 0.01" in err
@@ -269,106 +242,3 @@ def test_noise_for_what_an_attacker_may_reach(ask: Ask, tmp_path: Path) -> None:
         assert found[f"target_{name}"] == wanted
         (tmp_path / "noise.json").write_text(json.dumps(found))
         assert ask(f"noise --from-json {tmp_path / 'noise.json'}") == found
-
-
-# --- bad input ------------------------------------------------------------------------------------------------------
-
-FIVE, NOISE = "--steps 5", f"--noise-multiplier 1 {AT}"
-BAD = [
-    (f"epsilon {RUN}", "--delta must be given, or in a record that --from-json names"),
-    *((f"epsilon {RUN} --delta {x}", f"in [1e-290, 1), got {x}") for x in ("-1e-5", "-.5", "-inf", "-nan", "1/0")),
-    (f"epsilon {AT}", "--noise-multiplier must be given, for every phase"),
-    (f"epsilon {RUN} {AT} --noise-multiplier 0", "--noise-multiplier must be a finite number in [0.001, 1e+06], got 0"),
-    *(
-        (f"epsilon {NOISE} {FIVE} --sample-rate {rate}", "--sample-rate must be a number or a fraction such as")
-        for rate in ("nan", "3/0", "1e-999999999", "5/4")
-    ),
-    *(
-        (f"epsilon {NOISE} --sample-rate .1 --steps {x}", f"--steps must be an integer in [1, 1000000000], got {x}")
-        for x in ("0", "1.5e0", "1e999", "1e")
-    ),
-    (f"epsilon {NOISE} {FIVE}", "--samples must be given with --batch-size where --sample-rate is not"),
-    (f"epsilon {NOISE} {FIVE} --samples 9", "--batch-size must be given where --sample-rate is not"),
-    (f"epsilon {NOISE} {FIVE} --sample-rate .1 --samples 9", "--samples must be left out where --sample-rate"),
-    (f"epsilon {NOISE} --sample-rate .1", "--steps must be given where --epochs is not"),
-    (f"epsilon {NOISE} --sample-rate .1 {FIVE} --epochs 2", "--epochs must be left out where --steps is given"),
-    (f"epsilon {NOISE} --sampling allocation --epochs 3", "--steps-per-epoch must be given"),
-    (f"epsilon {NOISE} --sampling allocation --steps-per-epoch 3", "--epochs must be given"),
-    (f"epsilon {NOISE} {EPOCHS} --steps 60", "--steps must be left out where --sampling is allocation, got 60"),
-    (f"epsilon {NOISE} {EPOCHS} --epochs 1.5", "--epochs must be an integer where --sampling is allocation, got 1.5"),
-    *(
-        (f"epsilon {NOISE} --sampling fixed-order {more}", message)
-        for more, message in (
-            ("", "--epochs"),
-            ("--epochs 1.5", "an integer where --sampling is fixed-order"),
-            ("--epochs 1 --sample-rate 0.1", "left out where --sampling is fixed-order"),
-            ("--epochs 1 --neighbours add-remove", "in a fixed order"),
-        )
-    ),
-    (f"epsilon {NOISE} {BATCHES} --participations 2", "--participations must be left out where --sampling is poisson"),
-    (
-        f"epsilon {NOISE} --sampling allocation --samples 100 --batch-size 10 --steps 5",
-        "--steps must be left out where --sampling is allocation, and so must --samples and --batch-size; give"
-        " --steps-per-epoch and --epochs instead",
-    ),
-    (f"epsilon {RUN} {AT} --rank 4", "--rank must be left out where --probes is not given, got 4"),
-    (f"epsilon {RUN} {AT} --secret-probes", "--secret-probes must be left out where --probes is not given, got given"),
-    (f"epsilon {RUN} {AT} --probes 16", "--secret-probes must be given where --probes is, or --public-probes"),
-    (f"epsilon {RUN} {AT} --probes 9 --secret-probes --public-probes", "--public-probes must be left out where"),
-    (f"epsilon {RUN} {AT} --probes 9 --public-probes --power-iteration", "--power-iteration must be left out"),
-    (f"epsilon {RUN} {AT} --probes 9 --public-probes --sketch 9 --analysis envelope", "--analysis must be left out"),
-    (f"epsilon {RUN} {AT} --sampling cyclic-poisson --bands 90", "--sample-rate must be a finite number in [1e-09"),
-    (f"epsilon {RUN} {AT} --also gauss:1", "did you mean 'gaussian'?"),
-    (f"epsilon {RUN} {AT} --also laplace", "--also must be gaussian:SIGMA"),
-    (f"epsilon {AT} --phase steps=3,noise=2", "--phase: no such option: --noise"),
-    (f"epsilon {AT} --phase noise-multiplyer=2", "did you mean '--noise-multiplier'?"),
-    (f"epsilon {AT} --phase steps", "--steps: expected one argument"),
-    (f"epsilon {AT} --phase steps=3", "--noise-multiplier must be given, for every phase"),
-    (f"epsilon {AT} --phases x.toml", "--phases must be a TOML file with a list of tables [[phases]] (["),
-    (f"epsilon {RUN} {AT} --colour red", "no such option: --colour"),
-    (f"steps --epsilon 2 --sample-rate .01 {AT} {DONE}", "--steps must be left out"),
-    (f"steps --epsilon 2 {RUN} {AT}", "--steps must be left out"),
-    *(
-        (f"noise {BATCHES} {AT} {targets}", "pass exactly one of --epsilon, --advantage, --true-positive-rate")
-        for targets in ("", "--advantage 0.1 --epsilon 2")
-    ),
-    (f"noise {BATCHES} {AT} --true-positive-rate 0.1", "--false-positive-rate must be given"),
-    (f"noise {BATCHES} {AT} --advantage 0.1 --false-positive-rate 0.1", "--false-positive-rate must be left out with"),
-    (f"noise {BATCHES} {AT} --true-positive-rate 0.01 --false-positive-rate 0.1", ": --true-positive-rate must be"),
-    (f"tradeoff {RUN} --plot curve.gif", "--plot must be a file name that ends in .png, .pdf or .svg"),
-    (f"tradeoff {RUN} --plot missing-folder/curve.png", "--plot must be a file in an existing folder"),
-    (f"statement {RUN} {AT} --run nowhere", "--noise-multiplier must be left out where --run is given"),
-    ("nonsense", "no such command: 'nonsense'"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), BAD)
-def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
-    assert main(words.split()) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert message in captured.err
-    assert captured.err.startswith(f"dprmt {words.split()[0]}: " if " " in words else "dprmt: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "[[phases]]"),
-        ("phases = 3", "[[phases]]"),
-        ("[[phases]]\nnoise = 2", "no such option: --noise"),
-        ("[[phases]]\nsteps = 2", "--noise-multiplier must be given, for every phase"),
-        ("[[phases]]\nnoise_multiplier = -1\nsteps = 3\nsample_rate = 1", "--noise-multiplier must be a finite number"),
-        ("[[phases]]\nnoise_multiplier = 1\nsteps = true\nsample_rate = 1", "--steps: expected one argument"),
-        ("[[phases", "[[phases]]"),
-    ],
-)
-def test_a_bad_file_of_phases_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, words: str
-) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text(text)
-    assert main(["epsilon", "--phases", str(path), "--delta", "1e-5"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert words in error

@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dprmt import __version__
-from dprmt.cli import main
+from tests.house.conftest import Ask
 
 RUN = ["--noise-multiplier", "1.3", "--sample-rate", "2000/67349", "--steps", "60"]
 EPOCHS = ["--noise-multiplier", "2", "--sampling", "allocation", "--steps-per-epoch", "12", "--epochs", "2"]
@@ -27,11 +26,6 @@ steps = 9
 probes = 16
 public_probes = true
 """
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -54,25 +48,21 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
         ("probes", [*EPOCHS, "--delta", "1e-5", "--budget", "3", "--neighbours", "add-remove"]),
     ],
 )
-def test_a_record_fed_back_gives_itself(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, words: list[str]
-) -> None:
-    first = answer(capsys, command, *words)
+def test_a_record_fed_back_gives_itself(ask: Ask, tmp_path: Path, command: str, words: list[str]) -> None:
+    first = ask(command, words)
     assert first["version"] == __version__
     (tmp_path / "answer.json").write_text(json.dumps(first), encoding="utf-8")
-    assert answer(capsys, command, "--from-json", str(tmp_path / "answer.json")) == first
+    assert ask(command, "--from-json", tmp_path / "answer.json") == first
 
 
-def test_phases_noise_and_standard_input(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_phases_noise_and_standard_input(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.toml").write_text(PHASES)
-    first = answer(capsys, "epsilon", "--phases", str(tmp_path / "run.toml"), "--delta", "1e-5")
+    first = ask("epsilon --delta 1e-5 --phases", tmp_path / "run.toml")
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(first)))
-    assert answer(capsys, "epsilon", "--from-json", "-") == first
-    calibrated = answer(capsys, "noise", "--epsilon", "3", *RUN[2:], "--delta", "1e-5")
+    assert ask("epsilon --from-json -") == first
+    calibrated = ask("noise --epsilon 3 --delta 1e-5", RUN[2:])
     (tmp_path / "noise.json").write_text(json.dumps(calibrated))
-    again = answer(capsys, "noise", "--from-json", str(tmp_path / "noise.json"))
+    again = ask("noise --from-json", tmp_path / "noise.json")
     # A transform's last digit may depend on where its arrays lie in memory.
     σ = pytest.approx(calibrated["noise_multiplier"], rel=1e-12)
     assert again["mechanism"] == calibrated["mechanism"] | {"noise_multiplier": σ}
@@ -80,46 +70,21 @@ def test_phases_noise_and_standard_input(
     assert {name: again[name] for name in again if name not in numbers} == {
         name: calibrated[name] for name in calibrated if name not in numbers
     }
-    spent = answer(capsys, "epsilon", "--from-json", str(tmp_path / "noise.json"))
+    spent = ask("epsilon --from-json", tmp_path / "noise.json")
     assert spent["epsilon"] == calibrated["epsilon"]
-    other = answer(capsys, "epsilon", "--from-json", str(tmp_path / "noise.json"), "--delta", "1e-9")
+    other = ask("epsilon --delta 1e-9 --from-json", tmp_path / "noise.json")
     assert other["epsilon"]["lower"] > spent["epsilon"]["upper"]
 
 
-@pytest.mark.parametrize(
-    ("record", "words", "message"),
-    [
-        ("{", [], "--from-json must be a file with what --json printed"),
-        ("[1]", [], "--from-json must be"),
-        ('{"mechanism": {"kind": "dpsgd"}, "steps": 3}', ["--delta", "1e-5"], "without 'noise_multiplier'"),
-        ('{"mechanism": {"kind": "pate"}, "steps": 3}', ["--delta", "1e-5"], "whose mechanism is 'dpsgd'"),
-        ('{"mechanism": {}, "steps": 3, "delta": 5}', [], "--delta must be a finite number in [1e-290, 1), got 5"),
-        ('{"phases": 3}', [], "of a run: one with a mechanism and steps, or with phases"),
-        ('{"mechanism": {}, "steps": 3}', [], "--delta must be given: the record of --from-json does not state it"),
-        ('{"mechanism": {}, "steps": 3}', ["--steps", "3"], "--steps must be left out where --from-json is given"),
-    ],
-)
-def test_what_is_no_record_is_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, record: str, words: list[str], message: str
-) -> None:
-    (tmp_path / "x.json").write_text(record)
-    assert main(["epsilon", "--from-json", str(tmp_path / "x.json"), *words]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert message in captured.err
-
-
-def test_a_run_that_was_planned_is_one_whose_privacy_can_be_asked_for(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    planned = answer(capsys, "train", *SMALL, "--dry-run")
+def test_a_run_that_was_planned_is_one_whose_privacy_can_be_asked_for(ask: Ask, tmp_path: Path) -> None:
+    planned = ask("train --dry-run", SMALL)
     (tmp_path / "planned.json").write_text(json.dumps(planned))
-    spent = answer(capsys, "epsilon", "--from-json", str(tmp_path / "planned.json"))
+    spent = ask("epsilon --from-json", tmp_path / "planned.json")
     assert (spent["steps"], spent["delta"], spent["neighbours"]) == (2, 1e-4, "zero-out")
     assert spent["epsilon"]["upper"] == pytest.approx(planned["epsilon_after"]["2"], rel=1e-9)
-    trained = answer(capsys, "train", *SMALL, "--out", str(tmp_path / "run"))
+    trained = ask("train", SMALL, "--out", tmp_path / "run")
     assert trained["config"] == planned["config"]
     assert trained["phases"] == [{"mechanism": spent["mechanism"], "steps": 2}]
     (tmp_path / "trained.json").write_text(json.dumps(trained))
-    charged = answer(capsys, "epsilon", "--from-json", str(tmp_path / "trained.json"))
+    charged = ask("epsilon --from-json", tmp_path / "trained.json")
     assert charged["epsilon"] == spent["epsilon"]

@@ -99,16 +99,6 @@ def test_an_interrupt_leaves_nothing_half_written(recipe: str, tmp_path: Path, m
     assert (out / "index.html").read_text() == "old"
 
 
-def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    occupied = tmp_path / "file"
-    occupied.write_text("")
-    assert main(["report", "--out", str(occupied)]) == 2
-    assert "--out" in capsys.readouterr().err
-    for options in (["--recipe", "no-such-recipe"], ["--seeds", "0"], ["--steps", "x"], ["--set", "training.stepz=2"]):
-        assert main(["report", "--out", str(tmp_path / "out"), *options]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
-
-
 def section(**changes: Any) -> Section:
     fields: dict[str, Any] = {
         "title": "A < B & C",

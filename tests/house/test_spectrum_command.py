@@ -26,6 +26,7 @@ from dprmt.spectra import (
     spike_map_inverse,
     vector_overlaps,
 )
+from tests.house.conftest import Ask, Say
 from tests.spectra.simulation import denoise
 
 SIGMA = 0.25
@@ -73,28 +74,12 @@ def matrix_file(tmp_path: Path) -> Path:
     return save_arrays(tmp_path / "gradient.npy", {"": ARRAYS["layers.0.query"]})
 
 
-def run_json(capsys: pytest.CaptureFixture[str], path: Path, *arguments: str) -> dict:
-    """The one JSON object that the command prints."""
-    assert main(["spectrum", str(path), "--sigma", str(SIGMA), *arguments, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    assert captured.out.count("\n") == 1
-    return json.loads(captured.out)
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line of a refused command line, without the command's name."""
-    assert main(["spectrum", *map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert captured.err.startswith("dprmt spectrum: ")
-    return captured.err.removeprefix("dprmt spectrum: ").rstrip("\n")
+AT = f"--sigma {SIGMA}"
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
-def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
-    document = run_json(capsys, save_arrays(tmp_path / f"gradients{suffix}", ARRAYS))
+def test_json_matches_direct_computation(ask: Ask, tmp_path: Path, suffix: str) -> None:
+    document = ask("spectrum", AT, save_arrays(tmp_path / f"gradients{suffix}", ARRAYS))
     assert set(document) == {"version", "sigma", "false_alarm", "matrices", "skipped", "reasons"}
     assert document["sigma"] == SIGMA
     assert sorted(document["skipped"]) == OTHERS
@@ -123,19 +108,17 @@ def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp
     assert matrices["layers.0.query"]["spikes"][0]["signal"] == pytest.approx(20 * SIGMA, rel=0.15)
 
 
-def test_names_cannot_upset_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_names_cannot_upset_the_terminal(say: Say, refusal: Say, tmp_path: Path) -> None:
     name = "\x1b[2J[bold]x[/bold]$\\frac$"
     path = save_arrays(tmp_path / "names.safetensors", {name: 9 * np.eye(3), "other": np.eye(2)})
-    picture = tmp_path / "names.png"
-    assert main(["spectrum", str(path), "--sigma", "0.1", "--plot", str(picture)]) == 0
-    out = capsys.readouterr().out
+    out = say("spectrum --sigma 0.1", path, "--plot", tmp_path / "names.png")
     assert "\x1b" not in out
     assert printable(name) in out
-    assert "\\x1b" in refusal(capsys, path, "--sigma", 0.1, "--param", "frac")
+    assert "\\x1b" in refusal("spectrum --sigma 0.1 --param frac", path)
 
 
 def test_picture_shows_the_matrix_that_stands_out_most(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures, save_picture = [], _style.save_picture
 
@@ -144,91 +127,61 @@ def test_picture_shows_the_matrix_that_stands_out_most(
 
     monkeypatch.setattr(_style, "save_picture", spy)
     path, picture = save_arrays(tmp_path / "gradients.npz", ARRAYS), tmp_path / "out.png"
-    document = run_json(capsys, path, "--plot", str(picture))
+    document = ask("spectrum", AT, path, "--plot", picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert figures[0].get_suptitle().startswith("layers.0.query\n")
     drawn = {line.get_label(): line.get_ydata() for line in figures[0].axes[0].lines}
     np.testing.assert_array_equal(drawn["noisy"], document["matrices"][0]["singular_values"])
     assert drawn["denoised"][0] == document["matrices"][0]["spikes"][0]["shrunk"]
-    assert main(["spectrum", str(path), "--sigma", "0.25", "--param", "layers.1.query", "--plot", str(picture)]) == 0
-    assert capsys.readouterr().out.endswith(f"wrote {picture}: layers.1.query\n")
+    out = say("spectrum --param layers.1.query", AT, path, "--plot", picture)
+    assert out.endswith(f"wrote {picture}: layers.1.query\n")
 
 
-def test_sigma_may_come_from_how_noise_was_added(capsys: pytest.CaptureFixture[str], matrix_file: Path) -> None:
-    parts = ["--noise-multiplier", "2", "--clipping-norm", "0.5", "--batch-size", "4"]
-    assert main(["spectrum", str(matrix_file), *parts, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["sigma"] == 0.25
-    expected = "--clipping-norm must be given with --batch-size where --noise-multiplier is; dprmt spectrum --help has"
-    assert refusal(capsys, matrix_file, *parts[:2]).startswith(expected)
-    assert "left out where --sigma is given" in refusal(capsys, matrix_file, *parts, "--sigma", 1)
-    assert "left out where --minus is: give --sigma" in refusal(capsys, matrix_file, *parts, "--minus", matrix_file)
+def test_sigma_may_come_from_how_noise_was_added(ask: Ask, refusal: Say, matrix_file: Path) -> None:
+    command, parts = "spectrum --noise-multiplier 2", "--clipping-norm 0.5 --batch-size 4"
+    assert ask(command, parts, matrix_file)["sigma"] == 0.25
+    expected = "--clipping-norm must be given with --batch-size where --noise-multiplier is"
+    assert expected in refusal(command, matrix_file)
+    assert "left out where --sigma is given" in refusal(command, parts, matrix_file, "--sigma 1")
+    assert "left out where --minus is: give --sigma" in refusal(command, parts, matrix_file, "--minus", matrix_file)
 
 
-def test_sigma_is_estimated_matrix_by_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_sigma_is_estimated_matrix_by_matrix(ask: Ask, say: Say, tmp_path: Path) -> None:
     noise = {
         "a": 0.1 * RNG.standard_normal((40, 90)),
         "b": 0.3 * RNG.standard_normal((64, 64)),
         "zero": np.zeros((9, 9)),
     }
     path = save_arrays(tmp_path / "x.npz", noise)
-    assert main(["spectrum", str(path), "--sigma", "auto", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ask("spectrum --sigma auto", path)
     assert document["sigma"] is None
     assert document["skipped"] == ["zero"]
     estimates = {matrix["name"]: matrix["sigma"] for matrix in document["matrices"]}
     assert estimates == pytest.approx({"a": 0.1, "b": 0.3}, rel=0.05)
-    assert main(["spectrum", str(path), "--sigma", "auto"]) == 0
-    assert "estimated for each matrix" in capsys.readouterr().out
+    assert "estimated for each matrix" in say("spectrum --sigma auto", path)
 
 
-def test_csv_has_a_row_for_every_singular_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_csv_has_a_row_for_every_singular_value(ask: Ask, say: Say, refusal: Say, tmp_path: Path) -> None:
     path = save_arrays(tmp_path / "x.npz", ARRAYS)
-    assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--csv-values"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    document = run_json(capsys, path)
+    rows = list(csv.DictReader(io.StringIO(say("spectrum --csv-values", AT, path))))
+    document = ask("spectrum", AT, path)
     values = [value for matrix in document["matrices"] for value in matrix["singular_values"]]
     assert [float(row["singular_value"]) for row in rows] == values
     signals = [spike["signal"] for matrix in document["matrices"] for spike in matrix["spikes"]]
     assert [float(row["signal"]) for row in rows if row["signal"]] == signals
-    assert "--csv must be left out" in refusal(capsys, path, "--sigma", 1, "--csv", "--json")
+    assert "--csv must be left out" in refusal("spectrum --csv --json", AT, path)
 
 
-def test_a_folder_is_read_in_its_best_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_folder_is_read_in_its_best_format(ask: Ask, tmp_path: Path) -> None:
     torch.save({"other": torch.eye(3)}, tmp_path / "pytorch_model.bin")
     torch.save({"state": torch.eye(3)}, tmp_path / "optimizer.pt")
-    assert [matrix["name"] for matrix in run_json(capsys, tmp_path)["matrices"]] == ["other"]
+    assert [matrix["name"] for matrix in ask("spectrum", AT, tmp_path)["matrices"]] == ["other"]
     save_file({"a": np.eye(3)}, tmp_path / "model-1.safetensors")
     save_file({"b": np.eye(2)}, tmp_path / "model-2.safetensors")
-    assert [matrix["name"] for matrix in run_json(capsys, tmp_path)["matrices"]] == ["a", "b"]
+    assert [matrix["name"] for matrix in ask("spectrum", AT, tmp_path)["matrices"]] == ["a", "b"]
     save_file({"a": np.eye(2)}, tmp_path / "model-2.safetensors")
-    names = [matrix["name"] for matrix in run_json(capsys, tmp_path)["matrices"]]
+    names = [matrix["name"] for matrix in ask("spectrum", AT, tmp_path)["matrices"]]
     assert names == ["model-1.safetensors:a", "model-2.safetensors:a"]
-
-
-@pytest.mark.parametrize("sigma", ["0", "-1", "nan", "inf", "abc", "1e-300", ""])
-def test_bad_sigma_is_refused(capsys: pytest.CaptureFixture[str], matrix_file: Path, sigma: str) -> None:
-    expected = f"--sigma must be a finite number in [1e-100, 1e+100], got {sigma}"
-    assert refusal(capsys, matrix_file, "--sigma", sigma) == expected.strip()
-
-
-SUFFIXES = ".npy, .npz, .safetensors, .pt, .pth, .ckpt, .bin, .gguf, .h5, .hdf5, .mat"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("missing.npy", "a file (no such file)"),
-        ("folder.npz", f"a folder with a file that ends in {SUFFIXES}"),
-        ("text.txt", f"a file that ends in {SUFFIXES}, or a folder of them"),
-        ("nosuffix", f"a file that ends in {SUFFIXES}, or a folder of them"),
-    ],
-)
-def test_what_is_no_file_of_arrays_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, message: str
-) -> None:
-    (tmp_path / "folder.npz").mkdir()
-    (tmp_path / "text.txt").write_text("1 2 3")
-    assert refusal(capsys, tmp_path / name, "--sigma", 1) == f"{tmp_path / name} must be {message}"
 
 
 @pytest.mark.parametrize(
@@ -243,22 +196,19 @@ def test_what_is_no_file_of_arrays_is_refused(
         (np.ones((2, 3), complex), "holds complex128 numbers"),
     ],
 )
-def test_what_is_no_matrix_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, array: np.ndarray, reason: str
-) -> None:
+def test_what_is_no_matrix_is_refused(refusal: Say, tmp_path: Path, array: np.ndarray, reason: str) -> None:
     path = save_arrays(tmp_path / "x.npy", {"x": array})
     needed = "must be of a matrix of real floating-point numbers, got"
-    assert refusal(capsys, path, "--sigma", 1) == f"FILE {needed} {str(path)!r} ('x' {reason})"
-    assert refusal(capsys, path, "--sigma", 1, "--param", "x") == f"--param {needed} 'x' ('x' {reason})"
+    assert refusal("spectrum", AT, path).endswith(f"FILE {needed} {str(path)!r} ('x' {reason})")
+    assert refusal("spectrum --param x", AT, path).endswith(f"--param {needed} 'x' ('x' {reason})")
 
 
-def test_unknown_name_is_refused_with_those_like_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_unknown_name_is_refused_with_those_like_it(refusal: Say, tmp_path: Path) -> None:
     few = save_arrays(tmp_path / "few.npz", {"query": np.eye(2), "value": np.eye(2)})
-    assert refusal(capsys, few, "--sigma", 1, "--param", "key") == "--param must be one of 'query', 'value', got 'key'"
+    assert "--param must be one of 'query', 'value', got 'key'" in refusal("spectrum --param key", AT, few)
     many = save_arrays(tmp_path / "many.npz", {f"layer.{i}.weight": np.eye(2) for i in range(50)})
-    message = refusal(capsys, many, "--sigma", 1, "--param", "layer.37")
-    assert message == "--param must be one of 'layer.37.weight', … (50 in all), got 'layer.37'"
-    assert refusal(capsys, many, "--sigma", 1, "--param", "zzz").count("layer.") == 3
+    assert "one of 'layer.37.weight', … (50 in all), got" in refusal("spectrum --param layer.37", AT, many)
+    assert refusal("spectrum --param zzz", AT, many).count("layer.") == 3
 
 
 class Trap:
@@ -269,9 +219,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt"])
-def test_code_in_files_is_never_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+def test_code_in_files_is_never_run(refusal: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / f"trap{suffix}"
     trap = np.array([[Trap()]], dtype=object)
@@ -281,7 +229,7 @@ def test_code_in_files_is_never_run(
         np.savez(path, x=trap)
     else:
         torch.save({"x": Trap()}, path)
-    message = refusal(capsys, path, "--sigma", 1)
+    message = refusal("spectrum", AT, path)
     assert "damaged, or with pickled objects in it, which could run code: save a state_dict() instead)" in message
     assert not (tmp_path / "trace").exists()
 
@@ -306,20 +254,15 @@ def test_damaged_files_are_refused_or_read(capsys: pytest.CaptureFixture[str], t
     assert refused >= 25
 
 
-def test_a_file_that_promises_too_much_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_file_that_promises_too_much_is_refused(refusal: Say, tmp_path: Path) -> None:
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000, 1000000), }".ljust(117) + b"\n"
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
-    assert refusal(capsys, tmp_path / "x.npy", "--sigma", 1).startswith(f"{tmp_path / 'x.npy'} must be a .npy file")
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
-    assert refusal(capsys, tmp_path / "x.safetensors", "--sigma", 1).startswith(f"{tmp_path}")
+    for suffix in (".npy", ".safetensors"):
+        assert f"must be a {suffix} file" in refusal("spectrum", AT, tmp_path / f"x{suffix}")
 
 
 SHAPES = ((8, 384), (16, 768), (4, 9), (64, 64), (128, 40))
-
-
-def spectrum(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
-    assert main(["spectrum", str(path), "--sigma", "1", *options]) == 0
-    return capsys.readouterr().out
 
 
 def noise_file(folder: Path, number: int, seed: int) -> Path:
@@ -329,18 +272,17 @@ def noise_file(folder: Path, number: int, seed: int) -> Path:
     return folder / "noise.npz"
 
 
-def test_the_rate_and_what_is_to_be_expected_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = spectrum(capsys, noise_file(tmp_path, 40, seed=1))
-    assert "noise alone would give 2 on average (false alarm rate 1 %)" in out
-    assert "noise ends" not in out
-    strict = spectrum(capsys, noise_file(tmp_path, 40, seed=1), "--false-alarm", "1e-6")
+def test_the_rate_and_what_is_to_be_expected_are_said(say: Say, tmp_path: Path) -> None:
+    file = noise_file(tmp_path, 40, seed=1)
+    assert "noise alone would give 2 on average (false alarm rate 1 %)" in say("spectrum --sigma 1", file)
+    strict = say("spectrum --sigma 1 --false-alarm 1e-6", file)
     assert "matrices with a value above the gate: 0 of 200" in strict
     assert "Nothing here can be told from noise." in strict
 
 
-def test_a_rate_above_that_of_the_edge_is_not_claimed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_rate_above_that_of_the_edge_is_not_claimed(ask: Ask, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((16, 768)))
-    (matrix,) = json.loads(spectrum(capsys, tmp_path / "x.npy", "--json", "--false-alarm", "0.9"))["matrices"]
+    (matrix,) = ask("spectrum --sigma 1 --false-alarm 0.9", tmp_path / "x.npy")["matrices"]
     assert matrix["gate"] == matrix["bulk_edge"]
     assert matrix["false_alarm"] == false_alarm_rate((16, 768), 1.0) < 0.2
 

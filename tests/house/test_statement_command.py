@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,14 @@ from dprmt.cli import main
 from dprmt.statements import privacy_card
 from dprmt.statements._claim import claim
 from dprmt_verify import NotCoveredError, read_statement, verify
+from tests.house.conftest import Ask, Say
 
-RUN = ["--noise-multiplier", "1.5", "--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5"]
+RUN = "statement --noise-multiplier 1.5 --sample-rate 0.02 --steps 50 --delta 1e-5"
 NUMBER = r"([\d.e+-]+)"
 
 
-def card_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    assert main(["statement", *RUN, *options, "--json"]) == 0
-    card: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return card
-
-
-def test_numbers_are_the_library_s(capsys: pytest.CaptureFixture[str]) -> None:
-    run, card = compose([(DPSGD(1.5, 0.02), 50), GaussianRelease(3.0)]), card_of(capsys, "--also", "gaussian:3")
+def test_numbers_are_the_library_s(ask: Ask) -> None:
+    run, card = compose([(DPSGD(1.5, 0.02), 50), GaussianRelease(3.0)]), ask(RUN, "--also gaussian:3")
     expected = {
         "epsilon": run.epsilon(1e-5),
         "gdp_mu": run.gdp_mu(),
@@ -75,30 +69,25 @@ def test_printed_numbers_are_bounds() -> None:
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in table)
 
 
-def test_the_relation_unit_and_what_is_released_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--neighbours", "replace-one", "--unit", "one letter", "--also", "laplace:4")
-    assert main(["statement", *RUN, *options]) == 0
-    page = capsys.readouterr().out
+def test_the_relation_unit_and_what_is_released_are_named(say: Say) -> None:
+    page = say(RUN, "--neighbours replace-one --unit 'one letter' --also laplace:4")
     assert "replace-one: when one sample may be replaced by any other" in page
     assert "one letter" in page
     assert page.count("a number with Laplace noise of scale 4") == 2  # in the paragraph, and in the list
     assert "outside its small program" in page
 
 
-def test_a_card_is_a_record_and_its_claim_is_proved(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    card = card_of(capsys, "--neighbours", "replace-one")
-    (tmp_path / "card.json").write_text(json.dumps(card))
-    assert main(["verify", str(tmp_path / "card.json"), "--seconds", "20"]) == 0
-    assert capsys.readouterr().out.count("proved: ε") == 2
-    assert main(["epsilon", "--from-json", str(tmp_path / "card.json"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["epsilon"] == card["epsilon"]
+def test_a_card_is_a_record_and_its_claim_is_proved(tmp_path: Path, ask: Ask, say: Say, refusal: Say) -> None:
+    card, file = ask(RUN, "--neighbours replace-one"), tmp_path / "card.json"
+    file.write_text(json.dumps(card))
+    assert say("verify --seconds 20", file).count("proved: ε") == 2
+    assert ask("epsilon --from-json", file)["epsilon"] == card["epsilon"]
     card["claim"]["epsilon"]["upper"] *= 0.99
-    (tmp_path / "card.json").write_text(json.dumps(card))
-    assert main(["verify", str(tmp_path / "card.json"), "--seconds", "20"]) == 2
-    assert "a card that says upper" in capsys.readouterr().err
+    file.write_text(json.dumps(card))
+    assert "a card that says upper" in refusal("verify", file)
     card["epsilon"]["upper"] = card["claim"]["epsilon"]["upper"]
-    (tmp_path / "card.json").write_text(json.dumps(card))
-    assert main(["verify", str(tmp_path / "card.json"), "--seconds", "20"]) == 4
+    file.write_text(json.dumps(card))
+    assert main(["verify", str(file), "--seconds", "20"]) == 4
 
 
 def test_a_fixed_order_is_claimed_as_steps_of_all_samples() -> None:
@@ -130,10 +119,8 @@ def test_claims_fit_the_schema_and_are_read(mechanism: DPSGD) -> None:
     assert read_statement(json.dumps(said | {"$schema": SCHEMA["$id"]})).claims
 
 
-def test_what_a_command_prints_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "epsilon --noise-multiplier 4 --sample-rate .01 --steps 4 --delta 1e-5 --json"
-    assert main(words.split()) == 0
-    CHECK.validate(json.loads(capsys.readouterr().out))
+def test_what_a_command_prints_fits(ask: Ask) -> None:
+    CHECK.validate(ask("epsilon --noise-multiplier 4 --sample-rate .01 --steps 4 --delta 1e-5"))
 
 
 def test_the_example_of_the_page_fits_and_is_read() -> None:
@@ -178,10 +165,8 @@ SLOW = pytest.mark.slow
 ALLOCATED = "--sampling allocation --delta 1e-5"
 
 
-def said(options: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def claimed(document: dict[str, Any]) -> dict[str, Any]:
     """What ``dprmt epsilon`` says of both directions together."""
-    assert main(["epsilon", *options.split(), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
     return {name: value for name, value in document.items() if name not in ("by_direction", "direction")}
 
 
@@ -208,31 +193,30 @@ def words(document: dict[str, Any], cells: int = 10) -> list[str]:
         pytest.param(f"--noise-multiplier 2 {ALLOCATED} --steps-per-epoch 100 --epochs 10", 20, id="allocation"),
     ],
 )
-def test_both_ends_of_ours_are_proved(options: str, cells: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert words(said(options, capsys), cells) == ["proved", "proved"]
+def test_both_ends_of_ours_are_proved(options: str, cells: int, ask: Ask) -> None:
+    assert words(claimed(ask("epsilon", options)), cells) == ["proved", "proved"]
 
 
 @pytest.mark.slow
-def test_allocation_with_probes_is_proved_with_a_thousandth_to_spare(capsys: pytest.CaptureFixture[str]) -> None:
-    document = said(
-        f"--noise-multiplier 3 {ALLOCATED} --steps-per-epoch 20 --epochs 5 --probes 128 --public-probes", capsys
-    )
+def test_allocation_with_probes_is_proved_with_a_thousandth_to_spare(ask: Ask) -> None:
+    blocks = "--steps-per-epoch 20 --epochs 5 --probes 128 --public-probes"
+    document = claimed(ask(f"epsilon --noise-multiplier 3 {ALLOCATED} {blocks}"))
     ends = {"lower": document["epsilon"]["lower"] * 0.999, "upper": document["epsilon"]["upper"] * 1.001}
     assert words(document | {"epsilon": ends}) == ["proved", "proved"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
-def test_of_a_sketch_the_upper_end_is_proved(secret: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_sketch_the_upper_end_is_proved(secret: bool, ask: Ask) -> None:
     """The charged law's lower end is of no gradient, and not covered."""
     options = f"--noise-multiplier 2 {STEPS} --probes 8 --sketch 6 --power-iteration"
-    document = said(f"{options} --{'secret' if secret else 'public'}-probes", capsys)
+    document = claimed(ask("epsilon", options, f"--{'secret' if secret else 'public'}-probes"))
     assert words(document) == ["proved", "not covered"]
 
 
-def test_ends_moved_by_a_hundredth_are_refuted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ends_moved_by_a_hundredth_are_refuted(ask: Ask) -> None:
     for options in (f"--noise-multiplier 1 {STEPS}", f"--noise-multiplier 3 {STEPS} --group 2"):
-        document = said(options, capsys)
+        document = claimed(ask("epsilon", options))
         lower, upper = (document["epsilon"][end] for end in ("lower", "upper"))
         assert words(document | {"epsilon": {"lower": lower * 1.01, "upper": upper * 0.99}}) == ["refuted", "refuted"]
 
@@ -257,42 +241,20 @@ def test_the_exit_code_is_that_of_the_worst_end(tmp_path: Path, capsys: pytest.C
     assert f"{false}: refuted: ε <= 3.7" in out[-2]
 
 
-def test_json_is_one_object_of_all_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", written(tmp_path, "true", lower=3.80, upper=3.82), "--json"]) == 0
-    claims = json.loads(capsys.readouterr().out)["claims"]
+def test_json_is_one_object_of_all_ends(tmp_path: Path, ask: Ask) -> None:
+    claims = ask("verify", written(tmp_path, "true", lower=3.80, upper=3.82))["claims"]
     assert [(claim["end"], claim["verdict"]) for claim in claims] == [("upper", "proved"), ("lower", "proved")]
     assert 3.80 < claims[0]["at_least"] < 3.8096 < claims[0]["at_most"] < 3.82
 
 
-@pytest.mark.parametrize("text", ["{", '{"epsilon": 3}', '{"steps": 4, "delta": 1e-5, "epsilon": {"upper": 1}}', "[]"])
-def test_what_cannot_be_read_is_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "bad.json").write_text(text)
-    assert main(["verify", str(tmp_path / "bad.json")]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "bad.json" in err
-
-
-STEP = "--noise-multiplier 2 --sample-rate 0.02"
-ONE_RUN = f"{STEP} --steps 20"
-
-
-def printed(capsys: pytest.CaptureFixture[str], words: str) -> str:
-    assert main(shlex.split(words)) == 0, words
-    return capsys.readouterr().out
-
-
-def test_a_rate_that_tells_the_number_of_examples_is_none_of_add_remove(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rate_that_tells_the_number_of_examples_is_none_of_add_remove(say: Say, refusal: Say) -> None:
     """(N0): q = B/N differs between these neighbours, so no claim about them; nor does their card call n public."""
     of_n = "--noise-multiplier 2 --samples 1000 --batch-size 20 --epochs 1"
-    for command, rest in (("epsilon", "--delta 1e-5"), ("delta", "--epsilon 1"), ("probes", "--delta 1e-5 --budget 2")):
-        for relation in ("--neighbours add-remove", "--neighbours add-remove --group 2"):
-            assert main(shlex.split(f"{command} {of_n} {rest} {relation}")) == 2
-            error = capsys.readouterr().err
-            assert "--samples must be left out where --neighbours is add-remove" in error
-            assert error.count("\n") == 1
-    assert main(shlex.split(f"epsilon {of_n} --delta 1e-5")) == 0
-    public = "the number of samples, names of labels"
-    assert public not in printed(capsys, f"statement {ONE_RUN} --delta 1e-5 --neighbours add-remove")
-    assert public not in printed(capsys, f"statement {ONE_RUN} --delta 1e-5 --neighbours add-remove --group 2")
-    assert public in printed(capsys, f"statement {ONE_RUN} --delta 1e-5")
+    relation, public = "--neighbours add-remove", "the number of samples, names of labels"
+    for command in ("epsilon --delta 1e-5", "delta --epsilon 1", "probes --delta 1e-5 --budget 2"):
+        for group in ("", "--group 2"):
+            assert f"--samples must be left out where {relation}" in refusal(command, of_n, relation, group)
+    say("epsilon --delta 1e-5", of_n)
+    assert public not in say(RUN, relation)
+    assert public not in say(RUN, relation, "--group 2")
+    assert public in say(RUN)

@@ -33,7 +33,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
             "privacy.noise_multiplier": None,
             "privacy.target_epsilon": 8.0,
             "privacy.norms": {"kind": "hutchinson", "probes": PROBES, "secret": True},
-            "denoising": {"method": "paper", "on": "momentum"},
+            "denoising": {"method": "paper"},
         }
     )
 

@@ -123,7 +123,7 @@ def batches(monkeypatch):
         drawn = tuple(positions(batch))
         record = real(self, number, batch)
         if record is not None:
-            seen.append((self.attempt, number, drawn))
+            seen.append((self.start.number, number, drawn))
         return record
 
     monkeypatch.setattr(Run, "_one_step", step)

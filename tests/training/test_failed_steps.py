@@ -399,28 +399,28 @@ def test_a_run_that_ends_within_a_step_leaves_it_uncharged_and_unsummed(
         run.observers = [Ends(moment, dies)]
         steps = run.steps()
         next(steps)
-        weights = {name: copied(p) for name, p in run.prepared.parameters.items()}
-        moments, charged = copy.deepcopy(run.prepared.optimizer.state_dict()), run.charged
+        weights = {name: copied(p) for name, p in run.parameters.items()}
+        moments, charged = copy.deepcopy(run.private.optimizer.state_dict()), run.private.steps_charged
         if dies:
             with pytest.raises(PowerCut):
                 next(steps)
         else:
             assert list(steps) == []
-        assert left(run.prepared.model) == [None] * len(left(run.prepared.model))
-        assert (run.done, run.charged) == (1, charged)
-        assert_same(weights, dict(run.prepared.parameters))
-        now = run.prepared.optimizer.state_dict()
+        assert left(run.model) == [None] * len(left(run.model))
+        assert (run.private.steps_taken, run.private.steps_charged) == (1, charged)
+        assert_same(weights, dict(run.parameters))
+        now = run.private.optimizer.state_dict()
         assert same(moments["state"], now["state"])
 
 
 @pytest.mark.parametrize("place", ["charge", "step"])
 def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: Path) -> None:
     """A charge that could not be written is followed by no noise; a step that failed was charged."""
-    from dprmt.training.harness import _loop
+    from dprmt.training.harness import _run
     from dprmt.training.private_run import _ledger
 
     model, wanted = network(), settings(training={"checkpoint_every": 1})
-    where = (_ledger, "append_line") if place == "charge" else (_loop.ReleasedGradients, "look")
+    where = (_ledger, "append_line") if place == "charge" else (_run.Run, "_look")
     with raising(*where, 1), pytest.raises(PowerCut):
         train_task(model, task(), wanted, tmp_path / "run", noise_seed=3)
     assert left(model) == [None] * 6
@@ -467,4 +467,4 @@ def test_steps_that_are_asked_for_again_go_on_with_an_epoch_s_draws(
         for epoch in (drawn[:5], drawn[5:]):
             assert sorted(itertools.chain.from_iterable(epoch)) == list(range(30))
         assert drawn[:5] != drawn[5:]
-        assert run.charged == 10
+        assert run.private.steps_charged == 10

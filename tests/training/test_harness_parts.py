@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -21,13 +22,14 @@ from audits.steps import Parts
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._prepare import check_gradients_arrive
+from dprmt.training.harness._recipe import check_gradients_arrive
 from dprmt.training.harness._run_folder import RunFolder
-from dprmt.training.harness._train import Interrupts
+from dprmt.training.harness._train import interrupts
 from dprmt.training.private_run._batches import Draws, Source, poisson
 from dprmt.training.private_run._ledger import PrivacyLedger, SpentEpsilon, charged_steps
 from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.randomness import secret_generator
+from dprmt.training.recipes import Settings
 
 
 def words_of(generator: torch.Generator, count: int) -> np.ndarray:
@@ -190,24 +192,34 @@ def test_checkpoint_is_whole_at_every_instant_of_a_replacement(tmp_path, survivo
     assert load_checkpoint(tmp_path) == {"step": 2}
 
 
+FIRST, SECOND = (
+    Settings(
+        privacy={"noise_multiplier": sigma, "delta": 1e-5},
+        optimizer={"name": "gd", "learning_rate": 1.0},
+        training={"batch_size": 1, "steps": 1},
+    )
+    for sigma in (1.0, 2.0)
+)
+
+
 def test_run_folder_refuses_what_would_lose_something(tmp_path):
-    folder = RunFolder(tmp_path / "run", resume=False, config="a = 1\n")
-    folder.write_config()
+    folder = RunFolder(tmp_path / "run", resume=False, config=FIRST)
+    folder.begin()
     with pytest.raises(ParameterError, match="no other process"):
-        RunFolder(tmp_path / "run", resume=True, config="a = 1\n")
+        RunFolder(tmp_path / "run", resume=True, config=FIRST)
     folder.close()
-    with pytest.raises(ParameterError, match="--resume"):
-        RunFolder(tmp_path / "run", resume=False, config="a = 1\n")
-    with pytest.raises(ParameterError, match="recipe"):
-        RunFolder(tmp_path / "run", resume=True, config="a = 2\n")
-    with pytest.raises(ParameterError, match="resume"):
-        RunFolder(tmp_path / "other", resume=True, config="a = 1\n")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
-    with pytest.raises(ParameterError, match="empty"):
-        RunFolder(tmp_path / "full", resume=False, config="a = 1\n")
-    RunFolder(tmp_path / "run", resume=True, config="a = 1\n").close()
-    RunFolder(tmp_path / "never", resume=False, config="a = 1\n").close()
+    for name, resume, config, message in (
+        ("run", False, FIRST, "--resume"),
+        ("run", True, SECOND, "recipe"),
+        ("other", True, FIRST, "resume"),
+        ("full", False, FIRST, "empty"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            RunFolder(tmp_path / name, resume=resume, config=config)
+    RunFolder(tmp_path / "run", resume=True, config=FIRST).close()
+    RunFolder(tmp_path / "never" / "run", resume=False, config=FIRST).close()
     assert not (tmp_path / "never").exists()
 
 
@@ -263,9 +275,9 @@ def test_shares_and_micro_batches_are_a_partition(batch, size, many):
 def test_first_interrupt_asks_second_interrupts(request):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    with Interrupts() as interrupts:
+    with interrupts() as asked:
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupts.asked
+        assert asked
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -274,32 +286,21 @@ def test_first_interrupt_asks_second_interrupts(request):
 def test_a_kill_while_the_first_file_is_written_leaves_a_folder_that_can_be_used(tmp_path):
     (tmp_path / ".config.0123456789abcdef.part.toml").write_text("a =")
     (tmp_path / "lock").touch()
-    folder = RunFolder(tmp_path, resume=False, config="a = 1\n")
-    folder.write_config()
+    folder = RunFolder(tmp_path, resume=False, config=FIRST)
+    folder.begin()
     folder.close()
     assert not list(tmp_path.glob(".*"))
-    RunFolder(tmp_path, resume=True, config="a = 1\n").close()
-    assert (tmp_path / "config.toml").read_text() == "a = 1\n"
+    RunFolder(tmp_path, resume=True, config=FIRST).close()
+    assert (tmp_path / "config.toml").read_text() == FIRST.to_toml()
 
 
-def test_a_folder_that_another_process_has_used_meanwhile_is_refused(tmp_path, monkeypatch):
-    """Between the first look at the folder and the lock, a run was started and ended there."""
-    locked = RunFolder._locked
-
-    def slow(self):
-        (self.path / "config.toml").write_text("b = 2\n")
-        return locked(self)
-
-    monkeypatch.setattr(RunFolder, "_locked", slow)
-    with pytest.raises(ParameterError, match="without a run"):
-        RunFolder(tmp_path / "run", resume=False, config="a = 1\n")
-
-
-def test_run_folder_that_was_not_used_leaves_what_it_found(tmp_path):
-    (tmp_path / "mine").mkdir()
-    for place in (tmp_path / "mine", tmp_path / "mine" / "runs" / "first"):
-        RunFolder(place, resume=False, config="").close()
-        assert list((tmp_path / "mine").iterdir()) == []
+def test_a_folder_that_another_process_has_used_meanwhile_is_refused(tmp_path):
+    """After the first look at the folder, a run was started and ended there."""
+    with contextlib.closing(RunFolder(tmp_path / "run", resume=False, config=FIRST)) as slow:
+        with contextlib.closing(RunFolder(tmp_path / "run", resume=False, config=SECOND)) as quick:
+            quick.begin()
+        with pytest.raises(ParameterError, match="without a run"):
+            slow.begin()
 
 
 def test_samples_of_similar_length_go_together():

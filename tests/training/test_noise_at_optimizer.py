@@ -18,10 +18,9 @@ from scipy import stats
 from audits.processes import in_processes
 from dprmt.training.denoising import DenoisingStep, _options
 from dprmt.training.harness import ItemTask, Observer, Run
-from dprmt.training.harness._prepare import prepare
+from dprmt.training.harness._run import Start
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, Settings
-from dprmt.training.recipes._recipe import _WITH_MOMENTUM
 from tests.training.projected import projected_step
 
 SIGMA, BOUND, SIZE, ITEMS, WIDTH = 1.7, 0.6, 5, 40, 90
@@ -38,7 +37,6 @@ class Way(NamedTuple):
     optimizer: str
     projector: str | None
     method: str
-    on: str = "gradient"
     secure: bool = False
 
 
@@ -46,9 +44,8 @@ def ways() -> list[Way]:
     """Every optimizer, projector and denoiser that a recipe has a word for; two of them with noise from a cipher."""
     found = []
     for name, method in itertools.product(OPTIMIZERS, DENOISERS):
-        targets = ("gradient", "momentum") if name in _WITH_MOMENTUM and method != "none" else ("gradient",)
         projectors = ("gaussian", "stiefel", "svd") if name == "grape" else (None,)
-        found += [Way(name, projector, method, on) for projector in projectors for on in targets]
+        found += [Way(name, projector, method) for projector in projectors]
     return [*found, Way("adam", None, "none", secure=True), Way("grape", "svd", "paper", secure=True)]
 
 
@@ -88,12 +85,12 @@ class CleanSums(Observer):
 
     def measured(self, run: Any, step: int) -> None:
         clean = {}
-        for name, p in run.prepared.parameters.items():
+        for name, p in run.parameters.items():
             total = getattr(p, "summed_grad", None)
             if total is None:
                 total = torch.zeros(run.noised.released_shape(p))
             clean[name] = total.detach().clone()
-            if run.processes > 1:
+            if run.start.processes > 1:
                 torch.distributed.all_reduce(clean[name])
         self.sums.append(clean)
 
@@ -117,7 +114,7 @@ def settings(way: Way, sigma: float) -> Settings:
         | {"secure": way.secure},
         optimizer={"name": way.optimizer, "learning_rate": 0.01, "betas": (BETA, 0.999), "momentum": BETA, **projected},
         training={"batch_size": SIZE, "steps": 4 if way.projector is None else 12, "micro_batch_size": 3, "seed": 4},
-        denoising={"method": way.method, "on": way.on, "exclude": []},
+        denoising={"method": way.method, "exclude": []},
     )
 
 
@@ -144,15 +141,15 @@ def steps_of(
         patch.setattr(_options, name, marking(getattr(_options, name), looked))
     randomness = Randomness(bytes([7]) * 32, False, way.secure)
     task = ItemTask(list(range(ITEMS)), torch.tensor, losses)
-    prepared = prepare(network(rank), task, settings(way, sigma), randomness, processes=processes)
-    run, sums, received, values = Run(prepared, randomness), CleanSums(), [], []
+    run = Run(network(rank), task, settings(way, sigma), Start(randomness, processes=processes))
+    sums, received, values = CleanSums(), [], []
     run.observers = [sums]
 
     def look(*_: object) -> None:  # registered last, hence what the optimizer moves by
-        received.append({name: given(p) for name, p in prepared.parameters.items()})
-        values.append({name: value.clone() for name, value in prepared.model.state_dict().items()})
+        received.append({name: given(p) for name, p in run.parameters.items()})
+        values.append({name: value.clone() for name, value in run.model.state_dict().items()})
 
-    prepared.optimizer.register_step_pre_hook(look)
+    run.private.optimizer.register_step_pre_hook(look)
     for _ in run.steps():
         pass
     run.private.close()
@@ -181,7 +178,7 @@ def assert_received(way: Way, steps: list[Step]) -> None:
     kinds: dict[str, list[torch.Tensor]] = {"matrices": [], "vectors": []}
     for step in steps:
         for name, received in step.received.items():
-            marked = name in step.seen and way.on == "gradient"
+            marked = name in step.seen
             clean = oriented(step.clean[name], received)
             noise = ((received - MARK if marked else received) * SIZE - clean) / STD
             kinds["vectors" if noise.ndim < 2 else "matrices"].append(noise)
@@ -198,16 +195,14 @@ def assert_received(way: Way, steps: list[Step]) -> None:
 
 
 def assert_denoiser(way: Way, steps: list[Step]) -> None:
-    """The denoiser saw the noisy gradient, and was told how noisy; momenta are known at the first step."""
+    """The denoiser saw the noisy gradient, and was told how noisy."""
     if way.method == "none":
         return
     assert any(step.seen for step in steps), way
-    for step in steps if way.on == "gradient" else steps[:1]:
+    for step in steps:
         for name, seen in step.seen.items():
-            share = 1.0 if way.on == "gradient" or way.optimizer == "gdm" else 1 - BETA
-            stated = step.stated if isinstance(step.stated, float) else step.stated[name]
-            assert stated == pytest.approx(share * STD / SIZE, rel=1e-6), way
-            noise = (seen / share * SIZE - oriented(step.clean[name], seen)) / STD
+            assert step.stated == pytest.approx(STD / SIZE, rel=1e-6), way
+            noise = (seen * SIZE - oriented(step.clean[name], seen)) / STD
             assert_noise(noise, f"{way}, the denoiser's {name}")
 
 

@@ -124,7 +124,7 @@ def test_the_sum_is_rounded_after_the_noise_only() -> None:
 def test_accountant_and_sampler_are_told_the_same_rate() -> None:
     """10 of 30 is no multiple of 2⁻²⁴: the sampler's own rate is the one charged, and never the smaller L/N."""
     with run_in_memory(network(), task(), settings()) as run:
-        charged, sampling = run.prepared.mechanism.sample_rate, run.private._draws._sampling
+        charged, sampling = run.private.mechanism.sample_rate, run.private._draws._sampling
     assert sampling == Poisson(charged)
     assert (charged * 2**24).is_integer()
     assert 1 / 3 < charged < 1 / 3 + 2**-24
@@ -243,7 +243,7 @@ def test_another_noise_multiplier_in_run_json_is_refused_before_anything_is_char
     document["noise_multiplier"] = 10.0
     document["step"]["noise_multiplier"] = 10.0
     (run / "run.json").write_text(json.dumps(document))
-    with pytest.raises(ParameterError, match=r"privacy\.noise_multiplier"):
+    with pytest.raises(ParameterError, match=r"first start \(noise_multiplier"):
         start(run, resume=True)
 
 

@@ -15,7 +15,7 @@ from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.training.harness import Run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness
-from dprmt.training.harness._recipe_task import RecipeTask
+from dprmt.training.harness._recipe import RecipeTask
 from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import charged_steps
 from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in
@@ -36,16 +36,16 @@ def stop_before(monkeypatch, last: int) -> list[dict[str, Any]]:
 
     def step(self, number, batch):
         if number == last:
-            inner = self.prepared.optimizer
+            inner = self.private.optimizer
             subspaces = getattr(inner, "subspaces", None)
             seen.append(
                 {
                     "state": copy.deepcopy(inner.state_dict()),
                     "projectors": [subspaces.projector(layer.weight) for layer in subspaces or ()],
-                    "parameters": {name: value.detach().clone() for name, value in self.prepared.parameters.items()},
+                    "parameters": {name: value.detach().clone() for name, value in self.parameters.items()},
                 }
             )
-            if self.attempt == 1:
+            if self.start.number == 1:
                 raise RuntimeError("power cut")
         return real(self, number, batch)
 
@@ -120,7 +120,7 @@ def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, tm
 def test_a_run_that_was_killed_before_its_summary_is_scored_when_resumed(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder, **{"evaluation.every": 2, "training.steps": 2})
     with monkeypatch.context() as patch:
-        patch.setattr(harness._FolderRun, "_finished", power_cut)
+        patch.setattr(harness, "_write_summary", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             train(recipe, tmp_path / "run")
     with pytest.raises(ParameterError, match="finished run"):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,8 @@ from typing import Any
 import pytest
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.training.harness import read_metrics, read_summary, train
+from dprmt.training.harness import _train, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._observer import MetricsFile
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.private_run._ledger import charged_steps
 from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data, write_rows
@@ -193,10 +193,9 @@ def test_a_link_in_a_run_folder_is_refused_and_not_followed(folder: Path, halfwa
     run = Path(shutil.copytree(halfway, tmp_path / "run"))
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").symlink_to(tmp_path / "victim")
-    with pytest.raises(ParameterError, match="a folder that can be written to"):
-        train(recipe(folder), tmp_path / "prepared")
-    with pytest.raises(ParameterError, match="a folder without links in it"):
-        train(recipe(folder), run, resume=True)
+    for path, resume in ((tmp_path / "prepared", False), (run, True)):
+        with pytest.raises(ParameterError, match="a folder without links in it"):
+            train(recipe(folder), path, resume=resume)
     assert (tmp_path / "victim").read_text() == "kept"
 
 
@@ -221,9 +220,9 @@ def test_a_stopped_run_returns_no_score_that_is_to_be_released_with_noise(
 ) -> None:
     wanted = recipe_in(folder, **{"evaluation.every": 1, "evaluation.private_noise": noise})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MetricsFile, "after_step", lambda self, run, record: run.stop() if record.step == 2 else None)
+        patch.setattr(_train, "interrupts", lambda: contextlib.nullcontext([signal.SIGINT]))
         result = train(wanted, tmp_path / "run")
-    assert (result.finished, result.steps) == (False, 2)
+    assert (result.finished, result.steps) == (False, 1)
     assert ("accuracy" in result.evaluation) == (noise is None)
 
 
@@ -241,14 +240,6 @@ def test_a_score_that_is_to_be_released_otherwise_is_refused(folder: Path, tmp_p
         (tmp_path / "run" / "config.toml").write_text(first.to_toml())
 
 
-def test_spectra_that_cannot_be_read_are_set_aside(folder: Path, halfway: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(halfway, tmp_path / "run"))
-    (run / "spectra.npz").write_bytes(b"PK\x03\x04 no archive")
-    assert train(recipe(folder), run, resume=True).finished
-    assert (run / "spectra.damaged.npz").exists()
-    assert (run / "spectra.npz").exists()
-
-
 def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfway: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(halfway, tmp_path / "run"))
     with (run / "metrics.jsonl").open("ab") as file:
@@ -259,37 +250,13 @@ def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfw
         read_summary(run)
 
 
-def written(run: Path, settings: Any) -> Path:
-    """The configuration of a run folder that was begun."""
-    with contextlib.closing(RunFolder(run, resume=False, config=settings.to_toml())) as folder:
-        folder.write_config()
-    return run / "config.toml"
-
-
 def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_path: Path) -> None:
-    """As for recipes; a run of a task has settings, and no model or data in its configuration."""
-    settings = recipe_in(tmp_path).settings
-    config = written(tmp_path / "run", settings)
+    settings = recipe_in(tmp_path)
+    with contextlib.closing(RunFolder(tmp_path / "run", resume=False, config=settings)) as folder:
+        folder.begin()
+    config = tmp_path / "run" / "config.toml"
     config.write_text("\n".join(line for line in config.read_text().splitlines() if "backend" not in line))
-    RunFolder(tmp_path / "run", resume=True, config=settings.to_toml()).close()
+    RunFolder(tmp_path / "run", resume=True, config=settings).close()
     for other in ({"privacy.clipping_norm": 7.0}, {"denoising.loss": "nuclear"}):
         with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
-            RunFolder(tmp_path / "run", resume=True, config=settings.with_changes(other).to_toml())
-
-
-@pytest.mark.parametrize(
-    ("method", "said", "goes_on"),
-    [("none", "false", True), ("paper", "true", True), ("paper", "false", False), ("shrink", "true", False)],
-)
-def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
-    method: str, said: str, goes_on: bool, tmp_path: Path
-) -> None:
-    """Where the recipe leaves it to the method, the run's folder says what that was."""
-    settings = recipe_in(tmp_path, **{"denoising.method": method}).settings
-    config = written(tmp_path / "run", settings)
-    lines = [line for line in config.read_text().splitlines() if "norm_correction" not in line]
-    lines.insert(lines.index("[denoising]") + 1, f"norm_correction = {said}")
-    config.write_text("\n".join(lines))
-    refused = pytest.raises(ParameterError, match="recipe must be the recipe the run was started with")
-    with contextlib.nullcontext() if goes_on else refused:
-        RunFolder(tmp_path / "run", resume=True, config=settings.to_toml()).close()
+            RunFolder(tmp_path / "run", resume=True, config=settings.with_changes(other))

@@ -18,10 +18,9 @@ from audits.steps import private_sgd
 from dprmt.cli import main
 from dprmt.training.clipping import StepCosts, TensorMemory, plan_private
 from dprmt.training.clipping._plan import WayCost
-from dprmt.training.harness import _preview as harness_costs
+from dprmt.training.harness import _recipe as harness_costs
 from dprmt.training.harness import dry_run, recipe_costs, train
-from dprmt.training.harness._preview import with_norms
-from dprmt.training.harness._recipe_task import load
+from dprmt.training.harness._recipe import load, with_norms
 from dprmt.training.recipes import Recipe
 from tests.training.tiny_recipe import recipe_in
 

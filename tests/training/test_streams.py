@@ -20,7 +20,8 @@ from audits.steps import Parts, private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import Units, plan_private
-from dprmt.training.harness import ItemTask, Observer, run_in_memory
+from dprmt.training.harness import ItemTask, Observer, Run
+from dprmt.training.harness._run import Start
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
@@ -199,7 +200,7 @@ class Watching(Observer):
         self.sums: list[bytes] = []
 
     def measured(self, run: Any, step: int) -> None:
-        totals = [getattr(p, "summed_grad", None) for p in run.prepared.parameters.values()]
+        totals = [getattr(p, "summed_grad", None) for p in run.parameters.values()]
         self._clean = [torch.zeros(1) if total is None else total.clone() for total in totals]
         self.sums.append(b"".join(total.numpy().tobytes() for total in self._clean))
 
@@ -250,12 +251,13 @@ def run(
 
     with recorded() as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Draws, "at", seen)
-        randomness = Randomness(secret, False, bool(privacy.get("secure")))
-        with run_in_memory(model, task, settings, randomness=randomness, observers=[watching]) as going:
-            inner, parameters = going.prepared.optimizer, going.prepared.parameters.values()
-            inner.register_step_pre_hook(lambda *_: noise.append(watching.noise(parameters)))
-            for _ in going.steps():
-                pass
+        going = Run(model, task, settings, Start(Randomness(secret, False, bool(privacy.get("secure")))))
+        going.observers = [watching]
+        parameters = going.parameters.values()
+        going.private.optimizer.register_step_pre_hook(lambda *_: noise.append(watching.noise(parameters)))
+        for _ in going.steps():
+            pass
+        going.private.close()
     return Seen(made, noise, drawn, watching.sums)
 
 

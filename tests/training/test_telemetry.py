@@ -324,7 +324,7 @@ def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: p
         with made(*given, **options) as run:
             weight = network[0].weight
             hook = lambda *_: clean.append(float(weight.summed_grad.double().square().sum()))  # noqa: E731
-            run.prepared.optimizer.register_step_pre_hook(hook)
+            run.private.optimizer.register_step_pre_hook(hook)
             yield run
 
     monkeypatch.setattr(_run, "run_in_memory", watched)

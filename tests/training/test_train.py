@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.cli import main
 from dprmt.training.denoising import Denoising
-from dprmt.training.harness import dry_run, load_trained, read_metrics, read_summary, train
+from dprmt.training.harness import Run, dry_run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
-from dprmt.training.harness._prepare import Prepared
-from dprmt.training.harness._recipe_task import load, prepare_recipe
+from dprmt.training.harness._recipe import load, recipe_run
+from dprmt.training.harness._run import Start
 from dprmt.training.private_run._ledger import charged_steps
 from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe, load_recipe
@@ -66,7 +66,8 @@ def test_run_folder_tells_the_whole_story(folder, tmp_path):
         assert torch.equal(dict(trained_model.named_parameters())[name], value)
     released = [load_file(path) for path in (tmp_path / "run" / "model").glob("*.safetensors")]  # adapter and head
     assert sum(map(len, released)) == len(parameters(tmp_path / "run"))
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.suffix in (".pt", ".pkl", ".bin", ".new")]
+    pickled = {path.name for path in (tmp_path / "run").rglob("*") if path.suffix in (".pt", ".pkl", ".bin", ".new")}
+    assert pickled == {"state.pt"}  # of the checkpoints
 
 
 @pytest.mark.parametrize(
@@ -283,8 +284,10 @@ def test_tensorboard_without_its_package_leaves_nothing_behind(folder, tmp_path,
 IN_SUBSPACES = {**FULL, "optimizer.name": "grape", "optimizer.rank": 3}
 
 
-def built(recipe: Recipe, processes: int = 1) -> Prepared:
-    return prepare_recipe(recipe, *load(recipe), torch.device("cpu"), fresh_randomness(1, 1), processes=processes)
+def built(recipe: Recipe) -> Run:
+    run = recipe_run(recipe, *load(recipe), torch.device("cpu"), Start(fresh_randomness(1, 1)))
+    run.private.close()
+    return run
 
 
 @pytest.mark.parametrize(
@@ -304,17 +307,18 @@ def built(recipe: Recipe, processes: int = 1) -> Prepared:
 def test_the_optimizer_gets_its_options(folder, name, expected):
     options = {"learning_rate": 0.3, "momentum": 0.7, "betas": [0.8, 0.95], "eps": 1e-3, "floor": 1e-2}
     options |= {"weight_decay": 0.2, "rank": 3, "refresh_every": 7, "projector": "stiefel", "name": name}
-    prepared = built(recipe_in(folder, **{f"optimizer.{key}": value for key, value in options.items()}))
-    (group,) = prepared.optimizer.param_groups
+    recipe = recipe_in(folder, **{f"optimizer.{key}": value for key, value in options.items()})
+    optimizer = built(recipe).private.optimizer
+    (group,) = optimizer.param_groups
     assert {key: group[key] for key in expected} == expected
     if name == "grape":
-        subspaces = prepared.optimizer.subspaces
+        subspaces = optimizer.subspaces
         assert (subspaces.refresh_every, subspaces.kind, {layer.rank for layer in subspaces}) == (7, "stiefel", {3})
 
 
 def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
-    prepared = built(recipe_in(folder, **IN_SUBSPACES, **{"optimizer.projector": "svd"}))
-    ranks = {layer.name: layer.rank for layer in prepared.optimizer.subspaces}
+    optimizer = built(recipe_in(folder, **IN_SUBSPACES, **{"optimizer.projector": "svd"})).private.optimizer
+    ranks = {layer.name: layer.rank for layer in optimizer.subspaces}
     assert ranks.pop("classifier.weight") == 2  # two labels
     assert set(ranks.values()) == {3}
 
@@ -334,18 +338,18 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
     """With nobody in the batch, the norm is that of the noise: in r x n numbers per weight, not in m x n."""
     seen, real = [], Denoising.apply
 
-    def halved(self, gradients, sigma, memory=None):
+    def halved(self, gradients, sigma):
         seen.append({name: value.clone() for name, value in gradients.items()})
-        return {name: value / 2 for name, value in gradients.items()}, real(self, gradients, sigma, memory)[1]
+        return {name: value / 2 for name, value in gradients.items()}, real(self, gradients, sigma)[1]
 
     monkeypatch.setattr(Denoising, "apply", halved)
     changes = {"training.batch_size": 1, "training.steps": 8, "training.spectra_every": 1, "denoising.method": "paper"}
     recipe = recipe_in(folder, **IN_SUBSPACES, **changes)
     train(recipe, tmp_path / "run", noise_seed=1)
-    prepared, entries = built(recipe), read_metrics(tmp_path / "run")
-    subspaces = prepared.optimizer.subspaces
+    run, entries = built(recipe), read_metrics(tmp_path / "run")
+    subspaces = run.private.optimizer.subspaces
     released = sum(layer.rank * layer.n for layer in subspaces)
-    released += sum(value.numel() for value in prepared.parameters.values() if value not in subspaces)
+    released += sum(value.numel() for value in run.parameters.values() if value not in subspaces)
     empty = [entry for entry in entries if entry["private"]["batch_size"] == 0]
     assert empty
     assert all(entry["noisy_gradient_norm"] == pytest.approx(released**0.5, rel=0.1) for entry in empty)

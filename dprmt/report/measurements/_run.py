@@ -134,7 +134,7 @@ class _CleanGradients(Observer):
         """Attach between noise and optimizer, after telemetry."""
         step = run.private.denoising
         self._own = step is None
-        self._step = step or DenoisingStep.attach(run.noised, run.prepared.parameters, Denoising(method="none"))
+        self._step = step or DenoisingStep.attach(run.noised, run.parameters, Denoising(method="none"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring documents it
             self._evaluation = DenoisingEvaluation(self._step)
@@ -185,10 +185,10 @@ def recipe_experiment(recipe: Recipe) -> Experiment:
     labels = None if data.labels is None else len(data.labels)
     loaded = load_model(recipe.model, labels=labels, seed=recipe.training.seed, tokenizer=tokenizer)
     task = ItemTask(data.train, data.collate, per_sample_losses, lambda item: len(item["input_ids"]))
-    with run_in_memory(loaded.model, task, recipe.settings) as run:  # not a step of it: for its noise multiplier
-        noise = run.prepared.mechanism.noise_multiplier
+    with run_in_memory(loaded.model, task, recipe) as run:  # not a step of it: for its noise multiplier
+        noise = run.private.noise_multiplier
     changes = {"privacy.target_epsilon": None, "privacy.noise_multiplier": noise, "evaluation.every": None}
-    settings = recipe.settings.with_changes({**changes, "denoising": {"method": "paper"}})
+    settings = recipe.with_changes({**changes, "denoising": {"method": "paper"}})
     return Experiment(recipe.name, loaded.model, task, settings)
 
 

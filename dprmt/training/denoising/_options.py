@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, TypeAlias
 
 import torch
@@ -16,7 +16,7 @@ from dprmt.training.recipes import DENOISERS, DenoisingRecipe
 from dprmt.training.recipes._fields import Texts, one_of
 
 Gradients: TypeAlias = dict[str, torch.Tensor]
-Method: TypeAlias = Callable[[Gradients, float | Mapping[str, float]], tuple[Gradients, dict[str, Any]]]
+Method: TypeAlias = Callable[[Gradients, float], tuple[Gradients, dict[str, Any]]]
 """Matrices by name, and the noise of their entries, to those that replace them and a report."""
 
 
@@ -34,9 +34,8 @@ class Denoising(DenoisingRecipe):
         "paper" is Eq. 10. "shrink", the default, is Eq. 10 without its norm correction, which at tuned rates cost
         accuracy in two of six settings and gained it in one. "none" does not change the gradient, and passes the noise
         to the optimizer. Or another name registered in `dprmt.training.recipes.DENOISERS`.
-    on, kappa, false_alarm, norm_correction, loss, backend
-        As for `dprmt.training.recipes.DenoisingRecipe`. "momentum" has less noise than "gradient"
-        (`dprmt.spectra.momentum_noise_scale`), and needs a step attached to Adam, AdamW, DPAdamBC or SGD with momentum.
+    kappa, false_alarm, norm_correction, loss, backend
+        As for `dprmt.training.recipes.DenoisingRecipe`.
     exclude : sequence of str
         Names of parameters to leave alone, with the wildcards of `fnmatch`, such as ``"*embeddings*"``; by default
         none.
@@ -64,17 +63,15 @@ class Denoising(DenoisingRecipe):
     method: Annotated[str, one_of(DENOISERS)] = "shrink"
     exclude: Texts = ()
 
-    def apply(
-        self, gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]
-    ) -> tuple[Gradients, dict[str, LayerReport]]:
+    def apply(self, gradients: Mapping[str, torch.Tensor], sigma: float) -> tuple[Gradients, dict[str, LayerReport]]:
         """Denoise a named gradient; nothing is modified.
 
         Parameters
         ----------
         gradients : mapping of str to Tensor
-            The noisy gradient, or momentum, by parameter.
-        sigma : float or mapping of str to float
-            Standard deviation of the noise in one entry of it, >= 0, for all or by name.
+            The noisy gradient by parameter.
+        sigma : float
+            Standard deviation of the noise in one entry of it, >= 0.
 
         Returns
         -------
@@ -92,25 +89,23 @@ class Denoising(DenoisingRecipe):
         -----------------
         As `dprmt.spectra.denoise_layers`: a function of the noisy gradient and the options alone.
         """
-        return denoised_by(DENOISERS.load(self.method)(self), gradients, sigma, self.exclude)
+        layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
+        with ExitStack() as precise:
+            # Autocasting, if a caller has left it on, would round the products of the denoiser to bfloat16.
+            for device in {gradient.device.type for gradient in layers.values()}:
+                precise.enter_context(torch.autocast(device, enabled=False))
+            denoised, report = self._denoiser(layers, sigma)
+        return {**gradients, **denoised}, report
+
+    @cached_property
+    def _denoiser(self) -> Method:
+        method: Method = DENOISERS.load(self.method)(self)
+        return method
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Return whether the name is one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def denoised_by(
-    method: Method, noisy: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float], exclude: Sequence[str]
-) -> tuple[Gradients, dict[str, LayerReport]]:
-    """Denoise the gradients whose names match none of the patterns; all come back, and a report of these."""
-    layers = {name: gradient for name, gradient in noisy.items() if not matches(name, exclude)}
-    with ExitStack() as precise:
-        # Autocasting, if a caller has left it on, would round the products of the denoiser to bfloat16.
-        for device in {gradient.device.type for gradient in layers.values()}:
-            precise.enter_context(torch.autocast(device, enabled=False))
-        denoised, report = method(layers, sigma)
-    return {**noisy, **denoised}, report
 
 
 def nothing(options: Denoising) -> Method:
@@ -134,9 +129,7 @@ class DenoisingReport:
     Attributes
     ----------
     sigma : float
-        Standard deviation of the noise in one entry of the gradient, in the gradient's units. Where momenta are
-        denoised, of the momentum in the optimizer's state, the largest if parameters have seen different numbers of
-        steps.
+        Standard deviation of the noise in one entry of the gradient, in the gradient's units.
     layers : dict of LayerReport
         By parameter: shape, top singular value over the bulk edge, number of spikes, whether it was replaced.
 

@@ -9,30 +9,17 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, FSDPOptimizerFastGradientClipping
-from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
-from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
-from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
 from dprmt._validation import ParameterError, TrainingStateError, check_real
-from dprmt.training.denoising._momentum import MomentumSteps
-from dprmt.training.denoising._options import Denoising, DenoisingReport, Gradients, denoised_by
+from dprmt.training.clipping import NoisySumOptimizer
+from dprmt.training.denoising._options import Denoising, DenoisingReport, Gradients
 from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
-from dprmt.training.recipes import DENOISERS
 
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 Observer: TypeAlias = Callable[[Gradients, Gradients, float], None]
 
 _ATTACHED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # inner optimizers that have a step
-
-
-_OF_OTHER_NOISE = (
-    AdaClipDPOptimizer,  # its clipping norm already belongs to the next step
-    DistributedDPOptimizer,  # of Opacus' own loop in several processes
-    DistributedDPOptimizerFastGradientClipping,
-    DistributedPerLayerOptimizer,
-    FSDPOptimizerFastGradientClipping,
-)
 
 
 def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
@@ -73,8 +60,9 @@ def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
     >>> gradient_noise_std(DPOptimizer(inner, noise_multiplier=0.5, max_grad_norm=2.0, expected_batch_size=10))
     0.1
     """
-    adapts = hasattr(dp_optimizer, "_adjusted_noise_multiplier") or isinstance(dp_optimizer, _OF_OTHER_NOISE)
-    if not isinstance(dp_optimizer, DPOptimizer) or adapts:
+    plain = type(dp_optimizer) in (DPOptimizer, DPOptimizerFastGradientClipping)
+    adapts = hasattr(dp_optimizer, "_adjusted_noise_multiplier")
+    if adapts or not (plain or isinstance(dp_optimizer, NoisySumOptimizer)):
         allowed = "an Opacus optimizer of one process without adaptive clipping, or one that make_private has made"
         raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, allowed)
     std = check_real("noise_multiplier", dp_optimizer.noise_multiplier, low=0.0)
@@ -159,7 +147,6 @@ class DenoisingStep:
     ) -> None:
         self.parameters = checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
-        self._method = DENOISERS.load(self.options.method)(self.options)
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
         self._sigma = sigma if callable(sigma) else partial(float, check_real("sigma", sigma, low=0.0))
@@ -221,16 +208,12 @@ class DenoisingStep:
             mine = {name: p for name, p in mine.items() if p in projected}
         step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
-        if step.options.on == "gradient" or step.options.method == "none":
-            step._handles = [inner.register_step_pre_hook(lambda *_: step._denoise_gradients())]
-        else:
-            momenta = MomentumSteps(inner, mine)
-            step._handles = [
-                inner.register_step_pre_hook(lambda *_: momenta.before()),
-                inner.register_step_post_hook(lambda *_: step._denoise_momenta(momenta)),
-            ]
+        step._handles = [inner.register_step_pre_hook(step._before_step)]
         _ATTACHED.add(inner)
         return step
+
+    def _before_step(self, *_: object) -> None:
+        self()
 
     def detach(self) -> None:
         """Undo `attach`; without effect if it was undone or never done."""
@@ -260,19 +243,12 @@ class DenoisingStep:
         Raises
         ------
         ParameterError
-            If a matrix is not finite or σ is out of range, or the step is one of momenta; no gradient is changed then.
+            If a matrix is not finite or σ is out of range; no gradient is changed then.
         """
-        if self.options.on == "momentum" and self.options.method != "none":
-            raise ParameterError("options.on", self.options.on, "'gradient', unless attached to an Opacus optimizer")
-        self._denoise_gradients()
-        assert self.last_report is not None  # of these gradients
-        return self.last_report
-
-    def _denoise_gradients(self) -> None:
         sigma = self.sigma
         found = {name: released_gradient(p) for name, p in self.parameters.items()}
         noisy = {name: gradient for name, gradient in found.items() if gradient is not None}
-        denoised, layers = denoised_by(self._method, noisy, sigma, self.options.exclude)
+        denoised, layers = self.options.apply(noisy, sigma)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
                 parameter = self.parameters[name]
@@ -285,16 +261,7 @@ class DenoisingStep:
         self.last_report = DenoisingReport(sigma, layers)
         for observe in self.observers.values():
             observe(noisy, denoised, sigma)
-
-    def _denoise_momenta(self, momenta: MomentumSteps) -> None:
-        # After the optimizer's step, the steps of replaced momenta are repeated.
-        noisy, sigmas = momenta.after(self.sigma)
-        denoised, layers = denoised_by(self._method, noisy, sigmas, self.options.exclude)
-        self.last_report = DenoisingReport(max(sigmas.values(), default=0.0), layers)
-        for name, momentum in denoised.items():
-            if momentum is not noisy[name]:
-                momenta.again(name, momentum, self.sigma)
-        momenta.starts = {}
+        return self.last_report
 
 
 class PrivateDataWarning(UserWarning):
@@ -314,8 +281,7 @@ class DenoisingEvaluation:
     Raises
     ------
     ParameterError
-        If the step is not attached or denoises momenta, or the optimizer is a distributed one (no process then holds
-        the clean sum).
+        If the step is not attached, or the optimizer is a distributed one (no process then holds the clean sum).
 
     Formal guarantees
     -----------------
@@ -354,8 +320,6 @@ class DenoisingEvaluation:
             raise TrainingStateError("the step is not attached to an Opacus optimizer")
         if getattr(step.dp_optimizer, "is_shared", False):
             raise ParameterError("step", type(step.dp_optimizer).__name__, "attached to an optimizer of one process")
-        if step.options.on == "momentum":
-            raise ParameterError("step.options.on", step.options.on, "'gradient', with which the clean one compares")
         message = "DenoisingEvaluation reads the clean gradients: its results are private and no ε covers them"
         warnings.warn(message, PrivateDataWarning, stacklevel=2)
         self._step, self._dp_optimizer = step, step.dp_optimizer

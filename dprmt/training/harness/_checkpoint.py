@@ -1,7 +1,7 @@
 """Checkpoints: the state by ``torch.save``, read back without running code, replaced as a whole or not at all.
 
-For a sharded model each process writes the rows that it keeps, and the first writes all else. Any number of processes
-read the rows that they need.
+For a model that ``fully_shard`` (FSDP2) spreads over the processes of a ``torchrun``, each process writes the rows that
+it keeps, and the first writes all else. Any number of processes read the rows that they need.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_with_path
 
 from dprmt._files import sync
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._validation import ParameterError
 from dprmt.training.private_run._randomness import in_first
 
 _STATE, _CHECKSUMS = "state.pt", "checksums.json"
@@ -49,8 +51,18 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
         _put_in_place(run, fresh, whole, {})
         return
     in_first(lambda: _make(fresh))
-    written = _write_shards(fresh, shards)
-    in_first(lambda: _put_in_place(run, fresh, whole, written))
+    size, problem, checksum = dist.get_world_size(), "", ""
+    name = f"shard-{dist.get_rank():05}-of-{size:05}.pt"
+    try:
+        checksum = _written(fresh / name, shards)
+    except OSError as error:
+        problem = f"{error}; all processes write to one folder, which each must see"
+    written: list[Any] = [None] * size
+    dist.all_gather_object(written, (name, checksum, problem))
+    for _, _, what in written:
+        if what:
+            raise OSError(what)
+    in_first(lambda: _put_in_place(run, fresh, whole, {name: checksum for name, checksum, _ in written}))
 
 
 def load_checkpoint(run: Path, *, lazily: bool = False) -> dict[str, Any] | None:
@@ -109,13 +121,8 @@ def like(value: Any, parameter: torch.Tensor | None) -> Any:
     value = torch.cat(value) if isinstance(value, list) else value
     if not isinstance(parameter, DTensor) or getattr(value, "shape", None) != parameter.shape:
         return value
-    mesh, local = parameter.device_mesh, parameter.to_local()
-    chunks = value.chunk(mesh.size())  # as `fully_shard` cuts
-    own = chunks[mesh.get_local_rank()] if mesh.get_local_rank() < len(chunks) else value[:0]
-    if own.shape != local.shape:
-        raise TrainingStateError(f"{len(local)} of {len(value)} rows are here: not a chunk of equal ones")
-    shape = {"shape": parameter.shape, "stride": parameter.stride()}
-    return DTensor.from_local(own.to(local.device, copy=True), mesh, parameter.placements, run_check=False, **shape)
+    own = value.to(parameter.device, copy=True)
+    return distribute_tensor(own, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -132,9 +139,6 @@ def _make(fresh: Path) -> None:
 
 def _put_in_place(run: Path, fresh: Path, state: dict[str, Any], shards: dict[str, str]) -> None:
     checksums = {_STATE: _written(fresh / _STATE, state)} | shards
-    for name in shards:
-        if not (fresh / name).exists():
-            raise ParameterError("out", str(run), f"a folder that all processes see; {name} is not there")
     (fresh / _CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
     sync(fresh / _CHECKSUMS)
     sync(fresh)
@@ -145,25 +149,6 @@ def _put_in_place(run: Path, fresh: Path, state: dict[str, Any], shards: dict[st
         current.rename(previous)
     fresh.rename(current)
     sync(run)
-
-
-def _write_shards(folder: Path, shards: dict[tuple[Any, ...], torch.Tensor]) -> dict[str, str]:
-    """Write this process' rows, in all processes, and return every file's checksum, in the order of the rows.
-
-    If one process cannot write, all raise an error.
-    """
-    size = dist.get_world_size()
-    name, checksum, problem = f"shard-{dist.get_rank():05}-of-{size:05}.pt", "", ""
-    try:
-        checksum = _written(folder / name, shards)
-    except OSError as error:
-        problem = f"{folder / name}: {error}"
-    said: list[Any] = [None] * size
-    dist.all_gather_object(said, (name, checksum, problem))
-    for _, _, what in said:
-        if what:
-            raise OSError(what)
-    return {name: checksum for name, checksum, _ in said}
 
 
 def _written(path: Path, content: Any) -> str:
@@ -198,3 +183,31 @@ def _checksum(path: Path) -> str:
     # Protects against disk errors and accidents, not against a forged checkpoint.
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def spread(model: torch.nn.Module) -> None:
+    """Shard every block of a list of blocks, and the model around them, unless they are sharded."""
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        return
+    for module in list(model.modules()):
+        if isinstance(module, torch.nn.ModuleList):
+            for block in module:
+                if list(block.children()):  # a layer by itself stays with what is around it
+                    fully_shard(block)
+    fully_shard(model)
+
+
+def squared_norm(value: torch.Tensor) -> torch.Tensor:
+    """Compute the squared norm of a tensor over all processes that have a part of it; call it in each of them."""
+    total = (value.to_local() if isinstance(value, DTensor) else value).double().square().sum()
+    if isinstance(value, DTensor):
+        total = total.cpu()
+        dist.all_reduce(total)
+    return total
+
+
+def whole_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Gather the weights in the first process' memory, one tensor after the other; call it in each process."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    whole: dict[str, torch.Tensor] = get_model_state_dict(model, options=options)
+    return whole

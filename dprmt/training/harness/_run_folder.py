@@ -26,7 +26,8 @@ from dprmt._validation import ParameterError
 from dprmt.training.models import LoadedModel, load_model
 from dprmt.training.models._trainable import adapter_of, load_adapter, save_adapter
 from dprmt.training.private_run._ledger import SENTENCE
-from dprmt.training.recipes import Settings, load_recipe, recipe_from_dict
+from dprmt.training.recipes import Settings, load_recipe
+from dprmt.training.recipes._fields import read_section
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
@@ -34,82 +35,69 @@ _LOCK, _WEIGHTS = "lock", "model.safetensors"
 
 
 class RunFolder:
-    """A folder that one process at a time writes to, with the recipe ``config`` of its run, in TOML."""
+    """A folder that one process at a time writes to, with the recipe ``config`` of its run.
 
-    def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: str) -> None:
+    A folder is made, or taken, by :meth:`begin` alone, once the recipe is known to work.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: Settings) -> None:
         if os.fspath(path) == "":  # which would be the current folder
             raise ParameterError("out", "", "the name of a folder")
-        self.path = Path(path)
-        self._config = _written_out(config.encode())
-        self._made: list[Path] = []
-        try:
-            for folder in (*reversed(self.path.parents), self.path):
-                if not folder.exists():
-                    folder.mkdir()
-                    self._made.append(folder)
-            self._lock = self._locked()
-        except OSError as error:
-            self._unmake()
-            raise ParameterError("out", str(path), f"a folder that can be written to ({error.strerror})") from None
-        try:
-            self._check(resume)
-        except ParameterError:
-            self.close()
-            raise
-        for leftover in self.path.glob(LEFTOVERS):
-            leftover.unlink()
+        self.path, self._config, self._resumes = Path(path), config, resume
+        self._lock: IO[str] | None = None
+        self._check()
+        if resume:
+            self._hold()
 
-    def _check(self, resume: bool) -> None:
-        exists = (self.path / CONFIG).exists()
-        if exists and not resume:
+    def begin(self) -> None:
+        """Make it the folder of a run."""
+        if not self._resumes:
+            self._hold()
+            self._check()
+            write_whole(self.path / CONFIG, self._config.to_toml())
+
+    def _check(self) -> None:
+        config, found = self.path / CONFIG, list(self.path.iterdir()) if self.path.is_dir() else []
+        if config.exists() and not self._resumes:
             allowed = "a folder without a run, or of a run to continue with --resume"
             raise ParameterError("out", str(self.path), allowed)
-        if resume and not exists:
+        if self._resumes and not config.exists():
             raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")
-        found = list(self.path.iterdir())
-        if not exists and not all(file.name == _LOCK or file.match(LEFTOVERS) for file in found):
+        if not self._resumes and not all(file.name == _LOCK or file.match(LEFTOVERS) for file in found):
             raise ParameterError("out", str(self.path), "a new or empty folder")
         links = [file.name for file in found if file.is_symlink()]
         if links:
             raise ParameterError("out", str(self.path), f"a folder without links in it, such as {links[0]}")
-        if exists and _written_out((self.path / CONFIG).read_bytes()) != self._config:
+        if self._resumes and _settings_in(config, type(self._config)) != self._config:
             raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
 
-    def _unmake(self) -> None:
-        for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # another file is in it
-                folder.rmdir()
-
-    def write_config(self) -> None:
-        """Make it the folder of a run, once the recipe is known to work."""
-        if not (self.path / CONFIG).exists():
-            write_whole(self.path / CONFIG, self._config.decode())
-
-    def _locked(self) -> IO[str]:
-        handle = os.fdopen(open_in_place(self.path / _LOCK, os.O_RDWR), "r+", encoding="utf-8")
+    def _hold(self) -> None:
         try:
-            lock(handle)
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.fdopen(open_in_place(self.path / _LOCK, os.O_RDWR), "r+", encoding="utf-8")
+        except OSError as error:
+            raise ParameterError("out", str(self.path), f"a folder that can be written to ({error.strerror})") from None
+        try:
+            lock(self._lock)
         except OSError:
-            handle.close()
+            self.close()
             raise ParameterError("out", str(self.path), "a folder in which no other process is training") from None
-        return handle
+        for leftover in self.path.glob(LEFTOVERS):
+            leftover.unlink()
 
     def close(self) -> None:
-        """Let others in; what was made for a run that was not started disappears."""
-        if not (self.path / CONFIG).exists():
-            (self.path / _LOCK).unlink(missing_ok=True)
-            self._unmake()
-        self._lock.close()
+        """Let others in."""
+        if self._lock is not None:
+            self._lock.close()
 
 
-def _written_out(config: bytes) -> bytes:
-    # With the values of options that the version which wrote it did not have yet, and of those that others decide.
+def _settings_in(file: Path, kind: type[Settings]) -> Settings | None:
+    """Read settings, with defaults for options that the version which wrote them did not have yet."""
     try:
-        values = parse_toml(config)
-        document = recipe_from_dict(values) if "model" in values else Settings(**values)
-        return document.with_changes({"denoising.norm_correction": document.denoising.keeps_norm}).to_toml().encode()
-    except (ParameterError, ValueError, TypeError):
-        return config
+        found: Settings = read_section(kind, parse_toml(file.read_bytes()))
+    except (ParameterError, OSError, ValueError):
+        return None
+    return found
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
 from dprmt.training.norms._probes import SampleId
 from dprmt.training.private_run import MicroBatch, PrivateRun
-from dprmt.training.private_run._batches import Owners, Source, check_owners, owners_of
+from dprmt.training.private_run._batches import Owners, check_owners, owners_of
 
 
 class Task(ABC):
@@ -133,14 +132,6 @@ class Task(ABC):
             By default the plan of `dprmt.training.clipping.plan_private`.
         """
         return plan_private(model, **options)
-
-    def source(self, plan: ClippingPlan, micro_batch_size: int) -> Source:
-        """Return rows for a private run, in micro-batches of so many."""
-        owners = self.owners_of_rows
-        if owners is not None:
-            owners = replace(owners, alone=plan.regime == "alone")
-        loader = DataLoader(self.rows, collate_fn=self.batch_of)
-        return Source(loader, owners, micro_batch_size, self.length_at)
 
     def digest(self) -> str | None:
         """Digest of the training set, so that a run is not continued with another one.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,21 +15,18 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves_with_path
 
-from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.harness._loop import Run
-from dprmt.training.harness._observer import Events, MetricsFile, Observer
-from dprmt.training.harness._prepare import Prepared, prepare
-from dprmt.training.harness._preview import with_norms
+from dprmt.training.harness._checkpoint import whole_weights
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
-from dprmt.training.harness._recipe_task import load, prepare_recipe, usable_device
+from dprmt.training.harness._recipe import load, recipe_run, usable_device, with_norms
+from dprmt.training.harness._run import Observer, Run, Start, StepRecord
 from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder, read_run, steps_seen
-from dprmt.training.harness._shards import whole_weights
 from dprmt.training.harness._task import Task
-from dprmt.training.private_run._ledger import charged_steps, describe_mechanism, named_relation, no_privacy
-from dprmt.training.private_run._randomness import Randomness, fresh_randomness, from_first, in_first, process_group
+from dprmt.training.private_run._ledger import charged_steps, named_relation, no_privacy
+from dprmt.training.private_run._randomness import fresh_randomness, from_first, in_first, process_group
 from dprmt.training.recipes import Recipe, Settings
 
 
@@ -150,10 +148,11 @@ def train(
     """
     place = usable_device(device)
 
-    def make(randomness: Randomness, former: Mapping[str, Any], processes: int) -> Prepared:
+    def make(start: Start) -> Run:
         loaded, data = load(recipe)
-        chosen = with_norms(recipe, loaded, data, place, processes=processes, former=former.get("norms"))
-        return prepare_recipe(chosen, loaded, data, place, randomness, former, processes)
+        former = start.former.get("norms")
+        chosen = with_norms(recipe, loaded, data, place, processes=start.processes, former=former)
+        return recipe_run(chosen, loaded, data, place, start)
 
     observers = [Events(Path(out))] if tensorboard else []
     return _in_folder(recipe, out, make, resume, noise_seed, observers, show_progress)
@@ -221,157 +220,116 @@ def train_task(
     >>> result.finished, round(result.epsilon, 1)
     (True, 3.9)
     """
-    make = partial(prepare, model, task, settings, tokens=tokens)
+    make = partial(Run, model, task, settings, tokens=tokens)
     return _in_folder(settings, out, make, resume, noise_seed, observers)
 
 
 def _in_folder(
     config: Settings,
     out: str | os.PathLike[str],
-    make: Callable[..., Prepared],
+    make: Callable[[Start], Run],
     resume: bool,
     noise_seed: int | None,
     observers: Sequence[Observer],
     show_progress: bool = False,
 ) -> TrainingResult:
-    with process_group() as (_, processes):
-        folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
-        try:
-            start = _FolderRun(Path(out), folder, fresh_randomness(noise_seed, 1, config.privacy.secure))
-            return start.to_the_end(make, observers, processes, show_progress)
-        finally:
-            if folder is not None:
-                folder.close()
-
-
-class _FolderRun:
-    """One start of a run in a folder: what was there before, the loop, and what is there afterwards."""
-
-    def __init__(self, path: Path, folder: RunFolder | None, randomness: Randomness) -> None:
-        self._path, self._folder = path, folder
-        self._randomness = from_first(randomness)  # the same in all processes
-        self._former: dict[str, Any] = from_first(in_first(lambda: read_run(path)) or {})
-        self._attempt = int(self._former.get("starts", 0)) + 1
-
-    def to_the_end(
-        self, make: Callable[..., Prepared], observers: Sequence[Observer], processes: int, show_progress: bool
-    ) -> TrainingResult:
-        prepared = make(self._randomness, self._former, processes)
-        document = self._described(prepared, processes)
-        self._check_same(document, prepared.settings)
-        run = Run(prepared, self._randomness, self._path, attempt=self._attempt, progress=show_progress)
-        try:
-            self._check_charged(run)
-            if self._folder is not None:
-                self._folder.write_config()
-                write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
-                run.observers = [MetricsFile(self._path), *observers]
-            with Interrupts() as interrupts, closing(run.steps()) as steps:
-                for _ in steps:  # the first SIGINT or SIGTERM ends the run between two steps
-                    if interrupts.asked and run.done < run.total:
-                        run.stop()
-            if run.stopped:
-                return self._result(run, {} if wanted_releases(prepared.settings) else run.scores)
-            weights = whole_weights(prepared.model) if prepared.settings.distributed.is_sharded else None
-            result = self._result(run, run.release())
-            if self._folder is not None:
-                prepared.task.save(self._path / MODEL, weights)
-                self._finished(run, result, document)
-            return result
-        finally:
-            run.private.close()
-
-    def _described(self, prepared: Prepared, processes: int) -> dict[str, Any]:
-        mechanism, task, privacy = prepared.mechanism, prepared.task, prepared.settings.privacy
-        return {
-            "dprmt": __version__,
-            "starts": self._attempt,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "sample_rate": mechanism.sample_rate,
-            "delta": privacy.delta,
-            "step": describe_mechanism(mechanism),
-            "norms": privacy.norms.kind,
-            "noise_is_secret": self._randomness.is_secret and bool(self._former.get("noise_is_secret", True)),
-            "secure": self._randomness.secure,
-            "samples": task.size,
-            "unit_of_privacy": task.unit,
-            "labels": None if task.class_names is None else list(task.class_names),
-            "processes": processes,
-            "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
-            "score_release": next((one.as_dict() for one in wanted_releases(prepared.settings)), None),
-            "replay": self._former.get("replay", privacy.replay),
-            "private": {"data": task.digest()},
-        } | no_privacy(mechanism)
-
-    def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
-        # ε over all starts is computed for one mechanism, so every recorded step must have it.
-        if not (former := self._former):
-            return
-        for key in ("step", "samples", "labels", "score_release"):
-            if former.get(key) != document[key]:
-                allowed = f"as at the run's first start ({key}: {former.get(key)})"
-                raise ParameterError("data, model and version of dprmt", document[key], allowed)
-        wanted = settings.privacy.noise_multiplier
-        if wanted is not None and former.get("noise_multiplier") != wanted:
-            allowed = f"{former.get('noise_multiplier')}, as {RUN} has it"
-            raise ParameterError("privacy.noise_multiplier", wanted, allowed)
-        if former.get("private", {}).get("data") not in (None, document["private"]["data"]):
-            raise TrainingStateError("the training items or their order have changed since the run's first start")
-
-    def _check_charged(self, run: Run) -> None:
+    path = Path(out)
+    with process_group(), ExitStack() as stack:
+        folder = in_first(lambda: RunFolder(out, resume=resume, config=config))
+        if folder is not None:
+            stack.callback(folder.close)
+        randomness = from_first(fresh_randomness(noise_seed, 1, config.privacy.secure))  # the same in all processes
+        former = from_first(in_first(lambda: read_run(path)) or {})
+        run = make(Start(randomness, path, former, show_progress))
+        stack.callback(run.private.close)
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
         # Every line of the metrics was charged too, and the summary says how many were.
-        charged, seen = from_first((charged_steps(self._path), max(run.charged, steps_seen(self._path))))
-        if charged < seen or (charged and not self._former):
-            what = f"{charged} steps charged, {seen} done" if self._former else "no run.json"
-            raise TrainingStateError(f"{self._path} cannot go on: {what}, so that what was charged is unknown")
-
-    def _result(self, run: Run, scores: dict[str, Any]) -> TrainingResult:
-        prepared = run.prepared
-        return TrainingResult(
-            folder=self._path,
-            finished=not run.stopped,
-            steps=run.done,
-            charged=run.charged,
-            epsilon=run.epsilon(),
-            evaluation=scores,
-            norms=norms_sentence(prepared.settings.privacy.norms.kind, prepared.plan),
-            neighbours=named_relation(prepared.mechanism),
-        )
-
-    def _finished(self, run: Run, result: TrainingResult, document: dict[str, Any]) -> None:
-        mechanism = run.prepared.mechanism
-        summary = {name: value for name, value in vars(result).items() if name not in ("folder", "finished")}
-        summary |= {name: document[name] for name in ("delta", "noise_is_secret", "replay")} | no_privacy(mechanism)
-        write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
-        if run.charged and not no_privacy(mechanism):
-            write_card(self._path, read_card(self._path))
+        charged, seen = from_first((charged_steps(path), max(run.private.steps_charged, steps_seen(path))))
+        if charged < seen or (charged and not former):
+            what = f"{charged} steps charged, {seen} done" if former else "no run.json"
+            raise TrainingStateError(f"{path} cannot go on: {what}, so that what was charged is unknown")
+        if folder is not None:
+            folder.begin()
+            write_whole(path / RUN, strict_json(run.record, indent=1) + "\n")
+            run.observers = [*observers]
+        with interrupts() as asked, closing(run.steps()) as steps:
+            for _ in steps:  # the first SIGINT or SIGTERM ends the run between two steps
+                if asked and run.private.steps_taken < run.total:
+                    run.stop()
+        if run.stopped:
+            return _result(run, {} if wanted_releases(run.settings) else run.scores)
+        weights = whole_weights(run.model) if run.settings.distributed.is_sharded else None
+        result = _result(run, run.release())
+        if folder is not None:
+            run.task.save(path / MODEL, weights)
+            _write_summary(run, result)
+        return result
 
 
-class Interrupts:
-    """While entered, the first SIGINT or SIGTERM only sets a flag; a second SIGINT interrupts immediately.
+def _result(run: Run, scores: dict[str, Any]) -> TrainingResult:
+    assert run.start.folder is not None  # it was made with one
+    return TrainingResult(
+        folder=run.start.folder,
+        finished=not run.stopped,
+        steps=run.private.steps_taken,
+        charged=run.private.steps_charged,
+        epsilon=run.epsilon(),
+        evaluation=scores,
+        norms=norms_sentence(run.settings.privacy.norms.kind, run.plan),
+        neighbours=named_relation(run.private.mechanism),
+    )
+
+
+def _write_summary(run: Run, result: TrainingResult) -> None:
+    without = no_privacy(run.private.mechanism)
+    summary = {name: value for name, value in vars(result).items() if name not in ("folder", "finished")}
+    summary |= {name: run.record[name] for name in ("delta", "noise_is_secret", "replay")} | without
+    write_whole(result.folder / SUMMARY, strict_json(summary, indent=1) + "\n")
+    if result.charged and not without:
+        write_card(result.folder, read_card(result.folder))
+
+
+@contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Yield a list that gets the first SIGINT or SIGTERM; a second SIGINT interrupts immediately.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """
+    asked: list[int] = []
 
-    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._former: dict[int, object] = {}
-
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            self._former = {number: signal.signal(number, self._note) for number in self._SIGNALS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            if handler is not None:  # None: not set from Python
-                signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         del frame
-        if self.asked and number == signal.SIGINT:
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        asked.append(number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM) if in_main}
+    try:
+        yield asked
+    finally:
+        for number, handler in former.items():
+            if handler is not None:  # None: not set from Python
+                signal.signal(number, handler)
+
+
+class Events(Observer):
+    """Writes the numbers of ``metrics.jsonl`` as TensorBoard scalars, private ones under ``private/``."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError as error:
+            raise ParameterError("tensorboard", True, f"left out, or {error.name} installed") from None
+        self._make = partial(SummaryWriter, str(folder / "tensorboard"))
+
+    def start(self, run: Run) -> None:
+        self._writer = self._make()
+
+    def after_step(self, run: Run, record: StepRecord) -> None:
+        for path, value in tree_leaves_with_path(record.entry()):
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                self._writer.add_scalar("/".join(part.key for part in path), value, record.step)
+
+    def end(self, run: Run) -> None:
+        self._writer.close()

@@ -26,7 +26,6 @@ from dprmt.training.recipes._sections import (
 
 _LIBRARY = "library"
 _FIRST = ("name", "model", "data")  # in what is written
-_WITH_MOMENTUM = ("gdm", "adam", "adamw", "adambc")
 
 
 @dataclass(frozen=True)
@@ -66,15 +65,18 @@ class Settings(Section):
     distributed: DistributedRecipe = field(default_factory=DistributedRecipe)
 
     def check_together(self) -> None:
-        """Refuse a denoiser of momenta that are not kept, or of noise that is not there."""
+        """Refuse what needs noise that is not there, or a gradient that no process has."""
         denoising, noise = self.denoising, self.evaluation.private_noise
         if noise is not None and self.privacy.clip_only:
             fix = "remove evaluation.private_noise"
             self.evaluation.refuse("private_noise", "left out with privacy.clip_only", fix)
+        if self.distributed.is_sharded and self.training.spectra_every is not None:
+            allowed = "None with distributed.strategy = 'fsdp': no process has a gradient"
+            self.training.refuse("spectra_every", allowed)
         if denoising.method == "none":
             return
-        if denoising.on == "momentum" and self.optimizer.name not in _WITH_MOMENTUM:
-            denoising.refuse("on", f"'gradient' unless optimizer.name is one of {_WITH_MOMENTUM}")
+        if self.distributed.is_sharded:
+            denoising.refuse("method", "'none' with distributed.strategy = 'fsdp': no process has a gradient")
         if self.privacy.clip_only:
             denoising.refuse("method", "'none' with privacy.clip_only: there is no noise")
 
@@ -192,11 +194,6 @@ class Recipe(Settings):
             fix = "remove data.unit, or distributed.strategy"
             self.data.refuse("unit", "left out with distributed.strategy = 'fsdp'", fix)
         super().check_together()
-
-    @property
-    def settings(self) -> Settings:
-        """All but name, model and data."""
-        return Settings(**{entry.name: getattr(self, entry.name) for entry in dataclasses.fields(Settings)})
 
 
 def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:

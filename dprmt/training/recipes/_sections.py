@@ -378,8 +378,6 @@ class DenoisingRecipe(Section):
     ----------
     method : {"none", "shrink", "paper"}
         "shrink" shrinks matrices above the gate. "paper" adds the norm correction of arXiv:2510.01137v3, as published.
-    on : {"gradient", "momentum"}
-        Denoise every gradient, or the optimizer's momentum for ``"gdm"``, ``"adam"``, ``"adamw"`` and ``"adambc"``.
     kappa : float
         The gate of "shrink" and "paper" in units of the bulk edge, >= 1.
     false_alarm : float or None
@@ -402,7 +400,6 @@ class DenoisingRecipe(Section):
 
     section = "denoising"
     method: Annotated[str, one_of(DENOISERS)] = "none"
-    on: Literal["gradient", "momentum"] = "gradient"
     kappa: Annotated[float, within(1.0, inf)] = 1.02
     false_alarm: Annotated[float, within(1e-30, 1 - 1e-6)] | None = None
     norm_correction: bool | None = None
