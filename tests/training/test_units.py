@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from audits.processes import in_processes
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
@@ -23,6 +25,7 @@ from tests.training.clipping_table import (
     CLIPPINGS,
     SEED,
     STEP,
+    TRAINED,
     L,
     Way,
     data,
@@ -323,3 +326,38 @@ def test_units_that_cannot_be(options: dict[str, object], message: str) -> None:
 def test_what_is_no_value_of_units_is_refused(units: object) -> None:
     with pytest.raises(ParameterError, match="units must be dprmt"):
         private(nn.Linear(3, 1), units=units)
+
+
+# Two processes
+
+SHARED = ["anna", 7, 7, "ben"]
+PARTS = ([[0], [3]], [[1, 2]])  # micro-batches of both processes
+
+
+def all_ways(rank: int, size: int) -> list[tuple[Any, ...]]:
+    """Every clipping side by side, and one unit at a time; what process 1 starts from must not matter."""
+    answers = []
+    ways = [(*both, "together") for both in itertools.product(TRAINED, CLIPPINGS)]
+    for trained, clipping, regime in [*ways, *((trained, "exact", "alone") for trained in TRAINED)]:
+        way = Way(trained, clipping, "sample", "sgd")
+        model = make_model(way)
+        literal = Literal(way, model, SHARED)
+        if rank:
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(2.0)
+        options = {"seed": 9 + rank, "units": Units(2, regime=regime), "distributed": True}
+        step = make_step(way, model, literal.bound, **options)
+        found = released_of(step, model, SHARED, PARTS[rank])
+        wanted = literal.released(step.rounding)
+        distance = max(float((found[name] - value).norm() / literal.bound) for name, value in wanted.items())
+        answers.append((trained, clipping, regime, found.keys() == wanted.keys(), distance))
+    return answers
+
+
+def test_two_processes_release_what_the_literal_loop_over_units_does(tmp_path: Path) -> None:
+    for answers in in_processes(2, all_ways, tmp_path):
+        assert isinstance(answers, list), answers
+        for *way, complete, distance in answers:
+            assert complete, way
+            assert distance < 1e-9, way
