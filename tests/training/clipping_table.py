@@ -23,7 +23,7 @@ from dprmt.training.subspaces import Subspaces
 from tests.training.literal import clipped_sum, gradients_of
 from tests.training.norms_by_word import by_word
 
-K, S, R, L, SEED, STEP = 2, 1, 4, 3.0, 5, 7
+K, S, R, L, SEED, STEP = 2, 1, 4, 0.75, 5, 7
 IDS = [11, "b", 7, 3]
 TRAINED = ("full", "lora", "projected")
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")

@@ -99,17 +99,6 @@ def test_a_row_that_is_alone_is_looked_at_beside_an_earlier_one() -> None:
         accumulate(step, losses, x[1:], 1)
 
 
-@pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
-def test_right_code_goes_on_with_one_row_and_each_look_is_counted(units: Units | None) -> None:
-    step = private(nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0)), units=units)
-    if units is None:
-        refuses_mixing(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), 1)
-    for number in range(3):
-        accumulate(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), number)
-        step.step()
-        assert step.replays >= 1
-
-
 Losses = Callable[[Any, Any], torch.Tensor]
 MIXED = r"depends? on other samples"
 

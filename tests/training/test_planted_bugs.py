@@ -18,7 +18,7 @@ from dprmt import ParameterError
 from dprmt.accounting import Poisson
 from dprmt.training.clipping import NoisySumOptimizer
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
+from dprmt.training.harness import ItemTask, read_metrics, run_in_memory, train_task
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.randomness import SecureRandom, _secure
 from dprmt.training.recipes import Settings
@@ -48,28 +48,6 @@ def settings(**changes: Any) -> Settings:
 def network(outputs: int = 3) -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Linear(4, outputs)
-
-
-class Batches(Observer):
-    """Sizes of the batches, which are private."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def after_step(self, run: Any, record: Any) -> None:
-        self.sizes.append(record.batch_size)
-
-
-def test_coins_do_not_come_from_a_seed_that_is_public() -> None:
-    seen = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        watcher = Batches()
-        with run_in_memory(network(), task(), settings(training={"steps": 40}), observers=[watcher]) as run:
-            list(run.steps())
-        seen.append(watcher.sizes)
-    # Equal with probability about (1/(2√(π·6.7)))⁴⁰.
-    assert seen[0] != seen[1]
 
 
 def spellings(secret: bytes) -> list[bytes]:
