@@ -85,6 +85,7 @@ _EXAMPLES = {
     "tradeoff": (f"{_SOME_RUN} > curve.csv", f"{_SOME_RUN} --probes 32 --public-probes --plot curve.png"),
     "statement": (f"{_SOME_RUN} --delta 1e-5", f"{_SOME_RUN} --delta 1e-5 --json > card.json", "--run runs/first"),
 }
+_SYMBOLS = {"epsilon": "ε", "delta": "δ"}
 _TARGETS = ("target_epsilon", "target_advantage", "target_true_positive_rate", "false_positive_rate")
 
 
@@ -151,13 +152,10 @@ def _print_bounds(
     lines: Sequence[str] = (),
 ) -> None:
     """Print ε at ``--delta`` or δ at ``--epsilon``, in both directions, after what a command says besides."""
-    by_direction: dict[Any, PrivacyBounds] = {}
-    if name == "epsilon":
-        symbol, asked, at = "ε", {"delta": namespace.delta}, f"δ = {namespace.delta:g}"
-        by_direction |= composed.epsilon_by_direction(namespace.delta)
-    else:
-        symbol, asked, at = "δ", {"epsilon": namespace.epsilon}, f"ε = {namespace.epsilon:g}"
-        by_direction |= composed.delta_by_direction(namespace.epsilon)
+    other = "delta" if name == "epsilon" else "epsilon"
+    symbol, asked = _SYMBOLS[name], {other: getattr(namespace, other)}
+    at, ask = f"{_SYMBOLS[other]} = {asked[other]:g}", getattr(composed, f"{name}_by_direction")
+    by_direction: dict[Any, PrivacyBounds] = ask(asked[other])
     worst = worst_of(by_direction)
     first = f"{symbol} <= {round_up(worst.upper)} at {at}"
     if math.isinf(worst.upper):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
 
 NO_PRIVACY = "clip only, no privacy: no noise was or would be added, and no ε is stated"
-_CONFIG = "config"  # the key under which a record has its recipe, every value written out and changes made
 _COSTS = ["norms", "time ×", "seconds", "MiB at the peak", "ε ≤"]
 
 
@@ -144,7 +143,7 @@ def _recipe_of_run(folder: Path) -> Recipe:
 
 
 def _print(namespace: argparse.Namespace, recipe: Recipe, found: dict[str, Any], lines: Sequence[str]) -> None:
-    setting = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta, _CONFIG: recipe.to_dict()}
+    setting = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta, "config": recipe.to_dict()}
     sys.stdout.write((strict_json(setting | found) if namespace.json else "\n".join(lines)) + "\n")
 
 

@@ -50,7 +50,6 @@ from dprmt.cli._options import Parser, UsageError, count, leave_out, real, recor
 from dprmt.statements import mechanism_from_dict
 from dprmt.statements._sentences import norms_label, relation_label, releases, trainings
 
-_MOST_STEPS = 10**9
 _TABLES = "a TOML file with a list of tables [[phases]]"
 _RELATIONS = {relation.kind: relation for relation in (ZeroOut(), AddRemove(), ReplaceOne())}
 _RELEASES: dict[str, Callable[..., Release]] = {
@@ -151,7 +150,7 @@ def add_phase_options(parser: Parser, *, noise: bool = True, norms: bool = True)
     size, block, epochs = count(high=10**12), count(high=10**7), real(low=0.0, low_open=True, high=1e9)
     rate = real(up=True, low=1e-9, high=1.0)
     add("--sample-rate", metavar="Q", type=rate, help="probability q of a sample, as .03 or 2000/67349")
-    add("--steps", metavar="STEPS", type=count(high=_MOST_STEPS), help="number of steps, up to 1e9")
+    add("--steps", metavar="STEPS", type=count(high=10**9), help="number of steps, up to 1e9")
     add("--samples", metavar="N", type=size, help="with --batch-size, for a rate of q = B/N")
     add("--batch-size", metavar="B", type=size, help="expected number of samples in a step, at most N")
     add("--epochs", metavar="EPOCHS", type=epochs, help="instead of --steps, rounded up")
@@ -330,40 +329,29 @@ def _sampling_of(values: Mapping[str, Any]) -> tuple[Sampling, int]:
     scheme = values["sampling"] or "poisson"
     needed, meaningless = _SCHEMES[scheme]
     leave_out(values, meaningless, f"--sampling is {scheme}", needed)
+    epochs, steps, most = values["epochs"], values["steps"], values["at_most"]
     if scheme in ("allocation", "fixed-order"):
-        if not float(values["epochs"]).is_integer():
-            raise ParameterError("epochs", values["epochs"], f"an integer where --sampling is {scheme}")
         in_order = FixedOrder() if scheme == "fixed-order" else None
         drawn = in_order or RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
-        return drawn, drawn.run_length(None, int(values["epochs"]))
-    exact = _exact_rate(values)
-    rate, steps = rounded(exact, up=True), _steps(values, exact)
+        return drawn, drawn.run_length(None, int(epochs) if float(epochs).is_integer() else epochs)
+    if values["sample_rate"] is None:
+        leave_out(values, (), "--sample-rate is not", ("samples", "batch_size"))
+        exact = Fraction(check_count("batch_size", values["batch_size"], high=values["samples"]), values["samples"])
+    else:
+        leave_out(values, ("batch_size",) if most else ("samples", "batch_size"), "--sample-rate is given")
+        exact = Fraction(values["sample_rate"])
+    if steps is None:
+        leave_out(values, (), "--epochs is not", () if epochs else ("steps",))
+        steps = math.ceil(Fraction(epochs) / exact)
+    else:
+        leave_out(values, ("epochs",), "--steps is given")
     if scheme == "fixed-size":
         return FixedSize(values["batch_size"], values["samples"]), steps
+    rate = rounded(exact, up=True)
     if scheme == "cyclic-poisson":
         return CyclicPoisson(rate, values["bands"]), steps
-    most = values["at_most"]
     leave_out(values, (), "--at-most is", ("samples",) if most else ())
     return Poisson(rate, most, values["samples"] if most else None), steps
-
-
-def _exact_rate(values: Mapping[str, Any]) -> Fraction:
-    if values["sample_rate"] is not None:
-        leave_out(values, ("batch_size",) if values["at_most"] else ("samples", "batch_size"), "--sample-rate is given")
-        return Fraction(values["sample_rate"])
-    leave_out(values, (), "--sample-rate is not", ("samples", "batch_size"))
-    return Fraction(check_count("batch_size", values["batch_size"], high=values["samples"]), values["samples"])
-
-
-def _steps(values: Mapping[str, Any], rate: Fraction) -> int:
-    if values["steps"] is not None:
-        leave_out(values, ("epochs",), "--steps is given")
-        return int(values["steps"])
-    leave_out(values, (), "--epochs is not", () if values["epochs"] else ("steps",))
-    steps = math.ceil(Fraction(values["epochs"]) / rate)
-    if steps > _MOST_STEPS:
-        raise ParameterError("epochs", values["epochs"], f"at most {_MOST_STEPS:g} steps long")
-    return steps
 
 
 def _norms_of(values: Mapping[str, Any]) -> Norms:

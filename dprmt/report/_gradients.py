@@ -17,7 +17,7 @@ from dprmt import plots
 from dprmt.report._page import Picture, Section, Table, along_steps
 from dprmt.report._words import by_columns, counted, effect, layer_name, matrices, number, per_cent, with_interval
 from dprmt.report.measurements._alignment import AlignmentStep, kappa_sweep
-from dprmt.report.measurements._norm_ratio import NormRatios
+from dprmt.report.measurements._norm_ratio import ERROR, NormRatios
 from dprmt.report.measurements._spikes import LayerSpectra, Spike, agreement
 
 _GATE = 1.02  # κ of arXiv:2510.01137
@@ -64,7 +64,7 @@ def theory_sections(spikes: list[Spike]) -> list[Section]:
         )
     first = {"clean λ over threshold λ*": lambda row: row[0], "matrices": lambda row: str(row[1].count)}
     of_values = Table.of(
-        "Measured over predicted top singular value, minus 1: noise averaged over repeated draws, and in one draw."
+        "Measured over predicted top singular value, minus 1: noise averaged over repeated draws."
         " Each layer and step is measured with the noise of the run and with less, as larger batches would have.",
         ranges.items(),
         first
@@ -72,8 +72,6 @@ def theory_sections(spikes: list[Spike]) -> list[Section]:
             "mean error": lambda row: per_cent(row[1].bias, sign=True),
             "median |error|": lambda row: per_cent(row[1].median_error),
             "95 % of |error|": lambda row: per_cent(row[1].large_error),
-            "largest": lambda row: per_cent(row[1].largest_error),
-            "median |error|, one draw": lambda row: per_cent(row[1].single_error),
             "called": lambda row: per_cent(row[1].passing),
         },
     )
@@ -270,7 +268,7 @@ def norm_section(norms: NormRatios) -> Section:
     levels = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
     nearest = sorted({int(np.argmin(np.abs(norms.points - level))) for level in levels})
     table = Table.of(
-        f"Probability that n̂/n is at most x; band ±{norms.band:.4f} at {per_cent(1 - norms.error, 0)} confidence.",
+        f"Probability that n̂/n is at most x; band ±{norms.band:.4f} at {per_cent(1 - ERROR, 0)} confidence.",
         nearest,
         {
             "x": lambda i: f"{norms.points[i]:.3f}",
@@ -286,7 +284,7 @@ def norm_section(norms: NormRatios) -> Section:
         f" by {max(norms.over_envelope, 0.0):.4f} at most and differs from the law by {norms.distance:.4f} at most; the"
         f" confidence band is {norms.band:.4f} wide."
     )
-    names = ("probes", "rank", "samples", "draws", "leading_share", "band", "error", "over_envelope", "distance")
+    names = ("probes", "rank", "samples", "draws", "band", "over_envelope", "distance")
     curves = ("points", "empirical", "predicted", "envelope")
     numbers = {name: getattr(norms, name) for name in names}
     numbers |= {f"private_{name}": getattr(norms, name) for name in curves}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, ZeroOut, calibrate
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, ZeroOut
 from dprmt.plots import plot_epsilon_against_steps
 from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import per_cent
@@ -46,37 +46,26 @@ class Run:
     curve_steps: tuple[int, ...] = (10, 25, 50, 100, 150, 200, 300, 400, 500, 600, 800)
     curve_probes: int = 32
 
-    def mechanism(self, norms: Norms | None = None) -> DPSGD:
-        """One step of it, with a norm method."""
-        return DPSGD(self.noise_multiplier, self.sample_rate, norms or ExactNorms())
-
-    def epsilon(self, steps: int, norms: Norms | None = None) -> PrivacyBounds:
+    def epsilon(self, steps: int, norms: Norms = ExactNorms()) -> PrivacyBounds:
         """ε of so many steps."""
-        return self.mechanism(norms).epsilon(steps=steps, delta=self.delta)
+        return DPSGD(self.noise_multiplier, self.sample_rate, norms).epsilon(steps=steps, delta=self.delta)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: ε at the run's noise, and the noise for the exact mechanism's ε, per analysis."""
+    """One line of the table: ε at the run's noise, per analysis."""
 
     probes: int | None
     epsilon: dict[str, PrivacyBounds]
-    extra_noise: dict[str, float]
 
 
 def privacy_rows(run: Run, say: Say = lambda text: None) -> list[Row]:
     """Return the table's lines: exact norms first, then one per number of probes."""
-    exact = run.epsilon(run.steps)
-    rows = [Row(None, {"exact": exact}, {})]
+    rows = [Row(None, {"exact": run.epsilon(run.steps)})]
     for probes in run.probes:
         say(f"accounting: {probes} probes")
-        epsilon, extra = {}, {}
-        for label, (_, _, norms) in _ANALYSES.items():
-            epsilon[label] = run.epsilon(run.steps, norms(probes))
-            mechanism = run.mechanism(norms(probes))
-            found = calibrate(mechanism, steps=run.steps, target_epsilon=exact.upper, delta=run.delta)
-            extra[label] = found.noise_multiplier / run.noise_multiplier - 1.0
-        rows.append(Row(probes, epsilon, extra))
+        analyses = _ANALYSES.items()
+        rows.append(Row(probes, {label: run.epsilon(run.steps, norms(probes)) for label, (_, _, norms) in analyses}))
     return rows
 
 
@@ -92,7 +81,7 @@ def privacy_curves(run: Run, say: Say = lambda text: None) -> dict[str, list[Pri
 
 
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
-    """Show certified upper bounds of ε and their excess over exact norms, and the noise that makes up for it."""
+    """Show certified upper bounds of ε and their excess over exact norms."""
     exact, labels = rows[0].epsilon["exact"], list(_ANALYSES)
     prices = [[row.epsilon[label].upper / exact.upper - 1 for label in labels] for row in rows[1:]]
     number = min(1, len(prices) - 1)
@@ -102,35 +91,26 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
         f" norms and the tight one {said[1]}; secret probes for every sample add {said[2]}, and Hutch++ of as many"
         f" products {said[3]}."
     )
-    dearer, noisier = [["exact norms", *[f"{exact:.3f}"] * len(labels)]], []
+    dearer = [["exact norms", *[f"{exact:.3f}"] * len(labels)]]
     for row, extra in zip(rows[1:], prices, strict=True):
-        name = f"{row.probes} probes"
         ends = zip(labels, extra, strict=True)
-        dearer.append([name, *(f"{row.epsilon[label]:.3f} ({100 * more:+.1f} %)" for label, more in ends)])
-        noisier.append([name, *(f"+{100 * row.extra_noise[label]:.1f} %" for label in labels)])
-    tables = [
-        Table(
-            f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}; {ZeroOut.kind} neighbours."
-            " ε: certified upper bound; in brackets, how far it is above that of exact norms.",
-            ["clipping", *(f"ε, {heading}" for heading, _, _ in _ANALYSES.values())],
-            dearer,
-        ),
-        Table(
-            f"How much larger σ has to be for the ε = {exact:.3f} of exact norms. Same setting.",
-            ["clipping", *(f"σ, {heading}" for heading, _, _ in _ANALYSES.values())],
-            noisier,
-        ),
-    ]
+        cells = (f"{row.epsilon[label]:.3f} ({100 * more:+.1f} %)" for label, more in ends)
+        dearer.append([f"{row.probes} probes", *cells])
+    table = Table(
+        f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}; {ZeroOut.kind} neighbours."
+        " ε: certified upper bound; in brackets, how far it is above that of exact norms.",
+        ["clipping", *(f"ε, {heading}" for heading, _, _ in _ANALYSES.values())],
+        dearer,
+    )
     picture = Picture(
         lambda ax: plot_epsilon_against_steps(run.curve_steps, curves, delta=run.delta, ax=ax),
         "Certified ε against the number of steps, one curve per analysis of randomized clipping",
     )
-    setting = {name: getattr(run, name) for name in ("noise_multiplier", "sample_rate", "delta", "steps")}
     numbers = {
-        "setting": setting | {"neighbours": ZeroOut.kind},
+        "setting": {name: getattr(run, name) for name in ("noise_multiplier", "sample_rate", "delta", "steps")},
         "neighbours": ZeroOut.kind,
         "rows": [vars(row) | {"epsilon": {name: one.as_dict() for name, one in row.epsilon.items()}} for row in rows],
         "curve_steps": list(run.curve_steps),
         "curves": {label: [bounds.as_dict() for bounds in curve] for label, curve in curves.items()},
     }
-    return Section("What randomized clipping costs", [sentence], tables, [picture], numbers)
+    return Section("What randomized clipping costs", [sentence], [table], [picture], numbers)

@@ -148,7 +148,7 @@ def signal_energy_over_steps(
 
     References
     ----------
-    (T1a) of ``docs/theory/telemetry.md``.
+    ``docs/theory/telemetry.md``, T1, over steps.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def _exact_interval(
 def _martingale_interval(
     S: NDArray[np.float64], D: NDArray[np.float64], failure: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    # (T1a): u and v follow Birgé's bounds for the central law, and are not random.
+    # u and v follow Birgé's bounds for the central law, and are not random.
     x = math.log(2 / failure)
     u = math.sqrt(x) / (np.sqrt(D) + 2 * math.sqrt(x))
     v = math.sqrt(x) / np.sqrt(D)

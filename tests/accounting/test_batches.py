@@ -98,7 +98,7 @@ def literal(own: float | None, others: np.ndarray, rate: float, most: int, sigma
 @pytest.mark.parametrize(("most", "rate"), [(1, 0.3), (2, 0.5), (3, 0.4)])
 @pytest.mark.parametrize("neighbours", [ZeroOut(), AddRemove(), ReplaceOne()])
 def test_literal_truncated_batches_of_four_samples(most: int, rate: float, neighbours: Neighbours) -> None:
-    """(B2) in both directions; others opposite to the sample, like it, drawn, and without a gradient: attained."""
+    """In both directions; others opposite to the sample, like it, drawn, and without a gradient: attained."""
     sigma = 0.9
     above, below = DPSGD(sigma, Poisson(rate, most, 4), neighbours=neighbours).step().pairs(0, 0.0)
     changed = {"zero-out": 0.0, "add-remove": None, "replace-one": -1.0}[neighbours.kind]

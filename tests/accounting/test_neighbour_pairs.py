@@ -62,7 +62,7 @@ def curve_below(cells: LossCells, at: Array) -> Array:
 @pytest.mark.parametrize("is_replacement", [False, True])
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.03), (0.5, 0.2), (3.0, 0.001), (2.0, 1.0)])
 def test_cells_of_coin_mixtures_hold_the_literal_curve(size: int, is_replacement: bool, sigma: float, q: float) -> None:
-    """(N1), (N4): from both sides, within the mesh."""
+    """(N1): from both sides, within the mesh."""
     t = np.linspace(-12.0, 12.0 + size / sigma, 200_001)
     level = mixture(size, q, sigma, t, -1.0) if is_replacement else ndtr(-t)
     exact = half_line_curve(mixture(size, q, sigma, t, 1.0), level, LOSSES)
@@ -245,7 +245,7 @@ def test_replacing_costs_at_least_as_much_as_leaving_out(run: DPSGD, steps: int,
 @settings(deadline=None, max_examples=5)
 @given(sigma=st.floats(0.7, 4.0), q=st.floats(1e-3, 0.05), steps=st.integers(1, 1000), size=st.integers(1, 6))
 def test_groups_grow_and_stay_below_composed_curves(sigma: float, q: float, steps: int, size: int) -> None:
-    """(N4) grows with the group; (N6), which holds for all mechanisms, is never below it."""
+    """(N1) grows with the group; (N6), which holds for all mechanisms, is never below it."""
     smaller, larger = (DPSGD(sigma, q, neighbours=Group(m)).epsilon(steps=steps, delta=1e-5) for m in (size, size + 1))
     assert larger.upper >= smaller.lower
     by_curves = DPSGD(sigma, RandomAllocation(1), neighbours=Group(2)).epsilon(steps=min(steps, 20), delta=1e-5)

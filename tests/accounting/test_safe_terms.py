@@ -213,7 +213,7 @@ def test_thresholds_meet_their_losses() -> None:
 
 
 def test_no_outcome_between_the_smallest_loss_and_the_cap_is_lost() -> None:
-    """(C6): also where shifts reach 1e6, the divergence at the smallest losses is that of min(1, T̂) or more."""
+    """(C4): also where shifts reach 1e6, the divergence at the smallest losses is that of min(1, T̂) or more."""
     shift = np.geomspace(0.3, 1e6, 60)
     mass = shift**-1.0 / np.sum(shift**-1.0) * (1 - 1e-9)
     pair = SecretUpperPair(shift, mass, 0.5, 1e-9)

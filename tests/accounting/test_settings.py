@@ -132,7 +132,7 @@ def test_losses_beyond_all_windows_are_infinite_from_above() -> None:
 
 @pytest.mark.parametrize("below", [0.0, 1e-6, 0.02, 0.05])
 def test_no_threshold_lies_where_the_capped_curve_is_one(below: float) -> None:
-    """(C6) with its β: between losses log(1 - q) and log(1 - q + q R(c)) there is no outcome."""
+    """(C4) with its β: between losses log(1 - q) and log(1 - q + q R(c)) there is no outcome."""
     atoms = np.array([0.3, 0.6, 1.0, 1.4])
     pair = SecretUpperPair(1 / (0.3 * np.sqrt(atoms)), np.full(4, (1 - below) / 4), 0.9, below)
     t, _ = pair.thresholds(np.linspace(-2.2, 12.0, 400))

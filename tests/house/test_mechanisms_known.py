@@ -12,6 +12,7 @@ from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     CyclicPoisson,
+    ExactNorms,
     FixedSize,
     GaussianDPRelease,
     GaussianRelease,
@@ -66,37 +67,31 @@ def also(release: Release, word: str, said: str, outside: str = "of this release
 
 AT_RATE, FIXED = "--sample-rate .1 --steps 10", "--sampling fixed-size --samples 100 --batch-size 10 --steps 10"
 IN_TURN, BESIDE = f"{AT_RATE} --sampling cyclic-poisson --bands 2", f"{AT_RATE} --beside gaussian:3"
-BATCH, DRAWN = FixedSize(10, 100), "drawn uniformly without replacement"
-REPLACED, ALLOCATED = ReplaceOne(), "--sampling allocation --steps-per-epoch 10 --epochs 1"
-CUT = Poisson(0.1, at_most=18, samples=100)
-A_FORMULA = "the curve of Laplace noise is a formula"
+DRAWN, REPLACED = "drawn uniformly without replacement", "--neighbours replace-one"
+ALLOCATED, CUT = "--sampling allocation --steps-per-epoch 10 --epochs 1", Poisson(0.1, at_most=18, samples=100)
+RENYI = RenyiRelease((2.0, 4.0, 8.0), (0.2, 0.4, 0.8))
+
+
+def drawn(sampling: Any, words: str, asked: str, said: str, *rest: Any) -> Known:
+    return Known(DPSGD(2.0, sampling, *rest), words, f"sampling={asked}", said)
+
+
 TABLE = {
-    "fixed size, zero-out": Known(DPSGD(2.0, BATCH), FIXED, "sampling=fixed-size", DRAWN),
-    "fixed size, replace-one": Known(
-        DPSGD(2.0, BATCH, neighbours=REPLACED),
-        f"{FIXED} --neighbours replace-one",
-        "sampling=fixed-size neighbours=replace-one",
-        DRAWN,
+    "fixed size, zero-out": drawn(FixedSize(10, 100), FIXED, "fixed-size", DRAWN),
+    "fixed size, replace-one": drawn(
+        *(FixedSize(10, 100), f"{FIXED} {REPLACED}", "fixed-size neighbours=replace-one", DRAWN),
+        *(ExactNorms(), ReplaceOne()),
     ),
-    "largest size": Known(
-        DPSGD(2.0, CUT), f"{AT_RATE} --samples 100 --at-most 18", "sampling=at-most", "at most 18 are kept"
-    ),
-    "cyclic": Known(
-        DPSGD(2.0, CyclicPoisson(0.1, 2)), IN_TURN, "sampling=cyclic-poisson", "one of 2 groups of samples in turn"
-    ),
-    "beside": Known(
-        DPSGD(2.0, 0.1, beside=[GaussianRelease(3.0)]), BESIDE, "beside=gaussian:3", "released of the same batches"
-    ),
-    "random allocation": Known(
-        DPSGD(2.0, RandomAllocation(10)), ALLOCATED, "sampling=allocation", "with random allocation"
-    ),
+    "largest size": drawn(CUT, f"{AT_RATE} --samples 100 --at-most 18", "at-most", "at most 18 are kept"),
+    "cyclic": drawn(CyclicPoisson(0.1, 2), IN_TURN, "cyclic-poisson", "one of 2 groups of samples in turn"),
+    "beside": Known(DPSGD(2.0, 0.1, beside=[GaussianRelease(3.0)]), BESIDE, "beside=gaussian:3", "of the same batches"),
+    "random allocation": drawn(RandomAllocation(10), ALLOCATED, "allocation", "with random allocation"),
     "sampled Laplace": also(
-        LaplaceRelease(4.0, rate=0.1), "sampled-laplace:4:.1", "of samples drawn at rate 0.1", A_FORMULA
+        *(LaplaceRelease(4.0, rate=0.1), "sampled-laplace:4:.1", "of samples drawn at rate 0.1"),
+        "the curve of Laplace noise is a formula",
     ),
     "zCDP": also(ZCDPRelease(0.02), "zcdp:.02", "0.02-zCDP"),
-    "Rényi": also(
-        RenyiRelease((2.0, 4.0, 8.0), (0.2, 0.4, 0.8)), "renyi:2=.2:4=.4:8=.8", "Rényi divergences of 3 orders"
-    ),
+    "Rényi": also(RENYI, "renyi:2=.2:4=.4:8=.8", "Rényi divergences of 3 orders"),
     "Gaussian DP": also(GaussianDPRelease(0.1), "gaussian-dp:.1", "0.1-GDP"),
 }
 rows = pytest.mark.parametrize("known", TABLE.values(), ids=TABLE)

@@ -47,47 +47,34 @@ secret_probes = true
 """
 
 
-def step(*rest: Any, noise: float = 1.1, sampling: Any = 0.02) -> DPSGD:
-    return DPSGD(noise, sampling, *rest)
+PROBES = Hutchinson(32, secret=False)
 
 
-ALLOCATED = {"noise": 1.2, "sampling": RandomAllocation(20)}
+def step(*rest: Any) -> DPSGD:
+    return DPSGD(1.1, 0.02, *rest)
+
+
+ALLOCATED = f"--noise-multiplier 1.2 {EPOCHS}"
+PUBLIC, SECRET = f"{RUN} --probes 16 --public-probes", f"{RUN} --probes 16 --secret-probes"
+ORDERED = "--noise-multiplier 1 --sampling fixed-order --epochs 1"
+SKETCH = HutchPlusPlus(16, 16, power_iteration=True, secret=False)
+ENVELOPE = Hutchinson(16, secret=False, analysis="envelope")
 
 
 @pytest.mark.parametrize(
     ("words", "mechanism", "analysis"),
     [
         (RUN, step(), "exact"),
-        (f"{RUN} --probes 16 --public-probes", step(Hutchinson(16, secret=False)), "tight"),
-        (f"{RUN} --probes 16 --secret-probes", step(Hutchinson(16, secret=True)), "tight"),
-        (
-            f"{RUN} --probes 16 --public-probes --analysis envelope",
-            step(Hutchinson(16, secret=False, analysis="envelope")),
-            "envelope",
-        ),
-        (
-            f"{RUN} --probes 16 --public-probes --sketch 16 --power-iteration",
-            step(HutchPlusPlus(16, 16, power_iteration=True, secret=False)),
-            "tight",
-        ),
+        (PUBLIC, step(Hutchinson(16, secret=False)), "tight"),
+        (SECRET, step(Hutchinson(16, secret=True)), "tight"),
+        (f"{PUBLIC} --analysis envelope", step(ENVELOPE), "envelope"),
+        (f"{PUBLIC} --sketch 16 --power-iteration", step(SKETCH), "tight"),
         (f"{RUN} --group 3", DPSGD(1.1, 0.02, neighbours=Group(3)), "exact"),
-        (
-            f"{RUN} --neighbours replace-one --probes 16 --secret-probes",
-            step(Hutchinson(16, secret=True), ReplaceOne()),
-            "tight",
-        ),
-        (f"--noise-multiplier 1.2 {EPOCHS}", step(**ALLOCATED), "exact"),
-        ("--noise-multiplier 1 --sampling fixed-order --epochs 1", DPSGD(1.0, FixedOrder()), "exact"),
-        (
-            f"--noise-multiplier 1.2 {EPOCHS} --probes 32 --public-probes",
-            step(Hutchinson(32, secret=False), **ALLOCATED),
-            "tight",
-        ),
-        (
-            f"--noise-multiplier 1.2 {EPOCHS} --participations 3",
-            step(noise=1.2, sampling=RandomAllocation(20, 3)),
-            "exact",
-        ),
+        (f"{SECRET} --neighbours replace-one", step(Hutchinson(16, secret=True), ReplaceOne()), "tight"),
+        (ALLOCATED, DPSGD(1.2, RandomAllocation(20)), "exact"),
+        (ORDERED, DPSGD(1.0, FixedOrder()), "exact"),
+        (f"{ALLOCATED} --probes 32 --public-probes", DPSGD(1.2, RandomAllocation(20), PROBES), "tight"),
+        (f"{ALLOCATED} --participations 3", DPSGD(1.2, RandomAllocation(20, 3)), "exact"),
     ],
 )
 def test_epsilon_is_the_library_s(ask: Ask, words: str, mechanism: DPSGD, analysis: str) -> None:

@@ -77,10 +77,3 @@ def test_an_item_stops_between_steps_after_its_minutes(
         len(raw_file(tmp_path, "toy", "small").read_text().splitlines()) == 4
     )  # one of the time alone, and one of the code
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    folder = tmp_path_factory.mktemp("plain")
-    write_data(folder)
-    return recipe_in(folder, **{"training.steps": 4, "evaluation.every": 2})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import mpmath as mp
@@ -34,9 +35,7 @@ FUNCTIONS = {
     "spike_map_inverse": spike_map_inverse,
     "left_overlap": lambda *args: vector_overlaps(*args)[0],
     "right_overlap": lambda *args: vector_overlaps(*args)[1],
-    "frobenius": lambda *args: shrink(*args, loss="frobenius"),
-    "operator": lambda *args: shrink(*args, loss="operator"),
-    "nuclear": lambda *args: shrink(*args, loss="nuclear"),
+    **{loss: partial(shrink, loss=loss) for loss in ("frobenius", "operator", "nuclear")},
 }
 CASES = json.loads((Path(__file__).parent / "oracles" / "phase_transition.json").read_text())
 
@@ -65,12 +64,9 @@ def test_equals_the_printed_formula_in_60_digits(name, array):
 def test_no_overflow_or_underflow_at_extreme_units():
     """Squares of the arguments leave the range of floats here; the functions do not."""
     for unit in (1e-200, 1e200):
-        assert shrink(40.0 * unit, (16, 768), unit) == pytest.approx(shrink(40.0, (16, 768), 1.0) * unit, rel=1e-14)
-        assert spike_map(20.0 * unit, (16, 768), unit) == pytest.approx(
-            spike_map(20.0, (16, 768), 1.0) * unit, rel=1e-14
-        )
-        back = spike_map_inverse(40.0 * unit, (16, 768), unit)
-        assert back == pytest.approx(spike_map_inverse(40.0, (16, 768), 1.0) * unit, rel=1e-14)
+        for function, at in ((shrink, 40.0), (spike_map, 20.0), (spike_map_inverse, 40.0)):
+            expected = function(at, (16, 768), 1.0) * unit
+            assert function(at * unit, (16, 768), unit) == pytest.approx(expected, rel=1e-14)
 
 
 # -------------------------------------------------------------------------------------------- theorems
@@ -81,12 +77,18 @@ sigmas = st.floats(1e-6, 1e6)
 factors = st.floats(0.0, 100.0)
 
 
-@given(shapes, sigmas, st.floats(1.0001, 100.0))
-def test_spike_map_inflates(shape, sigma, factor):
-    """F(λ) > λ above the threshold, and F(λ) > b₊."""
+@given(shapes, sigmas, st.floats(1.0001, 1000.0))
+def test_above_the_threshold(shape, sigma, factor):
+    """F(λ) > λ, F(λ) > b₊, and F⁻¹(F(λ)) = λ, to the rounding of F(λ) divided by the slope of F.
+
+    The overlap of the vectors in the smaller space is the larger one.
+    """
     signal = factor * detection_threshold(shape, sigma)
-    assert spike_map(signal, shape, sigma) > signal
-    assert spike_map(signal, shape, sigma) > bulk_edge(shape, sigma)
+    observed = spike_map(signal, shape, sigma)
+    assert observed > max(signal, bulk_edge(shape, sigma))
+    assert spike_map_inverse(observed, shape, sigma) == pytest.approx(signal, rel=1e-15 * (2 + 2 / (factor - 1)))
+    left, right = vector_overlaps(signal, shape, sigma)
+    assert (left >= right) if shape[0] <= shape[1] else (left <= right)
 
 
 @given(shapes, sigmas, factors, factors)
@@ -110,49 +112,26 @@ def test_spike_map_is_continuous_at_the_threshold(shape, sigma, step):
 
 
 @given(shapes, sigmas, factors)
-def test_overlaps_are_squared_cosines(shape, sigma, factor):
-    """Both overlaps lie in [0, 1], are 0 up to the threshold and positive above it."""
+def test_overlaps_transposition_and_order(shape, sigma, factor):
+    """Both overlaps lie in [0, 1], are 0 up to the threshold and positive above it; η(y) <= F⁻¹(y) <= y.
+
+    (m, n) → (n, m) swaps the overlaps and leaves edge, threshold, F and F⁻¹ as they are.
+    """
     signal = factor * detection_threshold(shape, sigma)
-    for overlap in vector_overlaps(signal, shape, sigma):
+    overlaps = vector_overlaps(signal, shape, sigma)
+    for overlap in overlaps:
         assert 0 <= overlap <= 1
         assert (overlap > 0) == (factor > 1) or abs(factor - 1) < 1e-15
-
-
-@given(shapes, sigmas, factors)
-def test_transposition(shape, sigma, factor):
-    """(m, n) → (n, m) swaps the overlaps and leaves edge, threshold, F and F⁻¹ as they are."""
-    m, n = shape
-    signal = factor * detection_threshold(shape, sigma)
-    assert vector_overlaps(signal, (m, n), sigma) == vector_overlaps(signal, (n, m), sigma)[::-1]
+    turned = shape[::-1]
+    assert overlaps == vector_overlaps(signal, turned, sigma)[::-1]
     for function in (spike_map, spike_map_inverse):
-        assert function(signal, (m, n), sigma) == pytest.approx(function(signal, (n, m), sigma), rel=1e-15)
+        assert function(signal, shape, sigma) == pytest.approx(function(signal, turned, sigma), rel=1e-15)
     for scale in (bulk_edge, detection_threshold):
-        assert scale((m, n), sigma) == scale((n, m), sigma)
-
-
-@given(shapes, sigmas, st.floats(1.0001, 100.0))
-def test_the_shorter_side_has_the_better_vectors(shape, sigma, factor):
-    """The overlap of the vectors in the smaller space is the larger one."""
-    left, right = vector_overlaps(factor * detection_threshold(shape, sigma), shape, sigma)
-    assert (left >= right) if shape[0] <= shape[1] else (left <= right)
-
-
-@given(shapes, sigmas, factors)
-def test_shrunk_below_inverse_below_observed(shape, sigma, factor):
-    """η(y) <= F⁻¹(y) <= y."""
+        assert scale(shape, sigma) == scale(turned, sigma)
     y = factor * bulk_edge(shape, sigma)
     λ = spike_map_inverse(y, shape, sigma)
     assert shrink(y, shape, sigma) <= λ * (1 + 1e-15)
     assert λ <= y
-
-
-@given(shapes, sigmas, st.floats(1.0001, 1000.0))
-def test_inverse_inverts(shape, sigma, factor):
-    """F⁻¹(F(λ)) = λ above the threshold, to the rounding of F(λ) divided by the slope of F."""
-    signal = factor * detection_threshold(shape, sigma)
-    assert spike_map_inverse(spike_map(signal, shape, sigma), shape, sigma) == pytest.approx(
-        signal, rel=1e-15 * (2 + 2 / (factor - 1))
-    )
 
 
 @given(shapes, sigmas, st.floats(1 + 1e-12, 1000.0))
@@ -173,12 +152,8 @@ def test_scale_equivariance(shape, sigma, factor, unit):
     assert spike_map(unit * signal, shape, unit * sigma) == pytest.approx(
         unit * spike_map(signal, shape, sigma), rel=1e-14
     )
-    for a, b in zip(
-        vector_overlaps(unit * signal, shape, unit * sigma),
-        vector_overlaps(signal, shape, sigma),
-        strict=True,
-    ):
-        assert a == pytest.approx(b, abs=1e-14)
+    overlaps = vector_overlaps(signal, shape, sigma)
+    assert vector_overlaps(unit * signal, shape, unit * sigma) == pytest.approx(overlaps, abs=1e-14)
 
 
 @given(shapes, st.floats(0.0, 1e300))
@@ -317,12 +292,8 @@ def test_what_goes_in_comes_out(function):
         result = function(values.astype(dtype), (16, 768), 1.0)
         assert result.dtype == dtype
         assert result == pytest.approx(function(values.astype(dtype).astype(float), (16, 768), 1.0), rel=rtol)
-    for dtype, rtol in (
-        (torch.float64, 0),
-        (torch.float32, 1e-7),
-        (torch.float16, 1e-3),
-        (torch.bfloat16, 4e-3),
-    ):
+    for name, rtol in (("float64", 0), ("float32", 1e-7), ("float16", 1e-3), ("bfloat16", 4e-3)):
+        dtype = getattr(torch, name)
         tensor = torch.tensor(values).to(dtype)
         result = function(tensor, (16, 768), 1.0)
         assert result.dtype == dtype

@@ -122,7 +122,7 @@ def test_over_steps_is_never_narrower_than_the_exact_interval(excess, d, steps, 
 
 @pytest.mark.parametrize("failure", [0.3, 0.05, 1e-6])
 def test_over_steps_each_side_has_half_of_the_failure(failure):
-    """(T1a), literally, with x = log(2/failure) on either side."""
+    """(T1) over steps, literally, with x = log(2/failure) on either side."""
     S, D, x = 1500.0, 1000.0, math.log(2.0 / failure)
     u, v = math.sqrt(x) / (math.sqrt(D) + 2.0 * math.sqrt(x)), math.sqrt(x / D)
     low = (1.0 - 2.0 * u) * (S + D * math.log(1.0 - 2.0 * u) / (2.0 * u) - x / u)

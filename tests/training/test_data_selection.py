@@ -70,10 +70,12 @@ def load(folder: Path, count: int, **keys: object) -> TaskData:
     return load_data(recipe, byte_tokenizer(), "classification", base_folder=folder)
 
 
-def test_load_data_keeps_the_numbers_of_rows_and_names_the_unit(tmp_path: Path) -> None:
+def test_load_data_keeps_the_order_of_rows_and_names_the_unit(tmp_path: Path) -> None:
     part, few, everything = load(tmp_path, 200, fraction=0.4), load(tmp_path, 200, limit=30), load(tmp_path, 200)
     for data in (part, few, everything):
-        assert [row.inputs[0] for row in data.train.rows] == [f"text number {x['sample_id']}" for x in data.train]
+        numbers = [int(row.inputs[0].split()[-1]) for row in data.train.rows]
+        assert numbers == sorted(set(numbers))
+        assert [item["labels"] for item in data.train] == [number % 2 for number in numbers]
         assert len(data.validation) == 200
     assert (len(few.train), len(everything.train)) == (30, 200)
     assert 50 < len(part.train) < 110

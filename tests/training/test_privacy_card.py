@@ -204,12 +204,16 @@ def test_a_crash_between_charge_and_score_costs_and_gives_nothing(
 ) -> None:
     run, wanted = tmp_path / "run", scored(folder)
 
-    def power_cut(generator: object) -> float:
-        assert json.loads((run / SCORE).read_text())["charged"] == {"kind": "gaussian", "noise_multiplier": NOISE}
-        raise RuntimeError("power cut")
+    write = _privacy_cost.write_whole
+
+    def power_cut(path: Path, content: str) -> None:
+        if path.exists():  # with the charge: now the score would be written
+            assert json.loads(path.read_text())["charged"] == {"kind": "gaussian", "noise_multiplier": NOISE}
+            raise RuntimeError("power cut")
+        write(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_privacy_cost, "_normal", power_cut)
+        patch.setattr(_privacy_cost, "write_whole", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             train(wanted, run)
     assert (GaussianRelease(NOISE), 1) in read_card(run).run.phases

@@ -85,8 +85,8 @@ def record(content: str) -> Callable[[Path], Any]:
         (no_checkpoint, {}, "a checkpoint that can be read"),
         (lambda run: (run / "run.json").unlink(), {}, "no run.json, so that what was charged is unknown"),
         (record('{"starts": 1, "noi'), {}, "record can be read"),
-        (record("[]"), {}, "it holds something else"),
-        (record('{"starts": "two"}'), {}, "it holds something else"),
+        (record("[]"), {}, "record can be read"),
+        (record('{"starts": "two"}'), {}, "record can be read"),
     ],
 )
 def test_files_that_contradict_one_another_are_refused(

@@ -212,8 +212,8 @@ def apart(rank: int, size: int, folder: str) -> str:
 
 def test_folders_that_are_not_shared_are_refused(tmp_path: Path) -> None:
     for said in in_processes(2, partial(apart, folder=str(tmp_path / "run")), tmp_path):
+        assert said.startswith("a process cannot write to the folder of all: "), said
         assert "run-1/checkpoint.new" in said, said
-        assert said.endswith("all processes write to one folder, which each must see"), said
     assert not any((tmp_path / f"run-{rank}" / "checkpoint").exists() for rank in range(2))
 
 

@@ -106,7 +106,8 @@ class Level:
             if question is not None and question.epsilon is not None:
                 small = max(small, least_resolved(schedule))
             tail = TAIL_SHARE * small / sum(count for _, count in schedule)
-        both = [(step.pairs(round(160 * 2.0**level), tail), count) for step, count in schedule]  # bins of a norm's law
+        bins = min(round(320 * 2.0**level), 640)  # of a norm's law
+        both = [(step.pairs(bins, tail), count) for step, count in schedule]
         self.pairs: dict[Side, Pairs] = {
             "upper": [(pair if direction == "remove" else Mirrored(pair, pair.slack), n) for (pair, _), n in both],
             "lower": [(pair if direction == "remove" else Mirrored(pair, pair.slack), n) for (_, pair), n in both],
@@ -182,7 +183,7 @@ class Level:
                 mesh *= 1.1 * (last - first) / MOST_POINTS
                 continue
             common = Window(first, next_fast_len(last - first, real=True))
-            self.work += common.size * len(laws)
+            self.work += common.size * len(laws) * len(parts)
             losses = [composed(*part, common) for part in parts]
             break
         return DeltaCurve(question, *losses)
@@ -216,7 +217,7 @@ def least_resolved(schedule: Schedule) -> float:
 def sized(schedule: Schedule, question: Question, direction: Direction) -> Question:
     """Return the question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
 
-    Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6, (F5)).
+    Truncation, mesh and tilt are then right from the start; a search from a wrong size does not converge (§6).
     """
     given, found, least = question.delta, question, least_resolved(schedule)
     epsilon, level = question.epsilon or 0.0, 0.0 if any(step.steps > 1 for step, _ in schedule) else LOWEST
@@ -262,14 +263,17 @@ def coarse_pass(pairs: Pairs, question: Question | None, tail: float) -> CoarseP
             near = question.epsilon
         else:
             near = (log_bound - math.log(question.delta)) / tilt
-        reach = 1.5 * max(near, 0.0) + min(60.0, 10.0 - math.log(question.delta))  # e^{-10} of δ is charged beyond
+        reach = max(near, 0.0) + 12.0  # e^{-12} of δ is charged beyond
+        if question.epsilon is not None:  # curves are also asked elsewhere, where δ is smaller
+            reach += 0.5 * max(near, 0.0) + min(48.0, -2.0 - math.log(question.delta))
         if is_last or all(high <= reach for _, high in ranges):
             break
         ranges = [(low, min(high, reach)) for low, high in ranges]
         laws = [(cut_above(law, reach), steps) for law, steps in laws]
     scale = step_scale(laws, tilt)
     if split is not None:
-        scale = min(scale, step_scale(*split.parts(laws)[0]))
+        few = split.parts(laws)[0][0]
+        scale = min(scale, step_scale(few, best_tilt(few, question)[0]))
     if len(pairs) == 1 and pairs[0][1] == 1:
         scale = one_step_scale(laws[0][0], question.delta)
         if question.epsilon is not None:  # the loss asked about, unless δ is decided before
@@ -297,7 +301,7 @@ def solve(
     level, *more = levels(schedule, question, tolerance)
     work = stalled = 0
     for _ in range(len(more) + 1):
-        width = best.upper - best.lower
+        before = best.upper - best.lower
         at = Level(schedule, question, direction, level)
         best = intersection(best, at.ends(enough), question, tolerance)
         work += at.work
@@ -309,8 +313,12 @@ def solve(
             is_hopeless = question.delta <= least_resolved(schedule)
         if is_hopeless:
             break
-        stalled = 0 if best.upper - best.lower < 0.8 * width else stalled + 1
-        if stalled == (1 if is_epsilon and math.isfinite(best.upper) else 2):
+        width = best.upper - best.lower
+        stalled = 0 if width < 0.8 * before else stalled + 1
+        # Errors are of second order: all finer levels together take off a third of what this one did.
+        limit = max(width - (before - width) / 3.0, 0.0)
+        is_vain = best.upper < math.inf and not question.is_within(best.upper - limit, best.upper, tolerance)
+        if stalled == 2 or (is_epsilon and is_vain):
             break
         is_near = question.is_within(best.lower, best.upper, 4.0 * tolerance)
         is_found = math.isfinite(best.upper) and (is_epsilon or best.lower > 0.0)
@@ -318,7 +326,7 @@ def solve(
             break
         if is_near:  # widths are of second order
             unit = max(best.upper, 1.0 if is_epsilon else 0.0)
-            level += min(math.log((best.upper - best.lower) / (tolerance * unit), 4) + 0.2, 1.0)
+            level += min(math.log(width / (tolerance * unit), 4) + 0.2, 1.0)
         else:
             level += 1.0
         question = question.sharpened(best.upper, best.lower)

@@ -1,13 +1,12 @@
 r"""A law of the squared-norm ratio X = n̂²/n²: mixtures of χ²(ν)/ν, cut into bins with masses and means in closed form.
 
 A clipped sample with estimated norm n̂ has sensitivity Z = X^{-1/2} (in units of the clipping norm). Bins turn a
-law into finitely many sensitivities without losing the side of the bound: (B1) to (B4) of
+law into finitely many sensitivities without losing the side of the bound: (B4) of
 ``docs/theory/randomized_clipping.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +37,13 @@ class GammaMixture:
 
     def cdf(self, x: Array) -> Array:
         """Evaluate P(X ≤ x)."""
-        return self._mixed(lambda a: gammainc(a, a * x))
+        parts = [mass * gammainc(nu / 2, nu / 2 * x) for nu, mass in zip(self.dof, self.weight, strict=True)]
+        return np.asarray(np.sum(parts, axis=0))
 
     def partial_mean(self, x: Array) -> Array:
         """Evaluate E[X; X ≤ x]."""
-        return self._mixed(lambda a: gammainc(a + 1.0, a * x))
+        parts = [mass * gammainc(nu / 2 + 1.0, nu / 2 * x) for nu, mass in zip(self.dof, self.weight, strict=True)]
+        return np.asarray(np.sum(parts, axis=0))
 
     def increments(self, left: Array, right: Array) -> tuple[Array, Array]:
         """Evaluate P(left < X ≤ right) and E[X; left < X ≤ right].
@@ -66,11 +67,6 @@ class GammaMixture:
         if is_upper:
             return max(float(gammainccinv(a, share)) / a for a, share in each)
         return min(float(gammaincinv(a, share)) / a for a, share in each)
-
-    def _mixed(self, component: Callable[[float], Array]) -> Array:
-        parts = [mass * component(nu / 2) for nu, mass in zip(self.dof, self.weight, strict=True)]
-        value: Array = np.sum(parts, axis=0)
-        return value
 
 
 @dataclass(frozen=True)
@@ -96,10 +92,10 @@ class NormRatioBins:
     margin: float = 0.0
 
     def spread(self, convex_from: float) -> tuple[Array, Array]:
-        """Return atoms of a law that is never more private: (values of X, masses), by (B1).
+        """Return atoms of a law that is never more private: (values of X, masses), by (B4).
 
         The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
-        right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
+        right end. Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
         """
         rate = curvature(self.left, convex_from)
         width = self.right - self.left
@@ -111,10 +107,10 @@ class NormRatioBins:
         return _merge(x, mass)
 
     def concentrate(self, convex_from: float | Array) -> tuple[Array, Array]:
-        """Return atoms of a law that is never less private: (values of X, masses), by (B2).
+        """Return atoms of a law that is never less private: (values of X, masses), by (B4).
 
         The mass goes to the conditional mean right of ``convex_from``, one number or one of each bin, elsewhere a
-        little to its right (B4), and where the mean is unknown to the right end. The mass ``below`` goes to the left
+        little to its right, and where the mean is unknown to the right end. The mass ``below`` goes to the left
         end of the first bin.
         """
         x = np.where(
@@ -153,13 +149,6 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
     total = np.bincount(index, weights=mass, minlength=values.size)
     keep = (total > 0) & np.isfinite(values)
     return values[keep], total[keep]
-
-
-def bins_of_mixture(law: GammaMixture, number: int, tail: float) -> NormRatioBins:
-    """Return a mixture of χ²(ν)/ν in bins that reach to ∞."""
-    left = np.geomspace(max(law.quantile(tail), 1e-290), law.quantile(1e-9, True), number + 1)
-    right = np.append(left[1:], np.inf)
-    return bins_from_moments(left, right, *law.increments(left, right), float(law.cdf(left[0])))
 
 
 def bins_from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:

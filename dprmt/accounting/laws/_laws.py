@@ -15,7 +15,6 @@ from dprmt.accounting.laws._gamma_mixture import (
     GammaMixture,
     NormRatioBins,
     bins_from_moments,
-    bins_of_mixture,
 )
 from dprmt.accounting.laws._sketch import Head, probe_copies
 
@@ -37,9 +36,12 @@ class NormLaw:
         return None
 
     def bins(self, number: int, tail: float) -> NormRatioBins:
-        """Return the law in bins, of which ``tail`` may be cut off on the left."""
-        assert self.convex_mixture is not None
-        return bins_of_mixture(self.convex_mixture, number, tail)
+        """Return the law in bins that reach to ∞, of which ``tail`` may be cut off on the left."""
+        law = self.convex_mixture
+        assert law is not None
+        left = np.geomspace(max(law.quantile(tail), 1e-290), law.quantile(1e-9, True), number + 1)
+        right = np.append(left[1:], np.inf)
+        return bins_from_moments(left, right, *law.increments(left, right), float(law.cdf(left[0])))
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,9 @@ class EnvelopeLaw(NormLaw):
     def bins(self, number: int, tail: float) -> NormRatioBins:
         """See :class:`NormLaw`."""
         rank = None if self.rank is not None and self.probes * self.rank > LARGEST_DOF else self.rank
-        law = GammaMixture((self.probes,))
         if rank == 1:
-            return bins_of_mixture(law, number, tail)
+            return RankOneLaw(self.probes).bins(number, tail)
+        law = GammaMixture((self.probes,))
         edges = np.geomspace(max(law.quantile(tail), 1e-290), 1.0, number + 1)
         left, right = edges[:-1], edges[1:]
         mass, first_moment = law.increments(left, right)

@@ -1,4 +1,4 @@
-"""Releases of which only a curve of another privacy definition is known: μ-GDP, zCDP, Rényi divergences (B4)."""
+"""Releases of which only a curve of another privacy definition is known: μ-GDP, zCDP, Rényi divergences."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ZCDPRelease(Release):
     Privacy
     -------
     Covers: the upper end; ρ of several such releases adds up before it is converted. The lower end counts nothing.
-    Proof: ``docs/theory/batches.md``, (B4).
+    Proof: ``docs/theory/batches.md``, "Releases known by another definition".
 
     Examples
     --------
@@ -103,7 +103,7 @@ class RenyiRelease(Release):
     Privacy
     -------
     Covers: the upper end; divergences of several such releases add up before they are converted. The lower end counts
-    nothing. Proof: ``docs/theory/batches.md``, (B4).
+    nothing. Proof: ``docs/theory/batches.md``, "Releases known by another definition".
 
     Examples
     --------

@@ -48,7 +48,7 @@ class DPSGD(Value, Questions):
     beside : sequence of GaussianRelease
         Releases of the *same* batch in addition to the clipped sum, such as a noisy count. Each is a sum over the
         batch, and its noise multiplier is relative to the largest change by one sample. Norms must be exact. Proof:
-        ``docs/theory/batches.md``, (B1).
+        ``docs/theory/batches.md``, "Several releases of one batch".
 
     Formal guarantees
     -----------------

@@ -302,7 +302,8 @@ def round_up_exact(exact: Fraction) -> float:
 
 @dataclass(frozen=True)
 class LaplacePair:
-    """e^{-|x|/b}/2b against e^{-|x-1|/b}/2b: the loss is 1/b left of 0, -1/b right of 1, linear between (N7).
+    """e^{-|x|/b}/2b against e^{-|x-1|/b}/2b: the loss is 1/b left of 0, -1/b right of 1, linear between (§7 of
+    ``docs/theory/neighbours.md``).
 
     ``rate``: q; with probability 1 - q the first law is the second one, too.
     """

@@ -171,7 +171,7 @@ def _pair(side: _LazyPair) -> EpochPair:
 
 @lru_cache(maxsize=16)
 def _plan(epoch: AllocationEpoch, bins: int, tail: float) -> tuple[RatioPlan, StepPair, StepPair]:
-    upper, lower = epoch.step.pairs(3 * bins, tail)  # they are used once per epoch, not at every step
+    upper, lower = epoch.step.pairs(3 * bins // 2, tail)  # they are used once per epoch, not at every step
     return ratio_plan(upper, 1.0 / epoch.step.noise_multiplier, epoch.steps, _FIRST_BINS / bins, tail), upper, lower
 
 

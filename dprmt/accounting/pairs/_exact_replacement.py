@@ -1,7 +1,7 @@
 r"""One step with exact norms in which several samples are sampled independently, or samples are replaced.
 
 P is Σ_j Bin(m, q)(j) N(j/σ, 1) against Q = N(0, 1), or, for replacement, against the mirror image of P. The loss
-increases with the outcome: equations (N1) and (N4) of ``docs/theory/neighbours.md``.
+increases with the outcome: (N1) of ``docs/theory/neighbours.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""One step whose batch has a fixed size, or at most a size: (W1) to (W3) of ``fixed_size.md``, (B2) of ``batches.md``.
+r"""One step whose batch has a fixed size, or at most a size: ``docs/theory/fixed_size.md`` and ``batches.md``.
 
 A sample that joins a batch displaces another, so the outcome is shifted by a difference of two gradients. With exact
 norms the step's trade-off in each direction is a supremum over pairs
@@ -228,7 +228,7 @@ class TruncatedStep:
         return full, share / full if full else 0.0, q * fits + share
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """Return Poisson sampling's pair, or a pair of fixed size for a full batch (B2); Poisson at a lower rate."""
+        """Return Poisson sampling's pair, or a pair of fixed size for a full batch; Poisson at a lower rate."""
         full, rate, least = self.crowding
         plain, below = self._poisson(self.sample_rate), self._poisson(least * (1.0 - _BINOMIAL_ERROR))
         full *= 1.0 + _BINOMIAL_ERROR

@@ -1,4 +1,7 @@
-"""A pair that dominates every mechanism with bounded Rényi divergences: (B4) of ``docs/theory/batches.md``."""
+"""A pair that dominates every mechanism with bounded Rényi divergences.
+
+Proof: ``docs/theory/batches.md``, "Releases known by another definition".
+"""
 
 from __future__ import annotations
 

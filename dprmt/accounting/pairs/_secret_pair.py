@@ -1,7 +1,7 @@
 r"""One step of Poisson-subsampled Gaussian noise whose sensitivity Z is random and stays secret.
 
 N(0,1) against M = (1-q) N(0,1) + q E_Z N(Z/σ,1): one-dimensional, with a monotone likelihood ratio, so all
-follows from the curve T(t) = E Φ(Z/σ - t). From above (C1) to (C7), from below (C5), §5 of
+follows from the curve T(t) = E Φ(Z/σ - t). From above (C3), (C4) and (C7), from below (C5), §5 of
 ``docs/theory/randomized_clipping.md``.
 """
 
@@ -34,7 +34,7 @@ FAR = 35.0
 
 def inflection_shift(t: Array) -> Array:
     """Compute μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the squared-norm ratio where μ ≤ μ*(t), concave beyond
-    (C2).
+    (C3).
     """
     root = np.sqrt(t**2 + 12.0)
     value: Array = np.where(t >= 0, (t + root) / 2, 6.0 / (root + np.abs(t)))
@@ -113,7 +113,7 @@ class SecretUpperPair:
     def thresholds(self, nodes: Array) -> tuple[Array, Array]:
         """Return the t where the loss reaches each node, and by how much the loss misses the node there.
 
-        Returns: t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
+        Returns: t is -inf below all losses, and never below the cap of (C4) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
         t, miss = inverse(self.log_ratio, *self.table, target)
@@ -131,7 +131,7 @@ class SecretUpperPair:
 
     @cached_property
     def cap(self) -> float:
-        """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left (C6).
+        """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left (C4).
 
         Returns: not less than that, and more by some roundings, where T̂ is then taken to be 1.
         """

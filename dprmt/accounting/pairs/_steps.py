@@ -96,7 +96,7 @@ class ReplaceOne(Value):
 
 @dataclass(frozen=True, repr=False)
 class Group(Value):
-    """Neighbours in which all ``size`` samples of one person change together, each sampled independently (N4).
+    """Neighbours in which all ``size`` samples of one person change together, each sampled independently (N1).
 
     If a person's samples are drawn together and clipped together, they form one sample instead of a group.
 
@@ -309,8 +309,8 @@ def related(step: ClippingStep, neighbours: Neighbours) -> tuple[AnyStep, bool]:
 @lru_cache(maxsize=64)
 def _by_opposites(step: ClippingStep, bins: int, below: float) -> tuple[AtomicPair, AtomicPair]:
     law, tail = step.law.bins(bins, min(below, 1e-3)), below * step.sample_rate
-    above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
-    return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, 3 * bins)
+    above = replaced_by_opposites(law, step.law.probes, step.noise_multiplier, step.sample_rate, tail, bins)
+    return above, opposites_below(law, step.noise_multiplier, step.sample_rate, tail, bins)
 
 
 OneStep = TypeVar("OneStep", bound=Step)
@@ -409,9 +409,10 @@ class Poisson(_Scheme):
     Privacy
     -------
     Covers with ``at_most``: exact norms, and neighbours ``ZeroOut``, ``AddRemove`` (n counts the sample) and
-    ``ReplaceOne``. Proof: ``docs/theory/batches.md``, (B2). The upper end is far above the lower one where B is within
-    a few deviations √(qn) of the mean batch qn: for σ = 1, q = 0.01, n = 10,000, 1,000 steps and δ = 1e-5, ε lies in
-    [1.74, 7.90] for B = 100, in [1.82, 3.00] for B = 130, and in [1.82, 1.83] for B = 160.
+    ``ReplaceOne``. Proof: ``docs/theory/batches.md``, "Batches of a largest size". The upper end is far above the
+    lower one where B is within a few deviations √(qn) of the mean batch qn: for σ = 1, q = 0.01, n = 10,000, 1,000
+    steps and δ = 1e-5, ε lies in [1.74, 7.90] for B = 100, in [1.82, 3.00] for B = 130, and in [1.82, 1.83] for
+    B = 160.
 
     Examples
     --------
@@ -441,7 +442,7 @@ class Poisson(_Scheme):
             self._keep(samples=samples, at_most=check_count("at_most", self.at_most, high=samples))
 
     def check(self, norms: Norms, neighbours: Neighbours) -> None:
-        """Refuse what (B2) does not cover where batches have a largest size."""
+        """Refuse what has no proof where batches have a largest size."""
         if self.at_most is not None:
             _refuse_estimates(norms)
             _refuse_groups(neighbours)
@@ -483,7 +484,7 @@ class CyclicPoisson(_Scheme):
     -------
     Holds if: a sample's group does not depend on samples. T steps cost what ⌈T/b⌉ steps at rate b·q cost.
     Covers: all norms; one sample that is zeroed out, added, removed or replaced.
-    Does not cover: groups of several samples. Proof: ``docs/theory/batches.md``, (B3).
+    Does not cover: groups of several samples. Proof: ``docs/theory/batches.md``, "Cyclic Poisson sampling".
 
     Examples
     --------
@@ -506,7 +507,7 @@ class CyclicPoisson(_Scheme):
         self._keep(bands=bands, rate=check_real("rate", self.rate, low=1e-9, high=1.0 / bands))
 
     def check(self, norms: Norms, neighbours: Neighbours) -> None:
-        """Refuse groups of several samples, which (B3) does not cover."""
+        """Refuse groups of several samples, for which there is no proof."""
         _refuse_groups(neighbours)
 
     @property
@@ -549,7 +550,7 @@ class FixedSize(_Scheme):
     Holds if: every step draws its batch uniformly and independently of all other steps, and norms are exact.
     Covers: ``ZeroOut`` and ``ReplaceOne`` neighbours, both directions, adaptive composition.
     Does not cover: ``AddRemove`` (a removed sample changes n) and estimated norms. A loader that goes through a
-    shuffled order is :class:`FixedOrder`. Proof: ``docs/theory/fixed_size.md``, (W1) to (W3).
+    shuffled order is :class:`FixedOrder`. Proof: ``docs/theory/fixed_size.md``.
 
     See Also
     --------

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dprmt._validation import ParameterError, check_count, check_real
+from dprmt._validation import ParameterError, check_count
 from dprmt.accounting import chi2_mixture_cdf, envelope_cdf
 from dprmt.training.harness import ItemTask
 from dprmt.training.norms import ProbeGenerator, cheaper_side, hutchinson_squared_norms
 
 Floats = NDArray[np.float64]
+ERROR = 0.01  # probability that the band is too narrow
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,6 @@ class NormRatios:
         k, and the largest total number of nonzero singular values of a sample's layers.
     samples, draws : int
         Number of gradients, and of draws of the probes for each.
-    leading_share : float
-        Median over the samples of the largest squared singular value over their sum, in (0, 1].
     ratios : array, shape (samples·draws,)
         X = n̂/n in increasing order.
     points : array, shape (p,)
@@ -44,16 +43,13 @@ class NormRatios:
     over_envelope : float
         Largest excess of the empirical curve over the envelope, over all ratios; negative if there is none.
     band : float
-        Bound on the distance of the empirical from the predicted curve, with probability 1 - ``error``.
-    error : float
-        Probability in (0, 1).
+        Bound on the distance of the empirical from the predicted curve, with probability 99 %.
     """
 
     probes: int
     rank: int
     samples: int
     draws: int
-    leading_share: float
     ratios: Floats
     points: Floats
     empirical: Floats
@@ -61,7 +57,6 @@ class NormRatios:
     envelope: Floats
     over_envelope: float
     band: float
-    error: float
 
     @property
     def distance(self) -> float:
@@ -77,7 +72,6 @@ def measure_norm_ratios(
     draws: int = 128,
     probes: int = 32,
     seed: int = 0,
-    error: float = 0.01,
 ) -> NormRatios:
     """Estimate the norms of real per-sample gradients many times over, with independent probes each time.
 
@@ -96,8 +90,6 @@ def measure_norm_ratios(
         Number of probes k >= 2.
     seed : int
         Seed of the probes.
-    error : float
-        Probability in (0, 1) that the band is too narrow.
 
     Returns
     -------
@@ -115,7 +107,7 @@ def measure_norm_ratios(
 
     Notes
     -----
-    The ratios are independent but not identically distributed. The band is ``√(ln(2e/error)/(2N))``, e times as likely
+    The ratios are independent but not identically distributed. The band is ``√(ln(2e/0.01)/(2N))``, e times as likely
     to be left as for equal laws (Bretagnolle 1980).
 
     References
@@ -135,7 +127,6 @@ def measure_norm_ratios(
     count = check_count("samples", samples, high=task.size)
     check_count("draws", draws)
     check_count("probes", probes, low=2)
-    check_real("error", error, low=0.0, high=1.0, low_open=True, high_open=True)
     items = [task.items[i * task.size // count] for i in range(count)]
     gradients = _gradients(model, task, items)
     values = [torch.linalg.svdvals(layer.double()).square().numpy() for layer in gradients.values()]
@@ -147,7 +138,7 @@ def measure_norm_ratios(
     ratios = np.sort(np.concatenate([_estimates(gradients, probes, generator, draw) / totals for draw in range(draws)]))
     grid = np.linspace(ratios[0], ratios[-1], 60), np.quantile(ratios, np.linspace(0.002, 0.998, 60)), [1.0]
     points = np.unique(np.concatenate(grid))
-    positive = [_positive(values) for values in spectra]
+    positive = [squares[squares > 1e-12 * squares.max()] for squares in spectra]  # the others are rounding
     rank = max(map(len, positive))
     everywhere = np.arange(1, len(ratios) + 1) / len(ratios) - envelope_cdf(ratios, probes, rank)
     laws = [
@@ -159,15 +150,13 @@ def measure_norm_ratios(
         rank=rank,
         samples=count,
         draws=draws,
-        leading_share=float(np.median(spectra.max(1) / totals)),
         ratios=ratios,
         points=points,
         empirical=np.searchsorted(ratios, points, side="right") / len(ratios),
         predicted=np.mean(laws, axis=0),
         envelope=np.asarray(envelope_cdf(points, probes, rank)),
         over_envelope=float(np.max(everywhere)),
-        band=math.sqrt(math.log(2 * math.e / error) / (2 * len(ratios))),
-        error=error,
+        band=math.sqrt(math.log(2 * math.e / ERROR) / (2 * len(ratios))),
     )
 
 
@@ -199,8 +188,3 @@ def _estimates(gradients: dict[str, torch.Tensor], probes: int, generator: Probe
         units = torch.eye(rows, dtype=layer.dtype).expand(samples, -1, -1)
         total = total + hutchinson_squared_norms(layer, units, matrices, side=side, bias=False).numpy()
     return np.asarray(total)
-
-
-def _positive(squares: Floats) -> Floats:
-    # Rounding leaves singular values of 1e-8 of the largest where there are none.
-    return squares[squares > 1e-12 * squares.max()]

@@ -154,11 +154,9 @@ class Agreement:
     ----------
     count : int
         Number of matrices.
-    bias, median_error, large_error, largest_error : float
+    bias, median_error, large_error : float
         Errors of the top singular value, measured over predicted minus 1, with the noise averaged over the draws. Bias
-        is the mean; the others are the median, the 95 % quantile and the maximum of the absolute value.
-    single_error : float
-        Median size of the same with one draw of the noise.
+        is the mean; the others are the median and the 95 % quantile of the absolute value.
     overlap_bias, overlap_error, overlap_large_error : float
         Errors of the squared overlap, measured minus predicted, left and right together: mean, median size and 95 %
         quantile.
@@ -170,8 +168,6 @@ class Agreement:
     bias: float
     median_error: float
     large_error: float
-    largest_error: float
-    single_error: float
     overlap_bias: float
     overlap_error: float
     overlap_large_error: float
@@ -199,11 +195,10 @@ def agreement(spikes: Sequence[Spike]) -> Agreement:
     --------
     >>> exact = Spike("query", 0, (8, 200), 1.0, 2.0, 0.1, 1.2, 1.25, 1.2, 0.02, (0.9, 0.4), (0.9, 0.5))
     >>> result = agreement([exact])
-    >>> result.largest_error, round(result.single_error, 3), round(result.overlap_bias, 3)
-    (0.0, 0.042, 0.05)
+    >>> result.large_error, round(result.overlap_bias, 3)
+    (0.0, 0.05)
     """
     errors = np.array([spike.error for spike in spikes])
-    single = np.array([spike.single / spike.predicted - 1 for spike in spikes])
     differences = np.array([np.subtract(spike.overlaps, spike.predicted_overlaps) for spike in spikes]).ravel()
     large, overlap_large = (float(np.quantile(abs(x), 0.95)) for x in (errors, differences))
     return Agreement(
@@ -211,8 +206,6 @@ def agreement(spikes: Sequence[Spike]) -> Agreement:
         bias=float(errors.mean()),
         median_error=float(np.median(abs(errors))),
         large_error=large,
-        largest_error=float(np.max(abs(errors))),
-        single_error=float(np.median(abs(single))),
         overlap_bias=float(differences.mean()),
         overlap_error=float(np.median(abs(differences))),
         overlap_large_error=overlap_large,

@@ -150,7 +150,8 @@ class Isolation:
         self._dtypes = {value.dtype for value in self._model.parameters()}  # of adapters see what 16 bits rounded
         self._devices = sorted({value.device for value in self._model.parameters()}, key=str)
         self._only_widths: object = None
-        self._other: Any = None  # the row of an earlier micro-batch of one
+        self._is_due = False  # whether the next micro-batch will be checked
+        self._other: Any = None  # a row of this one then, for a micro-batch of one
         self._width: int | None = None
         self._may_be_padded = True  # whether there are texts, and nothing names their padding
         self.count, self.apart = 0, False
@@ -159,8 +160,8 @@ class Isolation:
     def check(self, losses: Losses, batch: Any, size: int, clipping_norm: float) -> None:
         """Raise an error unless results of some of ``size`` rows are independent of the others."""
         self._clipping_norm = clipping_norm
-        due = self.count == 0 or self._chance.random() < self._rate
-        if size == 0 or not (due or self._may_be_padded or size == 1):
+        due, self._is_due = self.count == 0 or self._is_due, self._chance.random() < self._rate
+        if size == 0 or not (due or self._is_due or self._may_be_padded):
             return
         rows = BatchRows(batch, size, self._padding, translates=self._translates)
         self._may_be_padded = bool(rows.words) and not rows.tells_padding
@@ -184,8 +185,7 @@ class Isolation:
                 self._restored(buffers)
             self.count += 1
             self.apart = self.apart or (finite and size > 1)
-        if size == 1:
-            self._other = rows.picked([0])
+        self._other = rows.picked([0]) if self._is_due else None
 
     def _check(self, losses: Losses, rows: BatchRows, buffers: Mapping[str, torch.Tensor]) -> bool:
         """Check, and return whether all gradients that were compared first are finite."""

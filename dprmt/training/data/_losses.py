@@ -18,7 +18,7 @@ from dprmt._validation import ParameterError, check_real
 from dprmt.training.data._task_data import IGNORED
 
 _TARGETS = ("labels", "start_positions", "end_positions")
-_NOT_INPUTS = (*_TARGETS, "sample_id", "num_items_in_batch")
+_NOT_INPUTS = (*_TARGETS, "num_items_in_batch")
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative, of a loss; of 16 bits the next
 
 
@@ -83,7 +83,7 @@ def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> t
     model : Module
         A Transformers model, with or without hooks.
     batch : mapping of str to Tensor
-        As `TaskData.collate` returns it. The model gets all of it except for labels and ``sample_id``, and nothing
+        As `TaskData.collate` returns it. The model gets all of it except for labels, and nothing
         else: positions are those that the model computes.
 
     Returns
@@ -129,7 +129,7 @@ def check_own_loss(model: torch.nn.Module, sample: Mapping[str, torch.Tensor]) -
     sample = _without_padding(sample)
     with evaluating(model):  # without dropout: two forward passes are compared
         found = per_sample_losses(model, sample)
-        own = model(**{key: value for key, value in sample.items() if key != "sample_id"}).loss
+        own = model(**sample).loss
     kind = type(_transformers_model(model)).__name__
     if own is None or found.numel() != 1:
         raise ParameterError("model", kind, "one that returns a loss for a batch with labels, or give losses=")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt._validation import ParameterError, check_choice
 from dprmt.training.data._rows import Row, read_rows
 from dprmt.training.recipes import DataRecipe
 
@@ -23,7 +23,7 @@ Item = dict[str, Any]
 
 
 class TokenDataset(list[Item]):
-    r"""One split: items of token ids, label(s) and a ``sample_id``, the number of the row in the split's source.
+    r"""One split: items of token ids and label(s).
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class TokenDataset(list[Item]):
     ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["text"], target="label")
     ...     split = load_data(where, byte_tokenizer(), "classification").train
     >>> len(split), sorted(split[0]), split.rows[0].inputs, split.rows[0].target
-    (2, ['input_ids', 'labels', 'sample_id'], ('a fine film',), 'good')
+    (2, ['input_ids', 'labels'], ('a fine film',), 'good')
     """
 
     def __init__(self, items: Sequence[Item], rows: Sequence[Row]) -> None:
@@ -62,8 +62,8 @@ class TaskData:
     Attributes
     ----------
     train, validation, test : TokenDataset
-        Empty where the source has none. Items are dicts with ``input_ids`` (list of int), ``labels`` (an int, or
-        for generation a list as long as the ids with -100 at the prompt) and ``sample_id``.
+        Empty where the source has none. Items are dicts with ``input_ids`` (list of int) and ``labels`` (an int, or
+        for generation a list as long as the ids with -100 at the prompt).
     labels : tuple of str or None
         Names of the classes.
     task : {"classification", "generation"}
@@ -88,27 +88,25 @@ class TaskData:
     max_tokens: int
     unit_of_privacy: str
 
-    def collate(self, items: Sequence[Item], *, length: int | None = None) -> dict[str, torch.Tensor]:
+    def collate(self, items: Sequence[Item]) -> dict[str, torch.Tensor]:
         """Return a batch of items, padded on the right.
 
         Parameters
         ----------
         items : sequence of dict
             B >= 1 items of a split.
-        length : int or None
-            T, at least the longest item's; by default that one's rounded up to a multiple of 8, but no more
-            than ``max_tokens``.
 
         Returns
         -------
         dict of Tensor
             ``input_ids`` and ``attention_mask`` (B, T), ``token_type_ids`` (B, T) if the model wants it,
-            ``labels`` (B,) or (B, T), ``sample_id`` (B,), all int64.
+            ``labels`` (B,) or (B, T), all int64. T is the longest item's length, rounded up to a multiple of 8, but no
+            more than ``max_tokens``.
 
         Raises
         ------
         ParameterError
-            If there is no item, or ``length`` is less than an item's.
+            If there is no item.
 
         Notes
         -----
@@ -117,20 +115,18 @@ class TaskData:
         """
         if not items:
             raise ParameterError("items", items, "at least one item")
-        longest = max(1, *(len(item["input_ids"]) for item in items))  # texts may be without a token
-        if length is None:
-            length = max(longest, min(-(-longest // 8) * 8, self.max_tokens))
-        check_count("length", length, low=longest)
-        ids = [_padded(item["input_ids"], length, self.pad_token) for item in items]
-        mask = [_padded([1] * len(item["input_ids"]), length, 0) for item in items]
-        batch = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+        ids = [item["input_ids"] for item in items]
+        longest = max(1, *map(len, ids))  # texts may be without a token
+        length = max(longest, min(-(-longest // 8) * 8, self.max_tokens))
+
+        def padded(rows: Iterable[Sequence[int]], filling: int) -> torch.Tensor:
+            return torch.tensor([[*row, *([filling] * (length - len(row)))] for row in rows])
+
+        batch = {"input_ids": padded(ids, self.pad_token), "attention_mask": padded(([1] * len(row) for row in ids), 0)}
         if self.pair_types:
-            batch["token_type_ids"] = torch.tensor([_padded(item["token_type_ids"], length, 0) for item in items])
-        if self.task == "generation":
-            batch["labels"] = torch.tensor([_padded(item["labels"], length, IGNORED) for item in items])
-        else:
-            batch["labels"] = torch.tensor([item["labels"] for item in items])
-        return batch | {"sample_id": torch.tensor([item["sample_id"] for item in items])}
+            batch["token_type_ids"] = padded((item["token_type_ids"] for item in items), 0)
+        labels = [item["labels"] for item in items]
+        return batch | {"labels": padded(labels, IGNORED) if self.task == "generation" else torch.tensor(labels)}
 
 
 def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str | Path | None = None) -> TaskData:
@@ -183,8 +179,8 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     >>> data.labels, len(data.train), data.train[1]["labels"]
     (('bad', 'good'), 2, 0)
     >>> batch = data.collate([data.train[0], data.train[1]])  # 11 and 11 bytes, padded to a multiple of 8
-    >>> batch["input_ids"].shape, batch["sample_id"]
-    (torch.Size([2, 16]), tensor([0, 1]))
+    >>> batch["input_ids"].shape, batch["labels"]
+    (torch.Size([2, 16]), tensor([1, 0]))
     """
     check_choice("task", task, ("classification", "generation"))
     if tokenizer.pad_token_id is None:
@@ -195,16 +191,16 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
         labels = found.label_names or _label_names(found.splits["train"])
     splits = {}
     for split, rows in found.splits.items():
-        numbered = list(enumerate(rows))
+        kept = rows
         if split == "train":
-            numbered = [numbered[i] for i in kept_rows(rows, fraction=data.fraction, limit=data.limit)]
-            if rows and not numbered:
+            kept = [rows[i] for i in kept_rows(rows, fraction=data.fraction, limit=data.limit)]
+            if rows and not kept:
                 raise ParameterError("data.fraction", data.fraction, "large enough to keep a row")
         if labels is not None:
-            items = _classification_items(numbered, labels, tokenizer, data.max_tokens, split)
+            items = _classification_items(kept, labels, tokenizer, data.max_tokens, split)
         else:
-            items = _generation_items(numbered, tokenizer, data.max_tokens)
-        splits[split] = TokenDataset(items, [row for _, row in numbered])
+            items = _generation_items(kept, tokenizer, data.max_tokens)
+        splits[split] = TokenDataset(items, kept)
     unit = _ONE_OF_KEPT if data.limit is not None else _ONE_ITEM
     if data.unit is not None:
         unit = f"all items of the training split that have one value of {data.unit!r}"
@@ -219,10 +215,6 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     )
 
 
-def _padded(values: Sequence[int], length: int, filling: int) -> list[int]:
-    return [*values, *([filling] * (length - len(values)))]
-
-
 def _label_names(rows: Sequence[Row]) -> tuple[str, ...]:
     found = [row.target for row in rows]
     values = {value for value in found if isinstance(value, (int, str))}
@@ -234,24 +226,20 @@ def _label_names(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _classification_items(
-    numbered: Sequence[tuple[int, Row]], labels: tuple[str, ...], tokenizer: Any, max_tokens: int, split: str
+    rows: Sequence[Row], labels: tuple[str, ...], tokenizer: Any, max_tokens: int, split: str
 ) -> list[Item]:
-    if not numbered:
+    if not rows:
         return []
     numbers = {name: i for i, name in enumerate(labels)}
-    columns = list(zip(*(row.inputs for _, row in numbered), strict=True))
-    encoded = tokenizer(*(list(column) for column in columns), truncation=True, max_length=max_tokens)
+    columns = zip(*(row.inputs for row in rows), strict=True)
+    encoded = tokenizer(*map(list, columns), truncation=True, max_length=max_tokens)
     items = []
-    for i, (sample, row) in enumerate(numbered):
-        label = (
-            row.target
-            if isinstance(row.target, int) and str(row.target) not in numbers
-            else numbers.get(str(row.target))
-        )
-        if label is None or not 0 <= label < len(labels):
+    for i, row in enumerate(rows):
+        label = numbers.get(str(row.target), row.target)
+        if not isinstance(label, int) or not 0 <= label < len(labels):
             raise ParameterError(f"data.{split}", row.target, "labels out of " + ", ".join(labels))
         item = {key: encoded[key][i] for key in ("input_ids", "token_type_ids") if key in encoded}
-        items.append(item | {"labels": label, "sample_id": sample})
+        items.append(item | {"labels": label})
     return items
 
 
@@ -282,17 +270,17 @@ def prompt_ids(text: str, tokenizer: Any) -> list[int]:
     return [*marked, *ids] if tokenizer.bos_token_id is not None and marked == [tokenizer.bos_token_id] else ids
 
 
-def _generation_items(numbered: Sequence[tuple[int, Row]], tokenizer: Any, max_tokens: int) -> list[Item]:
+def _generation_items(rows: Sequence[Row], tokenizer: Any, max_tokens: int) -> list[Item]:
     if tokenizer.eos_token_id is None:
         raise ParameterError("tokenizer.eos_token", None, "set")
     items = []
-    for sample, row in numbered:
+    for row in rows:
         prompt = prompt_ids(row.inputs[0], tokenizer)
         target = [*tokenizer(row.target, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         kept = prompt[: max(max_tokens - len(target), max_tokens // 2)]  # so that there is always a target token
         ids = (kept + target)[:max_tokens]
         labels = ([IGNORED] * len(kept) + target)[:max_tokens]
-        items.append({"input_ids": ids, "labels": labels, "sample_id": sample})
+        items.append({"input_ids": ids, "labels": labels})
     return items
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from dprmt._validation import ParameterError, check_choice
-from dprmt.training.data import TaskData, TokenDataset
+from dprmt.training.data import TaskData
 from dprmt.training.data._losses import evaluating
 from dprmt.training.data._task_data import prompt_ids
-from dprmt.training.evaluation._scores import device_of
+from dprmt.training.evaluation._scores import first_rows
 from dprmt.training.evaluation._text_metrics import text_metrics
 from dprmt.training.recipes import EvaluationRecipe
 
@@ -103,17 +102,11 @@ def evaluate_generation(
     >>> len(result.hypotheses), list(result.scores), result.skipped
     (1, ['bleu'], {})
     """
-    check_choice("split", split, ("validation", "test"))
-    if data.task != "generation":
-        raise ParameterError("data.task", data.task, "'generation'")
     settings = EvaluationRecipe() if settings is None else settings
-    samples: TokenDataset = getattr(data, split)
     grouped: dict[str, list[str]] = {}
-    for row in samples.rows:
+    for row in first_rows(data, "generation", split, None):
         grouped.setdefault(row.inputs[0], []).append(row.target)
     inputs = tuple(grouped)[: settings.limit]
-    if not inputs:
-        raise ParameterError("split", split, "a split with samples")
     prompts = [prompt_ids(text, tokenizer)[: data.max_tokens] for text in inputs]
     hypotheses = tuple(generate_texts(model, tokenizer, prompts, settings))
     references = tuple(tuple(grouped[text]) for text in inputs)
@@ -161,6 +154,7 @@ def generate_texts(
     ['!!!', '!!!']
     """
     network: Any = next(module for module in model.modules() if hasattr(module, "generate"))
+    device = next(model.parameters()).device
     search: dict[str, float] = {"num_beams": settings.beams, "no_repeat_ngram_size": settings.no_repeat_ngram}
     if settings.beams > 1:
         search["length_penalty"] = settings.length_penalty
@@ -176,7 +170,7 @@ def generate_texts(
         for start in range(0, len(prompts), settings.batch_size):
             chosen = [list(prompt) for prompt in prompts[start : start + settings.batch_size]]
             # On the left, so that what is generated follows the prompt.
-            batch = tokenizer.pad({"input_ids": chosen}, padding_side="left", return_tensors="pt").to(device_of(model))
+            batch = tokenizer.pad({"input_ids": chosen}, padding_side="left", return_tensors="pt").to(device)
             output = network.generate(**batch, generation_config=config)
             texts += tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
     return [text.strip() for text in texts]

@@ -11,6 +11,7 @@ from torch.nn import functional
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.data import TaskData, model_logits, per_sample_losses
 from dprmt.training.data._losses import evaluating
+from dprmt.training.data._rows import Row
 
 Item: TypeAlias = dict[str, Any]
 
@@ -80,7 +81,7 @@ def evaluate_classification(
     >>> {name: round(score, 3) for name, score in scores.items()}
     {'loss': 0.647, 'samples': 3.0, 'accuracy': 0.667, 'f1': 0.0}
     """
-    samples = first_samples(data, "classification", split, limit)
+    rows = first_rows(data, "classification", split, limit)
     classes = len(data.labels or ())
     for metric in metrics:
         check_choice("metrics", metric, ("accuracy", "f1"))
@@ -92,10 +93,11 @@ def evaluate_classification(
         losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
         return torch.stack([logits.argmax(dim=1), losses], dim=1)
 
+    samples = getattr(data, split)[: len(rows)]
     predicted, losses = _measured(model, data, samples, batch_size, measured).unbind(1)
     labels = torch.tensor([sample["labels"] for sample in samples])
     result = {"loss": float(losses.mean()), "samples": float(len(samples))}
-    parts = [row.part for row in getattr(data, split).rows[: len(samples)]]
+    parts = [row.part for row in rows]
     names = dict.fromkeys(parts)
     for metric in metrics:
         score = accuracy if metric == "accuracy" else f1_score
@@ -191,28 +193,22 @@ def generation_loss(
     >>> round(generation_loss(loaded.model, data), 4), round(torch.log(torch.tensor(260.0)).item(), 4)
     (5.5607, 5.5607)
     """
-    samples = first_samples(data, "generation", split, limit)
+    samples = getattr(data, split)[: len(first_rows(data, "generation", split, limit))]
     losses = _measured(model, data, samples, batch_size, lambda batch: per_sample_losses(model, batch))
     return float(losses.mean())
 
 
-def device_of(model: torch.nn.Module) -> torch.device:
-    """Return the device of the model's first parameter."""
-    return next(model.parameters()).device
-
-
-def first_samples(data: TaskData, task: str, split: str, limit: SupportsIndex | None) -> list[Item]:
-    """Return the first samples of a split, all without a limit; refused if there is none, or the data are of another
-    task.
+def first_rows(data: TaskData, task: str, split: str, limit: SupportsIndex | None) -> list[Row]:
+    """Return the first rows of a split, all without a limit; raise an error if there is none, or the data are of
+    another task.
     """
     check_choice("split", split, ("validation", "test"))
     if data.task != task:
         raise ParameterError("data.task", data.task, repr(task))
-    samples = getattr(data, split)
-    number = len(samples) if limit is None else min(check_count("limit", limit), len(samples))
-    if number == 0:
+    rows: list[Row] = getattr(data, split).rows
+    if not rows:
         raise ParameterError("split", split, "a split with samples")
-    return [samples[position] for position in range(number)]
+    return rows if limit is None else rows[: check_count("limit", limit)]
 
 
 def _measured(
@@ -223,7 +219,7 @@ def _measured(
     measure: Callable[[dict[str, torch.Tensor]], torch.Tensor],
 ) -> torch.Tensor:
     """Measure all samples in float64, those of similar length together, in the order of the samples."""
-    size, device = check_count("batch_size", batch_size), device_of(model)
+    size, device = check_count("batch_size", batch_size), next(model.parameters()).device
     order = sorted(range(len(samples)), key=lambda position: len(samples[position]["input_ids"]))
     found = []
     with evaluating(model):

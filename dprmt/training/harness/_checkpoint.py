@@ -56,7 +56,7 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
     try:
         checksum = _written(fresh / name, shards)
     except OSError as error:
-        problem = f"{error}; all processes write to one folder, which each must see"
+        problem = f"a process cannot write to the folder of all: {fresh / name}: {error}"
     written: list[Any] = [None] * size
     dist.all_gather_object(written, (name, checksum, problem))
     for _, _, what in written:

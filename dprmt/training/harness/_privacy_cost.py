@@ -12,7 +12,7 @@ import torch
 
 from dprmt._files import parse_json, parse_toml, strict_json, write_whole
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, GaussianRelease, Hutchinson, HutchPlusPlus, Norms, compose, release_from_dict
+from dprmt.accounting import DPSGD, GaussianRelease, compose, release_from_dict
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
 from dprmt.statements._sentences import norms_label
 from dprmt.training.clipping import ClippingPlan
@@ -29,7 +29,6 @@ _RELEASED = (
     "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
 )
 _SCORES = "scores on validation or test data, which are about those data"
-_EXACT_SCORES = "exact scores, under `private` in `metrics.jsonl`, and scores on test data"
 _CHOICE = "the choice of this run, or of its recipe, among several on the same data"
 _NOT_COVERED = (
     "what stands under `private` in `metrics.jsonl` and `run.json`: training losses, sizes of batches, a digest of the"
@@ -40,8 +39,6 @@ _NOT_COVERED = (
     "random states and the draws of an epoch that `checkpoint/` holds until the run is finished",
     "whoever reads the process' memory; timing; rounding of sums, and the law of noise in floating point",
 )
-_CHOSEN = "the choice of a run by any rule that reads what the runs released"
-_KNOWN = "whoever knows the noise seed: towards them this run has no privacy"
 
 
 def norms_sentence(asked: str, plan: ClippingPlan) -> str:
@@ -51,7 +48,10 @@ def norms_sentence(asked: str, plan: ClippingPlan) -> str:
     estimated, many = plan.record.estimated, len(plan.record.layers)
     sentence = f"exact in all {many} layers" if many > 1 else "exact in the only layer"
     if estimated:
-        kinds = dict.fromkeys("of unknown law" if one.norms is None else _kind(one.norms) for one in estimated)
+        kinds = dict.fromkeys(
+            "of unknown law" if one.norms is None else f"{one.norms.kind} ({norms_label(one.norms)})"
+            for one in estimated
+        )
         others = ", exact in the others, where that costs less" if len(estimated) < many else ""
         sentence = f"{'; '.join(kinds)} in {len(estimated)} of {many} layers{others}"
     elif asked not in EXACT_NORMS:
@@ -59,10 +59,6 @@ def norms_sentence(asked: str, plan: ClippingPlan) -> str:
     if plan.regime == "rows":
         return sentence
     return f"{plan.reason}; norms {'exact' if plan.regime == 'alone' else sentence}"
-
-
-def _kind(norms: Norms) -> str:
-    return f"{norms.kind} ({norms_label(norms)})" if isinstance(norms, Hutchinson | HutchPlusPlus) else repr(norms)
 
 
 def wanted_releases(settings: Settings) -> tuple[GaussianRelease, ...]:
@@ -94,16 +90,14 @@ def release_score(
     sigma = release.noise_multiplier
     document: dict[str, Any] = {"charged": release.as_dict(), "rows": rows}
     write_whole(folder / SCORE, strict_json(document, indent=1) + "\n")
-    noisy = (round(accuracy * rows) + sigma * _normal(generator)) / rows
+    if isinstance(generator, SecureRandom):
+        normal = float(generator.normal((1,)))
+    else:
+        normal = float(torch.randn((), generator=generator, dtype=torch.float64))
+    noisy = (round(accuracy * rows) + sigma * normal) / rows
     score = {"accuracy": round(noisy, 6), "standard_deviation": sigma / rows, "samples": rows}
     write_whole(folder / SCORE, strict_json(document | {"score": score}, indent=1) + "\n")
     return score
-
-
-def _normal(generator: torch.Generator | SecureRandom) -> float:
-    if isinstance(generator, SecureRandom):
-        return float(generator.normal((1,)))
-    return float(torch.randn((), generator=generator, dtype=torch.float64))
 
 
 def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
@@ -151,8 +145,8 @@ def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
         unit=f"{unit}, and one row of the validation set" if scores else unit,
         released=(*_RELEASED, *([f"`{SCORE}`: the accuracy on validation data, with noise"] if scores else [])),
         not_covered=(
-            *([] if record.get("noise_is_secret", True) else [_KNOWN]),
-            *(_EXACT_SCORES if scores and line == _SCORES else line for line in _NOT_COVERED),
+            *([] if record.get("noise_is_secret", True) else ["anyone who knows the noise seed: no privacy from them"]),
+            *(f"exact {line}" if scores and line == _SCORES else line for line in _NOT_COVERED),
         ),
         ledger={"file": FILE, "charged": charged, "sha256": _digest(path)},
     )
@@ -205,7 +199,11 @@ def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
         compose([phase for card in cards for phase in card.run.phases]),
         min(card.delta for card in cards),
         unit="; ".join(dict.fromkeys(card.unit for card in cards)),
-        released=(f"all {len(runs)} runs, of each:", *dict.fromkeys(released), _CHOSEN),
+        released=(
+            f"all {len(runs)} runs, of each:",
+            *dict.fromkeys(released),
+            "the choice of a run by what was released",
+        ),
         not_covered=tuple(dict.fromkeys(beside)),
         ledger={"runs": len(runs), "charged": sum(card.ledger["charged"] for card in cards), "sha256": _digest(*runs)},
     )

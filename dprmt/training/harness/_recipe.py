@@ -33,7 +33,7 @@ class RecipeTask(ItemTask):
 
     def __init__(self, recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> None:
         def collate(items: list[Any]) -> dict[str, torch.Tensor]:
-            return {name: value.to(device) for name, value in data.collate(items).items() if name != "sample_id"}
+            return {name: value.to(device) for name, value in data.collate(items).items()}
 
         self.loaded, self.data, self.evaluation = loaded, data, recipe.evaluation
         wanted = recipe.data

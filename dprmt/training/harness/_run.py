@@ -193,6 +193,14 @@ def plan_step(
     return plan, calibrated(step, settings.training.steps, target, privacy.delta, releases)
 
 
+def source_of(task: Task, plan: ClippingPlan, micro_batch_size: int) -> Source:
+    """Return a task's rows for a private run, in micro-batches of so many."""
+    owners = task.owners_of_rows
+    if owners is not None:
+        owners = dataclasses.replace(owners, alone=plan.regime == "alone")
+    return Source(DataLoader(task.rows, collate_fn=task.batch_of), owners, micro_batch_size, task.length_at)
+
+
 @dataclass(frozen=True)
 class Start:
     """What one start of a run begins with; ``former`` is the record of earlier starts in ``folder``, its run.json."""
@@ -307,15 +315,11 @@ class Run:
         reads = settings.telemetry.on and not (
             settings.privacy.clip_only or settings.distributed.is_sharded or denoised_before
         )
-        owners = task.owners_of_rows
-        if owners is not None:
-            owners = dataclasses.replace(owners, alone=self.plan.regime == "alone")
-        loader = DataLoader(task.rows, collate_fn=task.batch_of)
         self.private = PrivateRun(
             self.plan,
             probes,
             optimizer,
-            Source(loader, owners, training.micro_batch_size, task.length_at),
+            source_of(task, self.plan, training.micro_batch_size),
             mechanism=mechanism,
             steps=self.total,
             delta=settings.privacy.delta,

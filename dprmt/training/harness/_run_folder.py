@@ -176,31 +176,24 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(folder) / SUMMARY
     if not path.exists():
         raise ParameterError("folder", str(folder), "the folder of a finished run")
-    try:
-        summary = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        summary = None
-    if not isinstance(summary, dict):
-        raise ParameterError("folder", str(folder), f"the folder of a finished run, whose {SUMMARY} can be read")
-    return summary
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(summary := parse_json(path.read_bytes()), dict):
+            return summary
+    raise ParameterError("folder", str(folder), f"the folder of a finished run, whose {SUMMARY} can be read")
 
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read ``run.json``; empty if there is none."""
-    file, why = path / RUN, "it holds something else"
+    file = path / RUN
     if not file.exists():
         return {}
-    try:
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         document: dict[str, Any] = parse_json(file.read_bytes())
         starts, sigma = document["starts"], document["noise_multiplier"]
         noise = sigma == 0 if document.get("privacy") == SENTENCE else 0 < sigma < math.inf
         if noise and type(starts) is int and starts > 0 and isinstance(document.get("private", {}), dict):
             return document
-    except (OSError, ValueError) as error:
-        why = str(error)
-    except (TypeError, KeyError, AttributeError):
-        pass
-    raise ParameterError("resume", str(file), f"given for a run whose record can be read ({why})")
+    raise ParameterError("resume", str(file), "given for a run whose record can be read")
 
 
 def steps_seen(path: Path) -> int:

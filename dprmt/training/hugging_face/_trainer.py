@@ -260,7 +260,9 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         """
         if self.private is None:
             self.model.train()
-            self._compare_losses()
+            if self.losses is None and not self.privacy.one_by_one and not self.args.label_smoothing_factor:
+                loader = self._loader()  # the first row's loss must be what the model itself returns for it
+                check_own_loss(self.model, self._prepare_inputs(loader.collate_fn([loader.dataset[0]])))
             inside = super().create_optimizer(model)
             self.private = self._private_run(inside)
             self.optimizer = _Moved(inside)
@@ -313,12 +315,6 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
             workers["prefetch_factor"] = args.dataloader_prefetch_factor
         pin = args.dataloader_pin_memory and args.device.type == "cuda"
         return DataLoader(data, batch_size=1, collate_fn=collate, pin_memory=pin, **workers)
-
-    def _compare_losses(self) -> None:
-        """Raise unless the loss of the first row is what the model itself returns for it."""
-        if self.losses is None and not self.privacy.one_by_one and not self.args.label_smoothing_factor:
-            loader = self._loader()
-            check_own_loss(self.model, self._prepare_inputs(loader.collate_fn([loader.dataset[0]])))
 
     def _losses_of(self, rows: Any) -> torch.Tensor:
         rows = self._prepare_inputs(rows)

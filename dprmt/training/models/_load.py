@@ -20,7 +20,7 @@ _PAD_OFFSET = ("roberta", "xlm-roberta", "camembert")  # their positions start a
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, its tokenizer, and what of it is trained.
+    """A model and its tokenizer.
 
     Attributes
     ----------
@@ -28,13 +28,10 @@ class LoadedModel:
         In train mode, on the CPU, every dropout of the pretrained part at 0.
     tokenizer : PreTrainedTokenizerBase
         Its tokenizer.
-    trainable : tuple of str
-        Names of the trained parameters, in order.
     """
 
     model: torch.nn.Module
     tokenizer: Any
-    trainable: tuple[str, ...]
 
     @property
     def longest_input(self) -> int | None:
@@ -61,7 +58,7 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     Returns
     -------
     LoadedModel
-        The model, its tokenizer and the names of the trained parameters.
+        The model, with ``requires_grad`` on what is trained, and its tokenizer.
 
     Raises
     ------
@@ -73,7 +70,6 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     -----
     The model is in train mode, because per-sample hooks record only there. Dropouts are 0. Otherwise a sample's
     gradient would depend on the order of random numbers in its micro-batch, and on being computed once or twice.
-    LoRA's dropout is set by the recipe.
 
     Attention is Transformers' default, ``scaled_dot_product_attention`` where there is one. It has no parameters,
     so the hooks do not see it, and it does not mix samples.
@@ -89,8 +85,6 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     >>> loaded = load_model(recipe, labels=3)
     >>> sum(value.numel() for value in loaded.model.parameters() if value.requires_grad)  # 2·16 + 16·2 + 3·16 + 3
     115
-    >>> [name.removeprefix("base_model.model.") for name in loaded.trainable][-2:]
-    ['classifier.modules_to_save.default.weight', 'classifier.modules_to_save.default.bias']
     """
     if (labels is not None) != (model.task == "classification"):
         raise ParameterError("labels", labels, "given for classification only")
@@ -100,9 +94,7 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_count("seed", seed, low=0))
         network = make_trainable(base_model(model, tokenizer, labels), model)
-    network.train()
-    trainable = tuple(name for name, parameter in network.named_parameters() if parameter.requires_grad)
-    return LoadedModel(network, tokenizer, trainable)
+    return LoadedModel(network.train(), tokenizer)
 
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")

@@ -129,7 +129,6 @@ def _adapted(network: torch.nn.Module, lora: LoraRecipe, heads: list[str]) -> to
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
         target_modules=list(lora.targets),
         modules_to_save=[*dict.fromkeys((*heads, *lora.also_train))] or None,
         fan_in_fan_out=any(issubclass(kinds[name], Conv1D) for name in targeted),

@@ -123,8 +123,7 @@ def cancellation_allowance(
     tokens whose products a_t g_tᵀ are long and cancel in AᵀG. Partial sums of a sample's clipped products are at most
     C √(T/(√2 ρ)) long in any order of additions, so they cannot absorb the products of others. The factor of a sample
     with norm n decreases by a share of at most ρ Σ_t ‖a_t‖²‖g_t‖²/(√2 n²). Does not cover: formed gradients, which
-    need no allowance because the norm is of what is summed. Proof: ``docs/theory/randomized_clipping.md``, (R1) to
-    (R3).
+    need no allowance because the norm is of what is summed. Proof: ``docs/theory/randomized_clipping.md``, §1.
 
     Examples
     --------

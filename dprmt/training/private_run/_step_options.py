@@ -52,7 +52,7 @@ class AdaptiveClipping(Value):
     -------
     Holds if: norms are exact. Covers: counts and clipping norms of all steps, together with the trained parameters. A
     sample that is zeroed out is left out of the count, too. Does not cover: estimated norms, which raise an error.
-    Proof: ``docs/theory/batches.md``, (B1).
+    Proof: ``docs/theory/batches.md``, "Several releases of one batch".
 
     References
     ----------
@@ -218,7 +218,8 @@ class BandedNoise(Value):
     Holds if: the noise's past, which is in ``state_dict()``, stays secret, and at most one run goes on from a state
     (pass ``ledger=`` to ``make_private`` to have this checked). Covers: all norm methods. Step t releases its clipped
     sum and entry t of C⁻¹z, with z independent of standard deviation σC and a lower-triangular C whose columns have
-    norm 1, or less in the last b - 1 steps. Proof: ``docs/theory/batches.md``, (B3).
+    norm 1, or less in the last b - 1 steps. Proof: ``docs/theory/batches.md``, "Cyclic
+    Poisson sampling".
 
     References
     ----------

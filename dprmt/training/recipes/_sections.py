@@ -91,8 +91,6 @@ class LoraRecipe(Section):
         Scale α > 0; the adapter's output is scaled by α/r.
     targets : tuple of str
         Names of the linear modules to adapt; a module matches if its dotted name ends with ``.target``.
-    dropout : float
-        Dropout of the adapter's input, in [0, 1). Above 0 a sample's gradient is random.
     also_train : tuple of str
         Further modules trained in full, by the same rule. The new head of a classifier is always trained.
 
@@ -106,7 +104,6 @@ class LoraRecipe(Section):
     rank: Count
     alpha: Positive
     targets: Texts
-    dropout: Annotated[float, within(0.0, 1.0, high_open=True)] = 0.0
     also_train: Texts = ()
 
     def check_together(self) -> None:
