@@ -20,7 +20,7 @@ from audits.steps import Parts, private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import Units, plan_private
-from dprmt.training.harness import ItemTask, Observer, Run
+from dprmt.training.harness import ItemTask, Run
 from dprmt.training.harness._run import Start
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.private_run._batches import Draws
@@ -193,31 +193,12 @@ def recorded() -> Iterator[list[Made]]:
         yield made
 
 
-class Watching(Observer):
-    """Clipped sums, step by step."""
-
-    def __init__(self) -> None:
-        self.sums: list[bytes] = []
-
-    def measured(self, run: Any, step: int) -> None:
-        totals = [getattr(p, "summed_grad", None) for p in run.parameters.values()]
-        self._clean = [torch.zeros(1) if total is None else total.clone() for total in totals]
-        self.sums.append(b"".join(total.numpy().tobytes() for total in self._clean))
-
-    def noise(self, parameters: Any) -> bytes:
-        """Of the last step."""
-        return b"".join(
-            (p.grad * SIZE - clean).numpy().tobytes() for p, clean in zip(parameters, self._clean, strict=True)
-        )
-
-
 class Seen(NamedTuple):
-    """What one run drew."""
+    """What one run drew, and what its optimizer was given."""
 
     made: list[Made]
-    noise: list[bytes]
     batches: list[tuple[int, ...]]
-    sums: list[bytes]
+    released: list[bytes]
 
 
 ONE_HOT, SIZE = torch.eye(40), 10
@@ -227,10 +208,8 @@ def losses(model: nn.Module, labels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(ONE_HOT[labels]), labels, reduction="none")
 
 
-def run(
-    secret: bytes, *, seed: int = 4, world: int = 0, batches: list[tuple[int, ...]] | None = None, **privacy: Any
-) -> Seen:
-    """Six steps, on zeros at a learning rate of nothing: what differs between runs is what was drawn."""
+def run(secret: bytes, *, seed: int = 4, world: int = 0, **privacy: Any) -> Seen:
+    """Six steps at a learning rate of nothing: what differs between runs is what was drawn."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 40))
     torch.manual_seed(world)
@@ -239,26 +218,23 @@ def run(
         optimizer={"name": "gd", "learning_rate": 1e-30},
         training={"batch_size": SIZE, "steps": 6, "seed": seed},
     )
-    task, watching = ItemTask(list(range(40)), torch.tensor, losses), Watching()
-    noise: list[bytes] = []
-    drawn: list[tuple[int, ...]] = []
-    at = Draws.at
+    batches, released, at = [], [], Draws.at
 
     def seen(draws: Draws, number: int) -> list[int]:
-        found = at(draws, number) if batches is None else list(batches[number])
-        drawn.append(tuple(found))
-        return found
+        batches.append(tuple(at(draws, number)))
+        return list(batches[-1])
+
+    def given(*_: Any) -> None:
+        released.append(b"".join(value.grad.numpy().tobytes() for value in model.parameters()))
 
     with recorded() as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Draws, "at", seen)
+        task = ItemTask(list(range(40)), torch.tensor, losses)
         going = Run(model, task, settings, Start(Randomness(secret, False, bool(privacy.get("secure")))))
-        going.observers = [watching]
-        parameters = going.parameters.values()
-        going.private.optimizer.register_step_pre_hook(lambda *_: noise.append(watching.noise(parameters)))
-        for _ in going.steps():
-            pass
+        going.private.optimizer.register_step_pre_hook(given)
+        assert len(list(going.steps())) == 6
         going.private.close()
-    return Seen(made, noise, drawn, watching.sums)
+    return Seen(made, batches, released)
 
 
 WAYS = [
@@ -287,13 +263,10 @@ def test_the_streams_of_a_run_have_keys_of_their_own_from_its_secret(way: dict[s
     assert {BASE, flipped(0)}.isdisjoint(keys)
     assert made == made_again, "a stream that depends on something public"
     assert set(keys).isdisjoint(stream.key for stream in other.made)
-    # And so does what was drawn: the batches, the noise, and the probes in the clipped sums.
-    assert (one.batches, one.noise, one.sums) == (again.batches, again.noise, again.sums)
+    # And so does what was drawn, and what the optimizer was given.
+    assert (one.batches, one.released) == (again.batches, again.released)
     assert one.batches != other.batches
-    assert not set(one.noise) & set(other.noise)
-    assert len(set(one.noise)) == len(one.noise) == 6
-    same_batches = run(flipped(0), batches=one.batches, **way)  # with another secret's probes
-    assert not set(one.sums) & set(same_batches.sums)
+    assert len({*one.released, *other.released}) == 12
 
 
 # ------------------------------------------------------------------------- probes, by layer, step and sample
