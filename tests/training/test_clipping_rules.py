@@ -26,17 +26,7 @@ from tests.training.literal import clipped_sum, gradients_of, norm_of
 from tests.training.sharded import TOKENS
 from tests.training.sharded import losses as losses_of_tokens
 from tests.training.sharded import network as model_of_tokens
-from tests.training.test_private_run import (
-    ROWS,
-    N,
-    losses,
-    network,
-    new,
-    row_losses,
-    saved_and_loaded,
-    train,
-    weights,
-)
+from tests.training.test_private_run import ROWS, N, losses, network, new, row_losses, saved_and_loaded, train, weights
 from tests.training.tiny_recipe import positions
 
 QUIET = AdaptiveClipping(noise_multiplier=1e-3, quantile=0.3, learning_rate=1.0, initial=0.5)

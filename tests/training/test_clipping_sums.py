@@ -19,31 +19,15 @@ from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.subspaces import Subspaces
-from tests.training import clipping_table
-from tests.training.clipping_table import (
-    CLIPPINGS,
-    IDS,
-    SEED,
-    SHARINGS,
-    TRAINED,
-    WAYS,
-    K,
-    L,
-    S,
-    Way,
-    check_released,
-    data,
-    losses,
-    make_model,
-    make_step,
-)
+from tests.training import clipping_table as table
+from tests.training.clipping_table import CLIPPINGS, TRAINED, K, S, Way, check_released, make_model, make_step
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
 
 
-@pytest.mark.parametrize("way", WAYS, ids="-".join)
+@pytest.mark.parametrize("way", table.WAYS, ids="-".join)
 def test_what_a_step_releases_is_the_literal_sum(way: Way) -> None:
     """Σ_i min(1, (1-ρ)C/√n̂_i) v_i / L with v_i whole or projected; some samples are clipped and some are not."""
     model = make_model(way)
@@ -53,11 +37,15 @@ def test_what_a_step_releases_is_the_literal_sum(way: Way) -> None:
     assert step.close() is model
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("sharing", table.SHARINGS)
 def test_what_does_not_go_together_is_refused_before_the_first_step(sharing: str) -> None:
     way = Way("projected", "hutchinson", sharing, "sgd")
     model = make_model(way)
-    options = {"norms": by_word("hutchinson", sharing=sharing), "clipping_norm": 1.0, "expected_batch_size": L}
+    options = {
+        "norms": by_word("hutchinson", sharing=sharing),
+        "clipping_norm": 1.0,
+        "expected_batch_size": table.L,
+    }
     plan = plan_private(model, subspaces=Subspaces(model, rank=2), **options)
     with pytest.raises(ParameterError, match="a DPGrape of the plan's subspaces"):
         plan.privatize(torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0)
@@ -85,20 +73,20 @@ CLIPPED_WAYS = [Way(trained, clipping, "batch", "sgd") for trained in TRAINED fo
 
 @pytest.mark.parametrize("way", CLIPPED_WAYS, ids="-".join)
 def test_with_checkpoints_the_literal_sum_is_released(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clipping_table.Net, "checkpointed", True)
+    monkeypatch.setattr(table.Net, "checkpointed", True)
     check_released(way, make_model(way))
 
 
 @contextmanager
 def autocast_losses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    plain = clipping_table.losses
+    plain = table.losses
 
     def rounded(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             return plain(model, tokens)
 
     with monkeypatch.context() as patched:
-        patched.setattr(clipping_table, "losses", rounded)
+        patched.setattr(table, "losses", rounded)
         yield
 
 
@@ -116,8 +104,8 @@ def test_norms_under_autocast_have_the_digits_of_float32(clipping: str, monkeypa
     with autocast_losses(monkeypatch):
         model = make_model(way).float()
         step = make_step(way, model, bound)
-        row = data()[:1]
-        step.accumulate(clipping_table.losses(step.model, row), samples=[0], step=0)
+        row = table.data()[:1]
+        step.accumulate(table.losses(step.model, row), samples=[0], step=0)
         length = math.sqrt(sum(float(value.summed_grad.double().square().sum()) for value in step.optimizer.params))
     assert length == pytest.approx((1 - step.rounding) * bound, rel=2e-5 if clipping == "exact" else 2e-4)
     assert length <= bound
@@ -161,7 +149,7 @@ def private(kind: str, clipping: str) -> ClippedStep:
         return plan.privatize(torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=0.0)
     if clipping == "projected":
         return projected_step(model, rank=2, lr=0.1, seed=0, **options)
-    return private_sgd(model, 0.1, norms=by_word(clipping, K, S, seed=SEED), **options)
+    return private_sgd(model, 0.1, norms=by_word(clipping, K, S, seed=table.SEED), **options)
 
 
 def sums(
@@ -211,8 +199,8 @@ def test_bfloat16_contributions_keep_their_bound(trained: str, clipping: str) ->
     way, bound = Way(trained, clipping, "sample", "sgd"), 1e-3
     model = make_model(way).to(torch.bfloat16)
     step = make_step(way, model, bound)
-    for number, sample in enumerate(IDS):
-        step.accumulate(losses(step.model, data()[[number]]), samples=[sample], step=number)
+    for number, sample in enumerate(table.IDS):
+        step.accumulate(table.losses(step.model, table.data()[[number]]), samples=[sample], step=number)
         found = [value.summed_grad for value in step.optimizer.params]
         assert {value.dtype for value in found} == {torch.float32}
         norm = math.sqrt(sum(float(value.double().square().sum()) for value in found)) / bound
@@ -224,7 +212,7 @@ def test_bfloat16_contributions_keep_their_bound(trained: str, clipping: str) ->
 def test_noise_has_the_stated_variance_and_comes_once(clipping: str) -> None:
     """Per entry σC/L, L the expected batch size, after three micro-batches; 5 % more or less is rejected."""
     torch.manual_seed(0)
-    model, generator = nn.Linear(90, 90), torch.Generator().manual_seed(SEED)
+    model, generator = nn.Linear(90, 90), torch.Generator().manual_seed(table.SEED)
     options = {"noise_multiplier": 1.5, "clipping_norm": 2.0, "expected_batch_size": 40.0}
     step = private_sgd(model, norms=by_word(clipping, K, S), noise_generator=generator, **options)
     for i in range(3):

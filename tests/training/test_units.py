@@ -19,23 +19,9 @@ from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, plan_private
-from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
-from tests.training.clipping_table import (
-    CLIPPINGS,
-    SEED,
-    STEP,
-    TRAINED,
-    L,
-    Way,
-    data,
-    literal_gradients,
-    literal_squared_norm,
-    losses,
-    make_model,
-    make_step,
-    received,
-)
+from tests.training import clipping_table as table
+from tests.training.clipping_table import CLIPPINGS, SEED, Way, losses, make_model, make_step
 from tests.training.literal import clipped_sum, gradients_of, norm_of
 from tests.training.test_whole_modules import KINDS as WHOLE
 from tests.training.test_whole_modules import build, net
@@ -56,11 +42,11 @@ def released_of(
     step: object, model: nn.Module, units: Sequence[object], parts: Sequence[Sequence[int]]
 ) -> dict[str, torch.Tensor]:
     """What a step gives the inner optimizer after micro-batches of the rows in ``parts``."""
-    with received(step, model) as found:
+    with table.received(step, model) as found:
         for part in parts:
             rows = list(part)
-            batch, given = data()[rows], {"samples": [ROWS[i] for i in rows], "units": [units[i] for i in rows]}
-            step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=STEP, **given)
+            batch, given = table.data()[rows], {"samples": [ROWS[i] for i in rows], "units": [units[i] for i in rows]}
+            step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=table.STEP, **given)
         step.step()
     return found
 
@@ -78,9 +64,9 @@ class Literal:
     """The loop over units, made before there are hooks on the model; C clips some units only."""
 
     def __init__(self, way: Way, model: nn.Module, units: Sequence[object]) -> None:
-        self.gradients = summed(literal_gradients(way, model), units)
+        self.gradients = summed(table.literal_gradients(way, model), units)
         self.norms = {
-            unit: math.sqrt(literal_squared_norm(way, model, gradients, unit))
+            unit: math.sqrt(table.literal_squared_norm(way, model, gradients, unit))
             for unit, gradients in self.gradients.items()
         }
         self.bound = math.sqrt(min(self.norms.values()) * max(self.norms.values()))
@@ -88,7 +74,7 @@ class Literal:
     def released(self, rounding: float) -> dict[str, torch.Tensor]:
         """Σ_u min(1, (1-ρ)C/√n̂_u) g_u / L."""
         total = clipped_sum([*self.gradients.values()], (1 - rounding) * self.bound, [*self.norms.values()])
-        return {name: value / L for name, value in total.items()}
+        return {name: value / table.L for name, value in total.items()}
 
 
 def check_units(way: Way, literal: Way, units: Sequence[object], parts: Sequence[Sequence[int]], regime: str) -> Any:
@@ -113,20 +99,6 @@ def test_side_by_side_is_the_literal_loop_over_units(way: Way) -> None:
     ):
         step = check_units(way, way, units, parts, "together")
         assert step.replays >= 1  # rows were run alone, each by itself
-
-
-@pytest.mark.parametrize("trained", ["full", "lora", "projected"])
-def test_one_at_a_time_is_the_literal_loop_over_units(trained: str) -> None:
-    """Whatever norms were asked for they are exact, and a unit may be cut by the borders of micro-batches."""
-    way = Way(trained, "exact", "sample", "sgd")
-    for units, parts in (
-        (UNITS, [[0, 1, 2, 3]]),
-        (["anna", 7, 7, 7], [[0], [1], [2, 3]]),  # held over
-        (["anna", "anna", 7, 8], [[0], [1, 2], [3]]),  # the first goes on in a micro-batch with another
-    ):
-        step = check_units(way._replace(clipping="hutchinson"), way, units, parts, "alone")
-        assert isinstance(step, UnitStep)
-        assert step.record.norms == ExactNorms()
 
 
 def lone_bias() -> nn.Module:
@@ -337,8 +309,8 @@ PARTS = ([[0], [3]], [[1, 2]])  # micro-batches of both processes
 def all_ways(rank: int, size: int) -> list[tuple[Any, ...]]:
     """Every clipping side by side, and one unit at a time; what process 1 starts from must not matter."""
     answers = []
-    ways = [(*both, "together") for both in itertools.product(TRAINED, CLIPPINGS)]
-    for trained, clipping, regime in [*ways, *((trained, "exact", "alone") for trained in TRAINED)]:
+    ways = [(*both, "together") for both in itertools.product(table.TRAINED, CLIPPINGS)]
+    for trained, clipping, regime in [*ways, *((trained, "exact", "alone") for trained in table.TRAINED)]:
         way = Way(trained, clipping, "sample", "sgd")
         model = make_model(way)
         literal = Literal(way, model, SHARED)
