@@ -22,12 +22,10 @@ from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep
 from dprmt.training.clipping._formed_layers import PerSampleGradients
 from dprmt.training.clipping._matrix_layers import Factors, LinearLayer, ProjectedLayer
-from dprmt.training.harness import Observer, Run, read_metrics, run_in_memory, train_task
-from dprmt.training.private_run import PrivateBatch
+from dprmt.training.harness import Observer, read_metrics, run_in_memory, train_task
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
 from tests.training.test_planted_bugs import network, settings, task
-from tests.training.tiny_recipe import positions
 
 STEP = 3
 LATER, EARLIER = [[0, 1], [2, 3], [4, 5, 6]], [[7, 8], [9, 10]]
@@ -324,18 +322,10 @@ def test_a_step_that_failed_is_over(maker: str, failure: tuple[str, int] | None)
     with raising(type(step.optimizer), *failure) if failure else refused(step), pytest.raises(PowerCut):
         step.step()
     after = state(step)
-    for drawn in (
-        ("noise", "inner") if hasattr(step.optimizer.original_optimizer, "subspaces") else ("noise",)
-    ):  # σ is written down before
-        known.pop(drawn)
-        after.pop(drawn)
-    assert_same(known, after)
+    drawn = {"noise", "inner"} if maker == "projected" else {"noise"}  # σ is written down before
+    assert_same(*({name: value for name, value in all_of.items() if name not in drawn} for all_of in (known, after)))
     assert not log(step)
     accumulate(step, LATER[1], STEP + 1)
-    alone = {name: copied(p.summed_grad) for name, p in net_of(step).named_parameters()}
-    assert all(value is not None for value in alone.values())
-    norm = sum(float(value.square().sum()) for value in alone.values()) ** 0.5
-    assert norm <= len(LATER[1]) * 0.5 * (1.0 if maker != "hutchinson" else 4.0)
     step.step()
 
 
@@ -441,30 +431,3 @@ def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: P
 
 def run_rate(run: Path) -> float:
     return float(json.loads((run / "run.json").read_text())["sample_rate"])
-
-
-@pytest.mark.parametrize("steps", [3, 5])
-def test_steps_that_are_asked_for_again_go_on_with_an_epoch_s_draws(
-    steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loop that was left and entered again, in the middle of an epoch or at its end, takes no sample twice in it."""
-    drawn: list[tuple[int, ...]] = []
-    real = Run._one_step
-
-    def one_step(run: Run, step: int, batch: PrivateBatch) -> Any:
-        drawn.append(tuple(positions(batch)))
-        return real(run, step, batch)
-
-    monkeypatch.setattr(Run, "_one_step", one_step)
-    chosen = settings(privacy={"sampling": "allocation"}, training={"batch_size": 6, "steps": 20})
-    with run_in_memory(network(), task(), chosen, noise_seed=3) as run:
-        for record in run.steps():
-            if record.step == steps:
-                break
-        for record in run.steps():
-            if record.step == 10:
-                break
-        for epoch in (drawn[:5], drawn[5:]):
-            assert sorted(itertools.chain.from_iterable(epoch)) == list(range(30))
-        assert drawn[:5] != drawn[5:]
-        assert run.private.steps_charged == 10
