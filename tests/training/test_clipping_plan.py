@@ -17,7 +17,8 @@ from audits.steps import Parts, make_private, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping import ClippedStep, plan_private
-from dprmt.training.norms import NormEstimator
+from dprmt.training.norms import NormEstimator, exact_squared_norms
+from tests.training.literal import clipped_sum, gradients_of, norm_of
 from tests.training.norms_by_word import by_word
 
 CLIPPINGS = ["ghost", "hutchinson"]
@@ -141,44 +142,36 @@ COMMON = {"clipping_norm": 1.0, "expected_batch_size": 2.0}
 
 
 @dataclass(frozen=True)
-class SignProbes:
-    """‖M P‖² with random signs instead of normals: unbiased, but of another law than Hutchinson's with normals."""
+class Longer:
+    """Lengths times the step's number and that of the layer's letters: of no law."""
 
-    width: int = 3
     norms: Norms | None = None
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
-        return min(in_features, out_features) > self.width
+        return min(in_features, out_features) > 3
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
         return tokens + in_features + out_features
 
-    def signs(self, rows: int, layer: str, step: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(hash((layer, step)) % 2**32)
-        return torch.randint(0, 2, (rows, self.width), generator=generator).double() * 2 - 1
-
     def squared_norms(self, activations, gradients, *, layer, step, samples=None, bias=False):  # type: ignore
-        signs = self.signs(gradients.shape[-1], layer, step) / self.width**0.5
-        products = activations.double().mT @ (gradients.double() @ signs)
-        total = (gradients.double() @ signs).sum(1) if bias else 0 * products[:, 0]
-        return products.square().sum((1, 2)) + total.square().sum(1)
+        return (step * len(layer)) ** 2 * exact_squared_norms(activations, gradients, bias=bias)
 
 
 def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
     """Against a literal loop: the released sum with SGD at learning rate 1 is Σ g_i min(1, (1-ρ)C/√n̂_i) / L."""
     torch.manual_seed(0)
-    net, estimator = nn.Linear(6, 5).double(), SignProbes()
-    plain, x = copy.deepcopy(net), torch.randn(4, 3, 6, dtype=torch.float64)
+    net, estimator, x = nn.Linear(6, 5).double(), Longer(), torch.randn(4, 3, 6, dtype=torch.float64)
+    plain = copy.deepcopy(net)
     assert isinstance(estimator, NormEstimator)
     private = private_sgd(net, norms=estimator, tokens=3, **COMMON)
     private.accumulate(private.model(x).square().sum((1, 2)), samples=range(4), step=2)
     private.step()
-    expected, signs = torch.zeros_like(net.weight), estimator.signs(5, "model", 2) / 3**0.5
-    for sample in x:
-        weight, bias = torch.autograd.grad(plain(sample).square().sum(), list(plain.parameters()))
-        norm = torch.cat([weight.T @ signs, (bias @ signs)[None]]).norm()
-        expected += weight * min(1.0, (1 - private.rounding) / float(norm)) / 2
-    torch.testing.assert_close(plain.weight - net.weight, expected, rtol=1e-9, atol=1e-12)
+    samples = gradients_of(plain, (plain(row).square().sum() for row in x))
+    expected = clipped_sum(samples, 1 - private.rounding, [2 * len("model") * norm_of(sample) for sample in samples])
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            plain.get_parameter(name) - net.get_parameter(name), value / 2, rtol=1e-9, atol=1e-12
+        )
 
 
 def test_a_layer_in_float64_leaves_the_others_their_rounding_margin() -> None:
@@ -192,12 +185,12 @@ def test_a_layer_in_float64_leaves_the_others_their_rounding_margin() -> None:
 
 
 def test_the_accountant_refuses_a_law_that_it_does_not_know() -> None:
-    plan = plan_private(nn.Linear(6, 5), norms=SignProbes(), **COMMON)
+    plan = plan_private(nn.Linear(6, 5), norms=Longer(), **COMMON)
     with pytest.raises(ParameterError, match="law"):
         plan.record.mechanism(1.0, 0.01)
-    claimed = plan_private(nn.Linear(6, 5), norms=SignProbes(norms=Hutchinson(3, secret=False)), **COMMON)
+    claimed = plan_private(nn.Linear(6, 5), norms=Longer(norms=Hutchinson(3, secret=False)), **COMMON)
     assert claimed.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, Hutchinson(3, secret=False))
-    exact = plan_private(nn.Linear(3, 5), norms=SignProbes(), **COMMON)  # nothing is worth an estimate
+    exact = plan_private(nn.Linear(3, 5), norms=Longer(), **COMMON)  # nothing is worth an estimate
     assert exact.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01)
 
 
