@@ -209,7 +209,7 @@ def document_of(run: Composition) -> dict[str, Any]:
     also = [one.as_dict() for one, times in free if isinstance(one, Release) for _ in range(times)]
     if also:
         document["also"] = also
-    if False:
+    if run.fixed:
         document["spent"] = document_of(Composition(run.fixed))
     return {**document, "neighbours": run.neighbours.kind}
 
