@@ -1,15 +1,10 @@
-"""Every way to clip: small private steps, and a literal loop over samples for what they release.
-
-``python -m tests.training.clipping_table RANK STORE OUT`` runs the whole table as one of two processes.
-"""
+"""Every way to clip: small private steps, and a literal loop over samples for what they release."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import math
-import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -28,7 +23,7 @@ from dprmt.training.subspaces import Subspaces
 from tests.training.literal import clipped_sum, gradients_of
 from tests.training.norms_by_word import by_word
 
-K, S, R, L, SEED, STEP = 2, 1, 4, 3.0, 5, 7
+K, S, R, L, SEED, STEP = 2, 1, 4, 0.75, 5, 7
 IDS = [11, "b", 7, 3]
 TRAINED = ("full", "lora", "projected")
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
@@ -112,18 +107,15 @@ def make_step(
     return plan.privatize(optimizer, noise_multiplier=0.0)
 
 
-def released(
-    step: ClippedStep, model: nn.Module, own: slice = slice(None), network: nn.Module | None = None
-) -> dict[str, torch.Tensor]:
-    """What a step gives the inner optimizer, before it moves; two micro-batches of the samples in ``own``.
+def released(step: ClippedStep, model: nn.Module, network: nn.Module | None = None) -> dict[str, torch.Tensor]:
+    """What a step gives the inner optimizer, before it moves; in two micro-batches.
 
     ``network``: what is called in place of the step's model.
     """
-    tokens, names = data()[own], IDS[own]
     with received(step, model) as found:
         for part in (slice(0, 1), slice(1, None)):
-            found_losses = losses(step.model if network is None else network, tokens[part])
-            step.accumulate(found_losses, samples=names[part], step=STEP)
+            found_losses = losses(step.model if network is None else network, data()[part])
+            step.accumulate(found_losses, samples=IDS[part], step=STEP)
         step.step()
     return found
 
@@ -221,27 +213,3 @@ def norms_of(way: Way, model: nn.Module, whole: Sequence[str] = ()) -> list[floa
     """√n̂ of every sample."""
     pairs = zip(literal_gradients(way, model), IDS, strict=True)
     return [math.sqrt(literal_squared_norm(way, model, gradients, sample, whole)) for gradients, sample in pairs]
-
-
-def run_table(rank: int, store: str, out: str) -> None:
-    """All ways as one of two processes; what rank 1 starts from must not matter."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    results: dict[tuple[str, ...], object] = {}
-    for way in WAYS:
-        model = make_model(way)
-        bound = sorted(norms_of(way, model))[1]
-        if rank:
-            with torch.no_grad():
-                for p in model.parameters():
-                    p.mul_(2.0)
-        step = make_step(way, model, bound, seed=9 + rank, distributed=True)
-        found = released(step, model, slice(3 * rank, 3 + rank))
-        results[tuple(way)] = (found, {name: p.detach().clone() for name, p in model.named_parameters()})
-    torch.save(results, f"{out}{rank}")
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    run_table(int(sys.argv[1]), sys.argv[2], sys.argv[3])

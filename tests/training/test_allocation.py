@@ -9,13 +9,12 @@ import pytest
 import torch
 from scipy import stats
 
-from dprmt.accounting import DPSGD, RandomAllocation, calibrate
+from dprmt.accounting import DPSGD, RandomAllocation
 from dprmt.training.harness import Run, train
 from dprmt.training.private_run._batches import Draws
-from dprmt.training.private_run._ledger import SpentEpsilon
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom, allocation
-from tests.training.tiny_recipe import positions, recipe_in
+from tests.training.tiny_recipe import killed_before_step, positions, recipe_in
 
 # --------------------------------------------------------------------------------------------- the audit
 
@@ -131,29 +130,14 @@ def batches(monkeypatch):
     return seen
 
 
-def stop_at(monkeypatch, last, dies):
-    """The first start ends before a step, or dies there."""
-
-    def is_stopped(run):
-        stops = run.private.steps_taken == last - 1 and run.start.number == 1
-        if stops and dies:
-            raise RuntimeError("power cut")
-        run.stopped = run.stopped or stops
-        return run.stopped
-
-    monkeypatch.setattr(Run, "_is_stopped", is_stopped)
-
-
 def once_each(epoch):
     return Counter(position for _, _, batch in epoch for position in batch) == Counter(range(SAMPLES))
 
 
-def test_an_epoch_that_lost_steps_is_given_up_and_charged(folder, tmp_path, batches, monkeypatch):
-    """Killed after step 7, checkpointed at 6: epochs 1 and 2 are charged, and the rest is drawn anew."""
-    stop_at(monkeypatch, 8, dies=True)
+def test_an_epoch_that_lost_steps_is_given_up_and_charged(folder, tmp_path, batches):
+    """Killed before step 8, checkpointed at 6: epochs 1 and 2 are charged, and the rest is drawn anew."""
     recipe = colours(folder, **{"training.checkpoint_every": 6})
-    with pytest.raises(RuntimeError, match="power cut"):
-        train(recipe, tmp_path / "run")
+    killed_before_step(8, recipe, tmp_path / "run")
     second = train(recipe, tmp_path / "run", resume=True)
     again = [entry for entry in batches if entry[0] == 2]
     assert [step for _, step, _ in again] == [7, 8, 9, 10, 11, 12]
@@ -161,24 +145,3 @@ def test_an_epoch_that_lost_steps_is_given_up_and_charged(folder, tmp_path, batc
     # 7 steps became 10, then 6 more: four epochs were begun.
     assert second.charged == 16
     assert second.epsilon == MECHANISM.epsilon(epochs=4, delta=DELTA).upper
-
-
-def test_a_target_is_kept_in_whole_epochs(folder, tmp_path, monkeypatch, batches):
-    """σ is that of three epochs for 12 steps; after a crash the run ends where they are used up."""
-    stop_at(monkeypatch, 8, dies=True)
-    target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0, "training.checkpoint_every": 6}
-    recipe = colours(folder, **target)
-    with pytest.raises(RuntimeError, match="power cut"):
-        train(recipe, tmp_path / "run")
-    result = train(recipe, tmp_path / "run", resume=True)
-    run = calibrate(DPSGD(1.0, RandomAllocation(LENGTH)), epochs=3, target_epsilon=3.0, delta=DELTA)
-    sigma = run.noise_multiplier
-    assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(steps=15, delta=DELTA).upper <= 3.0
-    assert (result.steps, result.charged) == (11, 15)
-
-
-def test_epsilon_in_the_middle_of_an_epoch_is_that_of_the_whole():
-    spent = SpentEpsilon(MECHANISM, DELTA)
-    assert spent.after(0) == 0.0
-    assert spent.after(1) == spent.after(5) == MECHANISM.epsilon(epochs=1, delta=DELTA).upper
-    assert spent.after(6) == spent.after(10) > spent.after(5)

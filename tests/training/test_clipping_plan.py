@@ -1,62 +1,177 @@
-"""Plan, mechanism, noise multiplier, private model; and an estimator from outside the package."""
+"""Plans, an estimator from outside the package, and what is refused by name before a noisy gradient is used."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
+from opacus.grad_sample import GradSampleModule
+from opacus.optimizers import DPOptimizer
 from torch import nn
 
-from audits.steps import private_sgd
+from audits.steps import Parts, make_private, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
-from dprmt.training.clipping import plan_private
-from dprmt.training.norms import HutchPlusPlusEstimator, LayerRecord, NormEstimator, NormRecord
+from dprmt.training.clipping import ClippedStep, plan_private
+from dprmt.training.norms import NormEstimator, exact_squared_norms
+from tests.training.literal import clipped_sum, gradients_of, norm_of
+from tests.training.norms_by_word import by_word
+
+CLIPPINGS = ["ghost", "hutchinson"]
+DEFAULTS = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 4.0}
+
+
+def private(model: nn.Module, clipping: str = "hutchinson", **options: Any) -> ClippedStep:
+    return private_sgd(model, norms=by_word(clipping, 4), **options)
+
+
+def network(*more: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), *more)
+
+
+def own_parameter() -> nn.Module:
+    """Holds a parameter itself."""
+    return Parts(
+        lambda model, x: model.layer(model.scale * x), scale=nn.Parameter(torch.ones(8)), layer=nn.Linear(8, 8)
+    )
+
+
+def tied() -> nn.Module:
+    model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+    model["second"].weight = model["first"].weight
+    return model
+
+
+def frozen() -> nn.Module:
+    return network().requires_grad_(False)
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "tied": (tied, "first.weight = second.weight"),
+    "parameters without a forward pass": (
+        lambda: nn.ParameterDict({"a": nn.Parameter(torch.ones(2))}),
+        "model: ParameterDict",
+    ),
+    "batch norm": (lambda: network(nn.BatchNorm1d(8)), "3: BatchNorm1d"),
+    "batch norm without parameters": (lambda: network(nn.BatchNorm1d(8, affine=False)), "ModuleValidator.fix"),
+    "running statistics": (
+        lambda: network(nn.InstanceNorm1d(8, track_running_stats=True)),
+        "track_running_stats=False",
+    ),
+    "bag": (lambda: nn.EmbeddingBag(8, 8), "EmbeddingBag"),
+    "renormalized embedding": (lambda: nn.Embedding(8, 8, max_norm=1.0), "max_norm"),
+    "embedding by frequency": (lambda: nn.Embedding(8, 8, scale_grad_by_freq=True), "scale_grad_by_freq"),
+    "sparse embedding": (lambda: nn.Embedding(8, 8, sparse=True), "sparse"),
+    "hooks": (lambda: GradSampleModule(network()), "GradSampleModule"),
+}
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+@pytest.mark.parametrize("case", REFUSED)
+def test_models_are_refused_before_the_first_step(case: str, clipping: str) -> None:
+    build, words = REFUSED[case]
+    with pytest.raises(ParameterError) as error:
+        private(build(), clipping)
+    assert error.value.name == "model"
+    assert words in str(error.value)
+
+
+def test_a_frozen_tied_or_own_parameter_is_fine() -> None:
+    model = tied()
+    model["first"].weight.requires_grad_(False)
+    assert [layer.layer for layer in private(model).record.layers] == ["first", "second"]  # their biases
+    with_own = own_parameter()
+    assert [layer.layer for layer in private(with_own).record.layers] == ["model"]  # as a whole
+    with_own = own_parameter()
+    with_own.scale.requires_grad_(False)
+    assert [layer.layer for layer in private(with_own).record.layers] == ["layer"]
+
+
+def test_the_optimizer_has_the_trainable_parameters_and_no_others() -> None:
+    model = network()
+    every = list(model.parameters())
+    sgd = torch.optim.SGD
+    wrapped = DPOptimizer(sgd(every, lr=1.0), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1)
+    cases = [(sgd(every[:-1], lr=1.0), "2.bias"), (sgd([*every, nn.Parameter(torch.ones(3))], lr=1.0), "(3,)")]
+    for optimizer, words in [*cases, (wrapped, "DPOptimizer"), ("sgd", "str")]:
+        with pytest.raises(ParameterError) as error:
+            make_private(model, optimizer, norms="exact", **DEFAULTS)
+        assert error.value.name == "optimizer"
+        assert words in str(error.value)
+    model[0].weight.requires_grad_(False)
+    make_private(model, sgd(every, lr=1.0), norms="exact", **DEFAULTS)  # a frozen one is not moved
+
+
+def test_a_layer_that_is_not_trained_now() -> None:
+    step = private(network())
+    for words, act in (
+        ("2 is in evaluation mode", nn.Module.eval),
+        ("^model", lambda layer: layer.requires_grad_(False)),
+    ):
+        act(step.model[2])
+        with pytest.raises((ParameterError, TrainingStateError), match=words):
+            step.accumulate(step.model(torch.ones(2, 8)).sum(1), samples=[0, 1], step=0)
+        step.discard()
+        step.model.train()
+
+
+def test_tokens_are_the_largest_possible() -> None:
+    step = private(network(), tokens=4)
+    with pytest.raises(ParameterError, match="at least 5"):
+        step.accumulate(step.model(torch.ones(2, 5, 8)).sum((1, 2)), samples=[0, 1], step=0)
+    step = private(network())
+    with pytest.raises(ParameterError, match="65000"):
+        step.accumulate(step.model(torch.ones(1, 65_000, 8)).sum((1, 2)), samples=[0], step=0)
+
+
+def test_no_trainable_parameter() -> None:
+    model = frozen()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ParameterError, match="a trainable parameter"):
+        make_private(model, optimizer, norms="exact", **DEFAULTS)
+
+
+# Plans
+
 
 COMMON = {"clipping_norm": 1.0, "expected_batch_size": 2.0}
 
 
 @dataclass(frozen=True)
-class SignProbes:
-    """‖M P‖² with random signs instead of normals: unbiased, but of another law than Hutchinson's with normals."""
+class Longer:
+    """Lengths times the step's number and that of the layer's letters: of no law."""
 
-    width: int = 3
     norms: Norms | None = None
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
-        return min(in_features, out_features) > self.width
+        return min(in_features, out_features) > 3
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
         return tokens + in_features + out_features
 
-    def signs(self, rows: int, layer: str, step: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(hash((layer, step)) % 2**32)
-        return torch.randint(0, 2, (rows, self.width), generator=generator).double() * 2 - 1
-
     def squared_norms(self, activations, gradients, *, layer, step, samples=None, bias=False):  # type: ignore
-        signs = self.signs(gradients.shape[-1], layer, step) / self.width**0.5
-        products = activations.double().mT @ (gradients.double() @ signs)
-        total = (gradients.double() @ signs).sum(1) if bias else 0 * products[:, 0]
-        return products.square().sum((1, 2)) + total.square().sum(1)
+        return (step * len(layer)) ** 2 * exact_squared_norms(activations, gradients, bias=bias)
 
 
 def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
     """Against a literal loop: the released sum with SGD at learning rate 1 is Σ g_i min(1, (1-ρ)C/√n̂_i) / L."""
     torch.manual_seed(0)
-    net, estimator = nn.Linear(6, 5).double(), SignProbes()
-    plain, x = copy.deepcopy(net), torch.randn(4, 3, 6, dtype=torch.float64)
+    net, estimator, x = nn.Linear(6, 5).double(), Longer(), torch.randn(4, 3, 6, dtype=torch.float64)
+    plain = copy.deepcopy(net)
     assert isinstance(estimator, NormEstimator)
     private = private_sgd(net, norms=estimator, tokens=3, **COMMON)
     private.accumulate(private.model(x).square().sum((1, 2)), samples=range(4), step=2)
     private.step()
-    expected, signs = torch.zeros_like(net.weight), estimator.signs(5, "model", 2) / 3**0.5
-    for sample in x:
-        weight, bias = torch.autograd.grad(plain(sample).square().sum(), list(plain.parameters()))
-        norm = torch.cat([weight.T @ signs, (bias @ signs)[None]]).norm()
-        expected += weight * min(1.0, (1 - private.rounding) / float(norm)) / 2
-    torch.testing.assert_close(plain.weight - net.weight, expected, rtol=1e-9, atol=1e-12)
+    samples = gradients_of(plain, (plain(row).square().sum() for row in x))
+    expected = clipped_sum(samples, 1 - private.rounding, [2 * len("model") * norm_of(sample) for sample in samples])
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            plain.get_parameter(name) - net.get_parameter(name), value / 2, rtol=1e-9, atol=1e-12
+        )
 
 
 def test_a_layer_in_float64_leaves_the_others_their_rounding_margin() -> None:
@@ -70,12 +185,12 @@ def test_a_layer_in_float64_leaves_the_others_their_rounding_margin() -> None:
 
 
 def test_the_accountant_refuses_a_law_that_it_does_not_know() -> None:
-    plan = plan_private(nn.Linear(6, 5), norms=SignProbes(), **COMMON)
+    plan = plan_private(nn.Linear(6, 5), norms=Longer(), **COMMON)
     with pytest.raises(ParameterError, match="law"):
         plan.record.mechanism(1.0, 0.01)
-    claimed = plan_private(nn.Linear(6, 5), norms=SignProbes(norms=Hutchinson(3, secret=False)), **COMMON)
+    claimed = plan_private(nn.Linear(6, 5), norms=Longer(norms=Hutchinson(3, secret=False)), **COMMON)
     assert claimed.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, Hutchinson(3, secret=False))
-    exact = plan_private(nn.Linear(3, 5), norms=SignProbes(), **COMMON)  # nothing is worth an estimate
+    exact = plan_private(nn.Linear(3, 5), norms=Longer(), **COMMON)  # nothing is worth an estimate
     assert exact.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01)
 
 
@@ -91,42 +206,6 @@ def test_a_plan_is_for_the_model_as_it_was() -> None:
         plan.privatize(optimizer, noise_multiplier=1.0)
     with pytest.raises(TrainingStateError, match="a hook was put before hooks of 0"):
         net(torch.ones(2, 9))
-
-
-def test_the_record_carries_the_smallest_sketch() -> None:
-    """None as soon as one estimated layer has no sketch: its law is Hutchinson's. Exact layers do not matter."""
-    first, second = (
-        LayerRecord("a", HutchPlusPlus(4, 8, secret=False)),
-        LayerRecord("b", HutchPlusPlus(4, 6, secret=False)),
-    )
-    exact, plain = LayerRecord("c"), LayerRecord("d", Hutchinson(4, secret=False))
-    assert NormRecord([first, second, exact]).norms == HutchPlusPlus(4, 6, secret=False)
-    assert NormRecord([first, plain, exact]).norms == Hutchinson(4, secret=False)
-    narrow = LayerRecord("f", HutchPlusPlusEstimator(4, 2, secret=False).norms)  # too narrow
-    assert NormRecord([first, narrow]).norms == Hutchinson(4, secret=False)
-    assert NormRecord([exact]).norms == ExactNorms()
-    with pytest.raises(ParameterError, match="norms"):
-        LayerRecord("e", "hutchinson")
-
-
-def test_the_mechanism_claims_what_all_layers_have() -> None:
-    """Smallest sketch; a power iteration, a secret, a rank if all have one; Hutchinson's law if one layer has it."""
-    power = {"power_iteration": True}
-    iterated = [LayerRecord(n, HutchPlusPlus(4, w, secret=True, **power)) for n, w in zip("ab", (8, 6), strict=True)]
-    one_pass, known = HutchPlusPlus(4, 9, secret=True), HutchPlusPlus(4, 9, power_iteration=True, secret=False)
-    plain = LayerRecord("d", Hutchinson(4, secret=True, rank=7))
-    cases: list[tuple[list[LayerRecord], Norms]] = [
-        (iterated, HutchPlusPlus(4, 6, secret=True, **power)),
-        ([*iterated, LayerRecord("e")], HutchPlusPlus(4, 6, secret=True, **power)),
-        ([*iterated, LayerRecord("c", one_pass)], HutchPlusPlus(4, 6, secret=True)),
-        ([*iterated, LayerRecord("c", known)], HutchPlusPlus(4, 6, **power, secret=False)),
-        ([*iterated, plain], Hutchinson(4, secret=True)),
-        ([plain, LayerRecord("e", Hutchinson(4, secret=True, rank=2))], Hutchinson(4, secret=True, rank=9)),
-        ([plain, LayerRecord("e", Hutchinson(4, secret=False, rank=2))], Hutchinson(4, secret=False, rank=9)),
-        ([plain, LayerRecord("e")], Hutchinson(4, secret=True)),
-    ]
-    for layers, norms in cases:
-        assert NormRecord(layers).mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, norms)
 
 
 @pytest.mark.parametrize(

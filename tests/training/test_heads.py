@@ -24,6 +24,7 @@ LENGTHS = (7, 3, 5, 4)
 SIZES: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "hidden_size": 8}
 ENCODER = SIZES | {"vocab_size": 24, "max_position_embeddings": 16, "num_labels": 3}
 ENCODER |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+IMAGE = ENCODER | {"image_size": 4, "patch_size": 2, "num_channels": 1}
 AFTER_PADDING = ENCODER | {"pad_token_id": 1}
 DECODER = SIZES | {"vocab_size": 24, "max_position_embeddings": 16, "num_key_value_heads": 1, "head_dim": 4}
 DECODER |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -38,53 +39,44 @@ WHISPER |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_st
 WHISPER |= {"suppress_tokens": None, "begin_suppress_tokens": None}
 RELATIVE = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
 
-MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "bert": ("BertForSequenceClassification", "Bert", ENCODER),
-    "several labels": (
-        "BertForSequenceClassification",
-        "Bert",
-        ENCODER | {"problem_type": "multi_label_classification"},
-    ),
-    "regression": ("BertForSequenceClassification", "Bert", ENCODER | {"num_labels": 1}),
-    "answers": ("BertForQuestionAnswering", "Bert", ENCODER | {"num_labels": 2}),
-    "masked": ("BertForMaskedLM", "Bert", ENCODER),
-    "tokens": ("BertForTokenClassification", "Bert", ENCODER),
-    "roberta": ("RobertaForSequenceClassification", "Roberta", AFTER_PADDING),
-    "xlm-roberta": ("XLMRobertaForTokenClassification", "XLMRoberta", AFTER_PADDING),
-    "mpnet": ("MPNetForSequenceClassification", "MPNet", AFTER_PADDING),
-    "longformer": ("LongformerForSequenceClassification", "Longformer", AFTER_PADDING | {"attention_window": 4}),
-    "esm": ("EsmForTokenClassification", "Esm", AFTER_PADDING | {"mask_token_id": 4}),
-    "deberta": ("DebertaV2ForSequenceClassification", "DebertaV2", ENCODER | RELATIVE | {"pooler_hidden_size": 8}),
-    "electra": ("ElectraForSequenceClassification", "Electra", ENCODER | {"embedding_size": 8}),
-    "gpt2": ("GPT2LMHeadModel", "GPT2", GPT2),
-    "opt": ("OPTForCausalLM", "OPT", DECODER | OPT),
-    "llama": ("LlamaForCausalLM", "Llama", DECODER),
-    "llama, tied": ("LlamaForCausalLM", "Llama", DECODER | {"tie_word_embeddings": True}),
-    "qwen3": ("Qwen3ForCausalLM", "Qwen3", DECODER),
-    "gemma": ("GemmaForCausalLM", "Gemma", DECODER),
-    "smollm": ("SmolLM3ForCausalLM", "SmolLM3", DECODER),
-    "t5": ("T5ForConditionalGeneration", "T5", T5 | {"dropout_rate": 0.0, "decoder_start_token_id": 0}),
-    "bart": ("BartForConditionalGeneration", "Bart", SEQ2SEQ | {"scale_embedding": True}),
-    "vit": ("ViTForImageClassification", "ViT", ENCODER | {"image_size": 4, "patch_size": 2, "num_channels": 1}),
-    "whisper": ("WhisperForConditionalGeneration", "Whisper", WHISPER),
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertForSequenceClassification", ENCODER),
+    "several labels": ("BertForSequenceClassification", ENCODER | {"problem_type": "multi_label_classification"}),
+    "regression": ("BertForSequenceClassification", ENCODER | {"num_labels": 1}),
+    "answers": ("BertForQuestionAnswering", ENCODER | {"num_labels": 2}),
+    "masked": ("BertForMaskedLM", ENCODER),
+    "tokens": ("BertForTokenClassification", ENCODER),
+    "roberta": ("RobertaForSequenceClassification", AFTER_PADDING),
+    "xlm-roberta": ("XLMRobertaForTokenClassification", AFTER_PADDING),
+    "mpnet": ("MPNetForSequenceClassification", AFTER_PADDING),
+    "longformer": ("LongformerForSequenceClassification", AFTER_PADDING | {"attention_window": 4}),
+    "esm": ("EsmForTokenClassification", AFTER_PADDING | {"mask_token_id": 4}),
+    "deberta": ("DebertaV2ForSequenceClassification", ENCODER | RELATIVE | {"pooler_hidden_size": 8}),
+    "electra": ("ElectraForSequenceClassification", ENCODER | {"embedding_size": 8}),
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "opt": ("OPTForCausalLM", DECODER | OPT),
+    "llama": ("LlamaForCausalLM", DECODER),
+    "llama, tied": ("LlamaForCausalLM", DECODER | {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3ForCausalLM", DECODER),
+    "gemma": ("GemmaForCausalLM", DECODER),
+    "smollm": ("SmolLM3ForCausalLM", DECODER),
+    "t5": ("T5ForConditionalGeneration", T5 | {"dropout_rate": 0.0, "decoder_start_token_id": 0}),
+    "bart": ("BartForConditionalGeneration", SEQ2SEQ | {"scale_embedding": True}),
+    "vit": ("ViTForImageClassification", IMAGE),
+    "whisper": ("WhisperForConditionalGeneration", WHISPER),
     "audio": (
         "ASTForAudioClassification",
-        "AST",
         ENCODER | {"patch_size": 2, "frequency_stride": 2, "time_stride": 2, "max_length": 6, "num_mel_bins": 4},
     ),
-    "video": (
-        "VideoMAEForVideoClassification",
-        "VideoMAE",
-        ENCODER | {"image_size": 4, "patch_size": 2, "num_channels": 1, "num_frames": 4},
-    ),
+    "video": ("VideoMAEForVideoClassification", IMAGE | {"num_frames": 4}),
 }
 # Their own position ids start after the number of the padding token; an earlier version passed ids from 0.
 OTHER_POSITIONS = {
-    "data2vec": ("Data2VecTextForSequenceClassification", "Data2VecText", AFTER_PADDING),
-    "xlm-roberta-xl": ("XLMRobertaXLForSequenceClassification", "XLMRobertaXL", AFTER_PADDING),
-    "pre-layer-norm": ("RobertaPreLayerNormForSequenceClassification", "RobertaPreLayerNorm", AFTER_PADDING),
-    "i-bert": ("IBertForSequenceClassification", "IBert", AFTER_PADDING),
-    "x-mod": ("XmodForSequenceClassification", "Xmod", AFTER_PADDING | {"default_language": "en_XX"}),
+    "data2vec": ("Data2VecTextForSequenceClassification", AFTER_PADDING),
+    "xlm-roberta-xl": ("XLMRobertaXLForSequenceClassification", AFTER_PADDING),
+    "pre-layer-norm": ("RobertaPreLayerNormForSequenceClassification", AFTER_PADDING),
+    "i-bert": ("IBertForSequenceClassification", AFTER_PADDING),
+    "x-mod": ("XmodForSequenceClassification", AFTER_PADDING | {"default_language": "en_XX"}),
 }
 EVERY = MODELS | OTHER_POSITIONS
 # What these compute for padded text depends on where the text begins, so that left padding is another sample.
@@ -92,12 +84,12 @@ LEFT = ["xlm-roberta", "esm", "llama", "llama, tied", "qwen3", "gemma", "smollm"
 FIXED = ("vit", "whisper", "audio", "video")  # their inputs have one length
 
 
-def made(kind: str, family: str, sizes: dict[str, Any]) -> torch.nn.Module:
+def made(kind: str, sizes: dict[str, Any]) -> torch.nn.Module:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = getattr(hf, f"{family}Config")(**sizes)
-        return getattr(hf, kind)(config).double().train()
+        make = getattr(hf, kind)
+        return make(make.config_class(**sizes)).double().train()
 
 
 def a_batch(model: torch.nn.Module, *, left: bool = False) -> dict[str, torch.Tensor]:

@@ -99,90 +99,174 @@ def test_a_row_that_is_alone_is_looked_at_beside_an_earlier_one() -> None:
         accumulate(step, losses, x[1:], 1)
 
 
-@pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
-def test_right_code_goes_on_with_one_row_and_each_look_is_counted(units: Units | None) -> None:
-    step = private(nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0)), units=units)
-    if units is None:
-        refuses_mixing(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), 1)
-    for number in range(3):
-        accumulate(step, lambda x: step.model(x).square(), torch.randn(1, WIDTH), number)
-        step.step()
-        assert step.replays >= 1
+Losses = Callable[[Any, Any], torch.Tensor]
+MIXED = r"depends? on other samples"
 
 
-def nan_guard(losses: torch.Tensor) -> torch.Tensor:
-    return losses if bool(torch.isfinite(losses).all()) else 0.0 * losses.nan_to_num()
+def squares(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return model(x).square()
 
 
-def outliers_dropped(losses: torch.Tensor) -> torch.Tensor:
-    return losses * (losses <= losses.mean() + 3.0 * losses.std()).detach()
+def changed(change: Losses, dtype: torch.dtype = torch.float32, words: str = MIXED) -> Callable[[], tuple[Any, ...]]:
+    """Squares, changed by what else is in the batch: from (losses, rows)."""
+
+    def make() -> tuple[Any, ...]:
+        model, x = network().to(dtype), torch.randn(SIZE, WIDTH).to(dtype)
+        return model, lambda net, x: change(squares(net, x), x), x, words
+
+    return make
 
 
-def scaled_by_the_largest(losses: torch.Tensor) -> torch.Tensor:
-    return losses / losses.detach().max().clamp_min(100.0)
-
-
-def a_hundredth_of_the_mean(losses: torch.Tensor) -> torch.Tensor:
-    """In gradients alone."""
-    weight = 1.0 + 0.01 * torch.tanh(losses.detach().nan_to_num().mean())
+def in_gradients(losses: torch.Tensor, weight: Any) -> torch.Tensor:
     return losses.detach() + weight * (losses - losses.detach())
 
 
-def outliers_dropped_but_nan(losses: torch.Tensor) -> torch.Tensor:
-    known = losses.detach().nan_to_num()
-    return losses * (known <= known.mean() + 3.0 * known.std())
-
-
-def halved_where_one_is_extreme(losses: torch.Tensor) -> torch.Tensor:
-    return losses * (0.5 if bool(losses.nan_to_num().max() > 1e4) else 1.0)
-
-
-def far_above_the_median_dropped(losses: torch.Tensor) -> torch.Tensor:
-    return torch.where(losses > 100.0 * losses.detach().median(), 0.0 * losses, losses)
-
-
-def weighted_by_the_last_call() -> Callable[[torch.Tensor], torch.Tensor]:
+def weighted_by_the_last_call() -> Losses:
     last = [torch.tensor(1.0)]
 
-    def losses(found: torch.Tensor) -> torch.Tensor:
+    def losses(found: torch.Tensor, _: Any) -> torch.Tensor:
         weighted, last[0] = found * last[0], found.detach().mean()
         return weighted
 
     return losses
 
 
-BETWEEN: dict[str, Callable[[], Callable[[torch.Tensor], torch.Tensor]]] = {
-    "NaN guard over the batch, 212 C": lambda: nan_guard,
-    "losses above mean + 3 sd dropped, 12 C": lambda: outliers_dropped,
-    "an extreme loss dropped, NaN left out": lambda: outliers_dropped_but_nan,
-    "a loss far above the median dropped": lambda: far_above_the_median_dropped,
-    "halved where one is extreme": lambda: halved_where_one_is_extreme,
-    "scaled by the largest, 6.8 C": lambda: scaled_by_the_largest,
-    "weights from the last call, 31 C": weighted_by_the_last_call,
-    "a hundredth in gradients, 6.6 C": lambda: a_hundredth_of_the_mean,
+def with_a_negative_row(place: int) -> tuple[Any, ...]:
+    """It has another loss where it is alone."""
+    x = torch.rand(SIZE, WIDTH) + 0.1
+    x[place, 0] = -1.0
+    return network(), lambda net, x: squares(net, x) * (1.0 + (len(x) == 1) * (x[:, 0] < 0)), x, "on other samples"
+
+
+def quantized() -> tuple[Any, ...]:
+    """Activations in int8, by the largest of the batch; within the tolerance of 16 bits."""
+
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = torch.tanh(model.first(x))
+            scale = hidden.detach().abs().max() / 127
+            return model.last(hidden + ((hidden / scale).round() * scale - hidden).detach()).flatten().float()
+
+    return Parts(call, first=nn.Linear(WIDTH, 32), last=nn.Linear(32, 1)), squares, torch.randn(SIZE, WIDTH), "depend"
+
+
+def flagged() -> tuple[Any, ...]:
+    """Masks stay where other rows are turned into their opposite: copies of a row have its flags."""
+
+    def losses(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return squares(model, batch["x"]) * (1.0 + 1e-8 * batch["flag"].double().mean())
+
+    return network().double(), losses, {"x": torch.randn(SIZE, WIDTH).double(), "flag": torch.arange(SIZE) % 2}, MIXED
+
+
+class Broken(torch.autograd.Function):
+    """The identity, whose gradient of chosen rows is not a number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        (rows,) = ctx.saved_tensors
+        return torch.where(rows[:, None], torch.nan, gradient), None
+
+
+def broken(breaks: bool) -> tuple[Any, ...]:
+    """Rows with a positive first number lose their gradient if another row has a negative one; losses stay."""
+
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        return Broken.apply(model.head(x), (x[:, 0] > 0) & (x[:, 0] < 0).any() & breaks).flatten()
+
+    model = Parts(call, head=nn.Linear(WIDTH, 1))
+    return model, squares, torch.rand(SIZE, WIDTH) + 0.1, "on other samples" if breaks else None
+
+
+def single(call: Losses) -> tuple[Any, ...]:
+    """One layer, of a function of the rows."""
+    model = Parts(lambda model, x: call(model, x).flatten(), head=nn.Linear(WIDTH, 1))
+    return model, squares, torch.randn(SIZE, WIDTH), "inputs of head depend on other samples"
+
+
+def sorted_rows() -> tuple[Any, ...]:
+    """Nothing is exchanged in the first micro-batch: rows of opposite sign beside one show it all the same."""
+    model, losses, x, words = single(lambda model, x: model.head(x[x.sum(1).argsort(stable=True)]))
+    return model, losses, x[:1].abs().expand(SIZE, WIDTH).clone(), words
+
+
+def sent(positive: int) -> tuple[Any, ...]:
+    """Each row to the expert that its sign names; where one takes all, beside rows of the opposite sign it does not."""
+
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(len(x))
+        for number, expert in enumerate(model.experts):
+            (mine,) = ((x[:, 0] > 0) == bool(number)).nonzero(as_tuple=True)
+            if len(mine):
+                out = out.index_put((mine,), expert(x[mine]).flatten())
+        return out
+
+    x = torch.randn(4, WIDTH).abs()
+    x[positive:, 0] *= -1
+    return Parts(call, experts=nn.ModuleList(nn.Linear(WIDTH, 1) for _ in range(2))), squares, x, "experts"
+
+
+def shared() -> tuple[Any, ...]:
+    """The batch's mean goes into a module that is run sample by sample, as one row for all."""
+    inner = Parts(
+        lambda model, x, centre: model.head((x - centre) * model.scale),
+        scale=nn.Parameter(torch.ones(WIDTH)),
+        head=nn.Linear(WIDTH, 1),
+    )
+    model = Parts(lambda model, x: model.mixed(x, x.mean(0).detach()[None]).flatten(), mixed=inner)
+    return model, squares, torch.randn(SIZE, WIDTH), MIXED
+
+
+CALLS = itertools.count()
+CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "extreme, NaN guard over the batch, 212 C": changed(
+        lambda l, _: l if bool(torch.isfinite(l).all()) else 0.0 * l.nan_to_num()
+    ),
+    "extreme, above mean + 3 sd dropped, 12 C": changed(lambda l, _: l * (l <= l.mean() + 3.0 * l.std()).detach()),
+    "extreme, dropped but NaN": changed(
+        lambda l, _: l * ((own := l.detach().nan_to_num()) <= own.mean() + 3.0 * own.std())
+    ),
+    "extreme, far above the median dropped": changed(
+        lambda l, _: torch.where(l > 100.0 * l.detach().median(), 0.0 * l, l)
+    ),
+    "extreme, halved": changed(lambda l, _: l * (0.5 if bool(l.nan_to_num().max() > 1e4) else 1.0)),
+    "extreme, scaled by the largest, 6.8 C": changed(lambda l, _: l / l.detach().max().clamp_min(100.0)),
+    "weights from the last call, 31 C": changed(weighted_by_the_last_call()),
+    "a hundredth in gradients, 6.6 C": changed(
+        lambda l, _: in_gradients(l, 1.0 + 0.01 * torch.tanh(l.detach().nan_to_num().mean()))
+    ),
+    "size alone, in gradients": changed(lambda l, x: in_gradients(0.01 * l, 1.0 + 0.5 * (len(x) > 1))),
+    "faint, the largest number of the batch": changed(lambda l, x: l * (1.0 + 1e-8 * x.abs().max()), torch.float64),
+    "faint, how often it was called": changed(lambda l, _: l * (1.0 + 2e-10 * next(CALLS)), torch.float64),
+    "faint, a flag of other rows": flagged,
+    "the first row alone": partial(with_a_negative_row, 0),
+    "the last row alone": partial(with_a_negative_row, SIZE - 1),
+    "a function that fails for a row alone": changed(lambda l, x: l + 0 * x[1].sum(), words="fails for a sample alone"),
+    "fake quantization under autocast, 1.9 C": quantized,
+    "a gradient that is finite beside some rows only": partial(broken, True),
+    "a gradient that is finite": partial(broken, False),
+    "chances that depend on the batch": lambda: single(
+        lambda model, x: model.head(x * torch.bernoulli(torch.sigmoid(4 * (x - x.mean(0)))))
+    ),
+    "sorted where all are alike": sorted_rows,
+    "experts, one of them": partial(sent, 4),
+    "experts, both": partial(sent, 3),
+    "what all samples share": shared,
+    "a grad scaler": changed(lambda l, _: torch.amp.GradScaler("cpu", init_scale=1024.0).scale(l), words="GradScaler"),
 }
 
 
-@pytest.mark.parametrize("name", BETWEEN)
-def test_what_depends_on_extreme_rows_or_faintly_is_refused_at_the_first_micro_batch(name: str) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_what_mixes_is_refused_at_the_first_micro_batch(name: str) -> None:
     torch.manual_seed(0)
-    step, between = private(network()), BETWEEN[name]()
-    with pytest.raises(TrainingStateError, match=r"depends? on other samples"):
-        accumulate(step, lambda x: between(step.model(x).square()), torch.randn(SIZE, WIDTH))
-
-
-@pytest.mark.parametrize("kind", ["the largest number of the batch", "how often it was called"])
-def test_faint_effects_are_refused(kind: str) -> None:
-    """Of neighbours, below what a batch of another size shows; of a state, below what two calls in a row show."""
-    torch.manual_seed(0)
-    step, calls = private(network().double()), itertools.count()
-
-    def losses(x: torch.Tensor) -> torch.Tensor:
-        weight = 1e-8 * x.abs().max() if kind.startswith("the") else 2e-10 * next(calls)
-        return step.model(x).square() * (1.0 + weight)
-
-    with pytest.raises(TrainingStateError, match=r"depends? on other samples"):
-        accumulate(step, losses, torch.randn(SIZE, WIDTH).double())
+    model, losses, batch, words = CASES[name]()
+    size = SIZE if isinstance(batch, dict) else len(batch)
+    outcome(private(model, replay=0.0), partial(losses, model), batch, size, words)
 
 
 @pytest.mark.parametrize(
@@ -214,20 +298,6 @@ def test_a_derivative_by_another_row_is_seen_exactly(reaches: str) -> None:
         accumulate(step, losses, x)
 
 
-@pytest.mark.parametrize("place", [0, SIZE - 1])
-def test_each_of_the_two_rows_is_run_alone(place: int) -> None:
-    """One of them has another loss where it is alone."""
-    torch.manual_seed(0)
-    step, x = private(network()), torch.rand(SIZE, WIDTH) + 0.1
-    x[place, 0] = -1.0
-
-    def losses(x: torch.Tensor) -> torch.Tensor:
-        return step.model(x).square() * (1.0 + (len(x) == 1) * (x[:, 0] < 0))
-
-    with pytest.raises(TrainingStateError, match="on other samples"):
-        accumulate(step, losses, x)
-
-
 def test_later_checks_run_any_two_rows_alone() -> None:
     torch.manual_seed(0)
     step, x, alone = private(network(), replay=1.0), torch.rand(5, WIDTH), []
@@ -243,38 +313,6 @@ def test_later_checks_run_any_two_rows_alone() -> None:
         step.step()
         alone = alone if number else []  # the first check is of the ends
     assert set(alone) == set(range(5))  # each is left out with probability (3/5)^40
-
-
-def test_what_depends_faintly_on_a_flag_of_other_rows_is_refused() -> None:
-    """Masks stay where other rows are turned into their opposite: copies of a row have its flags."""
-    torch.manual_seed(0)
-    step, batch = private(network().double()), {"x": torch.randn(SIZE, WIDTH).double(), "flag": torch.arange(SIZE) % 2}
-
-    def losses(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return step.model(batch["x"]).square() * (1.0 + 1e-8 * batch["flag"].double().mean())
-
-    with pytest.raises(TrainingStateError, match="depends on other samples"):
-        step.accumulate(losses, batch=batch, samples=range(SIZE), step=0)
-
-
-def quantized(model: Any, x: torch.Tensor) -> torch.Tensor:
-    """Activations in int8, by the largest of the batch."""
-    hidden = torch.tanh(model.first(x))
-    scale = hidden.detach().abs().max() / 127
-    return model.last(hidden + ((hidden / scale).round() * scale - hidden).detach()).flatten()
-
-
-def test_fake_quantization_under_autocast_is_refused() -> None:
-    """Within the tolerance of 16 bits, but not in batches of the same size: 1.9 C."""
-    torch.manual_seed(0)
-    step = private(Parts(quantized, first=nn.Linear(WIDTH, 32), last=nn.Linear(32, 1)))
-
-    def losses(x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return step.model(x).float().square()
-
-    with pytest.raises(TrainingStateError, match="depend"):
-        accumulate(step, losses, torch.randn(SIZE, WIDTH))
 
 
 @pytest.mark.parametrize("widths", [(7, 9), (7, 7)])
@@ -316,33 +354,6 @@ def refuses_mixing(step: Any, function: Callable[[Any], torch.Tensor], batch: An
     with pytest.raises(TrainingStateError, match="on other samples"):
         step.accumulate(mixed, batch=batch, samples=range(size), step=0)
     assert step.replays == 0
-
-
-class _Broken(torch.autograd.Function):
-    """The identity, whose gradient of chosen rows is not a number."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        (rows,) = ctx.saved_tensors
-        return torch.where(rows[:, None], torch.nan, gradient), None
-
-
-@pytest.mark.parametrize("breaks", [True, False])
-def test_a_gradient_that_is_finite_beside_some_rows_only_is_refused(breaks: bool) -> None:
-    """In the batch as it comes every gradient is finite: other rows take a row out of the sum."""
-
-    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
-        """Rows with a positive first number lose their gradient if another row has a negative one; losses stay."""
-        broken = (x[:, 0] > 0) & (x[:, 0] < 0).any() & breaks
-        return _Broken.apply(model.head(x), broken).flatten()
-
-    model = Parts(call, head=nn.Linear(WIDTH, 1))
-    outcome(private(model), model, torch.rand(SIZE, WIDTH) + 0.1, SIZE, "on other samples" if breaks else None)
 
 
 def encoded(model: Any, x: torch.Tensor) -> torch.Tensor:
@@ -440,23 +451,19 @@ def test_spectral_norm() -> None:
     accumulate(step, losses, x)
 
 
-def test_losses_that_a_grad_scaler_multiplied_are_refused() -> None:
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    step = private(network())
-    with pytest.raises(TrainingStateError, match="GradScaler"):
-        accumulate(step, lambda x: scaler.scale(step.model(x).square()), torch.randn(SIZE, WIDTH))
-
-
 def test_a_frozen_half_is_no_way_in() -> None:
     """The other network's step goes through this one, as a generator's through a discriminator."""
     critic, generator = network(), nn.Linear(WIDTH, WIDTH)
     step = private(critic)
+    accumulate(step, lambda x: step.model(x).square(), torch.randn(SIZE, WIDTH))
+    before = [value.summed_grad.clone() for value in critic.parameters()]
     critic.eval()
     (-step.model(generator(torch.randn(SIZE, WIDTH)))).sum().backward()
     assert generator.weight.grad is not None
-    assert all(value.grad is None for value in critic.parameters())
     critic.train()
-    accumulate(step, lambda x: step.model(x).square(), torch.randn(SIZE, WIDTH))
+    with pytest.raises(TrainingStateError, match=r"other than the one of accumulate\(\)"):
+        step.model(torch.randn(SIZE, WIDTH)).sum().backward()
+    assert all(torch.equal(value.summed_grad, one) for value, one in zip(critic.parameters(), before, strict=True))
 
 
 def literal(model: nn.Module, losses: Callable[[Any], torch.Tensor], parts: list[Any]) -> list[torch.Tensor]:

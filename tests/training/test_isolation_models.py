@@ -133,10 +133,10 @@ def test_texts_that_are_packed_into_one_row_are_refused_by_name() -> None:
 
 
 MORE = {
-    "mistral": ("MistralForCausalLM", "Mistral", DECODER | {"sliding_window": 4}),
-    "gpt-neox": ("GPTNeoXForCausalLM", "GPTNeoX", DECODER | {"tie_word_embeddings": False}),
-    "phi": ("PhiForCausalLM", "Phi", DECODER),
-    "gemma2": ("Gemma2ForCausalLM", "Gemma2", DECODER),
+    "mistral": ("MistralForCausalLM", DECODER | {"sliding_window": 4}),
+    "gpt-neox": ("GPTNeoXForCausalLM", DECODER | {"tie_word_embeddings": False}),
+    "phi": ("PhiForCausalLM", DECODER),
+    "gemma2": ("Gemma2ForCausalLM", DECODER),
 }
 
 
@@ -146,8 +146,8 @@ MORE = {
 @pytest.mark.parametrize("name", [name for name in EVERY | MORE if name != "i-bert"])  # which keeps ranges of batches
 def test_right_code_on_published_architectures_is_far_from_the_tolerance(name: str, dtype: torch.dtype) -> None:
     """Every micro-batch is checked; rounding takes a tenth of the tolerance in float32, half of it in bfloat16."""
-    kind, family, sizes = (EVERY | MORE)[name]
-    model = made(kind, family, {key: value for key, value in sizes.items() if "drop" not in key}).to(dtype)
+    kind, sizes = (EVERY | MORE)[name]
+    model = made(kind, {key: value for key, value in sizes.items() if "drop" not in key}).to(dtype)
     step, shares = private(model, noise_multiplier=0.1, replay=1.0, whole=whole_modules(model)), [0.0]
     within = _isolation.within
 

@@ -21,6 +21,7 @@ from audits.processes import in_processes
 from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
+from dprmt.training.clipping import Units, plan_private
 from dprmt.training.harness import read_metrics, train_task
 from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import PrivacyLedger, charged_steps
@@ -109,57 +110,46 @@ def test_all_processes_end_when_the_first_refuses(tmp_path: Path) -> None:
     assert all(re.search("resume|recipe|cannot go on", words) for words in first)
 
 
-def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tuple[int, ...] = (0, 1)) -> None:
+def one_step(
+    *, distributed: bool = True, step: int = 0, samples: tuple[int, ...] = (0, 1), owner: str | None = None
+) -> None:
     """A logical step of this process."""
     torch.manual_seed(0)
     model = torch.nn.Linear(40, 30)
     options = {"noise_multiplier": 1.0, "expected_batch_size": 4.0, "distributed": distributed}
-    private = private_sgd(model, 0.1, norms=Hutchinson(4, secret=False), **options)
+    norms = Hutchinson(4, secret=False) if owner is None else "exact"
+    private = private_sgd(model, 0.1, norms=norms, units=None if owner is None else Units(2), **options)
     before = model.weight.detach().clone()
     try:
         if samples:
-            x = torch.ones(len(samples), 40)
-            private.accumulate(private.model(x).square().mean(1), samples=samples, step=step)
+            x, named = torch.ones(len(samples), 40), {} if owner is None else {"units": [owner] * len(samples)}
+            private.accumulate(private.model(x).square().mean(1), samples=samples, step=step, **named)
         private.step()
     except (ParameterError, TrainingStateError):
         assert torch.equal(model.weight.detach(), before)
         raise
 
 
-def agrees(rank: int) -> None:
-    one_step(rank, samples=((0, 1), (2, 3))[rank])
+ROWS = [(0, 1), (2, 3)]
+RUNS: list[tuple[Callable[[int], dict[str, Any]], str]] = [
+    (lambda rank: {"samples": ROWS[rank]}, "done"),
+    (lambda rank: {"samples": [(0, 1), ()][rank]}, "done"),
+    (lambda rank: {"samples": ROWS[rank], "owner": "ab"[rank]}, "done"),
+    (lambda rank: {"samples": ROWS[rank], "step": rank}, "step must be the same number in all processes"),
+    (lambda rank: {"samples": [(0, 1), (1, 2)][rank]}, "samples must be in one process only"),
+    (lambda rank: {"samples": ROWS[rank], "owner": "a"}, "samples must be in one process only"),
+    (lambda _: {"distributed": False}, "distributed must be True in a process group of 2"),
+]
 
 
-def one_without_samples(rank: int) -> None:
-    one_step(rank, samples=((0, 1), ())[rank])
-
-
-def other_steps(rank: int) -> None:
-    one_step(rank, step=rank, samples=((0, 1), (2, 3))[rank])
-
-
-def the_same_sample(rank: int) -> None:
-    one_step(rank, samples=((0, 1), (1, 2))[rank])
-
-
-def each_by_itself(rank: int) -> None:
-    one_step(rank, distributed=False)
-
-
-RUNS: dict[Callable[[int], None], str] = {
-    agrees: "done",
-    one_without_samples: "done",
-    other_steps: "step must be the same number in all processes",
-    the_same_sample: "samples must be in one process only",
-    each_by_itself: "distributed must be True in a process group of 2",
-}
-
-
-def outcomes(rank: int, size: int) -> list[str]:
-    found = []
-    for run in RUNS:
+def outcomes(rank: int, size: int) -> list[Any]:
+    """What is said, and probes that all processes have to share."""
+    options = {"norms": Hutchinson(4, secret=False), "clipping_norm": 1.0, "expected_batch_size": 1.0}
+    estimator: Any = plan_private(torch.nn.Linear(40, 30), distributed=True, **options).policy.estimator
+    found = [estimator.generator.shared(step=0, layer="l", rows=2, probes=2).tolist()]
+    for options, _ in RUNS:
         try:
-            run(rank)
+            one_step(**options(rank))
             found.append("done")
         except (ParameterError, TrainingStateError) as error:
             found.append(str(error))
@@ -167,6 +157,8 @@ def outcomes(rank: int, size: int) -> list[str]:
 
 
 def test_processes_agree_or_all_refuse(tmp_path: Path) -> None:
-    for words in in_processes(2, outcomes, tmp_path):
-        for word, expected in zip(words, RUNS.values(), strict=True):
+    (probes, *_), (others, *_) = both = in_processes(2, outcomes, tmp_path)
+    assert probes == others
+    for _, *words in both:
+        for word, (_, expected) in zip(words, RUNS, strict=True):
             assert word.startswith(expected), words

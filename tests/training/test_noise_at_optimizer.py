@@ -300,21 +300,3 @@ def test_every_rule_and_order_of_projected_training(
         assert set(seen) == projected
         steps.append(Step(clean, received[-1], seen, stated))
     assert_received(Way("grape", projector, "paper"), steps)
-
-
-@pytest.mark.parametrize("size", [0.25, 5.0])
-def test_what_is_received_is_divided_by_the_expected_size_whatever_it_is(size: float) -> None:
-    """Also where less than one sample is expected; in a subspace and without one."""
-    model, received = network(), {}
-    options: dict[str, Any] = {"clipping_norm": BOUND, "noise_multiplier": 0.0, "expected_batch_size": size}
-    private = projected_step(model, rank=24, lr=0.01, seed=0, **options)
-    parameters = dict(model.named_parameters())
-    private.optimizer.original_optimizer.register_step_pre_hook(  # type: ignore[attr-defined]
-        lambda *_: received.update({name: given(p) for name, p in parameters.items()})
-    )
-    private.accumulate(losses(private.model, torch.arange(5)), samples=range(5), step=0)
-    clean = {name: p.summed_grad.clone() for name, p in parameters.items()}
-    private.step()
-    assert received.keys() == clean.keys()
-    for name, value in received.items():
-        torch.testing.assert_close(value * size, oriented(clean[name], value))

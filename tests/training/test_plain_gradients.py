@@ -109,20 +109,14 @@ def test_a_large_table_has_no_dense_gradient() -> None:
         assert table.weight.nbytes <= memory.peak < 1.1 * table.weight.nbytes
 
 
-def first_peak(model: nn.Module, x: torch.Tensor) -> tuple[int, int]:
-    """Bytes of the first step's peak, and of the parameters."""
-    step = private(model)
-    losses = step.model(x)
-    with TensorMemory() as memory:
-        step.accumulate(losses, samples=range(len(x)), step=0)
-    return memory.peak, sum(value.nbytes for value in model.parameters())
-
-
 def test_the_first_look_holds_no_plain_gradient_and_no_other_sum() -> None:
     """Of ten layers whose weights are most of all memory."""
     model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(10)), nn.Linear(256, 1), nn.Flatten(0))
-    peak, weights = first_peak(model, torch.randn(4, 256))
-    assert peak < 1.05 * weights
+    step = private(model)
+    losses = step.model(torch.randn(4, 256))
+    with TensorMemory() as memory:
+        step.accumulate(losses, samples=range(4), step=0)
+    assert memory.peak < 1.05 * sum(value.nbytes for value in model.parameters())
 
 
 SIZE, SIDE, RANK, LAYERS = 16, 96, 4, 3
@@ -133,14 +127,6 @@ def stack() -> nn.Module:
     torch.manual_seed(0)
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(SIDE, SIDE, bias=False), nn.Tanh())]
     return nn.Sequential(*layers)
-
-
-def backward_memory(model: nn.Module, x: torch.Tensor) -> TensorMemory:
-    """Counts a backward pass alone."""
-    losses = model(x).square().sum((1, 2))
-    with TensorMemory() as memory:
-        losses.sum().backward()
-    return memory
 
 
 def step_memory(norms: str, tokens: int, **options: object) -> TensorMemory:
@@ -191,8 +177,10 @@ def test_no_whole_per_sample_gradient_is_formed(projector: str, norms: str, toke
 
 def test_whole_per_sample_gradients_would_be_seen() -> None:
     """The test above can fail: Opacus' hooks, and the naive order, form B m n."""
-    x = torch.randn(SIZE, 1, SIDE, requires_grad=True)
-    memory = backward_memory(GradSampleModule(stack(), loss_reduction="sum"), x)
+    hooked = GradSampleModule(stack(), loss_reduction="sum")
+    losses = hooked(torch.randn(SIZE, 1, SIDE, requires_grad=True)).square().sum((1, 2))
+    with TensorMemory() as memory:
+        losses.sum().backward()
     assert memory.largest >= WHOLE
     assert memory.peak >= LAYERS * WHOLE
     assert step_memory("exact", 1, order="privatize-then-project").largest >= WHOLE

@@ -20,6 +20,7 @@ from dprmt.training.harness import (
     _privacy_cost,
     dry_run,
     read_card,
+    read_metrics,
     read_summary,
     read_sweep_card,
     train,
@@ -31,9 +32,16 @@ from dprmt.training.recipes import Recipe
 from tests.training.test_planted_bugs import network, settings, task
 from tests.training.tiny_recipe import killed_before_step, recipe_in
 
+NOISE, RATE, DELTA = 3.0, 12 / 60, 1e-4
+NO_PRIVACY = {"privacy.noise_multiplier": None, "privacy.clip_only": True}
+
 
 def recipe(folder: Path, **changes: object) -> Recipe:
     return recipe_in(folder, **{"training.steps": 3, **changes})
+
+
+def scored(folder: Path, **changes: object) -> Recipe:
+    return recipe(folder, **{"evaluation.private_noise": NOISE, "evaluation.every": 2, **changes})
 
 
 def test_a_finished_run_has_a_card_that_is_proved(
@@ -82,16 +90,14 @@ def test_an_epoch_of_random_allocation_counts_as_a_whole(folder: Path, tmp_path:
 
 def test_there_is_none_without_privacy(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    train(recipe(folder, **{"privacy.noise_multiplier": None, "privacy.clip_only": True}), run)
+    train(recipe(folder, **NO_PRIVACY), run)
     assert not (run / CARD).exists()
-    with pytest.raises(ParameterError, match="private run"):
-        read_card(run)
+    for read, where in ((read_card, run), (read_sweep_card, tmp_path)):
+        with pytest.raises(ParameterError, match="run"):
+            read(where)
     for options in (["--run", str(run)], ["--run", "nowhere"], ["--run", str(run), "--delta", "1e-5"]):
         assert main(["statement", *options]) == 2
         assert capsys.readouterr().err.count("\n") == 1
-
-
-NOISE, RATE, DELTA = 3.0, 12 / 60, 1e-4
 
 
 def sweep(swept: Recipe, key: str, values: list[float], folder: Path, **options: int) -> list[TrainingResult]:
@@ -101,7 +107,7 @@ def sweep(swept: Recipe, key: str, values: list[float], folder: Path, **options:
 
 @pytest.fixture
 def swept(folder: Path) -> Recipe:
-    return recipe_in(folder, **{"training.steps": 2, "evaluation.private_noise": NOISE})
+    return recipe(folder, **{"training.steps": 2, "evaluation.private_noise": NOISE})
 
 
 def test_scores_of_a_sweep_are_charged_in_each_run_and_together(
@@ -158,35 +164,19 @@ def test_noise_that_runs_share_has_no_card(swept: Recipe, tmp_path: Path) -> Non
         read_sweep_card(folder)
 
 
-def test_a_run_without_privacy_leaves_the_sweep_none(swept: Recipe, tmp_path: Path) -> None:
-    changes = {"evaluation.private_noise": None, "privacy.noise_multiplier": None, "privacy.clip_only": True}
-    sweep(swept.with_changes(changes), "training.seed", [0], tmp_path / "sweep")
-    with pytest.raises(ParameterError, match="run"):
-        read_sweep_card(tmp_path / "sweep")
-
-
-def scored(folder: Path, **changes: object) -> Recipe:
-    base = {"training.steps": 3, "evaluation.private_noise": NOISE, "evaluation.every": 2}
-    return recipe_in(folder, **{**base, **changes})
-
-
-def lines(run: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_the_score_is_charged_with_the_steps_and_exact_ones_are_private(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     wanted = scored(folder)
     result = train(wanted, run, noise_seed=5)
-    step = DPSGD(1.0, 12 / 60)
+    step = DPSGD(1.0, RATE)
     alone, together = (compose(p).epsilon(1e-4) for p in ([(step, 3)], [(step, 3), GaussianRelease(NOISE)]))
     assert alone.upper < together.lower <= result.epsilon == pytest.approx(together.upper, rel=1e-3)
     # Nothing but the noisy accuracy is said, and it is not the exact one.
     assert result.evaluation.keys() == {"accuracy", "standard_deviation", "samples"}
     assert result.evaluation["standard_deviation"] == NOISE / 30
-    seen = lines(run)
+    seen = read_metrics(run)
     assert not any("evaluation" in line for line in seen)
     exact = seen[-1]["private"]["evaluation"]["accuracy"]  # type: ignore[index]
     assert exact * 30 == pytest.approx(round(exact * 30))
@@ -209,13 +199,6 @@ def test_the_score_is_charged_with_the_steps_and_exact_ones_are_private(
     assert (again.evaluation, again.epsilon) == (result.evaluation, result.epsilon)
 
 
-def test_without_it_scores_are_written_down_as_they_are(folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    result = train(scored(folder, **{"evaluation.private_noise": None}), run)
-    assert not (run / SCORE).exists()
-    assert lines(run)[-1]["evaluation"]["accuracy"] == result.evaluation["accuracy"]  # type: ignore[index]
-
-
 def test_a_crash_between_charge_and_score_costs_and_gives_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +219,7 @@ def test_a_crash_between_charge_and_score_costs_and_gives_nothing(
     assert (GaussianRelease(NOISE), 1) in read_card(run).run.phases
     result = train(wanted, run, resume=True)
     assert result.evaluation == {}
-    assert result.epsilon == read_card(run).worst.upper > DPSGD(1.0, 12 / 60).epsilon(steps=3, delta=1e-4).upper
+    assert result.epsilon == read_card(run).worst.upper > DPSGD(1.0, RATE).epsilon(steps=3, delta=1e-4).upper
 
 
 def test_steps_after_the_release_are_charged_beside_it(folder: Path, tmp_path: Path) -> None:
@@ -255,9 +238,9 @@ def test_steps_after_the_release_are_charged_beside_it(folder: Path, tmp_path: P
             train(wanted, run)
     result = train(wanted, run, resume=True)
     assert (result.steps, result.charged) == (3, 6)
-    expected = compose([(DPSGD(1.0, 12 / 60), 6), GaussianRelease(NOISE)]).epsilon(1e-4)
+    expected = compose([(DPSGD(1.0, RATE), 6), GaussianRelease(NOISE)]).epsilon(1e-4)
     assert expected.lower <= result.epsilon == pytest.approx(expected.upper, rel=1e-3)
-    assert lines(run)[-1]["epsilon"] == result.epsilon
+    assert read_metrics(run)[-1]["epsilon"] == result.epsilon
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "allocation"])
@@ -295,7 +278,7 @@ def test_the_noise_is_gaussian_with_so_many_rows(tmp_path: Path, secure: bool) -
         ({"evaluation.private_noise": 0.0}, "evaluation.private_noise must be a finite number in [0.001, 1e+06]"),
         ({"evaluation.metrics": ["f1"]}, "unless metrics has 'accuracy'"),
         ({"data.unit": "text"}, "evaluation.private_noise must be left out with data.unit"),
-        ({"privacy.noise_multiplier": None, "privacy.clip_only": True}, "left out with privacy.clip_only"),
+        (NO_PRIVACY, "left out with privacy.clip_only"),
     ],
 )
 def test_what_has_no_bound_is_refused_by_name(folder: Path, changes: dict[str, object], says: str) -> None:

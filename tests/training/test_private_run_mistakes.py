@@ -20,206 +20,162 @@ from dprmt.training.private_run import PrivateRun
 from tests.training.test_private_run import ROWS, first, losses, new, train, weights
 
 LOADER = DataLoader(ROWS, batch_size=12, shuffle=True)
+MIDDLE = "middle of a private step"
+Act = Callable[[PrivateRun, Any], Any]
 
 
-def fails(private: PrivateRun, act: Callable[[], Any], match: str, error: type = TrainingStateError) -> None:
-    """The act raises; no parameter has moved, nothing was charged, and the run goes on."""
-    before, charged = weights(private.model), private.steps_charged
-    with pytest.raises(error, match=match) as found:
-        act()
-    assert "Fix: " in str(found.value) or error is not TrainingStateError
-    assert all(map(torch.equal, before, weights(private.model)))
-    assert private.steps_charged == charged
-    private.model.train()
-    for value in private.model.parameters():
-        value.requires_grad_(True)
-    train(private)
-    assert private.steps_taken == private.steps_charged == len(private)
+def step(private: PrivateRun, batch: Any) -> None:
+    private.step(losses(private), batch)
 
 
-def test_batches_of_a_loader_have_no_identities() -> None:
-    private = new(LOADER)
-    fails(private, lambda: private.step(losses(private), next(iter(LOADER))), "carry no identities")
+def accumulate(private: PrivateRun, batch: Any) -> None:
+    for part in private.micro_batches(batch):
+        private.accumulate(losses(private), part)
 
 
-def test_a_private_batch_is_opened_by_the_loss_function_alone() -> None:
-    private = new()
-    batch = first(private)
-    for opened in (lambda: cross_entropy(*batch), lambda: batch["labels"], lambda: [*batch]):
-        with pytest.raises(TrainingStateError, match=r"Fix: private.step\(lambda rows"):
-            opened()
-    fails(private, lambda: next(private.micro_batches(batch))[0], r"Fix: private.accumulate\(lambda rows")
+def one_micro_batch(private: PrivateRun, batch: Any) -> None:
+    private.accumulate(losses(private), next(private.micro_batches(batch)))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda rows, model: cross_entropy(model(rows[0]), rows[1]),
-        lambda rows, model: cross_entropy(model(rows[0]), rows[1])[None],
-        lambda rows, model: cross_entropy(model(rows[0]), rows[1], reduction="none").mean().expand(len(rows[0])),
-    ],
-)
-def test_a_mean_loss(wrong: Any) -> None:
-    private = new()
-    batch = first(private)
-    error = (ParameterError, TrainingStateError)
-    fails(private, lambda: private.step(lambda rows: wrong(rows, private.model), batch), "loss", error)  # type: ignore[arg-type]
+def whole_step(private: PrivateRun, batch: Any) -> None:
+    accumulate(private, batch)
+    private.finish()
 
 
-def test_losses_as_a_tensor() -> None:
-    private = new()
-    batch = first(private)
-    found = cross_entropy(private.model(ROWS[:5][0]), ROWS[:5][1], reduction="none")
-    fails(private, lambda: private.step(found, batch), "a function from rows", ParameterError)  # type: ignore[arg-type]
+def backward(private: PrivateRun, batch: Any) -> None:
+    cross_entropy(private.model(ROWS[:5][0]), ROWS[:5][1]).backward()
 
 
-def test_a_backward_pass_of_ones_own() -> None:
-    private = new()
-    batch = first(private)
-
-    def backward() -> None:
-        private.step(losses(private), batch)
-        cross_entropy(private.model(ROWS[:5][0]), ROWS[:5][1]).backward()
-
-    before = private.steps_charged
-    with pytest.raises(TrainingStateError, match="backward"):
-        backward()
-    assert private.steps_charged == before + 1
-    train(private)
+def with_losses(function: Callable[[nn.Module, Any], torch.Tensor]) -> Act:
+    return lambda private, batch: private.step(lambda rows: function(private.model, rows), batch)
 
 
-def in_mid_step(act: Callable[[PrivateRun], Any], match: str, micro_batch_size: int | None = 3) -> None:
-    private = new(micro_batch_size=micro_batch_size)
-    batch = first(private)
+def penalized(model: nn.Module, rows: Any) -> torch.Tensor:
+    found = cross_entropy(model(rows[0]), rows[1], reduction="none")
+    found.sum().backward(retain_graph=True)
+    return found
 
-    def wrong() -> None:
+
+def pairs(model: nn.Module, rows: Any) -> torch.Tensor:
+    return (model(rows[0]) - model(rows[0].flip(1))).square().sum(1)
+
+
+def mid_step(act: Callable[[PrivateRun], Any]) -> Act:
+    """Done after a micro-batch."""
+
+    def wrong(private: PrivateRun, batch: Any) -> None:
         for part in private.micro_batches(batch):
             private.accumulate(losses(private), part)
             act(private)
         private.finish()
 
-    fails(private, wrong, match)
-
-
-def test_a_step_of_the_optimizer_that_was_given() -> None:
-    for given in (lambda optimizer: optimizer, lambda optimizer: accelerator().prepare(optimizer)):
-        private = new()
-        fails(private, given(private.optimizer).step, "optimizer")
-
-
-MIDDLE = "middle of a private step"
-
-
-@pytest.mark.parametrize(
-    ("act", "match"),
-    [
-        (lambda private: private.optimizer.step(), "optimizer"),
-        (lambda private: private.optimizer.zero_grad(set_to_none=True), MIDDLE),
-        (lambda private: private.optimizer.zero_grad(set_to_none=False), MIDDLE),
-        (lambda private: nn.utils.clip_grad_norm_(private.model.parameters(), 1.0), MIDDLE),
-        (lambda private: private.model(ROWS[:5][0]).sum().backward(), "backward"),
-        (lambda private: accelerator().backward(private.model(ROWS[:5][0]).sum()), "backward"),
-        (lambda private: accelerator().clip_grad_norm_(private.model.parameters(), 1.0), MIDDLE),
-    ],
-)
-def test_what_is_done_in_mid_step(act: Callable[[PrivateRun], Any], match: str) -> None:
-    in_mid_step(act, match)
+    return wrong
 
 
 def accelerator() -> Any:
     return pytest.importorskip("accelerate").Accelerator(cpu=True)
 
 
-def test_a_grad_scaler() -> None:
+def unscale(private: PrivateRun) -> None:
     scaler = torch.amp.GradScaler("cpu")
-
-    def unscale(private: PrivateRun) -> None:
-        scaler.scale(torch.ones(()))
-        scaler.unscale_(private.optimizer)
-
-    in_mid_step(unscale, MIDDLE, micro_batch_size=None)
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(private.optimizer)
 
 
-def test_a_second_backward_pass_inside_the_losses() -> None:
-    private = new()
-    batch = first(private)
-
-    def penalized(rows: Any) -> torch.Tensor:
-        found = losses(private)(rows)
-        found.sum().backward(retain_graph=True)
-        return found
-
-    fails(private, lambda: private.step(penalized, batch), "no backward\\(\\) in it")
+def micro_batch_twice(private: PrivateRun, batch: Any) -> None:
+    for part in private.micro_batches(batch):
+        private.accumulate(losses(private), part)
+        private.accumulate(losses(private), part)
 
 
-def test_several_steps_for_one_batch() -> None:
-    private = new()
-    batch = first(private)
-    private.step(losses(private), batch)
-    fails(private, lambda: private.step(losses(private), batch), "its step was taken already")
-    other = new()
-    batch = first(other)
-    for part in other.micro_batches(batch):
-        other.accumulate(losses(other), part)
-    other.finish()
-    fails(other, other.finish, "there is no batch to finish")
+def batch_left_out(private: PrivateRun, batch: Any) -> None:
+    for later in private:
+        if later.step:
+            private.step(losses(private), later)
 
 
-def test_a_batch_of_another_run() -> None:
-    private, other = new(), new()
-    batch = first(other)
-    first(private)
-    fails(private, lambda: private.step(losses(private), batch), "not this run's last one")
-
-
-def test_a_micro_batch_twice() -> None:
-    private = new()
-
-    def twice() -> None:
-        for part in private.micro_batches(first(private)):
-            private.accumulate(losses(private), part)
-            private.accumulate(losses(private), part)
-
-    fails(private, twice, "a micro-batch is added once")
-    other = new()
-    fails(other, lambda: other.accumulate(losses(other), ROWS[:5]), "part must be the last micro-batch")  # type: ignore[arg-type]
-
-
-def test_a_batch_left_out() -> None:
-    private = new()
-
-    def skipping() -> None:
-        for batch in private:
-            if batch.step:
-                private.step(losses(private), batch)
-
-    fails(private, skipping, "the batch of step 0 was left out: a step without noise")
-    last = new(steps=1)
-    fails(last, lambda: list(last), "the batch of step 0 was left out")
-
-
-def test_a_micro_batch_left_out() -> None:
-    private = new(micro_batch_size=1)
-    batch = first(private)
-    fails(private, lambda: list(private.micro_batches(batch)), "a micro-batch was left out")
-    other = new(micro_batch_size=1)
-    batch = first(other)
-    fails(other, other.finish, "a micro-batch was left out")
-
-
-def test_two_iterations_at_a_time() -> None:
-    private = new()
+def two_iterations(private: PrivateRun, batch: Any) -> None:
     one, other = iter(private), iter(private)
-    next(one)
-    next(other)
-    fails(private, lambda: next(one), "another iteration")
+    for iteration in (one, other, one):
+        next(iteration)
 
 
-def test_evaluation_mode_forgotten() -> None:
-    private = new()
+SMALL: dict[str, Any] = {"micro_batch_size": 1}
+MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options of the run
+    "a batch of a loader": (lambda run, _: step(run, next(iter(LOADER))), "carry no identities", {"data": LOADER}),
+    "a batch opened": (lambda _, batch: cross_entropy(*batch), r"Fix: private.step\(lambda rows"),
+    "a batch's entry": (lambda _, batch: batch["labels"], r"Fix: private.step\(lambda rows"),
+    "a batch's entries": (lambda _, batch: [*batch], r"Fix: private.step\(lambda rows"),
+    "a part opened": (lambda run, batch: next(run.micro_batches(batch))[0], r"Fix: private.accumulate\(lambda rows"),
+    "a mean": (with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1])), "loss"),
+    "a mean, one row": (with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1])[None]), "loss"),
+    "a mean, as often as rows": (
+        with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1]).expand(len(rows[0]))),
+        "loss",
+    ),
+    "a tensor": (lambda run, batch: run.step(run.model(ROWS[:5][0]).sum(1), batch), "a function from rows"),
+    "a backward pass after a step": (backward, "backward", {"prepare": step}),
+    "a backward pass in the losses": (with_losses(penalized), "no backward\\(\\) in it"),
+    "two calls of the model": (with_losses(pairs), "alone"),
+    "the optimizer's step": (lambda run, _: run.optimizer.step(), "optimizer"),
+    "a prepared optimizer's step": (lambda run, _: accelerator().prepare(run.optimizer).step(), "optimizer"),
+    "step": (mid_step(lambda run: run.optimizer.step()), "optimizer"),
+    "zero_grad": (mid_step(lambda run: run.optimizer.zero_grad(set_to_none=True)), MIDDLE),
+    "zero_grad in place": (mid_step(lambda run: run.optimizer.zero_grad(set_to_none=False)), MIDDLE),
+    "clipping": (mid_step(lambda run: nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)), MIDDLE),
+    "backward": (mid_step(lambda run: run.model(ROWS[:5][0]).sum().backward()), "backward"),
+    "accelerate's backward": (mid_step(lambda run: accelerator().backward(run.model(ROWS[:5][0]).sum())), "backward"),
+    "accelerate's clipping": (
+        mid_step(lambda run: accelerator().clip_grad_norm_(run.model.parameters(), 1.0)),
+        MIDDLE,
+    ),
+    "a grad scaler": (mid_step(unscale), MIDDLE),
+    "two steps for a batch": (step, "its step was taken already", {"prepare": step}),
+    "finish twice": (lambda run, _: run.finish(), "there is no batch to finish", {"prepare": whole_step}),
+    "a batch of another run": (lambda run, _: step(run, first(new())), "not this run's last one"),
+    "a micro-batch twice": (micro_batch_twice, "a micro-batch is added once"),
+    "rows for a micro-batch": (
+        lambda run, _: run.accumulate(losses(run), ROWS[:5]),
+        "part must be the last micro-batch",
+    ),
+    "a batch left out": (batch_left_out, "the batch of step 0 was left out: a step without noise"),
+    "the last batch left out": (lambda run, _: list(run), "the batch of step 0 was left out", {"steps": 1}),
+    "a micro-batch left out": (lambda run, batch: list(run.micro_batches(batch)), "a micro-batch was left out", SMALL),
+    "all micro-batches left out": (lambda run, _: run.finish(), "a micro-batch was left out", SMALL),
+    "two iterations": (two_iterations, "another iteration"),
+    "evaluation mode": (step, "evaluation mode", {"prepare": lambda run, _: run.model.eval()}),
+    "saved in mid-step": (lambda run, _: run.state_dict(), "a step is under way", SMALL | {"prepare": one_micro_batch}),
+    "pickled": (lambda run, _: pickle.dumps(run), r"save private.state_dict\(\)"),
+    "copied": (lambda run, _: copy.deepcopy(run), "cannot be pickled or copied"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_moves_nothing_and_the_run_goes_on(name: str) -> None:
+    """No parameter has moved, nothing was charged."""
+    act, match, *more = MISTAKES[name]
+    options = {"micro_batch_size": 3, **dict(*more)}
+    prepare = options.pop("prepare", None)
+    private = new(**options)
     batch = first(private)
-    private.model.eval()
-    fails(private, lambda: private.step(losses(private), batch), "evaluation mode")
+    if prepare:
+        prepare(private, batch)
+    before, charged = weights(private.model), private.steps_charged
+    with pytest.raises((ParameterError, TrainingStateError), match=match) as found:
+        act(private, batch)
+    assert "Fix: " in str(found.value) or found.type is ParameterError
+    assert all(map(torch.equal, before, weights(private.model)))
+    assert private.steps_charged == charged
+    private.model.train()
+    train(private)
+    assert private.steps_taken == private.steps_charged == len(private)
+
+
+def test_two_calls_of_the_model_have_a_way() -> None:
+    private = new(units=Units(1, regime="alone"))
+    for batch in private:
+        with_losses(pairs)(private, batch)
+    assert private.steps_taken == 6
 
 
 @pytest.mark.parametrize(
@@ -239,18 +195,6 @@ def test_a_changed_model(change: Callable[[Any], Any]) -> None:
     with pytest.raises(TrainingStateError, match=r"changed since make_private: parameter '0\.\w+'"):
         private.step(losses(private), batch)
     assert private.steps_charged == private.steps_taken
-
-
-def test_saving_in_mid_step() -> None:
-    private = new(micro_batch_size=1)
-    batch = first(private)
-    private.state_dict()
-    private.accumulate(losses(private), next(private.micro_batches(batch)))
-    fails(private, private.state_dict, "a step is under way")
-    with pytest.raises(TrainingStateError, match=r"save private.state_dict\(\)"):
-        pickle.dumps(private)
-    with pytest.raises(TrainingStateError, match="cannot be pickled or copied"):
-        copy.deepcopy(private)
 
 
 @pytest.mark.parametrize(
@@ -302,26 +246,6 @@ class Stream(IterableDataset[int]):  # type: ignore[misc]
 def test_data_that_cannot_be_drawn_from(data: Any, named: str) -> None:
     with pytest.raises(ParameterError, match=named):
         new(data)
-
-
-def test_several_calls_of_the_model_have_a_way() -> None:
-    """Two calls in one loss: an error, and units of one row that run alone."""
-
-    def pairs(private: PrivateRun) -> Callable[[Any], torch.Tensor]:
-        def losses_of(rows: Any) -> torch.Tensor:
-            one, other = private.model(rows[0]), private.model(rows[0].flip(1))
-            return (one - other).square().sum(1)
-
-        return losses_of
-
-    private = new()
-    batch = first(private)
-    with pytest.raises(TrainingStateError, match="alone"):
-        private.step(pairs(private), batch)
-    other = new(units=Units(1, regime="alone"))
-    for batch in other:
-        other.step(pairs(other), batch)
-    assert other.steps_taken == 6
 
 
 def test_returned_losses_are_recorded() -> None:

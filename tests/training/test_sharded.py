@@ -97,56 +97,6 @@ def test_sums_are_those_of_one_process(tmp_path: Path, size: int) -> None:
                 assert np.linalg.norm(value - alone[way][name]) < 1e-9 * moved, (way, name)
 
 
-def noise_alone(rank: int, size: int) -> dict[str, Any]:
-    """Noise of two steps, all entries; and of which process' rows they are."""
-    torch.manual_seed(0)  # the same in all processes: noise is from elsewhere
-    model = network(64, sharded=True, dtype=torch.float32)
-    step = private(model, clipping_norm=0.5, noise_multiplier=4.0, expected_batch_size=1.0)
-    drawn = []
-    for number in range(2):
-        before = [whole(value) for value in model.parameters()]
-        take(step, [], number)
-        step.step()
-        drawn.append([(whole(p) - b).double() for p, b in zip(model.parameters(), before, strict=True)])
-    released = {"step": [torch.cat([value.flatten() for value in values]).numpy() for values in drawn]}
-    tops = [[value[: -(-len(value) // size)] for value in values] for values in drawn]
-    rest = [[value[-(-len(value) // size) :] for value in values] for values in drawn]
-    pairs = [(a.flatten()[: b.numel()], b.flatten()[: a.numel()]) for a, b in zip(tops[0], rest[0], strict=True)]
-    return released | {
-        "other": [torch.cat([one for one, _ in pairs]).numpy(), torch.cat([other for _, other in pairs]).numpy()]
-    }
-
-
-def _is_noise(entries: torch.Tensor, std: float) -> bool:
-    """Whether the mean square is within five standard deviations of the variance."""
-    count = entries.numel()
-    return bool(abs(float(entries.square().mean()) / std**2 - 1) < 5 * (2 / count) ** 0.5)
-
-
-def _are_independent(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether no shift of one stream against the other correlates: shards of other sizes draw at other places."""
-    size = 2 * one.numel()
-    spectrum = torch.fft.rfft(one / one.norm(), size) * torch.fft.rfft(other / other.norm(), size).conj()
-    return bool(torch.fft.irfft(spectrum, size).abs().max() < 7 / one.numel() ** 0.5)
-
-
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_every_entry_gets_noise_once_and_its_own(tmp_path: Path, size: int) -> None:
-    ranks = in_processes(size, noise_alone, tmp_path)
-    assert all(isinstance(found, dict) for found in ranks), ranks
-    first, second = (torch.from_numpy(value) for value in ranks[0]["step"])
-    assert torch.equal(torch.from_numpy(ranks[-1]["step"][0]), first)
-    assert first.numel() > 30_000
-    for entries in (first, second):
-        assert _is_noise(entries, 2.0)
-        assert not _is_noise(entries, 2.0 * 2**0.5)  # as of two draws an entry
-        assert not _is_noise(entries, 2.0 / 2**0.5)
-    top, rest = (torch.from_numpy(value) for value in ranks[0]["other"])
-    assert _are_independent(first, second)
-    assert _are_independent(top, rest)  # rows of the first process, and of others
-    assert not _are_independent(top, top + rest)
-
-
 def memory(rank: int, size: int) -> list[int]:
     """Bytes that stay in this process between steps: parameters, sums before they are noised, and Adam's moments."""
     model = network(64, sharded=True)

@@ -21,13 +21,12 @@ from torch.distributed.tensor import DTensor
 
 from dprmt import ParameterError
 from dprmt.training.clipping._optimizer import NoisySumOptimizer
-from dprmt.training.harness import ItemTask, _checkpoint, load_parameters, train_task
+from dprmt.training.harness import ItemTask, _checkpoint, load_parameters, read_metrics, train_task
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint, whole_weights
 from dprmt.training.private_run import _ledger, _run
 from dprmt.training.private_run._ledger import charged_steps
 from dprmt.training.recipes import Settings
 from tests.training.sharded import in_processes, losses, network
-from tests.training.test_sharded import _are_independent, _is_noise
 from tests.training.tiny_recipe import StopAfter
 
 TEXTS = torch.randint(11, (40, 4), generator=torch.Generator().manual_seed(5))
@@ -69,40 +68,6 @@ def start(
     except ParameterError as error:
         return {"refused": str(error)}
     return {"steps": result.steps, "charged": result.charged, "epsilon": result.epsilon}
-
-
-def lines(folder: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
-
-
-def test_a_run_is_that_of_one_process_and_goes_on_in_another_number(tmp_path: Path) -> None:
-    one, several = tmp_path / "one", tmp_path / "several"
-    start(0, 1, str(one), settings("replicated"), stop=3)
-    start(0, 1, str(one), settings("replicated"), resume=True)
-    first = in_processes(2, partial(start, folder=str(several), config=settings(), stop=3), tmp_path)
-    assert [found["steps"] for found in first] == [3, 3]
-    second = in_processes(3, partial(start, folder=str(several), config=settings(), resume=True), tmp_path)
-    assert [found["steps"] for found in second] == [6, 6, 6]
-    wanted, found = load_parameters(one), load_parameters(several)
-    assert wanted.keys() == found.keys()
-    for name, value in wanted.items():
-        assert value.shape == found[name].shape
-        assert torch.allclose(value, found[name], rtol=1e-6, atol=1e-7), name
-    for own, other in zip(lines(one, "metrics.jsonl"), lines(several, "metrics.jsonl"), strict=True):
-        assert own["noisy_gradient_norm"] == pytest.approx(other["noisy_gradient_norm"], rel=1e-6)
-        if own["private"]["loss"] is None:  # nobody was drawn
-            assert other["private"]["loss"] is None
-        else:
-            assert own["private"]["loss"] == pytest.approx(other["private"]["loss"], rel=1e-6)
-
-
-def test_steps_are_charged_once(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    found = in_processes(2, partial(start, folder=str(folder), config=settings(noise=1.0)), tmp_path)
-    charged = lines(folder, "privacy.jsonl")
-    assert found[0] == found[1]
-    assert found[0]["charged"] == found[0]["steps"] == len(charged) == 6
-    assert json.loads((folder / "run.json").read_text())["processes"] == 2
 
 
 def refused(rank: int, size: int, folder: str) -> str:
@@ -157,6 +122,23 @@ def test_a_run_goes_on_in_any_number_of_processes(tmp_path: Path, sizes: tuple[i
     assert wanted.keys() == found.keys()
     for name, value in wanted.items():
         assert torch.allclose(value, found[name], rtol=1e-6, atol=1e-7), name
+    assert json.loads((several / "run.json").read_text())["processes"] == sizes[-1]
+    for own, other in zip(read_metrics(one), read_metrics(several), strict=True):
+        assert own["noisy_gradient_norm"] == pytest.approx(other["noisy_gradient_norm"], rel=1e-6)
+        assert own["private"]["loss"] == pytest.approx(other["private"]["loss"], rel=1e-6)
+
+
+def _is_noise(entries: torch.Tensor, std: float) -> bool:
+    """Whether the mean square is within five standard deviations of the variance."""
+    count = entries.numel()
+    return bool(abs(float(entries.square().mean()) / std**2 - 1) < 5 * (2 / count) ** 0.5)
+
+
+def _are_independent(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether no shift of one stream against the other correlates: shards of other sizes draw at other places."""
+    size = 2 * one.numel()
+    spectrum = torch.fft.rfft(one / one.norm(), size) * torch.fft.rfft(other / other.norm(), size).conj()
+    return bool(torch.fft.irfft(spectrum, size).abs().max() < 7 / one.numel() ** 0.5)
 
 
 def noisy_start(rank: int, size: int, folder: str, stop: int, reused: bool) -> Any:
@@ -173,19 +155,24 @@ def noisy_start(rank: int, size: int, folder: str, stop: int, reused: bool) -> A
 @pytest.mark.parametrize("reused", [False, True])
 def test_noise_after_another_number_goes_on_is_new(tmp_path: Path, reused: bool) -> None:
     """A reuse of the first start's streams, planted, shows as a correlation of the two steps' noise."""
-    weights = [torch.cat([value.detach().flatten().double() for value in network(WIDTH).parameters()])]
+    weights = [network(WIDTH, dtype=torch.float32).state_dict()]
     for step, size in enumerate((2, 3), 1):
         meeting = tmp_path / str(step)
         meeting.mkdir()
         work = partial(noisy_start, folder=str(tmp_path / "run"), stop=step, reused=reused)
         assert in_processes(size, work, meeting) == [step] * size
-        found = load_parameters(tmp_path / "run")
-        weights.append(torch.cat([found[name].flatten().double() for name, _ in network(WIDTH).named_parameters()]))
-    first, second = (after - before for before, after in itertools.pairwise(weights))
+        weights.append(load_parameters(tmp_path / "run"))
+    moved = [[after[name] - before[name] for name in weights[0]] for before, after in itertools.pairwise(weights)]
+    first, second = (torch.cat([value.flatten().double() for value in values]) for values in moved)
     for noise in (first, second):
         assert _is_noise(noise, 1.0)
-        assert not _is_noise(noise, 2.0**0.5)
+        assert not _is_noise(noise, 2.0**0.5)  # as of two draws an entry
+        assert not _is_noise(noise, 0.5**0.5)
     assert _are_independent(first, second) is not reused
+    shards = [value.double().chunk(2) for value in moved[0]]  # rows of the first process, and of the second
+    top, rest = (torch.cat([shard[k].flatten()[: shard[1].numel()] for shard in shards]) for k in (0, 1))
+    assert _are_independent(top, rest)
+    assert not _are_independent(top, top + rest)
 
 
 def saved_twice(rank: int, size: int, folder: str) -> str:

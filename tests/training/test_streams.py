@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import random
 import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,13 +19,13 @@ from torch import nn
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import plan_private
-from dprmt.training.harness import ItemTask, Observer, Run
+from dprmt.training.clipping import Units, plan_private
+from dprmt.training.harness import ItemTask, Run
 from dprmt.training.harness._run import Start
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.private_run._batches import Draws
 from dprmt.training.private_run._randomness import Randomness, fresh_randomness
-from dprmt.training.randomness import SecureRandom, _secure, secret_generator
+from dprmt.training.randomness import SecureRandom, _secure, draws_from, secret_generator
 from dprmt.training.recipes import Settings
 from tests.training.projected import projected_step
 
@@ -191,31 +193,12 @@ def recorded() -> Iterator[list[Made]]:
         yield made
 
 
-class Watching(Observer):
-    """Clipped sums, step by step."""
-
-    def __init__(self) -> None:
-        self.sums: list[bytes] = []
-
-    def measured(self, run: Any, step: int) -> None:
-        totals = [getattr(p, "summed_grad", None) for p in run.parameters.values()]
-        self._clean = [torch.zeros(1) if total is None else total.clone() for total in totals]
-        self.sums.append(b"".join(total.numpy().tobytes() for total in self._clean))
-
-    def noise(self, parameters: Any) -> bytes:
-        """Of the last step."""
-        return b"".join(
-            (p.grad * SIZE - clean).numpy().tobytes() for p, clean in zip(parameters, self._clean, strict=True)
-        )
-
-
 class Seen(NamedTuple):
-    """What one run drew."""
+    """What one run drew, and what its optimizer was given."""
 
     made: list[Made]
-    noise: list[bytes]
     batches: list[tuple[int, ...]]
-    sums: list[bytes]
+    released: list[bytes]
 
 
 ONE_HOT, SIZE = torch.eye(40), 10
@@ -225,10 +208,8 @@ def losses(model: nn.Module, labels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(ONE_HOT[labels]), labels, reduction="none")
 
 
-def run(
-    secret: bytes, *, seed: int = 4, world: int = 0, batches: list[tuple[int, ...]] | None = None, **privacy: Any
-) -> Seen:
-    """Six steps, on zeros at a learning rate of nothing: what differs between runs is what was drawn."""
+def run(secret: bytes, *, seed: int = 4, world: int = 0, **privacy: Any) -> Seen:
+    """Six steps at a learning rate of nothing: what differs between runs is what was drawn."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 40))
     torch.manual_seed(world)
@@ -237,26 +218,23 @@ def run(
         optimizer={"name": "gd", "learning_rate": 1e-30},
         training={"batch_size": SIZE, "steps": 6, "seed": seed},
     )
-    task, watching = ItemTask(list(range(40)), torch.tensor, losses), Watching()
-    noise: list[bytes] = []
-    drawn: list[tuple[int, ...]] = []
-    at = Draws.at
+    batches, released, at = [], [], Draws.at
 
     def seen(draws: Draws, number: int) -> list[int]:
-        found = at(draws, number) if batches is None else list(batches[number])
-        drawn.append(tuple(found))
-        return found
+        batches.append(tuple(at(draws, number)))
+        return list(batches[-1])
+
+    def given(*_: Any) -> None:
+        released.append(b"".join(value.grad.numpy().tobytes() for value in model.parameters()))
 
     with recorded() as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Draws, "at", seen)
+        task = ItemTask(list(range(40)), torch.tensor, losses)
         going = Run(model, task, settings, Start(Randomness(secret, False, bool(privacy.get("secure")))))
-        going.observers = [watching]
-        parameters = going.parameters.values()
-        going.private.optimizer.register_step_pre_hook(lambda *_: noise.append(watching.noise(parameters)))
-        for _ in going.steps():
-            pass
+        going.private.optimizer.register_step_pre_hook(given)
+        assert len(list(going.steps())) == 6
         going.private.close()
-    return Seen(made, noise, drawn, watching.sums)
+    return Seen(made, batches, released)
 
 
 WAYS = [
@@ -285,13 +263,10 @@ def test_the_streams_of_a_run_have_keys_of_their_own_from_its_secret(way: dict[s
     assert {BASE, flipped(0)}.isdisjoint(keys)
     assert made == made_again, "a stream that depends on something public"
     assert set(keys).isdisjoint(stream.key for stream in other.made)
-    # And so does what was drawn: the batches, the noise, and the probes in the clipped sums.
-    assert (one.batches, one.noise, one.sums) == (again.batches, again.noise, again.sums)
+    # And so does what was drawn, and what the optimizer was given.
+    assert (one.batches, one.released) == (again.batches, again.released)
     assert one.batches != other.batches
-    assert not set(one.noise) & set(other.noise)
-    assert len(set(one.noise)) == len(one.noise) == 6
-    same_batches = run(flipped(0), batches=one.batches, **way)  # with another secret's probes
-    assert not set(one.sums) & set(same_batches.sums)
+    assert len({*one.released, *other.released}) == 12
 
 
 # ------------------------------------------------------------------------- probes, by layer, step and sample
@@ -359,3 +334,41 @@ def test_every_layer_step_and_sample_has_probes_of_its_own(clipping: str, sharin
     assert len(different) == keys
     uses = keys if sharing == "sample" else keys * len(pieces)
     assert len(generator.matrices) == uses
+
+
+# ---------------------------------------------------------------------------------- dropout, and the rest of a model
+
+
+@pytest.mark.parametrize("units", [None, Units(2, regime="alone")])
+def test_dropout_does_not_follow_the_seed_that_is_known(units: Units | None) -> None:
+    """With a public seed masks go by place in the batch: removing the first of 60 samples moved the sum by 2.6 C."""
+    seen = set()
+    for _ in range(2):
+        torch.manual_seed(42)
+        parts = {"head": nn.Linear(64, 1, bias=False), "dropout": nn.Dropout(0.5)}
+        model = Parts(lambda model, x: 100 * model.head(model.dropout(x)).square().flatten(), **parts)
+        step, x = private_sgd(model, norms="exact", units=units), torch.ones(2, 64)
+        named = {} if units is None else {"units": [0, 1]}
+        for number in range(2):
+            torch.manual_seed(42)
+            step.accumulate(step.model, batch=x, samples=[0, 1], step=number, **named)
+            assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(42)))
+            before = model.head.weight.detach().clone()
+            step.step()
+            seen.add(tuple((model.head.weight == before).flatten().tolist()))  # what both rows dropped
+    assert len(seen) == 4
+
+
+def test_draws_from_a_secret_come_again_and_leave_no_trace() -> None:
+    """All default generators; 32 bytes that differ anywhere give other draws."""
+
+    def draws(secret: bytes) -> tuple[Any, ...]:
+        with draws_from(secret, []):
+            return tuple(torch.rand(4).tolist()), random.random(), float(np.random.rand())  # noqa: NPY002
+
+    before = torch.get_rng_state(), random.getstate()
+    one, again, other = draws(BASE), draws(BASE), draws(flipped(0))
+    assert one == again
+    assert all(a != b for a, b in zip(one, other, strict=True))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]

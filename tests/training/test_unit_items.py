@@ -15,12 +15,11 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD
 from dprmt.training.clipping import Units
 from dprmt.training.data import load_data
-from dprmt.training.harness import ItemTask, dry_run, train, train_task
-from dprmt.training.harness._run import source_of
+from dprmt.training.harness import ItemTask, dry_run, run_in_memory, train, train_task
 from dprmt.training.models import byte_tokenizer
-from dprmt.training.private_run import MicroBatch
 from dprmt.training.private_run._batches import Owners, owners_of
 from dprmt.training.recipes import DataRecipe, Recipe, Settings, load_recipe
+from tests.training.literal import clipped_sum, gradients_of, norm_of
 from tests.training.tiny_recipe import recipe_in
 
 ITEMS = [[1, 2, 3], [4], [5, 6], [7, 1], [2, 2, 9, 4], [3]]
@@ -64,31 +63,26 @@ def test_a_sum_is_that_of_owners(regime: str, averages: bool, collate: Any) -> N
     units = Units(2, micro_batch_size=4, regime=regime)
     task = ItemTask(ITEMS, collate, losses, length=len, owners=OWNERS, units=units, averages=averages, seed=5)
     model, plain = network(), network()
-    plan = task.clipping_plan(model, norms="exact", clipping_norm=2.0, expected_batch_size=2.0, units=units)
-    assert plan.regime == regime
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    private = plan.privatize(optimizer, noise_multiplier=0.0, noise_generator=torch.Generator())
-    drawn = [task.owners_of_rows.used(unit, 3) for unit in range(task.size)]
+    settings = Settings(
+        privacy={"clip_only": True, "delta": 1e-3, "norms": "exact", "clipping_norm": 2.0},
+        optimizer={"name": "gd", "learning_rate": 1.0},
+        training={"batch_size": 3, "steps": 1, "micro_batch_size": 4 if regime == "together" else 1},  # a unit is cut
+    )
+    with run_in_memory(model, task, settings, noise_seed=0) as run:
+        list(run.steps())
+        bound = 2.0 * (1 - run.private._inner.rounding)
+    drawn = [task.owners_of_rows.used(unit, 0) for unit in range(task.size)]
     assert [len(rows) for rows in drawn] == [2, 2, 1]
-    factors, expected = [], [torch.zeros_like(p) for p in plain.parameters()]
-    for rows in drawn:
-        found = [losses(plain, collate([ITEMS[row]])).sum() / (len(rows) if averages else 1) for row in rows]
-        own = torch.autograd.grad(sum(found), list(plain.parameters()))
-        factors.append(min(1.0, (1 - private.rounding) * 2.0 / math.sqrt(sum(float(g.square().sum()) for g in own))))
-        expected = [a + factors[-1] * g for a, g in zip(expected, own, strict=True)]
-    assert min(factors) < 0.9
-    found = []
-    source = source_of(task, plan, 4 if regime == "together" else 1)  # a unit cut by borders
-    for part in source.parts(range(task.size), 3):
-        rows = MicroBatch(task.batch_of([ITEMS[row] for row in part.positions]), 0, [], _weights=part.weights)
-        batch, of_rows = rows._weighted(lambda batch: losses(model, batch))
-        names = {"samples": part.positions, "units": part.owners}
-        found.append(private.accumulate(of_rows, batch=batch, step=3, **names))
-    assert sum(map(len, found)) == 5
-    before = [p.detach().clone() for p in model.parameters()]
-    private.step()
-    for p, old, value in zip(model.parameters(), before, expected, strict=True):
-        torch.testing.assert_close(old - p, value / 2.0, rtol=1e-9, atol=1e-12)
+    shares = [len(rows) if averages else 1 for rows in drawn]
+    of_owners = [
+        torch.cat([losses(plain, collate([ITEMS[row]])) for row in rows]).sum() / share
+        for rows, share in zip(drawn, shares, strict=True)
+    ]
+    samples = gradients_of(plain, of_owners)
+    assert max(map(norm_of, samples)) > bound / 0.9
+    for name, value in clipped_sum(samples, bound).items():
+        moved = plain.get_parameter(name) - model.get_parameter(name)
+        torch.testing.assert_close(moved, value / 3.0, rtol=1e-9, atol=1e-12)
 
 
 def test_owners_are_drawn_and_charged(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,28 +14,19 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from audits.processes import in_processes
 from audits.steps import Parts, private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, plan_private
-from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
-from tests.training.clipping_table import (
-    CLIPPINGS,
-    SEED,
-    STEP,
-    L,
-    Way,
-    data,
-    literal_gradients,
-    literal_squared_norm,
-    losses,
-    make_model,
-    make_step,
-    received,
-)
+from tests.training import clipping_table as table
+from tests.training.clipping_table import CLIPPINGS, SEED, Way, losses, make_model, make_step
 from tests.training.literal import clipped_sum, gradients_of, norm_of
+from tests.training.test_whole_modules import KINDS as WHOLE
+from tests.training.test_whole_modules import build, net
 
+private = partial(private_sgd, norms="exact")
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
 
 ROWS = ["r0", "r1", "r2", "r3"]
@@ -50,11 +42,11 @@ def released_of(
     step: object, model: nn.Module, units: Sequence[object], parts: Sequence[Sequence[int]]
 ) -> dict[str, torch.Tensor]:
     """What a step gives the inner optimizer after micro-batches of the rows in ``parts``."""
-    with received(step, model) as found:
+    with table.received(step, model) as found:
         for part in parts:
             rows = list(part)
-            batch, given = data()[rows], {"samples": [ROWS[i] for i in rows], "units": [units[i] for i in rows]}
-            step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=STEP, **given)
+            batch, given = table.data()[rows], {"samples": [ROWS[i] for i in rows], "units": [units[i] for i in rows]}
+            step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=table.STEP, **given)
         step.step()
     return found
 
@@ -72,9 +64,9 @@ class Literal:
     """The loop over units, made before there are hooks on the model; C clips some units only."""
 
     def __init__(self, way: Way, model: nn.Module, units: Sequence[object]) -> None:
-        self.gradients = summed(literal_gradients(way, model), units)
+        self.gradients = summed(table.literal_gradients(way, model), units)
         self.norms = {
-            unit: math.sqrt(literal_squared_norm(way, model, gradients, unit))
+            unit: math.sqrt(table.literal_squared_norm(way, model, gradients, unit))
             for unit, gradients in self.gradients.items()
         }
         self.bound = math.sqrt(min(self.norms.values()) * max(self.norms.values()))
@@ -82,7 +74,7 @@ class Literal:
     def released(self, rounding: float) -> dict[str, torch.Tensor]:
         """Σ_u min(1, (1-ρ)C/√n̂_u) g_u / L."""
         total = clipped_sum([*self.gradients.values()], (1 - rounding) * self.bound, [*self.norms.values()])
-        return {name: value / L for name, value in total.items()}
+        return {name: value / table.L for name, value in total.items()}
 
 
 def check_units(way: Way, literal: Way, units: Sequence[object], parts: Sequence[Sequence[int]], regime: str) -> Any:
@@ -109,65 +101,18 @@ def test_side_by_side_is_the_literal_loop_over_units(way: Way) -> None:
         assert step.replays >= 1  # rows were run alone, each by itself
 
 
-@pytest.mark.parametrize("trained", ["full", "lora", "projected"])
-def test_one_at_a_time_is_the_literal_loop_over_units(trained: str) -> None:
-    """Whatever norms were asked for they are exact, and a unit may be cut by the borders of micro-batches."""
-    way = Way(trained, "exact", "sample", "sgd")
-    for units, parts in (
-        (UNITS, [[0, 1, 2, 3]]),
-        (["anna", 7, 7, 7], [[0], [1], [2, 3]]),  # held over
-        (["anna", "anna", 7, 8], [[0], [1, 2], [3]]),  # the first goes on in a micro-batch with another
-    ):
-        step = check_units(way._replace(clipping="hutchinson"), way, units, parts, "alone")
-        assert isinstance(step, UnitStep)
-        assert step.record.norms == ExactNorms()
-
-
-def attention() -> nn.Module:
-    """Torch's attention, a per-sample vmap module, and a token of the class."""
-
-    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
-        x = torch.cat([model.first.expand(len(x), -1, -1), x], 1)
-        return model.inside(x, x, x, need_weights=False)[0]
-
-    return Parts(call, first=nn.Parameter(torch.randn(1, 1, 6)), inside=nn.MultiheadAttention(6, 2, batch_first=True))
-
-
-def words() -> nn.Module:
-    """Embeddings, of which one word has no gradient."""
-    return Parts(
-        lambda model, x: model.layer(torch.tanh(model.table((x.abs() * 7).long() % 9).mean(2))),
-        table=nn.Embedding(9, 6, padding_idx=0),
-        layer=nn.Linear(6, 3),
-    )
-
-
-def recurrent() -> nn.Module:
-    """Torch's attention, a per-sample vmap module."""
-    return Parts(lambda model, x: model.inside(x)[0], inside=nn.GRU(6, 4, batch_first=True))
-
-
-def twice() -> nn.Module:
-    """One layer in two places."""
-    return Parts(lambda model, x: model.layer(torch.tanh(model.layer(x))), layer=nn.Linear(6, 6))
-
-
 def lone_bias() -> nn.Module:
-    layers = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-    layers[2].weight.requires_grad_(False)
-    return layers
+    layer = nn.Linear(6, 6)
+    layer.weight.requires_grad_(False)
+    return net(layer)
 
 
 KINDS: dict[str, Callable[[], nn.Module]] = {
-    "linear of one token": lambda: nn.Sequential(nn.Flatten(), nn.Linear(24, 7)),
-    "Conv1D": lambda: nn.Sequential(Conv1D(7, 6), nn.GELU(), Conv1D(3, 7)),
-    "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv2d(1, 3, 2), nn.GroupNorm(3, 3)),
-    "normalizations": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 4), nn.RMSNorm(4)),
+    "Conv1D": lambda: net(nn.Sequential(Conv1D(7, 6), nn.GELU(), Conv1D(6, 7))),
+    "convolution": lambda: net(nn.Conv1d(3, 3, 3, padding=1)),
+    "normalizations": lambda: net(nn.Sequential(nn.LayerNorm(6), nn.GroupNorm(3, 3), nn.RMSNorm(6))),
     "lone bias": lone_bias,
-    "attention": attention,
-    "embedding": words,
-    "recurrent": recurrent,
-    "layer in two places": twice,
+    **{kind: WHOLE[kind] for kind in ("layers in two places", "class token", "attention", "gru")},
 }
 
 
@@ -176,15 +121,9 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
 def test_kinds_of_layers(kind: str, how: str) -> None:
     """Norms of units, exact or with everything estimated: in both, what is added is clipped to C by the law's X."""
     everything = how == "everything"
-    torch.manual_seed(3)
-    model = KINDS[kind]().double().train()
-    plain, x, whose = copy.deepcopy(model), torch.randn(5, 4, 6).double(), ["a", "b", "a", "c", "a"]
-    x[2] *= 5.0
-
-    def values(net: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        return net(batch).square().flatten(1).sum(1)
-
-    units = [*summed(gradients_of(plain, (values(plain, row[None]) for row in x)), whose).values()]
+    model, whose = build(KINDS[kind]), ["a", "b", "a", "c", "a"]
+    x = torch.randint(4, 13, (5, 3), generator=torch.Generator().manual_seed(1))  # no padding
+    units = [*summed(gradients_of(model, (losses(model, row[None]) for row in x)), whose).values()]
     bound = sorted(map(norm_of, units))[1]
     estimator = HutchinsonEstimator(400, everything=True, generator=ProbeGenerator(SEED)) if everything else how
     step = private_sgd(
@@ -194,7 +133,7 @@ def test_kinds_of_layers(kind: str, how: str) -> None:
         units=Units(3, regime="alone" if how == "alone" else "together"),
     )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    step.accumulate(lambda b: values(step.model, b), samples=range(5), units=whose, step=0, batch=x)
+    step.accumulate(lambda tokens: losses(step.model, tokens), samples=range(5), units=whose, step=0, batch=x)
     step.step()
     expected = clipped_sum(units, (1 - step.rounding) * bound)
     # With 400 probes an estimated norm is within a fifth of the exact one, at 5 standard deviations of rank one.
@@ -215,42 +154,58 @@ def test_the_rank_that_is_claimed_is_that_of_all_rows() -> None:
     assert ranks == [Hutchinson(8, secret=True, rank=2), Hutchinson(8, secret=True, rank=6)]
 
 
+def linear() -> nn.Module:
+    """The gradient of a row is the row."""
+    return nn.Linear(3, 1, bias=False)
+
+
+def add(
+    step: Any,
+    rows: Sequence[object],
+    units: object,
+    number: Any = 0,
+    *,
+    x: torch.Tensor | None = None,
+    losses: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> None:
+    """Rows of ones, unless told."""
+    own = (lambda b: step.model(b).flatten()) if losses is None else losses
+    batch = torch.ones(len(rows), 3) if x is None else x
+    step.accumulate(own, samples=rows, units=units, step=number, batch=batch)
+
+
+def moved_by(step: Any) -> torch.Tensor:
+    """What a step takes away from the first parameter."""
+    value = next(step.model.parameters())
+    before = value.detach().clone()
+    step.step()
+    return before - value.detach()
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("regime", ["together", "alone"])
 def test_a_unit_with_a_row_that_is_not_finite_is_left_out_whole(regime: str, bad: float) -> None:
-    model = nn.Linear(3, 1, bias=False)
-    step = _private(model, units=Units(2, regime=regime))
-    x = torch.ones(3, 3)
+    step, x = private(linear(), units=Units(2, regime=regime)), torch.ones(3, 3)
     x[1] = bad
-    before = model.weight.detach().clone()
-
-    def values(batch: torch.Tensor) -> torch.Tensor:
-        return step.model(batch).flatten()
-
+    units = ["a", "a", "b"]
     if regime == "together":
-        step.accumulate(values(x), samples=[0, 1, 2], units=["a", "a", "b"], step=0)
+        step.accumulate(step.model(x).flatten(), samples=[0, 1, 2], units=units, step=0)
     else:
-        step.accumulate(values, samples=[0, 1, 2], units=["a", "a", "b"], step=0, batch=x)
-    step.step()
-    torch.testing.assert_close(before - model.weight, (1 - step.rounding) * torch.ones(1, 3) / math.sqrt(3))
+        add(step, [0, 1, 2], units, x=x)
+    torch.testing.assert_close(moved_by(step), (1 - step.rounding) * torch.ones(1, 3) / math.sqrt(3))
 
 
 def test_any_module_runs_alone_but_none_with_a_state() -> None:
     """Batch statistics of one unit's rows are its own; running ones hold other units."""
-    x = torch.randn(4, 3)
 
     def run(model: nn.Module) -> None:
-        step = _private(model, units=Units(2, regime="alone"))
-        step.accumulate(
-            lambda b: step.model(b).flatten(), samples=range(4), units=["a", "b", "a", "b"], step=0, batch=x
-        )
+        step = private(model, units=Units(2, regime="alone"))
+        add(step, range(4), ["a", "b", "a", "b"], x=torch.randn(4, 3))
         step.step()
 
     run(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 1)))
     with pytest.raises(TrainingStateError, match=r"changes buffer 0\.num_batches_tracked"):
         run(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)))
-    shared = nn.Linear(3, 3)
-    run(nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(3, 1)))
 
 
 def test_regimes_are_chosen_from_public_sizes() -> None:
@@ -272,19 +227,9 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
     assert reason(tokens=127, units=Units(2, 64))[0] == "together"
 
 
-def _private(model: nn.Module, *, most: float = 1.0, **options: object) -> object:
-    return private_sgd(model, norms="exact", clipping_norm=most, **options)
-
-
 @pytest.mark.parametrize("regime", ["together", "alone"])
 def test_bad_units_are_refused_by_name_and_the_sum_stays(regime: str) -> None:
-    model = nn.Linear(3, 1, bias=False)
-    step = _private(model, units=Units(2, regime=regime))
-    x = torch.ones(3, 3)
-
-    def add(rows: Sequence[object], units: object, batch: torch.Tensor = x) -> None:
-        step.accumulate(lambda b: step.model(b).flatten(), samples=rows, units=units, step=0, batch=batch)
-
+    step = private(linear(), units=Units(2, regime=regime))
     for units, message in (
         (["a", "b"], "units must be one integer or string for each of the 3 rows"),
         ("abc", "units must be one integer or string for each of the 3 rows"),
@@ -292,69 +237,45 @@ def test_bad_units_are_refused_by_name_and_the_sum_stays(regime: str) -> None:
         (["a", "b", True], "integers or strings, got True"),
     ):
         with pytest.raises(ParameterError, match=message):
-            add([0, 1, 2], units)
-    add([0, 1], ["a", "a"], x[:2])
-    add([2], ["b"], x[:1])
+            add(step, [0, 1, 2], units)
+    add(step, [0, 1], ["a", "a"])
+    add(step, [2], ["b"])
     with pytest.raises(ParameterError, match="samples that come twice in a logical step must be 0"):
-        add([3], ["a"], x[:1])
-    before = model.weight.detach().clone()
-    step.step()
-    torch.testing.assert_close(before - model.weight, 2 * (1 - step.rounding) * torch.ones(1, 3) / math.sqrt(3))
-
-
-class KeepsOnce(nn.Module):
-    """Sums what it sees in every second forward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.passes = nn.Linear(3, 1), 0
-        self.register_buffer("seen", torch.zeros(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.passes % 2 == 0:
-            self.seen += x.sum(0)
-        self.passes += 1
-        return self.layer(x).flatten()
+        add(step, [3], ["a"])
+    torch.testing.assert_close(moved_by(step), 2 * (1 - step.rounding) * torch.ones(1, 3) / math.sqrt(3))
 
 
 def test_a_state_is_seen_behind_a_second_forward_pass() -> None:
-    step, x = _private(KeepsOnce(), units=Units()), torch.ones(1, 3)
+    """It is kept in every second one."""
+    passes = itertools.count()
 
-    def values(batch: torch.Tensor) -> torch.Tensor:
-        return step.model(batch) + step.model(batch)
+    def call(model: Any, x: torch.Tensor) -> torch.Tensor:
+        if next(passes) % 2 == 0:
+            model.seen += x.sum(0)
+        return model.layer(x).flatten()
 
+    step = private(Parts(call, layer=nn.Linear(3, 1), seen=torch.zeros(3)), units=Units())
     with pytest.raises(TrainingStateError, match="a forward pass changes buffer seen"):
-        step.accumulate(values, batch=x, samples=[0], units=["a"], step=0)
+        add(step, [0], ["a"], losses=lambda b: step.model(b) + step.model(b))
 
 
 def test_the_norm_of_a_sparse_gradient_is_that_of_its_sum() -> None:
     """Torch holds one token's gradients apart: (1 + 1)² + 1² is not 1² + 1² + 1²."""
-    model = nn.Embedding(5, 1, sparse=True)
-    step = _private(model, units=Units())
-    before = model.weight.detach().clone()
+    step = private(nn.Embedding(5, 1, sparse=True), units=Units())
     tokens = torch.tensor([[1, 2], [1, 1]])
-    step.accumulate(lambda b: step.model(b).sum((1, 2)), samples=[0, 1], units=["a", "a"], step=0, batch=tokens)
-    step.step()
+    add(step, [0, 1], ["a", "a"], x=tokens, losses=lambda b: step.model(b).sum((1, 2)))
     expected = (1 - step.rounding) * torch.tensor([0.0, 3.0, 1.0, 0.0, 0.0]) / math.sqrt(10)
-    torch.testing.assert_close((before - model.weight).flatten(), expected)
+    torch.testing.assert_close(moved_by(step).flatten(), expected)
 
 
 def test_what_fails_within_a_unit_is_dropped_whole() -> None:
     """Its first rows too: they may come again."""
-    model = nn.Linear(3, 1, bias=False)
-    step = _private(model, units=Units())
-    row = torch.ones(1, 3)
-
-    def add(function: Callable[[torch.Tensor], torch.Tensor], sample: int) -> None:
-        step.accumulate(function, samples=[sample], units=["a"], step=0, batch=row)
-
-    add(lambda b: step.model(b).flatten(), 0)
+    step = private(linear(), units=Units())
+    add(step, [0], ["a"])
     with pytest.raises(ParameterError, match="losses must be a tensor of shape"):
-        add(lambda b: step.model(b).sum(), 1)
-    before = model.weight.detach().clone()
-    add(lambda b: 0.1 * step.model(b).flatten(), 0)
-    step.step()
-    torch.testing.assert_close(before - model.weight, 0.1 * row)
+        add(step, [1], ["a"], losses=lambda b: step.model(b).sum())
+    add(step, [0], ["a"], losses=lambda b: 0.1 * step.model(b).flatten())
+    torch.testing.assert_close(moved_by(step), 0.1 * torch.ones(1, 3))
 
 
 @pytest.mark.parametrize(
@@ -376,4 +297,39 @@ def test_units_that_cannot_be(options: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize("units", [True, 8])
 def test_what_is_no_value_of_units_is_refused(units: object) -> None:
     with pytest.raises(ParameterError, match="units must be dprmt"):
-        _private(nn.Linear(3, 1), units=units)
+        private(nn.Linear(3, 1), units=units)
+
+
+# Two processes
+
+SHARED = ["anna", 7, 7, "ben"]
+PARTS = ([[0], [3]], [[1, 2]])  # micro-batches of both processes
+
+
+def all_ways(rank: int, size: int) -> list[tuple[Any, ...]]:
+    """Every clipping side by side, and one unit at a time; what process 1 starts from must not matter."""
+    answers = []
+    ways = [(*both, "together") for both in itertools.product(table.TRAINED, CLIPPINGS)]
+    for trained, clipping, regime in [*ways, *((trained, "exact", "alone") for trained in table.TRAINED)]:
+        way = Way(trained, clipping, "sample", "sgd")
+        model = make_model(way)
+        literal = Literal(way, model, SHARED)
+        if rank:
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(2.0)
+        options = {"seed": 9 + rank, "units": Units(2, regime=regime), "distributed": True}
+        step = make_step(way, model, literal.bound, **options)
+        found = released_of(step, model, SHARED, PARTS[rank])
+        wanted = literal.released(step.rounding)
+        distance = max(float((found[name] - value).norm() / literal.bound) for name, value in wanted.items())
+        answers.append((trained, clipping, regime, found.keys() == wanted.keys(), distance))
+    return answers
+
+
+def test_two_processes_release_what_the_literal_loop_over_units_does(tmp_path: Path) -> None:
+    for answers in in_processes(2, all_ways, tmp_path):
+        assert isinstance(answers, list), answers
+        for *way, complete, distance in answers:
+            assert complete, way
+            assert distance < 1e-9, way
