@@ -326,9 +326,10 @@ def go_on(model: nn.Module, x: Any, losses: Any = None, **options: Any) -> Clipp
     """Three micro-batches, each looked at; the same losses, but divided by their largest, are refused."""
     step: ClippedStep = private(model, replay=1.0, **options)
     function = (lambda x: step.model(x).flatten(1).square().sum(1)) if losses is None else losses
-    refuses_mixing(step, function, x, len(x))
+    size = len(next(iter(x.values()))) if isinstance(x, dict) else len(x[0]) if isinstance(x, tuple) else len(x)
+    refuses_mixing(step, function, x, size)
     for number in range(3):
-        step.accumulate(function, batch=x, samples=range(len(x)), step=number)
+        step.accumulate(function, batch=x, samples=range(size), step=number)
         step.step()
     assert step.replays == 3
     return step
