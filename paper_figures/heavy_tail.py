@@ -195,7 +195,7 @@ class Trial:
     Parameters
     ----------
     optimizer : {"gd", "gdm", "adam", "adamw", "adambc"}
-        As in `dprmt.training.optimizers.make_optimizer`.
+        As in `dprmt.training.recipes.OptimizerRecipe`.
     learning_rate : float
         η > 0.
     clipping_norm, noise_multiplier : float

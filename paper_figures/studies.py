@@ -280,7 +280,7 @@ def private_settings(
     Parameters
     ----------
     optimizer : {"gd", "gdm", "adam", "adamw", "adambc"}
-        As in `dprmt.training.optimizers.make_optimizer`.
+        As in `dprmt.training.recipes.OptimizerRecipe`.
     learning_rate : float
         η > 0.
     size : int

@@ -39,20 +39,14 @@ from dprmt.cli._options import (
     add_parser,
     count,
     flag_of,
+    leave_out,
     name_of,
     picture,
     real,
     record_of_run,
     refused,
 )
-from dprmt.cli._run import (
-    add_phase_options,
-    add_run_options,
-    document_of,
-    label_of,
-    read_run,
-    refuse_beside,
-)
+from dprmt.cli._run import add_phase_options, add_run_options, document_of, label_of, read_run, run_options
 from dprmt.cli._terminal import text_table
 from dprmt.statements import privacy_card, statement
 from dprmt.statements._card import between, json_bounds
@@ -282,7 +276,7 @@ def run_statement(namespace: argparse.Namespace) -> None:
         unit = {} if namespace.unit is None else {"unit": namespace.unit}
         card = privacy_card(run, namespace.delta, **unit)
     else:
-        refuse_beside("--run", namespace, ("delta", "unit"))
+        leave_out(vars(namespace), [*run_options(), "from_json", "delta", "unit"], "--run is given")
         from dprmt.training.harness import CARD, read_card
 
         card, file = read_card(folder), f"{folder}/{CARD}"

@@ -19,7 +19,6 @@ from dprmt.cli._terminal import speak_any_encoding
 _MODULES = dict.fromkeys(("epsilon", "noise", "steps", "delta", "probes", "tradeoff", "statement"), "_accounting")
 _MODULES |= dict.fromkeys(("plan", "train", "recipes"), "_recipes")
 """Modules that hold several commands; every other is named like its one."""
-_OF_NO_COMMAND = (["-h"], ["--help"], ["--version"])
 _FILES = ("FILE", "OUT", "DIR", "RUN", "BEFORE", "RECIPE")  # metavars of options that a shell completes to files
 _NAME = re.compile(r"[a-z]+(_[a-z]+)+")  # of an argument of the library, which may be an option's
 _SHELLS = ("bash", "zsh", "tcsh", "fish")
@@ -53,7 +52,7 @@ def _parser_for(arguments: Sequence[str]) -> Parser:
     words = "the completion script of a shell: bash, zsh, tcsh or fish (needs the extra completion)"
     parser.add_argument("--print-completion", action=_PrintCompletion, choices=_SHELLS, metavar="SHELL", help=words)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    if arguments[:1] in _OF_NO_COMMAND:
+    if arguments[:1] in (["-h"], ["--help"], ["--version"]):
         for name, summary in SUMMARIES.items():
             commands.add_parser(name, help=summary)
         return parser

@@ -48,7 +48,6 @@ MEANING_IN_SHORT = """\
 what the answer means: how well an attacker who sees all that is released can tell whether one sample was used
 (zero-out neighbours, Poisson sampling, unless options say otherwise); dprmt --help has the conditions
 """
-_NEGATIVE = re.compile(r"-(\.?\d|inf|nan)")
 
 
 class UsageError(Exception):
@@ -61,7 +60,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         formatter: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
         super().__init__(formatter_class=formatter, allow_abbrev=False, **options)
-        self._negative_number_matcher = _NEGATIVE  # argparse's own knows no -1e-5, -inf and -nan
+        self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)")  # argparse's own knows no -1e-5, -inf and -nan
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options before argparse, which would first ask for the one that a wrong word stands for."""
@@ -211,7 +210,8 @@ def leave_out(values: Mapping[str, Any], names: Sequence[str], where: str, neede
     missing = [name for name in needed if values[name] is None]
     also = f", and so must {_flags(given[1:])}" if given[1:] else ""
     if given:
-        value = "given" if values[given[0]] is True else values[given[0]]
+        first = values[given[0]]
+        value = first if isinstance(first, int | float | str) and first is not True else "given"
         instead = f"; give {_flags(missing)} instead" if missing else ""
         raise ParameterError(given[0], value, f"left out where {where}{also}{instead}")
     if missing:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
 
 NO_PRIVACY = "clip only, no privacy: no noise was or would be added, and no ε is stated"
-_COSTS = ["norms", "time ×", "seconds", "MiB at the peak", "ε ≤"]
 
 
 def _change(text: str) -> tuple[str, Any]:
@@ -50,7 +49,6 @@ def add_command(commands: Commands) -> None:
     plan = add_parser(commands, "plan", run_plan, examples, usage="RECIPE [options]")
     examples = (
         "minilm-docstrings --dry-run",
-        "minilm-docstrings --out runs/first",
         "--resume runs/first",
         "recipe.toml --set training.steps=100 --set privacy.target_epsilon=2",
     )
@@ -100,7 +98,7 @@ def run_plan(namespace: argparse.Namespace) -> None:
     found = dataclasses.asdict(costs) | {"recommended": costs.recommended.way, "sentence": costs.sentence}
     lines = (
         f"{recipe.name}: a step of one micro-batch, measured; {plain}",
-        text_table(_COSTS, costs.rows()),
+        text_table(["norms", "time ×", "seconds", "MiB at the peak", "ε ≤"], costs.rows()),
         f"time ×: of a step without privacy; ε at δ = {recipe.privacy.delta:g}; {costs.neighbours}",
         f"recommended: {costs.sentence}",
     )

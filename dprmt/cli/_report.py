@@ -12,7 +12,6 @@ from dprmt.cli._recipes import add_set
 
 _EXAMPLES = (
     "--out report",
-    "--out report --recipe minilm-docstrings --json",
     "--out report --recipe smollm2-docstrings --steps 3 --seeds 3",
     "--out page --run runs/sst2",
 )
@@ -46,7 +45,7 @@ def run_report(namespace: argparse.Namespace) -> None:
             changes=dict(namespace.set),
             steps=namespace.steps,
             seeds=namespace.seeds or 1,
-            say=_say,
+            say=lambda text: print(f"dprmt report: {text}", file=sys.stderr, flush=True),
         )
     if namespace.json:
         sections = [{"title": section.title, "sentences": list(section.sentences)} for section in report.sections]
@@ -56,8 +55,3 @@ def run_report(namespace: argparse.Namespace) -> None:
     for section in report.sections:
         sys.stdout.writelines(f"{line}\n" for line in (section.title, *section.sentences))
     sys.stdout.write(f"page and numbers: {report.page}, {report.numbers}\n")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"dprmt report: {text}\n")
-    sys.stderr.flush()

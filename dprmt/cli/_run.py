@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -230,7 +230,7 @@ def _analysis(mechanism: DPSGD) -> str:
 def label_of(run: Composition) -> str:
     """One line on norms, sampling and neighbouring relation."""
     labels = [_label(mechanism) for mechanism, _ in trainings(run)]
-    label = labels[0] if len(labels) == 1 else f"{len(labels)} phases: {'; '.join(dict.fromkeys(labels))}"
+    label = f"{len(labels)} phases: " * (len(labels) > 1) + ("; ".join(dict.fromkeys(labels)) or "no steps")
     count = sum(times for _, times in releases(run))
     more = f", {count} more released" if count else ""
     return f"{label}{more}; {relation_label(run.neighbours)}"
@@ -266,7 +266,7 @@ def read_run(
     """
     stated, missing = namespace.from_json, "given, or in a record that --from-json names"
     if stated is not None:
-        refuse_beside("--from-json", namespace, without=("from_json",))
+        leave_out(vars(namespace), run_options(), "--from-json is given")
         for action in namespace.parser._actions:
             name = action.dest
             found = stated.get(name)
@@ -285,15 +285,9 @@ def read_run(
     return run
 
 
-def refuse_beside(
-    flag: str, namespace: argparse.Namespace, names: Collection[str] = (), without: Collection[str] = ()
-) -> None:
-    """Refuse the options of a run, and others by name, that mean nothing next to a flag."""
-    for name in (*_no_phase(), "phase", "phases", "from_json", "also", "spent", *names):
-        given = getattr(namespace, name, None)
-        if given and name not in without:
-            value = given if isinstance(given, int | float | str) and given is not True else "given"
-            raise ParameterError(name, value, f"left out where {flag} is given")
+def run_options() -> list[str]:
+    """The names of the options of a run."""
+    return [*_no_phase(), "phase", "phases", "also", "spent"]
 
 
 def _from_options(namespace: argparse.Namespace, unknown: Mapping[str, Any]) -> Composition:

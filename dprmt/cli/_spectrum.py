@@ -17,6 +17,7 @@ from dprmt import __version__
 from dprmt._validation import ParameterError
 from dprmt.cli._options import Commands, UsageError, add_parser, count, leave_out, name_of, picture, real, writable
 from dprmt.cli._terminal import text_table
+from dprmt.plots import _style, plot_singular_values
 from dprmt.spectra import CheckpointSpectra, NoisySpectrum, spectra_of
 from dprmt.spectra._checkpoint import summary
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
@@ -35,7 +36,6 @@ _READ = {
 _EXAMPLES = (
     "gradients.safetensors --sigma 0.01",
     "gradients.safetensors --noise-multiplier 1 --clipping-norm 0.5 --batch-size 2000 --csv",
-    "runs/first/model --sigma auto",
     "gradients.npz --sigma 0.01 --param layers.0.query --plot query.png",
     "after.safetensors --minus before.safetensors --sigma auto --sort top/edge --top 10",
 )
@@ -127,10 +127,8 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     if namespace.plot is not None:
         _draw(namespace, widest, found)
     if namespace.plot_all is not None:
-        from dprmt.plots._style import save_picture
-
         printed = replace(found, spectra={printable(name): spectrum for name, spectrum in found.items()})
-        save_picture(namespace.plot_all, printed.plot, size=(8.0, min(2.0 + 0.2 * len(found), 40.0)))
+        _style.save_picture(namespace.plot_all, printed.plot, size=(8.0, min(2.0 + 0.2 * len(found), 40.0)))
     if namespace.html is not None:
         style = "body{font-family:sans-serif;color-scheme:light dark}"
         head = f"<!doctype html><meta charset=utf-8><title>Spectra</title><style>{style}</style>"
@@ -213,9 +211,6 @@ def _with_progress(names: list[str]) -> Iterator[str]:
 
 
 def _draw(namespace: argparse.Namespace, name: str, found: Spectra) -> None:
-    from dprmt.plots import plot_singular_values
-    from dprmt.plots._style import save_picture
-
     spectrum, alarm, title = found[name], namespace.false_alarm, printable(name)[-100:]
     values, sigma = spectrum.singular_values, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))
@@ -230,7 +225,7 @@ def _draw(namespace: argparse.Namespace, name: str, found: Spectra) -> None:
             axes[1].remove()
         axes[0].figure.suptitle(title, fontsize="medium", parse_math=False)
 
-    save_picture(namespace.plot, draw, size=(11.0, 4.4), panels=(1, 2))
+    _style.save_picture(namespace.plot, draw, size=(11.0, 4.4), panels=(1, 2))
 
 
 def _notes(found: CheckpointSpectra) -> Iterator[str]:

@@ -23,8 +23,8 @@ from dprmt.report.measurements._spikes import LayerSpectra, Spike, agreement
 _GATE = 1.02  # κ of arXiv:2510.01137
 _CURVES = {"corrected": "κ gate, norm correction", "uncorrected": "κ gate, without"}
 _POINT = (
-    *("layer", "step", "shape", "noise_scale", "signal_over_threshold", "gap", "predicted", "single", "mean"),
-    *("deviation", "predicted_overlaps", "overlaps"),
+    *("layer", "step", "shape", "noise_scale", "signal_over_threshold", "predicted", "single", "mean"),
+    *("predicted_overlaps", "overlaps"),
 )
 
 

@@ -10,26 +10,14 @@ from dprmt.plots import plot_epsilon_against_steps
 from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import per_cent
 
-# Of each analysis: heading of the table, label of the curve, and the norms of so many products. A sketch of a quarter,
-# whose columns take two products each, is near the best split.
-_ANALYSES: dict[str, tuple[str, str, Callable[[int], Norms]]] = {
-    "published": (
-        "public probes, published analysis",
-        "probes, envelope (published)",
-        lambda products: Hutchinson(products, secret=False, analysis="envelope"),
-    ),
-    "tight": ("public probes, tight", "probes, tight", lambda products: Hutchinson(products, secret=False)),
-    "tight, secret probes": (
-        "secret probes, tight",
-        "probes, tight, secret probes",
-        lambda products: Hutchinson(products, secret=True),
-    ),
-    "Hutch++, secret probes": (
-        "Hutch++ of as many products, secret",
-        "products of Hutch++, secret probes",
-        lambda products: HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True),
-    ),
+_ANALYSES: dict[str, Callable[[int], Norms]] = {
+    "public probes, published analysis": lambda products: Hutchinson(products, secret=False, analysis="envelope"),
+    "public probes, tight": lambda products: Hutchinson(products, secret=False),
+    "secret probes, tight": lambda products: Hutchinson(products, secret=True),
+    # A sketch of a quarter, whose columns take two products each, is near the best split.
+    "Hutch++, secret": lambda products: HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True),
 }
+"""The norms of so many products per layer, by the analysis that counts their ε."""
 Say = Callable[[str], None]
 
 
@@ -64,15 +52,14 @@ def privacy_rows(run: Run, say: Say = lambda text: None) -> list[Row]:
     rows = [Row(None, {"exact": run.epsilon(run.steps)})]
     for probes in run.probes:
         say(f"accounting: {probes} probes")
-        analyses = _ANALYSES.items()
-        rows.append(Row(probes, {label: run.epsilon(run.steps, norms(probes)) for label, (_, _, norms) in analyses}))
+        rows.append(Row(probes, {label: run.epsilon(run.steps, of(probes)) for label, of in _ANALYSES.items()}))
     return rows
 
 
 def privacy_curves(run: Run, say: Say = lambda text: None) -> dict[str, list[PrivacyBounds]]:
     """Return ε along the run for exact norms and each analysis."""
     norms: dict[str, Norms] = {"exact norms": ExactNorms()}
-    norms |= {f"{run.curve_probes} {name}": make(run.curve_probes) for _, name, make in _ANALYSES.values()}
+    norms |= {f"{name}, {run.curve_probes} products": of(run.curve_probes) for name, of in _ANALYSES.items()}
     curves = {}
     for name, chosen in norms.items():
         say(f"accounting: curve of {name}")
@@ -95,11 +82,11 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
     for row, extra in zip(rows[1:], prices, strict=True):
         ends = zip(labels, extra, strict=True)
         cells = (f"{row.epsilon[label]:.3f} ({100 * more:+.1f} %)" for label, more in ends)
-        dearer.append([f"{row.probes} probes", *cells])
+        dearer.append([str(row.probes), *cells])
     table = Table(
         f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}; {ZeroOut.kind} neighbours."
         " ε: certified upper bound; in brackets, how far it is above that of exact norms.",
-        ["clipping", *(f"ε, {heading}" for heading, _, _ in _ANALYSES.values())],
+        ["products per layer", *(f"ε, {label}" for label in labels)],
         dearer,
     )
     picture = Picture(

@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import gammaincinv, ndtr, roots_legendre
+from scipy.special import gammaincinv, roots_legendre
 
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, RandomAllocation, compose
+
+from .oracles.gaussian import put
 
 
 # ------------------------------------------------------------------------------------- independent numbers
@@ -55,13 +57,6 @@ def test_randomized_clipping_at_the_check_values(case, analysis, value, accuracy
 
 
 # ------------------------------------------------------------------------------------------- by quadrature
-def put(strike, shift):
-    """E(strike - V)+ for V = exp(μy - μ²/2), y ~ N(0, 1): Black and Scholes' formula."""
-    positive = np.maximum(strike, 1e-300)
-    d = np.log(positive) / shift
-    return np.where(strike > 0, strike * ndtr(d + shift / 2) - ndtr(d - shift / 2), 0.0)
-
-
 def legendre(points, low=-12.0, high=12.0):
     """Nodes and weights for expectations under N(0, 1), as one fine rule: the integrand has a kink in places."""
     x, w = roots_legendre(points)

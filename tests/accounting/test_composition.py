@@ -62,14 +62,7 @@ def exact_delta(law, mesh, epsilon, infinite) -> mp.mpf:
     return total + infinite
 
 
-def at_epsilon(phases, epsilon) -> DeltaCurve:
-    question = Question(epsilon=epsilon)
-    tilt = best_tilt(phases, question)[0]
-    return DeltaCurve(question, composed(phases, tilt, window(phases, tilt)))
-
-
-def at_delta(phases, delta) -> DeltaCurve:
-    question = Question(delta)
+def curve_of(phases, question: Question) -> DeltaCurve:
     tilt = best_tilt(phases, question)[0]
     return DeltaCurve(question, composed(phases, tilt, window(phases, tilt)))
 
@@ -103,7 +96,7 @@ def test_delta_bounds_hold_the_exact_delta_and_are_narrow(phases, share):
     law, infinite = exact_law(phases), exact_infinite(phases)
     epsilon = share * max(max(law), 1) * MESH
     exact = exact_delta(law, MESH, epsilon, infinite)
-    low, high = at_epsilon(phases, epsilon).delta_bounds(epsilon)
+    low, high = curve_of(phases, Question(epsilon=epsilon)).delta_bounds(epsilon)
     assert low <= exact * (1 + mp.mpf("1e-15"))
     assert high >= min(exact, 1) * (1 - mp.mpf("1e-15"))
     tilt = best_tilt(phases, Question(epsilon=epsilon))[0]
@@ -122,7 +115,7 @@ def test_epsilon_bounds_hold_down_to_tiny_deltas(delta, infinite):
         (pmf([-3, 1, 4], [0.3, 0.699, 1e-3]), 4),
     ]
     law, infinite_part = exact_law(phases), exact_infinite(phases)
-    curve = at_delta(phases, delta)
+    curve = curve_of(phases, Question(delta))
     above, below = curve.epsilon(delta, "upper"), curve.epsilon(delta, "lower")
     assert below <= above
     assert exact_delta(law, MESH, above, infinite_part) <= mp.mpf(delta) * (1 + mp.mpf("1e-14"))
@@ -189,7 +182,7 @@ def test_many_steps_match_the_binomial_law(count):
         log_weight += mp.log(mp.mpf(count - up) / (up + 1)) + log_odds if up < count else 0
         if log_weight < -500:
             break
-    curve = at_epsilon(phases, epsilon)
+    curve = curve_of(phases, Question(epsilon=epsilon))
     low, high = curve.delta_bounds(epsilon)
     assert low <= delta <= high
     assert high - low <= 1e-4 * float(delta)
@@ -207,7 +200,7 @@ def test_phases_of_very_different_size_meet_on_one_mesh():
     law = exact_law(phases)
     for epsilon in (0.01, 3.9, 4.01):
         exact = exact_delta(law, 1e-3, epsilon, mp.mpf(0))
-        low, high = at_epsilon(phases, epsilon).delta_bounds(epsilon)
+        low, high = curve_of(phases, Question(epsilon=epsilon)).delta_bounds(epsilon)
         assert low <= exact <= high
         assert high - low <= 1e-6 * float(exact) + 1e-12
 

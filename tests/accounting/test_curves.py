@@ -8,23 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation
 from dprmt.accounting.basics._bounds import PrivacyBounds
 from dprmt.accounting.composition._solve import InconsistentBoundsError
 from dprmt.accounting.questions._step_counts import Brackets
 
+from .oracles.gaussian import gaussian_delta, gaussian_epsilon
+
 # ----------------------------------------------------------------------------------------- closed forms
-
-
-def gaussian_delta(mu, epsilon):
-    return ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
-
-
-def gaussian_epsilon(mu, delta):
-    return brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, 200.0, xtol=1e-12)
 
 
 def test_epsilon_after_every_step_of_the_gaussian_mechanism():
@@ -41,7 +33,7 @@ def test_epsilon_after_every_step_of_the_gaussian_mechanism():
 def test_delta_at_many_epsilons_of_the_gaussian_mechanism():
     epsilons = np.linspace(0.0, 12.0, 61)
     curve = DPSGD(5.0, 1.0).delta(steps=50, epsilon=epsilons)
-    truth = np.array([gaussian_delta(math.sqrt(50) / 5.0, epsilon) for epsilon in epsilons])
+    truth = gaussian_delta(epsilons, math.sqrt(50) / 5.0)
     assert truth[-1] < 1e-14 * truth[0]
     assert np.all((curve.lower <= truth) & (truth <= curve.upper))
     assert curve.is_narrow.all()

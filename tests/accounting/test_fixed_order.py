@@ -7,8 +7,6 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from scipy.optimize import brentq
 
 from dprmt import ParameterError
 from dprmt.accounting import (
@@ -25,27 +23,6 @@ from dprmt.accounting import (
     calibrate,
     compose,
 )
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """ε of μ-GDP, in closed form (Balle and Wang 2018, Theorem 8)."""
-
-    def excess(epsilon: float) -> float:
-        tail = math.exp(epsilon + stats.norm.logcdf(-epsilon / mu - mu / 2))
-        return stats.norm.cdf(mu / 2 - epsilon / mu) - tail - delta
-
-    return brentq(excess, 0.0, 500.0, xtol=1e-12)
-
-
-@pytest.mark.parametrize(("sigma", "epochs"), [(1.0, 1), (4.0, 3), (2.0, 10), (0.5, 1)])
-def test_exact_norms_are_gaussian_with_one_step_an_epoch(sigma: float, epochs: int) -> None:
-    """√E/σ-GDP; replacement doubles μ: inside the bounds, which are narrow."""
-    mu = math.sqrt(epochs) / sigma
-    for neighbours, factor in ((None, 1.0), (ReplaceOne(), 2.0)):
-        run = DPSGD(sigma, FixedOrder(), *([ExactNorms(), neighbours] if neighbours else []))
-        bounds = run.epsilon(epochs=epochs, delta=1e-5)
-        assert bounds.lower <= gaussian_epsilon(factor * mu, 1e-5) <= bounds.upper
-        assert bounds.is_narrow
 
 
 @settings(max_examples=8)

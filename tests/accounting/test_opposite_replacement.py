@@ -154,6 +154,8 @@ def test_hinges_lie_above_what_they_must() -> None:
     probes = 12
     mean = float(opposite._expected_hinges(node, x, probes))
     assert mean >= 0.05
+    constant = float(opposite._expected_hinges(np.full(5, 0.05), x, probes))  # asked of all ratios beyond the last too
+    assert constant == pytest.approx(0.05)
     density = lambda y: chi2.pdf(12 * y, 12) * 12  # noqa: E731
     steps = float(np.sum(node[1:] * np.diff(chi2.cdf(12 * np.append(x[:-1], np.inf)[:5], 12))))
     assert mean >= steps
@@ -162,12 +164,6 @@ def test_hinges_lie_above_what_they_must() -> None:
     assert alone == pytest.approx(value, rel=1e-6)
     above = float(opposite.expected_above(np.array([1.3]), probes)[0])
     assert above == pytest.approx(quad(lambda y: density(y) * (y - 1.3), 1.3, 9)[0])
-
-
-def test_a_constant_is_charged_as_such() -> None:
-    """What is asked at the last ratio is asked of all beyond it too."""
-    x = np.array([0.3, 0.5, 0.8, 1.0, 1.6])
-    assert float(opposite._expected_hinges(np.full(5, 0.05), x, 12)) == pytest.approx(0.05)
 
 
 def test_outside_a_window_angles_are_charged_in_full() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -11,38 +10,20 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD, Hutchinson, compose
+from dprmt.accounting import DPSGD, compose
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
 
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution  # noqa: E402
 
-RATE = 2000 / 67349
-EXACT = DPSGD(1.0, RATE)
-TIGHT = DPSGD(1.0, RATE, Hutchinson(32, secret=False))
-MECHANISMS = {
-    "exact": EXACT,
-    "tight": TIGHT,
-    "envelope": DPSGD(1.0, RATE, Hutchinson(32, secret=False, analysis="envelope")),
-    "secret": DPSGD(1.0, RATE, Hutchinson(32, secret=True)),
-    "few": DPSGD(1.0, RATE, Hutchinson(6, secret=False)),
-    "q=1": DPSGD(3.0, 1.0, Hutchinson(16, secret=False)),
-}
-LARGEST = {"few": 50.0}  # else thousands, too many grid points
-DIRECTIONS = ("remove", "add")
+from .oracles.steps import DIRECTIONS, EXACT, LARGEST, MECHANISMS, RATE, TIGHT, own_delta  # noqa: E402
 
 
 def in_direction(pld, direction: str):
     """One direction of a distribution, as a distribution; dp-accounting has no public access to it."""
     pmf = {"remove": pld._pmf_remove, "add": pld._pmf_add}[direction]
     return privacy_loss_distribution.PrivacyLossDistribution(pmf)
-
-
-@lru_cache
-def own_delta(name: str, epsilon: float):
-    """Our own bounds on one step's δ, by direction."""
-    return compose([(MECHANISMS[name], 1)]).delta_by_direction(epsilon, tolerance=0.05)
 
 
 def gaussian_delta(epsilon: float, rate: float, sigma: float, direction: str) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import comb, ndtr
+from scipy.special import comb
 
 from dprmt.accounting.pairs import _ratio_sum as _ratio_sum
 from dprmt.accounting.pairs._allocation import EpochPair
@@ -24,10 +24,7 @@ from dprmt.accounting.pairs._ratio_sum import (
 )
 from dprmt.accounting.pairs._steps import ClippingStep
 
-
-def put(strike, shift):
-    d = np.log(np.maximum(strike, 1e-300)) / shift
-    return np.where(strike > 0, strike * ndtr(d + shift / 2) - ndtr(d - shift / 2), 0.0)
+from .oracles.gaussian import put
 
 
 def grid(low, high, mesh):

@@ -1,4 +1,4 @@
-"""Answers against slow, literal references: closed forms, quadrature over the χ² density, plain FFT composition."""
+"""Answers against slow, literal references: closed forms, quadrature over the χ² density."""
 
 from __future__ import annotations
 
@@ -183,16 +183,6 @@ def test_one_step_holds_the_truth_in_both_directions_and_is_as_narrow_as_said(
         assert bounds.upper - bounds.lower <= width * max(1.0, exact), direction
 
 
-@pytest.mark.parametrize("delta", [1e-2, 1e-16])
-@pytest.mark.parametrize(("sigma", "steps"), [(1.0, 10), (40.0, 10_000), (0.4, 3)])
-def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
-    """Q = 1: T steps are one step with μ = √T/σ, and the upper bound is within 1e-3 of it."""
-    truth = OneStep(sigma / np.sqrt(steps), 1.0).epsilon(delta, "remove")
-    bounds = DPSGD(sigma, 1.0).epsilon(steps=steps, delta=delta)
-    assert bounds.lower <= truth + 1e-9
-    assert truth - 1e-9 <= bounds.upper <= truth + 1e-3 * max(1.0, truth)
-
-
 # ------------------------------------------------------------------------------------------ the whole curve of a step
 
 
@@ -217,6 +207,7 @@ CURVES = [
     (16, 1.0, 1.0, "tight"),
     (32, 0.5, 1.0, "envelope"),
     (6, 1.0, 0.1, "tight"),
+    (8, 0.5, 0.9, "tight"),
 ]
 
 
@@ -236,6 +227,3 @@ def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, 
     below = discrete_delta(discretized(lower, direction, index, mesh, "lower"), epsilon)
     assert np.all(above >= exact - 1e-9 * exact - 1e-14)
     assert np.all(below <= exact + 1e-9 * exact + 1e-14)
-
-
-# ------------------------------------------------------------------------------------------ plain FFT composition

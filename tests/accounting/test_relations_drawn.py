@@ -188,7 +188,6 @@ def test_a_calibrated_run_meets_its_target_and_no_smaller_noise_would(name: str)
 PAGE = Path(__file__).parents[2] / "docs" / "theory" / "neighbours.md"
 BEGIN, END = "<!-- check values: begin -->", "<!-- check values: end -->"
 ROWS = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip().splitlines()[2:]
-Q = 2000 / 67349
 
 
 @dataclass(frozen=True)

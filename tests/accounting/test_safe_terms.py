@@ -20,6 +20,8 @@ from dprmt.accounting.pairs._steps import ClippingStep
 from dprmt.accounting.pairs._tight_pair import largest_excess, majorant_excess
 from dprmt.accounting.questions._curves import _turn, is_above_chords
 
+from .oracles.gaussian import gaussian_delta
+
 
 def test_components_beyond_the_largest_are_joined_with_all_their_mass() -> None:
     law = GammaMixture.of_copies(10**4, (1, 20, 30), (0.2, 0.3, 0.5))
@@ -119,16 +121,12 @@ def test_a_run_s_mu_lies_above_the_chords_of_its_curve(mu: float, last: float, p
     With a tenth of the bend that is charged between points, the coarse grids have chords above the curve of μ.
     """
     epsilon = np.linspace(0.0, last, points)
-
-    def gaussian(at: np.ndarray, mu: float) -> np.ndarray:
-        return np.array(ndtr(mu / 2 - at / mu) - np.exp(at) * ndtr(-mu / 2 - at / mu))
-
-    delta = gaussian(epsilon, mu)
+    delta = gaussian_delta(epsilon, mu)
     found = _turn(lambda mu: is_above_chords(mu, epsilon, delta))[1]
     at = np.linspace(0.0, last, 401)
     chord = np.interp(np.exp(at), np.exp(epsilon), delta)
-    assert np.any(chord > gaussian(at, mu) * 1.0001)
-    assert np.all(chord <= gaussian(at, found) + 1e-15)
+    assert np.any(chord > gaussian_delta(at, mu) * 1.0001)
+    assert np.all(chord <= gaussian_delta(at, found) + 1e-15)
     assert found < most
 
 

@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
-from scipy.optimize import minimize_scalar
-from scipy.special import ndtr
-from scipy.stats import chi2
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, LaplaceRelease, ReplaceOne, calibrate, compose
@@ -22,6 +18,8 @@ from dprmt.accounting.composition._compose import DeltaCurve, Question, best_til
 from dprmt.accounting.composition._solve import Level, interval, worst_of
 from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, from_above, from_below
 from dprmt.accounting.pairs._secret_pair import SecretUpperPair
+
+from .oracles.gaussian import gaussian_delta
 
 RATE, TOLERANCE = 2000 / 67349, 1e-3
 
@@ -61,6 +59,7 @@ WIDE = {
     "σ = 0.3": (public(0.3, RATE, 32), 400, 1e-5, 100, 125),
     "σ = 0.3, exact": (DPSGD(0.3, RATE), 400, 1e-5, 75, 125),
     "σ = 100": (public(100.0, RATE, 32), 400, 1e-5, 0.0157, 0.0159),
+    "k = 4": (public(2.0, RATE, 4), 400, 1e-5, 190, 280),
     "k = 2": (public(1.0, RATE, 2), 400, 1e-5, 3e5, 1e6),
     "k = 4096": (public(1.0, RATE, 4096), 400, 1e-5, 3.81, 3.82),
     "hopeless": (public(0.01, 1.0, 2), 10**6, 1e-280, math.inf, math.inf),
@@ -88,19 +87,6 @@ def test_an_answer_holds_its_interval(name: str) -> None:
     if high < 900:
         assert 0.5 * low <= bounds.lower
         assert bounds.upper <= 1.05 * high + 1e-12
-
-
-def test_heavy_tails_survive_a_coarse_mesh() -> None:
-    """With few probes the lower bound used to lose the whole tail, and to fall from 100 to 2."""
-    bounds = public(2.0, RATE, 4).epsilon(steps=400, delta=1e-5)
-    assert bounds.lower > 0.5 * bounds.upper > 50
-
-
-def test_losses_that_a_coarse_mesh_loses_whole_leave_an_answer() -> None:
-    """The part of small losses had no finite mass left, and no window."""
-    bounds = DPSGD(1e-3, 1.0).epsilon(steps=10**6, delta=1e-5)  # 5e11 in closed form, up to √(2e12 · log 1e5)
-    assert bounds.lower <= 5e11 + 1e7
-    assert bounds.upper >= 5e11
 
 
 def test_a_wide_answer_says_so() -> None:
@@ -173,7 +159,7 @@ def test_adding_a_sample_never_costs_more_than_its_largest_loss(probes, rate: fl
         assert compose([(run, steps)]).delta_by_direction(1.001 * most)["add"].lower == 0.0
 
 
-@pytest.mark.parametrize("steps", [1, 2, 10])
+@pytest.mark.parametrize("steps", [1, 2, 10, 10**6])
 @pytest.mark.parametrize("noise", [1e-3, 1e-2])
 def test_losses_beyond_underflow_have_ends(noise: float, steps: int) -> None:
     """The gaussian mechanism, whose ε at δ is μ²/2 + μ·(about 4.3), as large as it is."""
@@ -197,51 +183,12 @@ def test_replaced_samples_at_a_loss_beyond_all_numbers_have_an_answer() -> None:
     assert 0.0 < compose(phases).delta(16.5).upper < 1e-3
 
 
-def secret_add_delta(sigma: float, rate: float, probes: int, epsilon: float) -> float:
-    """δ of one step for adding a sample, secret probes, rank-one gradient: sup over half-lines, by quadrature."""
-
-    def present(t: float) -> float:
-        density = lambda x: chi2.pdf(x * probes, probes) * probes * ndtr(1 / (sigma * np.sqrt(x)) - t)  # noqa: E731
-        return (1 - rate) * ndtr(-t) + rate * quad(density, 0, 12, limit=300, epsabs=1e-12)[0]
-
-    found = minimize_scalar(lambda t: -(ndtr(t) - np.exp(epsilon) * (1 - present(t))), bounds=(-8, 8), method="bounded")
-    return float(-found.fun)
-
-
-@pytest.mark.parametrize(
-    ("sigma", "rate", "probes", "epsilon"), [(0.3, 0.9, 32, 0.3), (0.5, 0.9, 8, 0.0), (0.6, 0.9, 16, 0.2)]
-)
-def test_secret_probes_add_direction_is_not_too_small(sigma: float, rate: float, probes: int, epsilon: float) -> None:
-    """The likelihood ratio used to be inverted below the point where the bound T̂ reaches 1."""
-    run = compose([(DPSGD(sigma, rate, Hutchinson(probes, secret=True)), 1)])
-    lower, _, upper = run.delta_by_direction(epsilon)["add"]
-    truth = secret_add_delta(sigma, rate, probes, epsilon)
-    assert lower <= truth * (1 + 1e-9)
-    assert truth * (1 - 1e-9) <= upper <= truth * 1.03
-
-
-def test_lower_pair_of_secret_probes_has_no_more_than_all_mass() -> None:
-    """Negative increments of the lower curve used to be cut off, which lifted it above the truth."""
-    step = DPSGD(0.6, 0.9, Hutchinson(4, secret=True)).step()
-    _, lower = step.pairs(64, 1e-9)
-    cells = lower.cells(np.arange(-2500, 40_000, 10) * 1e-3)
-    assert float(cells.p.sum() + cells.p_below + cells.p_above) <= 1 + 1e-9
-
-
-def test_one_cell_keeps_its_place() -> None:
-    """A law inside one cell used to be moved to the cell's private end."""
-    cells = LossCells(np.array([1.0]), np.array([0.97]), 0.0, 0.0, 0.0, 0.0)
-    pmf = from_below(np.array([0, 1]), 0.1, cells)
-    assert pmf.mass @ (1 - np.exp(-pmf.losses)) <= 1.0 - 0.97 + 1e-12
-
-
 def test_nearly_constant_losses_beside_large_ones() -> None:
     """The composition of five unsampled steps with five negligible ones: μ = √5, in closed form."""
     bounds = compose([(DPSGD(1.0, 1.0), 5), (DPSGD(1e6, 1e-3), 5)]).epsilon(1e-5)
     mu = np.sqrt(5.0)
-    delta = lambda e: ndtr(mu / 2 - e / mu) - np.exp(e) * ndtr(-mu / 2 - e / mu)  # noqa: E731
-    assert delta(bounds.lower) >= 1e-5 * (1 - 1e-6)
-    assert delta(bounds.upper) <= 1e-5 * (1 + 1e-6)
+    assert gaussian_delta(bounds.lower, mu) >= 1e-5 * (1 - 1e-6)
+    assert gaussian_delta(bounds.upper, mu) <= 1e-5 * (1 + 1e-6)
 
 
 def test_an_answer_beyond_all_losses_is_zero_up_to_error() -> None:

@@ -285,26 +285,6 @@ RATE = 2000 / 67349
 STEPS, DELTA = 400, 1e-5
 
 
-slow = pytest.mark.slow
-CHECKS = [
-    pytest.param(0.779078, 32, 32, "public", 6.827, marks=slow),
-    pytest.param(0.779078, 32, 32, "secret", 6.765, marks=slow),
-    pytest.param(0.779078, 16, 16, "public", 7.352, marks=slow),
-    pytest.param(0.779078, 16, 16, "secret", 6.980, marks=slow),
-    pytest.param(1.0, 32, 32, "public", 3.861),
-    pytest.param(1.0, 32, 32, "secret", 3.836),
-    pytest.param(1.0, 16, 16, "public", 4.083),
-    pytest.param(1.0, 16, 16, "secret", 3.922),
-    # 5.273 in a first table; the quadrature below says 5.265, and the certified bounds 5.264 to 5.269.
-    pytest.param(1.0, 16, 8, "public", 5.267, marks=slow),
-    pytest.param(1.0, 16, 8, "secret", 4.057, marks=slow),
-    pytest.param(2.0, 32, 32, "public", 1.270),
-    pytest.param(2.0, 32, 32, "secret", 1.268),
-    pytest.param(2.0, 16, 16, "public", 1.290),
-    pytest.param(2.0, 16, 16, "secret", 1.281),
-]
-
-
 @pytest.mark.parametrize(
     ("sketch", "probes", "sharing", "power_iteration", "most"),
     [

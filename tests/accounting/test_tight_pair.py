@@ -33,10 +33,6 @@ def majorant(epsilon: float, x):
     return np.where(x >= x0, hockey_stick(epsilon, np.maximum(x, x0)), hockey_stick(epsilon, x0) + slope * (x - x0))
 
 
-def under_the_envelope(epsilon: float, one: float, x):
-    return hockey_stick(epsilon, np.minimum(x, one))
-
-
 def sampled(epsilon: float, q: float, direction: str, curve) -> float:
     """δ of the sampled step from the curve of the unsampled one at every ε ≥ 0, by (B3)."""
     alpha = np.exp(epsilon if direction == "remove" else -epsilon)

@@ -17,9 +17,7 @@ def test_a_locked_file_is_refused_to_others_until_it_is_closed(tmp_path: Path) -
         _files.lock(first)
         code = f"from dprmt._files import lock; lock(open({str(tmp_path / 'lock')!r}, 'w', encoding='utf-8'))"
         command = [sys.executable, "-c", code]
-        assert b"OSError" in (done := subprocess.run(command, capture_output=True, check=False)).stderr or (
-            b"BlockingIOError" in done.stderr
-        )
+        assert b"Error" in subprocess.run(command, capture_output=True, check=False).stderr
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 

@@ -11,16 +11,7 @@ from pathlib import Path
 import pytest
 
 from dprmt import _files
-from dprmt._files import (
-    LEFTOVERS,
-    append_line,
-    parse_json,
-    parse_toml,
-    read_lines,
-    replacing,
-    strict_json,
-    write_whole,
-)
+from dprmt._files import LEFTOVERS, append_line, parse_json, parse_toml, read_lines, replacing, strict_json, write_whole
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -206,7 +206,8 @@ def test_noise_with_a_release_and_with_what_was_spent(ask: Ask, say: Say, tmp_pa
     assert composition_of(document_of(run)) == run
 
 
-def test_steps_that_are_left(ask: Ask) -> None:
+def test_steps_that_are_left(ask: Ask, say: Say) -> None:
+    assert "(no steps; zero-out)" in say(f"steps --epsilon 1e-4 --noise-multiplier .5 --sample-rate 1 {AT}")
     alone = ask(f"steps --epsilon 2 --noise-multiplier 1 --sample-rate .01 {AT}")
     assert alone["largest_steps"] == largest_steps(DPSGD(1.0, 0.01), 2.0, 1e-5) == alone["steps"]
     left = ask(f"steps --epsilon 2 --sample-rate .01 {AT} {DONE} --phase noise-multiplier=1")

@@ -167,6 +167,8 @@ def test_csv_has_a_row_for_every_singular_value(ask: Ask, say: Say, refusal: Say
     document = ask("spectrum", AT, path)
     values = [value for matrix in document["matrices"] for value in matrix["singular_values"]]
     assert [float(row["singular_value"]) for row in rows] == values
+    edges = [bulk_edge((int(row["rows"]), int(row["columns"])), SIGMA) for row in rows]
+    assert [float(row["over_edge"]) for row in rows] == pytest.approx(np.divide(values, edges).tolist())
     signals = [spike["signal"] for matrix in document["matrices"] for spike in matrix["spikes"]]
     assert [float(row["signal"]) for row in rows if row["signal"]] == signals
     assert "--csv must be left out" in refusal("spectrum --csv --json", AT, path)

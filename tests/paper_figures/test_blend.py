@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from paper_figures.shrinkers import blend
 from paper_figures.shrinkers._blend import divergence, fit_weights, members, moments_of
+from tests.spectra.simulation import SEEDS, relative_error
 
-SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 20)
 DECAYS = {
     "one": lambda i: i == 1,
@@ -36,11 +36,6 @@ def clean_matrix(shape, decay, top):
 
 def noisy_matrix(rng, shape, decay="harmonic", top=2.0, sigma=1.0):
     return sigma * (clean_matrix(shape, decay, top) + rng.standard_normal(shape))
-
-
-def relative_error(actual, expected):
-    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
-    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
 
 
 def smooth(y):
@@ -126,6 +121,3 @@ def test_norm_is_kept_and_scale_is_no_matter(seed, m, n, top):
     assert np.linalg.norm(blended) == pytest.approx(np.linalg.norm(y), rel=1e-12)
     assert relative_error(blend(1e5 * y, 1e5), 1e5 * blended) < 1e-9
     assert relative_error(blend(y.T, 1.0), blended.T) < 1e-7
-
-
-# Layers and memory

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from paper_figures.shrinkers import detection_batch, direction_gain, filter_gain, largest_direction_gain, noise_gain
 from paper_figures.shrinkers._gains import _crossing
-from tests.spectra.simulation import quadratic
-
-SEEDS = st.integers(0, 2**32 - 1)
+from tests.spectra.simulation import SEEDS, quadratic
 
 
 def best_decrease(g, mean, second):

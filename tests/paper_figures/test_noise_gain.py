@@ -8,14 +8,8 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paper_figures.shrinkers import (
-    NoiseGain,
-    layer_noise_gains,
-    noise_gain,
-)
-from tests.spectra.simulation import quadratic
-
-SEEDS = st.integers(0, 2**32 - 1)
+from paper_figures.shrinkers import NoiseGain, layer_noise_gains, noise_gain
+from tests.spectra.simulation import SEEDS, quadratic
 
 
 def expected_decrease(g, H, sigma):

@@ -1,4 +1,4 @@
-"""Exact and cheap samplers of noise and spiked-noise spectra, by Householder reduction on paper; quadratic losses.
+"""Exact and cheap samplers of noise and spiked-noise spectra, by Householder reduction on paper; what tests share.
 
 A Gaussian matrix is invariant under rotations, so reducing it to bidiagonal form leaves independent chi
 variables (Bartlett; Silverstein 1985; Dumitriu & Edelman 2002): a draw costs O(min(m, n)) random numbers.
@@ -6,10 +6,40 @@ variables (Bartlett; Silverstein 1985; Dumitriu & Edelman 2002): a draw costs O(
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
+
 import numpy as np
 import scipy
+from hypothesis import strategies as st
 
 from dprmt import spectra
+
+SEEDS = st.integers(0, 2**32 - 1)
+SHAPES = st.tuples(st.integers(1, 5000), st.integers(1, 5000))
+SIGMAS, FACTORS = st.floats(1e-6, 1e6), st.floats(0.0, 100.0)
+
+
+def stored(name):
+    """Values of an oracle, see the docstring of its test."""
+    return json.loads((Path(__file__).parent / "oracles" / f"{name}.json").read_text())
+
+
+def relative_error(actual, expected):
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+
+
+def rotation(rng, size, columns=None):
+    return np.linalg.qr(rng.standard_normal((size, size if columns is None else columns)))[0]
+
+
+def spiked(rng, shape, signals, sigma=1.0):
+    """Noise plus a signal with the given singular values, in units of the bulk edge."""
+    left, right = (rotation(rng, side, len(signals)) for side in shape)
+    signal = left * (np.array(signals) * (math.sqrt(shape[0]) + math.sqrt(shape[1]))) @ right.T
+    return sigma * (signal + rng.standard_normal(shape))
 
 
 def exceedance_counts(shape, gates, draws, rng, chunk=50_000):

@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.spectra import adam_bound_gap, adam_improvement_bound
+from tests.spectra.simulation import SEEDS, rotation
 
-SEEDS = st.integers(0, 2**32 - 1)
 DIMENSIONS = st.integers(1, 6)
 STEPS = st.floats(1e-4, 1e2)
 SPREADS = st.floats(1, 100)
-
-
-def rotation(rng, d):
-    return np.linalg.qr(rng.standard_normal((d, d)))[0]
 
 
 def problem(seed, d, spread=10.0):

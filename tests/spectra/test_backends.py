@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from dprmt.spectra import _backends
 from dprmt.spectra._backends import lanczos, leading_spectrum
-
-SEEDS = st.integers(0, 2**32 - 1)
-
-
-def rotation(rng, size, columns=None):
-    return np.linalg.qr(rng.standard_normal((size, size if columns is None else columns)))[0]
+from tests.spectra.simulation import SEEDS, rotation
 
 
 def with_singular_values(rng, values, columns, rows=None):
@@ -29,6 +24,11 @@ def with_eigenvalues(rng, values):
     Q = rotation(rng, len(values))
     matrix = Q * values @ Q.T
     return (matrix + matrix.T) / 2
+
+
+def leading(matrix, edge, backend="auto", tensor=False):
+    library = torch.from_numpy if tensor else np.asarray
+    return leading_spectrum(library(matrix[None]), library(np.array([edge])), backend)
 
 
 def assert_same_spectrum(matrix, spectrum, edge, tolerance):
@@ -56,10 +56,7 @@ def test_small_matrices(seed, rows, extra, backend, tensor):
     spikes = np.array([3.0, 5.0, 2.5, 9.0])[: rng.integers(0, 5)]
     values = np.concatenate([spikes, rng.uniform(0, 1.9, rows)])[:rows]
     matrix = with_singular_values(rng, values, rows + extra)
-    stack, edges = matrix[None], np.array([edge])
-    if tensor:
-        stack, edges = torch.from_numpy(stack), torch.from_numpy(edges)
-    assert_same_spectrum(matrix, leading_spectrum(stack, edges, backend), edge, 1e-10)
+    assert_same_spectrum(matrix, leading(matrix, edge, backend, tensor), edge, 1e-10)
 
 
 @pytest.mark.parametrize("backend", ["auto", "products"])
@@ -72,10 +69,7 @@ def test_lanczos_on_a_bulk(spikes, dtype, library, backend):
     rows, columns = 260, 300
     bulk = np.sqrt(np.linspace(1e-4, 0.999, rows - len(spikes)))
     matrix = with_singular_values(rng, np.concatenate([spikes, bulk]), columns).astype(dtype)
-    stack, edges = matrix[None], np.array([1.0])
-    if library == "torch":
-        stack, edges = torch.from_numpy(stack), torch.from_numpy(edges)
-    spectrum = leading_spectrum(stack, edges, backend)
+    spectrum = leading(matrix, 1.0, backend, library == "torch")
     assert spectrum.values.shape[-1] == max(1, len(spikes))
     assert_same_spectrum(matrix, spectrum, 1.0, 1e-4 if dtype is np.float32 else 1e-9)
 
@@ -120,16 +114,15 @@ def proven(matrix, basis, threshold, residual):
     return _backends._proven(θ, S, matrix, basis, matrix @ basis, threshold, residual)
 
 
-@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("tensor", [False, True])
 @pytest.mark.parametrize("strengths", [(1.2, 3.0), (12.0, 50.0)])
 @pytest.mark.parametrize("shape", [(120, 130), (200, 200), (420, 420), (200, 900)])
-def test_many_spikes(shape, strengths, library):
+def test_many_spikes(shape, strengths, tensor):
     """Half of the singular values above the edge, near it or far: decomposed in full, by another way per shape."""
     rng = np.random.default_rng(5)
     values = np.concatenate([np.linspace(*strengths, shape[0] // 2), np.linspace(0, 0.9, shape[0] - shape[0] // 2)])
     matrix = with_singular_values(rng, values, shape[1]).astype(np.float32)
-    spectrum = leading_spectrum(library(matrix[None]), library(np.array([1.0])))
-    assert_same_spectrum(matrix, spectrum, 1.0, 1e-5)
+    assert_same_spectrum(matrix, leading(matrix, 1.0, "auto", tensor), 1.0, 1e-5)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
@@ -144,8 +137,7 @@ def test_products_alone_are_proven_complete(spikes, dtype, library, monkeypatch)
     noise = rng.standard_normal(shape) / (1.02 * edge)
     noise -= left @ (left.T @ noise)
     matrix = (noise + (left * spikes) @ right.T).astype(dtype)
-    y = torch.from_numpy(matrix) if library == "torch" else matrix
-    spectrum = leading_spectrum(y[None], torch.ones(1) if library == "torch" else np.ones(1), "products")
+    spectrum = leading(matrix, 1.0, "products", library == "torch")
     assert_same_spectrum(matrix, spectrum, 1.0, 1e-4 if dtype is np.float32 else 1e-9)
     top = np.linalg.svdvals(matrix.astype(float))[0]
     assert float(spectrum.values[0, 0]) == pytest.approx(top, rel=2e-3)
@@ -198,7 +190,7 @@ def test_accuracy_at_every_dynamic_range(ratio, backend, dtype, rounding):
     rows = 30 if backend == "gram" else 210
     values = np.concatenate([[ratio, 1.2], np.linspace(0, 0.9, rows - 2)])
     matrix = with_singular_values(rng, values, rows + 20)
-    spectrum = leading_spectrum(matrix.astype(dtype)[None], np.array([1.0]), backend)
+    spectrum = leading(matrix.astype(dtype), 1.0, backend)
     assert spectrum.values.shape == (1, 2)
     assert spectrum.values[0, 1] == pytest.approx(1.2, rel=rounding * (1000 + ratio))
 

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dprmt.spectra import block_cosine, cosine_similarity, improvement, layer_improvements
+from tests.spectra.simulation import SEEDS
 
-SEEDS = st.integers(0, 2**32 - 1)
 KINDS = st.lists(
     st.sampled_from(["turned", "same", "opposite", "zero target", "zero estimate", "both zero"]),
     min_size=1,

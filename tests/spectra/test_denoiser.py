@@ -14,20 +14,10 @@ from hypothesis import strategies as st
 
 from dprmt.spectra import bulk_edge, shrink, spike_map, spike_map_inverse
 from dprmt.testing import check_denoiser
-from tests.spectra.simulation import denoise
+from tests.spectra.simulation import SEEDS, denoise, relative_error, spiked
 
-SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 24)
 BACKENDS = ("auto", "gram", "lanczos", "products", "svd")
-
-
-def spiked(rng, shape, signals, sigma=1.0):
-    """Noise plus a signal with the given singular values, in units of the bulk edge."""
-    m, n = shape
-    k = len(signals)
-    left, right = (np.linalg.qr(rng.standard_normal((side, k)))[0] for side in shape)
-    signal = left * (np.array(signals) * (math.sqrt(m) + math.sqrt(n))) @ right.T
-    return sigma * (signal + rng.standard_normal(shape))
 
 
 def literal_eta(y, shape, sigma):
@@ -52,11 +42,6 @@ def literal_denoise(noisy, sigma, kappa=1.02, norm_correction=True):
         return g
     optimal = sum(literal_eta(λ[i], (m, n), sigma) * np.outer(U[:, i], V[i]) for i in range(len(λ)))
     return np.linalg.norm(g) / np.linalg.norm(optimal) * optimal if norm_correction else optimal
-
-
-def relative_error(actual, expected):
-    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
-    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
 
 
 @given(SEEDS, SIDES, SIDES, st.sampled_from([0.0, 0.8, 1.1, 2.0, 6.0]), st.booleans(), st.sampled_from(BACKENDS))

@@ -11,32 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.spectra import (
-    LayerReport,
-    bulk_edge,
-    kappa_for,
-)
-from tests.spectra.simulation import denoise, denoise_layers
-
-SEEDS = st.integers(0, 2**32 - 1)
-
-
-def spiked(rng, shape, signal, sigma=1.0):
-    """A clean matrix of rank one with singular value ``signal`` bulk edges, and the same with noise."""
-    left, right = (rng.standard_normal(side) for side in shape)
-    clean = np.outer(left / np.linalg.norm(left), right / np.linalg.norm(right)) * signal * bulk_edge(shape, sigma)
-    return clean, clean + sigma * rng.standard_normal(shape)
+from dprmt.spectra import LayerReport, bulk_edge, kappa_for
+from tests.spectra.simulation import SEEDS, denoise, denoise_layers, spiked
 
 
 def gradient(rng, sigma=1.0):
     """Layers of several shapes, signals on either side of the gate, and tensors that are not matrices."""
     layers = {}
     for i, signal in enumerate((0.0, 3.0, 1.3, 0.3, 2.0)):
-        layers[f"{i}.lora_A"] = spiked(rng, (8, 60), signal, sigma)[1]
+        layers[f"{i}.lora_A"] = spiked(rng, (8, 60), [signal], sigma)
         layers[f"{i}.bias"] = rng.standard_normal(8)
-        layers[f"{i}.lora_B"] = spiked(rng, (60, 8), signal, sigma)[1]
+        layers[f"{i}.lora_B"] = spiked(rng, (60, 8), [signal], sigma)
     layers["conv"] = rng.standard_normal((4, 3, 3, 3))
-    layers["head"] = spiked(rng, (200, 210), 1.5, sigma)[1]
+    layers["head"] = spiked(rng, (200, 210), [1.5], sigma)
     layers["scale"] = np.array(2.0)
     return layers
 
@@ -85,7 +72,7 @@ def test_sigma_and_kappa_by_layer():
     """Each layer has its own noise level, also within one batch, and its own gate by its shape."""
     rng = np.random.default_rng(1)
     sigmas = {"a": 1e-3, "b": 1.0, "c": 50.0, "d": 0.0, "not there": -1.0}
-    layers = {name: spiked(rng, (8, 60), 1.5, max(sigmas[name], 1.0))[1] for name in "abcd"}
+    layers = {name: spiked(rng, (8, 60), [1.5], max(sigmas[name], 1.0)) for name in "abcd"}
     denoised, report = denoise_layers(layers, sigmas)
     for name in "abc":
         assert close(denoised[name], denoise(layers[name], sigmas[name]))
@@ -101,7 +88,7 @@ def test_sigma_and_kappa_by_layer():
 
 def test_mixed_dtypes_and_libraries_come_back_as_they_were():
     rng = np.random.default_rng(3)
-    matrix = spiked(rng, (6, 40), 2.0)[1]
+    matrix = spiked(rng, (6, 40), [2.0])
     layers = OrderedDict(
         double=matrix,
         single=matrix.astype(np.float32),

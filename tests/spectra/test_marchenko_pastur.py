@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
-from pathlib import Path
 
 import mpmath as mp
 import numpy as np
@@ -19,12 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dprmt.spectra import MarchenkoPastur, bulk_edge
+from tests.spectra.simulation import SHAPES, stored
 
-CASES = json.loads((Path(__file__).parent / "oracles" / "marchenko_pastur.json").read_text())
+CASES = stored("marchenko_pastur")
 METHODS = ("pdf", "cdf", "sf", "ppf")
-
-sides = st.integers(1, 5000)
-shapes = st.tuples(sides, sides)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -51,7 +47,7 @@ def test_the_square_case_is_the_quarter_circle():
 
 
 @example((1, 1), 1.0, 2.2250738585e-313)
-@given(shapes, st.floats(1e-6, 1e6), st.floats(0.0, 1.0))
+@given(SHAPES, st.floats(1e-6, 1e6), st.floats(0.0, 1.0))
 def test_quantiles_invert_probabilities(shape, sigma, p):
     """cdf(ppf(p)) = p to the rounding of ppf(p), and ppf stays within the support."""
     law = MarchenkoPastur(shape, sigma)
@@ -62,7 +58,7 @@ def test_quantiles_invert_probabilities(shape, sigma, p):
     assert law.cdf(x) == pytest.approx(p, abs=1e-14 + 10 * rounding + (1e-7 if x in (low, high) else 0))
 
 
-@given(shapes, st.floats(1e-6, 1e6), st.floats(-0.5, 1.5), st.floats(-0.5, 1.5))
+@given(SHAPES, st.floats(1e-6, 1e6), st.floats(-0.5, 1.5), st.floats(-0.5, 1.5))
 def test_probabilities_are_monotone_and_complementary(shape, sigma, a, b):
     """0 <= cdf(x) <= cdf(x') <= 1 for x <= x', and cdf + sf = 1; 0 and 1 outside the support."""
     law = MarchenkoPastur(shape, sigma)
@@ -76,7 +72,7 @@ def test_probabilities_are_monotone_and_complementary(shape, sigma, a, b):
         assert t <= high or law.sf(t) == law.pdf(t) == 0
 
 
-@given(shapes, st.floats(1e-3, 1e3), st.floats(0.0, 1.0), st.floats(1e-3, 1e3))
+@given(SHAPES, st.floats(1e-3, 1e3), st.floats(0.0, 1.0), st.floats(1e-3, 1e3))
 def test_scale_and_transposition(shape, sigma, p, unit):
     """The quantiles scale with σ, and the transposed matrix has the same law."""
     x = MarchenkoPastur(shape, sigma).ppf(p)
@@ -84,7 +80,7 @@ def test_scale_and_transposition(shape, sigma, p, unit):
     assert MarchenkoPastur(shape[::-1], sigma).ppf(p) == x
 
 
-@given(shapes, st.floats(1e-3, 1e3))
+@given(SHAPES, st.floats(1e-3, 1e3))
 def test_second_moment(shape, sigma):
     """The mean of s² is σ² max(m, n): the law keeps the expected Frobenius norm σ²mn."""
     law = MarchenkoPastur(shape, sigma)

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import partial
-from pathlib import Path
 
 import mpmath as mp
 import numpy as np
@@ -28,7 +26,7 @@ from dprmt.spectra import (
     spike_map_inverse,
     vector_overlaps,
 )
-from tests.spectra.simulation import exceedance_counts, top_of_spiked_noise
+from tests.spectra.simulation import FACTORS, SHAPES, SIGMAS, exceedance_counts, stored, top_of_spiked_noise
 
 FUNCTIONS = {
     "spike_map": spike_map,
@@ -37,7 +35,7 @@ FUNCTIONS = {
     "right_overlap": lambda *args: vector_overlaps(*args)[1],
     **{loss: partial(shrink, loss=loss) for loss in ("frobenius", "operator", "nuclear")},
 }
-CASES = json.loads((Path(__file__).parent / "oracles" / "phase_transition.json").read_text())
+CASES = stored("phase_transition")
 
 
 def relative_error(value, exact):
@@ -71,13 +69,8 @@ def test_no_overflow_or_underflow_at_extreme_units():
 
 # -------------------------------------------------------------------------------------------- theorems
 
-sides = st.integers(1, 5000)
-shapes = st.tuples(sides, sides)
-sigmas = st.floats(1e-6, 1e6)
-factors = st.floats(0.0, 100.0)
 
-
-@given(shapes, sigmas, st.floats(1.0001, 1000.0))
+@given(SHAPES, SIGMAS, st.floats(1.0001, 1000.0))
 def test_above_the_threshold(shape, sigma, factor):
     """F(λ) > λ, F(λ) > b₊, and F⁻¹(F(λ)) = λ, to the rounding of F(λ) divided by the slope of F.
 
@@ -91,7 +84,7 @@ def test_above_the_threshold(shape, sigma, factor):
     assert (left >= right) if shape[0] <= shape[1] else (left <= right)
 
 
-@given(shapes, sigmas, factors, factors)
+@given(SHAPES, SIGMAS, FACTORS, FACTORS)
 def test_spike_map_is_monotone(shape, sigma, a, b):
     """λ <= λ' implies F(λ) <= F(λ'), strictly above the threshold when λ and λ' are apart."""
     low, high = sorted((a, b))
@@ -102,7 +95,7 @@ def test_spike_map_is_monotone(shape, sigma, a, b):
         assert F_low < F_high
 
 
-@given(shapes, sigmas, st.floats(1e-9, 1e-3))
+@given(SHAPES, SIGMAS, st.floats(1e-9, 1e-3))
 def test_spike_map_is_continuous_at_the_threshold(shape, sigma, step):
     """F(λ*) = b₊ and F(λ*(1 + δ)) = b₊(1 + O(δ²)): the slope at the threshold is 0."""
     threshold, edge = detection_threshold(shape, sigma), bulk_edge(shape, sigma)
@@ -111,7 +104,7 @@ def test_spike_map_is_continuous_at_the_threshold(shape, sigma, step):
     assert -1e-15 <= rise <= 2 * step**2 + 1e-15
 
 
-@given(shapes, sigmas, factors)
+@given(SHAPES, SIGMAS, FACTORS)
 def test_overlaps_transposition_and_order(shape, sigma, factor):
     """Both overlaps lie in [0, 1], are 0 up to the threshold and positive above it; η(y) <= F⁻¹(y) <= y.
 
@@ -134,7 +127,7 @@ def test_overlaps_transposition_and_order(shape, sigma, factor):
     assert λ <= y
 
 
-@given(shapes, sigmas, st.floats(1 + 1e-12, 1000.0))
+@given(SHAPES, SIGMAS, st.floats(1 + 1e-12, 1000.0))
 def test_inverse_is_zero_or_above_the_threshold(shape, sigma, factor):
     """F⁻¹(y) >= λ* for y > b₊, and 0 for y < b₊."""
     edge, threshold = bulk_edge(shape, sigma), detection_threshold(shape, sigma)
@@ -142,7 +135,7 @@ def test_inverse_is_zero_or_above_the_threshold(shape, sigma, factor):
     assert spike_map_inverse(edge / factor, shape, sigma) == 0
 
 
-@given(shapes, sigmas, factors, st.floats(1e-3, 1e3))
+@given(SHAPES, SIGMAS, FACTORS, st.floats(1e-3, 1e3))
 def test_scale_equivariance(shape, sigma, factor, unit):
     """Changing the unit of the matrix changes singular values with it and leaves overlaps alone."""
     signal = factor * detection_threshold(shape, sigma)
@@ -156,7 +149,7 @@ def test_scale_equivariance(shape, sigma, factor, unit):
     assert vector_overlaps(unit * signal, shape, unit * sigma) == pytest.approx(overlaps, abs=1e-14)
 
 
-@given(shapes, st.floats(0.0, 1e300))
+@given(SHAPES, st.floats(0.0, 1e300))
 def test_without_noise_nothing_changes(shape, signal):
     """σ = 0: F and F⁻¹ are the identity, edge and threshold are 0, every positive signal has overlap 1."""
     assert bulk_edge(shape, 0.0) == detection_threshold(shape, 0.0) == 0.0

@@ -22,12 +22,9 @@ from dprmt.spectra import (
     spike_map_inverse,
     vector_overlaps,
 )
+from tests.spectra.simulation import FACTORS, SHAPES, SIGMAS
 
 LOSSES = ("frobenius", "operator", "nuclear")
-sides = st.integers(1, 5000)
-shapes = st.tuples(sides, sides)
-sigmas = st.floats(1e-6, 1e6)
-factors = st.floats(0.0, 100.0)
 
 
 def equation_9(y, m, n, sigma):
@@ -44,7 +41,7 @@ def equation_9(y, m, n, sigma):
         return float(λ * mp.sqrt(left) * mp.sqrt(right))
 
 
-@given(shapes, st.floats(1e-3, 1e3), st.floats(1.001, 100.0))
+@given(SHAPES, st.floats(1e-3, 1e3), st.floats(1.001, 100.0))
 def test_frobenius_is_equation_9(shape, sigma, factor):
     """η(y) = λ √overlap_u √overlap_v with F(λ) = y, to 1e-12."""
     y = factor * bulk_edge(shape, sigma)
@@ -80,7 +77,7 @@ def test_each_shrinker_minimises_its_loss(shape, loss):
         assert risk(1.03 * η) > risk(η) or η == 0
 
 
-@given(shapes, sigmas, factors)
+@given(SHAPES, SIGMAS, FACTORS)
 def test_shrinkers_shrink(shape, sigma, factor):
     """0 <= nuclear <= Frobenius <= operator <= F⁻¹(y) <= y; the middle two are 0 exactly if y <= b₊."""
     y = factor * bulk_edge(shape, sigma)
@@ -91,13 +88,13 @@ def test_shrinkers_shrink(shape, sigma, factor):
         assert (frobenius > 0) == (operator > 0) == (factor > 1)
 
 
-@given(shapes, st.floats(0.0, 1e300), st.sampled_from(LOSSES))
+@given(SHAPES, st.floats(0.0, 1e300), st.sampled_from(LOSSES))
 def test_without_noise_nothing_changes(shape, y, loss):
     """σ = 0 returns the input."""
     assert shrink(y, shape, 0.0, loss) == y
 
 
-@given(shapes, sigmas)
+@given(SHAPES, SIGMAS)
 def test_far_above_the_edge_little_changes(shape, sigma):
     """η(y) = y - σ²(m + n)/y·(1 + o(1)) for the Frobenius loss: the whole of it is expanded from Eq. 9."""
     y = 1e4 * bulk_edge(shape, sigma)
@@ -113,7 +110,7 @@ def test_published_coefficients():
     assert hard_threshold((100, 100)) == pytest.approx(2.858, abs=5e-4)
 
 
-@given(shapes, sigmas)
+@given(SHAPES, SIGMAS)
 def test_hard_threshold_is_where_the_shrinker_halves(shape, sigma):
     """Keeping y costs λ² + y² - 2yη(y) and dropping it λ²: the best threshold is where η(τ) = τ/2."""
     τ = hard_threshold(shape, sigma)
@@ -121,7 +118,7 @@ def test_hard_threshold_is_where_the_shrinker_halves(shape, sigma):
     assert τ > bulk_edge(shape, sigma)
 
 
-@given(shapes, sigmas)
+@given(SHAPES, SIGMAS)
 def test_unknown_noise_goes_through_the_median(shape, sigma):
     """ω(β) times the median of the noise law is the threshold at that noise; near the published cubic fit."""
     ω, β = hard_threshold(shape), min(shape) / max(shape)

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dprmt.spectra import (
-    signal_energy,
-    signal_energy_over_steps,
-)
+from dprmt.spectra import signal_energy, signal_energy_over_steps
+from dprmt.spectra._telemetry import _exact_interval
 
 
 def noisy_gradients(energy, d, sigma, count, seed=0):
@@ -50,8 +48,6 @@ def test_the_ends_are_where_the_law_has_its_quantiles(excess, d, failure):
     """P(χ²_d(high) <= x) = P(χ²_d(low) >= x) = failure/2, in scipy's other implementation of the law."""
     x = d + excess * (2 * d) ** 0.5 / 100
     noisy = np.array([x**0.5])  # of d entries, for the law: through the private function
-    from dprmt.spectra._telemetry import _exact_interval
-
     low, high = _exact_interval(noisy**2, np.array([float(d)]), failure)
     assert stats.ncx2.cdf(x, d, high[0]) == pytest.approx(failure / 2, rel=1e-3) if high[0] > 0 else True
     if low[0] > 1e-6:
@@ -111,8 +107,6 @@ def test_over_steps_the_interval_survives_feedback():
 
 @given(st.floats(0.0, 1e6), st.integers(1, 10**6), st.integers(1, 1000), st.sampled_from([0.01, 0.05, 0.3]))
 def test_over_steps_is_never_narrower_than_the_exact_interval(excess, d, steps, failure):
-    from dprmt.spectra._telemetry import _exact_interval
-
     S = d * steps + excess
     found = signal_energy_over_steps(S, d, steps, failure=failure)
     low, high = _exact_interval(np.array([S]), np.array([float(d * steps)]), failure)

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import mpmath as mp
 import numpy as np
@@ -17,14 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt.spectra import bulk_edge
-from dprmt.spectra._top_singular_value import (
-    _log_det_one_minus,
-    exceeded_with,
-    upper_tail,
-)
-from tests.spectra.simulation import exceedance_counts
+from dprmt.spectra._top_singular_value import _log_det_one_minus, exceeded_with, upper_tail
+from tests.spectra.simulation import exceedance_counts, stored
 
-CASES = json.loads((Path(__file__).parent / "oracles" / "top_singular_value.json").read_text())
+CASES = stored("top_singular_value")
 
 sides = st.integers(1, 40)
 shapes = st.tuples(sides, sides)

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import mpmath as mp
 import numpy as np
@@ -15,23 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.spectra import (
-    _tracy_widom,
-    bulk_edge,
-    false_alarm_rate,
-    kappa_for,
-    tracy_widom_edge,
-)
+from dprmt.spectra import _tracy_widom, bulk_edge, false_alarm_rate, kappa_for, tracy_widom_edge
 from dprmt.spectra._top_singular_value import upper_tail
 from dprmt.spectra._tracy_widom import tracy_widom_quantile, tracy_widom_tail
-from tests.spectra.simulation import exceedance_counts
+from tests.spectra.simulation import exceedance_counts, stored
 
 
 def cdf(s):
     return math.exp(_tracy_widom._log_cdf(s))
 
 
-CASES = json.loads((Path(__file__).parent / "oracles" / "tracy_widom.json").read_text())
+CASES = stored("tracy_widom")
 
 
 # --------------------------------------------------------------------------------------------- the law
@@ -107,23 +99,9 @@ def test_the_edge_approaches_the_exact_one():
 SHAPES = [(16, 768), (32, 2048), (256, 256), (768, 3072)]
 
 
-def simulated_rates(shape, kappas, draws, seed=0):
-    """The share of noise matrices with s₁ > κ b₊, per κ."""
-    gates = np.array(kappas) * bulk_edge(shape, 1.0)
-    return exceedance_counts(shape, gates, draws, np.random.default_rng(seed)) / draws
-
-
 def deviation(simulated, rate, draws):
     """Standard errors between a simulated and a stated rate."""
     return abs(simulated - rate) / np.sqrt(rate * (1 - rate) / draws)
-
-
-def check_kappa(shape, draws):
-    rates = np.array([0.01, 0.001])
-    simulated = simulated_rates(shape, [kappa_for(shape, rate) for rate in rates], draws)
-    assert np.all(deviation(simulated, rates, draws) < 3), simulated
-    for wrong in (0.5, 1.5):
-        assert np.max(deviation(simulated, wrong * rates, draws)) > 3
 
 
 @pytest.mark.parametrize(
@@ -131,7 +109,12 @@ def check_kappa(shape, draws):
 )
 def test_kappa_has_the_asked_rate(shape, draws):
     """Simulated rates at 1 % and 0.1 % are within 3 standard errors of the asked ones."""
-    check_kappa(shape, draws)
+    rates = np.array([0.01, 0.001])
+    gates = np.array([kappa_for(shape, rate) for rate in rates]) * bulk_edge(shape, 1.0)
+    simulated = exceedance_counts(shape, gates, draws, np.random.default_rng(0)) / draws
+    assert np.all(deviation(simulated, rates, draws) < 3), simulated
+    for wrong in (0.5, 1.5):
+        assert np.max(deviation(simulated, wrong * rates, draws)) > 3
 
 
 @given(st.tuples(st.integers(1, 40), st.integers(1, 400)), st.floats(1e-12, 0.5), st.floats(1e-12, 0.5))

@@ -22,13 +22,7 @@ from dprmt.accounting import (
     gdp_epsilon,
 )
 from dprmt.spectra import bulk_edge, denoise, hard_threshold, shrink
-from dprmt.testing import (
-    check_accountant,
-    check_denoiser,
-    check_norm_estimator,
-    check_private_step,
-    check_shrinker,
-)
+from dprmt.testing import check_accountant, check_denoiser, check_norm_estimator, check_private_step, check_shrinker
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, exact_squared_norms
 
 

@@ -128,9 +128,7 @@ def test_spikes_against_literal_numpy(shape: tuple[int, int]) -> None:
         assert spike.step == 4
         assert spike.shape == shape
         assert spike.signal_over_threshold == pytest.approx(λ[0] / detection_threshold(shape, σ))
-        assert spike.gap == pytest.approx(0.0, abs=1e-9)
         assert spike.mean == pytest.approx(np.mean(tops))
-        assert spike.deviation == pytest.approx(np.std(tops, ddof=1))
         assert spike.overlaps == pytest.approx((np.mean(left), np.mean(right)))
         assert spike.predicted == pytest.approx(spike_map(λ[0], shape, σ) / edge)
         assert spike.predicted_overlaps == pytest.approx(vector_overlaps(λ[0], shape, σ))

@@ -99,17 +99,10 @@ def test_coins_have_the_rate_and_never_more() -> None:
     assert stats.binomtest(total, size * rounds, rate).pvalue > 1e-3
     assert stats.binomtest(total, size * rounds, 1.05 * rate).pvalue < 1e-3
     counts = np.bincount(np.concatenate(draws), minlength=size)
-    assert (
-        stats.chisquare(np.bincount(np.minimum(counts, 7), minlength=8), binomial_counts(size, rounds, rate)).pvalue
-        > 1e-3
-    )
-    assert all(draw == sorted(set(draw)) for draw in draws)
-
-
-def binomial_counts(size: int, rounds: int, rate: float) -> np.ndarray:
     expected = stats.binom(rounds, rate).pmf(np.arange(8))
     expected[-1] += stats.binom(rounds, rate).sf(7)
-    return size * expected
+    assert stats.chisquare(np.bincount(np.minimum(counts, 7), minlength=8), size * expected).pvalue > 1e-3
+    assert all(draw == sorted(set(draw)) for draw in draws)
 
 
 def test_coins_are_the_words_below_the_threshold() -> None:

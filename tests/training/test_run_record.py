@@ -253,7 +253,7 @@ def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfw
 def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_path: Path) -> None:
     settings = recipe_in(tmp_path)
     with contextlib.closing(RunFolder(tmp_path / "run", resume=False, config=settings)) as folder:
-        folder.begin()
+        folder.begin({})
     config = tmp_path / "run" / "config.toml"
     config.write_text("\n".join(line for line in config.read_text().splitlines() if "backend" not in line))
     RunFolder(tmp_path / "run", resume=True, config=settings).close()

@@ -201,7 +201,7 @@ def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
         ({}, {"z", "signal", "z_window"}),
         ({"optimizer.name": "grape"}, {"signal"}),
         ({"denoising.method": "paper"}, {"z", "signal", "z_window"}),
-        ({"optimizer.name": "grape", "denoising.method": "paper"}, None),
+        ({"optimizer.name": "grape", "denoising.method": "paper"}, {"signal"}),
         ({"telemetry.on": False}, None),
         ({"privacy.noise_multiplier": None, "privacy.clip_only": True}, None),
     ],

@@ -307,18 +307,15 @@ def solve(
         work += at.work
         if best.is_narrow or best.upper <= enough or work > 4 * MOST_POINTS:
             break
-        if is_epsilon:  # of estimated norms, whose laws cost much time, and too large to be useful
-            is_hopeless = best.lower > 20.0 and math.isfinite(best.upper) and not all(s.is_exact for s, _ in schedule)
-        else:
-            is_hopeless = question.delta <= least_resolved(schedule)
-        if is_hopeless:
-            break
         width = best.upper - best.lower
+        is_hopeless = question.delta <= least_resolved(schedule)
+        if is_epsilon:  # of estimated norms, whose laws cost much time: too large to be useful, or to be narrow ever
+            limit = max(width - (before - width) / 3.0, 0.0)  # errors are of second order
+            is_wide = not question.is_within(best.upper - limit, best.upper, tolerance)
+            is_costly = math.isfinite(best.upper) and not all(step.is_exact for step, _ in schedule)
+            is_hopeless = is_costly and (best.lower > 20.0 or is_wide)
         stalled = 0 if width < 0.8 * before else stalled + 1
-        # Errors are of second order: all finer levels together take off a third of what this one did.
-        limit = max(width - (before - width) / 3.0, 0.0)
-        is_vain = best.upper < math.inf and not question.is_within(best.upper - limit, best.upper, tolerance)
-        if stalled == 2 or (is_epsilon and is_vain):
+        if is_hopeless or stalled == (1 if is_epsilon and math.isfinite(best.upper) else 2):
             break
         is_near = question.is_within(best.lower, best.upper, 4.0 * tolerance)
         is_found = math.isfinite(best.upper) and (is_epsilon or best.lower > 0.0)

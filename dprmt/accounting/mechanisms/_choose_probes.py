@@ -137,7 +137,7 @@ def _best_width(row: Callable[[int], ProbeChoice], widest: int) -> ProbeChoice:
 
 
 def _checked_layers(layers: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
-    if len(layers) == 0 or any(len(layer) != 3 for layer in layers):
+    if len(layers) == 0 or any(not isinstance(layer, Sequence) or len(layer) != 3 for layer in layers):
         raise ParameterError("layers", layers, "a non-empty list of (tokens, in_features, out_features)")
     return [(check_count("layers", a), check_count("layers", b), check_count("layers", c)) for a, b, c in layers]
 

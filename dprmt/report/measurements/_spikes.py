@@ -27,15 +27,13 @@ class Spike:
         σ divided by the σ of the run.
     signal_over_threshold : float
         Clean top singular value λ over the detection threshold λ* = σ(mn)^{1/4}.
-    gap : float
-        Second clean singular value over the first, in [0, 1]; the theory is for values that differ. 0 if λ is 0.
     predicted : float
         F(λ) over the bulk edge (Eq. 3): 1 at and below the threshold.
     single : float
         Top singular value with one draw of the noise, over the edge. For ``noise_scale`` 1 it belongs to the released
         gradient.
-    mean, deviation : float
-        Mean and deviation of the same value over repeated draws of the noise on the same clean gradient.
+    mean : float
+        Mean of the same value over repeated draws of the noise on the same clean gradient.
     predicted_overlaps, overlaps : (float, float)
         Squared overlap of the left and the right vector: Eqs. 4-5, and the mean over the draws.
     """
@@ -45,11 +43,9 @@ class Spike:
     shape: tuple[int, int]
     noise_scale: float
     signal_over_threshold: float
-    gap: float
     predicted: float
     single: float
     mean: float
-    deviation: float
     predicted_overlaps: tuple[float, float]
     overlaps: tuple[float, float]
 
@@ -136,11 +132,9 @@ def _spike(
         shape=shape,
         noise_scale=scale,
         signal_over_threshold=signal / detection_threshold(shape, σ),
-        gap=float(λ[1]) / signal if signal > 0 and len(λ) > 1 else 0.0,
         predicted=float(spike_map(signal, shape, σ)) / edge,
         single=float(torch.linalg.matrix_norm(step.noisy[name].double(), 2) if scale == 1 else s[0, 0]) / edge,
         mean=float(s[:, 0].mean()) / edge,
-        deviation=float(s[:, 0].std()) / edge,
         predicted_overlaps=(float(left), float(right)),
         overlaps=(float(measured[0]), float(measured[1])),
     )
@@ -193,7 +187,7 @@ def agreement(spikes: Sequence[Spike]) -> Agreement:
 
     Examples
     --------
-    >>> exact = Spike("query", 0, (8, 200), 1.0, 2.0, 0.1, 1.2, 1.25, 1.2, 0.02, (0.9, 0.4), (0.9, 0.5))
+    >>> exact = Spike("query", 0, (8, 200), 1.0, 2.0, 1.2, 1.25, 1.2, (0.9, 0.4), (0.9, 0.5))
     >>> result = agreement([exact])
     >>> result.large_error, round(result.overlap_bias, 3)
     (0.0, 0.05)

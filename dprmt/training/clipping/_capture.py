@@ -38,7 +38,10 @@ from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF
 
-_OUTSIDE = "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward()"
+_OUTSIDE = (
+    "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward(); private.close() if the run is "
+    "over"
+)
 _SEVERAL_CALLS = (
     "a module whose one forward pass makes all calls, or units=Units(1, regime='alone'), which runs each row alone; "
     "torch.no_grad() for calls that are not trained on"
@@ -178,8 +181,10 @@ class Capture:
             parameter.grad = None  # what was left there would be added to
         self._at, self._units, self._size, self._expected = (step, samples), units, len(losses), True
         self._elsewhere.clear()
+        # A shard's whole parameter is not in the model then. Nothing else gets a gradient of private rows.
+        inputs = None if self._policy.sharded else [self._anchor, *filter(_is_trained, self._parameters.values())]
         try:
-            losses.sum().backward()
+            losses.sum().backward(inputs=inputs)
         finally:
             self._expected = False
         if self._elsewhere:
@@ -411,6 +416,28 @@ def check_buffers(model: nn.Module, before: Mapping[str, tuple[int, int]], other
     """Raise if a buffer has changed, which would hold ``others``."""
     if changed := buffer_versions(model).items() ^ before.items():
         raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other {others}")
+
+
+def _is_trained(value: torch.Tensor) -> bool:
+    return value.requires_grad
+
+
+def check_parameters(losses: torch.Tensor, model: nn.Module) -> None:
+    """Raise if the losses would train a parameter that is not the model's."""
+    known, seen, nodes = {id(value) for value in model.parameters()}, set(), [losses.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        value = getattr(node, "variable", None)
+        if isinstance(value, nn.Parameter) and id(value) not in known:
+            found = f"the losses depend on a trainable parameter of shape {tuple(value.shape)}, outside of the model"
+            raise TrainingStateError(
+                f"{found}: it would be trained without clipping and noise.\n"
+                "Fix: a module around both in make_private; or requires_grad_(False), if it is not trained."
+            )
+        nodes.extend(following for following, _ in node.next_functions)
 
 
 def check_losses(losses: Any, size: int | None = None, *, needs_graph: bool = True) -> None:

@@ -176,7 +176,7 @@ class Isolation:
                 rows = BatchRows(batch, size, {unknown})
             buffers = {name: value.detach().clone() for name, value in self._model.named_buffers()}
             try:
-                finite = self._check(losses, rows, buffers)
+                finite = self._check(losses, rows, buffers, [0] if size == 1 else self._chosen(rows))
             except TrainingStateError as error:
                 if unknown is None:
                     raise
@@ -187,9 +187,10 @@ class Isolation:
             self.apart = self.apart or (finite and size > 1)
         self._other = rows.picked([0]) if self._is_due else None
 
-    def _check(self, losses: Losses, rows: BatchRows, buffers: Mapping[str, torch.Tensor]) -> bool:
+    def _check(
+        self, losses: Losses, rows: BatchRows, buffers: Mapping[str, torch.Tensor], chosen: Sequence[int]
+    ) -> bool:
         """Check, and return whether all gradients that were compared first are finite."""
-        chosen = self._chosen(rows)
         others = [row for row in range(rows.size) if row not in chosen]
         if self.count:
             self._chance.shuffle(others)
@@ -198,21 +199,20 @@ class Isolation:
         passes = _Passes(self._capture, losses, numbers)
         # In one thread, else a checkpoint's second run is not calm.
         with numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
-            given = rows.picked(few.order)
             with passes.changed(len(few.order)):
-                together = passes.run(
-                    given, len(few.order), few.own, draws=Draws(numbers, calm=False), scores=True, apart=True
-                )
+                options: dict[str, Any] = {"draws": Draws(numbers, calm=False), "scores": True, "apart": True}
+                together = passes.run(rows.picked(few.order), len(few.order), few.own, **options)
             if changed := self._restored(buffers):
                 raise TrainingStateError(changed_buffer(changed[0]))
             used = {value.dtype for uses in together.uses.values() for inputs, g in uses for value in (*inputs, g)}
             limits = tolerance_of(used | self._dtypes | {together.losses.dtype}, together.losses.device)
             has_draws = together.states != numbers.first
-            opposite = rows.opposite(few.order, few.own)
-            self._compare_beside(together, passes.beside(opposite, few, few.factors(_LARGE), cut=False), limits)
+            other = passes.beside(rows.opposite(few.order, few.own), few, few.factors(_LARGE), cut=False)
+            self._compare_beside(together, other, limits)
+            del other  # which may be large
             finite = all(bool(g.isfinite().all()) for uses in together.uses.values() for _, g in uses)
             is_calm = not has_draws and len(chosen) == len(few.own)
-            calm, together = together if is_calm else None, replace(together, uses={})  # which may be large
+            calm, together = together if is_calm else None, replace(together, uses={})
             beside = passes.beside(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
             copies = passes.beside(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
             self._compare_beside(beside, copies, limits)
@@ -223,8 +223,8 @@ class Isolation:
                 apart = (limits.loss, limits.gradient, 1e-3)
                 self._compare(self._alone(passes, rows, row, draws), 0, calm, place, apart)
             del calm
-            again = passes.beside(given, few, few.factors(math.nan), as_first=True)
-            again = again or passes.beside(given, few, few.factors(1.0), as_first=True)
+            again = passes.beside(rows.picked(few.order), few, few.factors(math.nan), as_first=True)
+            again = again or passes.beside(rows.picked(few.order), few, few.factors(1.0), as_first=True)
             if again is None or again.states != together.states:
                 raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
             self._compare_beside(together, again, limits)

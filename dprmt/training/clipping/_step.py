@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._capture import Capture, check_losses
+from dprmt.training.clipping._capture import Capture, check_losses, check_parameters
 from dprmt.training.clipping._formed_layers import Layer
 from dprmt.training.clipping._isolation import Isolation
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
@@ -264,7 +264,7 @@ class ClippedStep(LogicalStep):
     def __init__(self, optimizer: NoisySumOptimizer, capture: Capture, *, replay: float = REPLAY) -> None:
         super().__init__(capture.model, optimizer)
         self._isolation = Isolation(capture, replay)
-        self._capture, self._was_checked = capture, False
+        self._capture, self._was_checked, self._is_first = capture, False, True
         self.record: NormRecord = capture.record
         """Record of how the norm of every trainable parameter is obtained, for the accountant."""
         self.clips_layers = False
@@ -317,6 +317,9 @@ class ClippedStep(LogicalStep):
                 if len(samples) != len(losses):
                     raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
                 if len(losses):
+                    if self._is_first and not self.is_spread:
+                        check_parameters(losses, self.model)
+                        self._is_first = False
                     self._clip_and_sum(losses, samples, number, units, may_spread)
                 return losses.detach()
         finally:

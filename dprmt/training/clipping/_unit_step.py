@@ -13,7 +13,7 @@ import torch
 
 from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._batch_rows import BatchRows
-from dprmt.training.clipping._capture import check_buffers, check_losses
+from dprmt.training.clipping._capture import check_buffers, check_losses, check_parameters
 from dprmt.training.clipping._isolation import tolerance_of
 from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
 from dprmt.training.clipping._sample_wise import buffer_versions
@@ -144,6 +144,7 @@ class UnitStep(LogicalStep):
             losses = function(batch)
             if not isinstance(losses, torch.Tensor) or not losses.requires_grad:
                 return []  # refused when it is added
+            check_parameters(losses, self.model)
             found = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
         return [losses.detach(), *(value.to_dense() for value in found if value is not None)]
 
@@ -160,7 +161,7 @@ class UnitStep(LogicalStep):
         check_buffers(self.model, buffers, "units")
         for parameter in self._trained:  # a leftover gradient would be added to
             parameter.grad = self._held.get(parameter)
-        losses.sum().backward()
+        losses.sum().backward(inputs=self._trained)  # nothing else gets a gradient of private rows
         for parameter in self._trained:
             if parameter.grad is not None:
                 self._held[parameter] = parameter.grad

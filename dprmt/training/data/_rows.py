@@ -99,22 +99,21 @@ def _built_in_rows(task: str, has_units: bool) -> Rows:
 
 
 def _rows_of(table: Any, data: DataRecipe, task: str, part: str, unit: str | None) -> list[Row]:
-    columns = (
-        table.column_names if isinstance(table, datasets.Dataset) else sorted({key for row in table for key in row})
-    )
-    wanted = [*(("data.inputs", name) for name in data.inputs), ("data.target", data.target)]
-    for key, column in wanted if unit is None else [*wanted, ("data.unit", unit)]:
-        if column not in columns:
+    if isinstance(table, datasets.Dataset):
+        columns = table.column_names
+    else:
+        columns = sorted({key for row in table for key in row})
+    wanted = [*(("data.inputs", name) for name in data.inputs), ("data.target", data.target), ("data.unit", unit)]
+    for key, column in wanted:
+        if column is not None and column not in columns:
             raise ParameterError(key, column, "one of the columns " + ", ".join(columns))
     units = [None] * len(table) if unit is None else _units(unit, [row.get(unit) for row in table])
-    rows = [(tuple(as_text(row.get(name)) for name in data.inputs), row.get(data.target)) for row in table]
-    if task == "classification":
-        return [Row(inputs, label, part, whose) for (inputs, label), whose in zip(rows, units, strict=True)]
-    return [
-        Row(inputs, reference, part, whose)
-        for (inputs, target), whose in zip(rows, units, strict=True)
-        for reference in as_references(target)
-    ]
+    rows = []
+    for row, whose in zip(table, units, strict=True):
+        inputs, target = tuple(as_text(row.get(name)) for name in data.inputs), row.get(data.target)
+        targets = [target] if task == "classification" else as_references(target)
+        rows += [Row(inputs, each, part, whose) for each in targets]
+    return rows
 
 
 def _units(column: str, values: Sequence[Any]) -> list[int | str]:

@@ -34,16 +34,11 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
     shards: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def kept(path: tuple[Any, ...], leaf: Any) -> Any:
-        keys = tuple(getattr(part, "key", getattr(part, "idx", None)) for part in path)
-        if isinstance(leaf, DTensor):
-            shards[keys] = leaf.detach().to_local().to("cpu", copy=True)
-            return None
-        if isinstance(leaf, torch.Tensor):
-            return leaf.detach().to("cpu", copy=True)
-        if leaf is None or isinstance(leaf, bool | int | float | str):
+        if not isinstance(leaf, DTensor):
             return leaf
-        name = ".".join(map(str, ("state", *keys)))
-        raise ParameterError(name, type(leaf).__name__, "a tensor, number, string, boolean, None, dict or list")
+        keys = tuple(getattr(part, "key", getattr(part, "idx", None)) for part in path)
+        shards[keys] = leaf.detach().to_local().cpu()
+        return None
 
     whole, fresh = tree_map_with_path(kept, state), run / "checkpoint.new"
     if not shards:
@@ -154,6 +149,9 @@ def _put_in_place(run: Path, fresh: Path, state: dict[str, Any], shards: dict[st
 def _written(path: Path, content: Any) -> str:
     try:
         torch.save(content, path)
+        torch.load(path, "cpu", weights_only=True, mmap=True)
+    except UnpicklingError:
+        raise ParameterError("state", path.name, "of tensors, numbers, strings, dicts, lists and None alone") from None
     except RuntimeError as error:  # a full disk
         raise OSError(f"{path}: {error}") from None
     sync(path)

@@ -202,7 +202,7 @@ def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
         released=(
             f"all {len(runs)} runs, of each:",
             *dict.fromkeys(released),
-            "the choice of a run by what was released",
+            "the choice of a run by any rule that reads these",
         ),
         not_covered=tuple(dict.fromkeys(beside)),
         ledger={"runs": len(runs), "charged": sum(card.ledger["charged"] for card in cards), "sha256": _digest(*runs)},

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from dprmt.training.harness._privacy_cost import charged_releases, release_score
 from dprmt.training.harness._run_folder import METRICS, SPECTRA
 from dprmt.training.harness._task import Task
 from dprmt.training.norms import ProbeGenerator
-from dprmt.training.optimizers import make_optimizer, released_gradient
+from dprmt.training.optimizers import released_gradient
 from dprmt.training.private_run import PrivateBatch, PrivateRun
 from dprmt.training.private_run._batches import Source, scheme
 from dprmt.training.private_run._ledger import (
@@ -55,7 +56,7 @@ from dprmt.training.private_run._randomness import (
     rank,
     sum_of_all,
 )
-from dprmt.training.recipes import Settings
+from dprmt.training.recipes import OPTIMIZERS, Settings
 from dprmt.training.subspaces import Subspaces
 
 _RELEASED = ("step", "attempt", "epsilon", "learning_rate", "noisy_gradient_norm")
@@ -293,14 +294,15 @@ class Run:
         self.record = self._described(mechanism)
         self._check_same()
         wanted, training = settings.optimizer, settings.training
-        optimizer = make_optimizer(
-            wanted.name,
-            self.parameters.values(),
-            lr=wanted.learning_rate,
-            noise_variance=self.plan.noise_variance(mechanism.noise_multiplier),
-            subspaces=self.plan.subspaces,
-            **{name: getattr(wanted, name) for name in ("momentum", "betas", "eps", "floor", "weight_decay")},
-        )
+        named = vars(wanted) | {
+            "lr": wanted.learning_rate,
+            "momentum": 0.0 if wanted.name == "gd" else wanted.momentum,
+            "noise_variance": self.plan.noise_variance(mechanism.noise_multiplier),
+            "subspaces": self.plan.subspaces,
+        }
+        make = OPTIMIZERS.load(wanted.name)
+        known = signature(make).parameters
+        optimizer = make(self.parameters.values(), **{name: named[name] for name in named if name in known})
         self.total, self.stopped = training.steps, False
         self.observers: list[Observer] = []
         self.scores: dict[str, Any] = {}
@@ -310,11 +312,8 @@ class Run:
         optimizer.register_step_pre_hook(partial(self._look, "noisy"))
         denoising = settings.denoising
         options = vars(settings.telemetry).items()
-        denoised_before = denoising.method != "none" and wanted.name == "grape"
         # Telemetry reads what is released, with noise, in a process that has all of it.
-        reads = settings.telemetry.on and not (
-            settings.privacy.clip_only or settings.distributed.is_sharded or denoised_before
-        )
+        reads = settings.telemetry.on and not (settings.privacy.clip_only or settings.distributed.is_sharded)
         self.private = PrivateRun(
             self.plan,
             probes,

@@ -20,6 +20,7 @@ from dprmt._files import (
     parse_json,
     parse_toml,
     read_lines,
+    strict_json,
     write_whole,
 )
 from dprmt._validation import ParameterError
@@ -49,15 +50,19 @@ class RunFolder:
         if resume:
             self._hold()
 
-    def begin(self) -> None:
-        """Make it the folder of a run."""
+    def begin(self, record: dict[str, Any]) -> None:
+        """Make it the folder of a run, with its record for ``run.json``."""
         if not self._resumes:
             self._hold()
             self._check()
             write_whole(self.path / CONFIG, self._config.to_toml())
+        write_whole(self.path / RUN, strict_json(record, indent=1) + "\n")
 
     def _check(self) -> None:
-        config, found = self.path / CONFIG, list(self.path.iterdir()) if self.path.is_dir() else []
+        near = next(place for place in (self.path, *self.path.absolute().parents) if place.exists())
+        if not near.is_dir() or not os.access(near, os.W_OK):
+            raise ParameterError("out", str(self.path), f"a folder that can be written to ({near})")
+        config, found = self.path / CONFIG, list(self.path.iterdir()) if near == self.path else []
         if config.exists() and not self._resumes:
             allowed = "a folder without a run, or of a run to continue with --resume"
             raise ParameterError("out", str(self.path), allowed)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._pytree import tree_leaves_with_path
@@ -23,7 +23,7 @@ from dprmt.training.harness._checkpoint import whole_weights
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
 from dprmt.training.harness._recipe import load, recipe_run, usable_device, with_norms
 from dprmt.training.harness._run import Observer, Run, Start, StepRecord
-from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder, read_run, steps_seen
+from dprmt.training.harness._run_folder import MODEL, SUMMARY, RunFolder, read_run, steps_seen
 from dprmt.training.harness._task import Task
 from dprmt.training.private_run._ledger import charged_steps, named_relation, no_privacy
 from dprmt.training.private_run._randomness import fresh_randomness, from_first, in_first, process_group
@@ -248,9 +248,9 @@ def _in_folder(
         if charged < seen or (charged and not former):
             what = f"{charged} steps charged, {seen} done" if former else "no run.json"
             raise TrainingStateError(f"{path} cannot go on: {what}, so that what was charged is unknown")
+
+        in_first(lambda: cast(RunFolder, folder).begin(run.record))
         if folder is not None:
-            folder.begin()
-            write_whole(path / RUN, strict_json(run.record, indent=1) + "\n")
             run.observers = [*observers]
         with interrupts() as asked, closing(run.steps()) as steps:
             for _ in steps:  # the first SIGINT or SIGTERM ends the run between two steps

@@ -270,6 +270,9 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _private_run(self, optimizer: torch.optim.Optimizer) -> PrivateRun:
         privacy, args = self.privacy, self.args
+        if privacy.owners is None and privacy.rows_per_owner is not None:
+            allowed = "left out without owners: each row is then protected by itself"
+            raise ParameterError("rows_per_owner", privacy.rows_per_owner, allowed, "pass owners='<column>' too")
         owners = None if privacy.owners is None else self._column(privacy.owners)
         units = None if owners is None else Units(privacy.rows_per_owner)
         if privacy.one_by_one:
@@ -298,9 +301,10 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _column(self, name: str) -> Any:
         columns = list(getattr(self.train_dataset, "column_names", None) or [])
-        if name not in columns:
+        if not isinstance(name, str) or name not in columns:
             known = ", ".join(columns) or "(there are none)"
-            raise ParameterError("privacy.owners", name, f"one of the training set's columns {known}")
+            given = name if isinstance(name, str) else type(name).__name__
+            raise ParameterError("privacy.owners", given, f"one of the training set's columns {known}")
         return list(self.train_dataset[name])
 
     def _loader(self) -> DataLoader[Any]:

@@ -18,7 +18,6 @@ from dprmt._validation import ParameterError, how_to_install
 from dprmt.training.recipes import ModelRecipe
 from dprmt.training.recipes._recipe import is_folder
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ENCODERS = ("bert", "roberta")
 # What Transformers raises on files that it cannot read, GGUF ones above all.
 _UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, IndexError, TypeError, AttributeError)
@@ -102,9 +101,6 @@ def base_model(model: ModelRecipe, tokenizer: Any, labels: int | None) -> torch.
     network = _network(model, config)
     if model.untie and model.pooling == "native":
         _untie(network)
-    for module in network.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
     return network.train()
 
 
@@ -139,7 +135,7 @@ def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
 
 
 def _network(model: ModelRecipe, config: Any) -> torch.nn.Module:
-    mean, options = model.pooling == "mean", {"dtype": _DTYPES[model.dtype]}
+    mean, options = model.pooling == "mean", {"dtype": getattr(torch, model.dtype)}
     kind = AutoModelForCausalLM if model.task == "generation" else AutoModelForSequenceClassification
     if mean:
         kind, options = AutoModel, options | {"add_pooling_layer": False}

@@ -5,6 +5,5 @@ from dprmt._lazy import public_names as _public_names
 from dprmt.training.optimizers._adambc import DPAdamBC as DPAdamBC
 from dprmt.training.optimizers._grape import DPGrape as DPGrape
 from dprmt.training.optimizers._grape import released_gradient as released_gradient
-from dprmt.training.optimizers._make import make_optimizer as make_optimizer
 
 __all__ = _public_names(vars())

@@ -403,18 +403,20 @@ def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
     if isinstance(owners, str):
         columns = list(getattr(data, "column_names", None) or [])
         if owners not in columns:
-            raise ParameterError("owners", owners, "one of the columns " + (", ".join(columns) or "(there are none)"))
+            known = f"the columns {', '.join(columns)}" if columns else "those of a Hugging Face data set"
+            raise ParameterError("owners", owners, f"one of {known}, or a list with the owner of each row")
         values = data[owners]
     found = owners_of(check_owners("owners", values, len(data)))
     longest = max(map(len, found.items), default=0)
     if most is not None and longest > most:
-        raise ParameterError("items of an owner", longest, f"at most units.rows_per_unit = {most}")
+        fix = f"rows_per_unit={longest}, or fewer rows of each owner in the data set"
+        raise ParameterError("rows of an owner", longest, f"at most rows_per_unit = {most}", fix)
     return found
 
 
 def check_owners(name: str, owners: Sequence[Any] | torch.Tensor, rows: int) -> list[SampleId]:
     """Check the owner of every row, because a row without an owner could not be protected."""
-    if not isinstance(owners, str | torch.Tensor):
+    if not isinstance(owners, str | torch.Tensor) and hasattr(owners, "__iter__"):
         holes = sum(value is None or (isinstance(value, str) and not value) or value != value for value in owners)
         if holes:
             allowed = f"0: one integer or string for each of the {rows} rows"

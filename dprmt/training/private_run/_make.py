@@ -175,6 +175,10 @@ def make_private(
     if owners is not None or units is not None:
         each = range(len(dataset)) if owners is None else owners
         groups = read_owners(dataset, each, None if units is None else units.rows_per_unit)
+    if not isinstance(denoising, Denoising | None):
+        raise ParameterError("denoising", denoising, "dprmt.training.denoising's Denoising(...), or left out")
+    if not isinstance(telemetry, bool | Mapping):
+        raise ParameterError("telemetry", telemetry, "True, or a mapping such as {'every': 20}")
     micro = None if micro_batch_size is None else check_count("micro_batch_size", micro_batch_size)
     n = len(dataset) if groups is None else len(groups.names)
     size = check_real("batch_size", batch_size, low=0.0, low_open=True, high=float(n))
@@ -201,7 +205,7 @@ def make_private(
         subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
         distributed=distributed,
         whole=whole,
-        replay=isolation_checks,
+        replay=check_real("isolation_checks", isolation_checks, low=0.0, high=1.0),
         units=units,
     )
     if groups is not None:
@@ -220,6 +224,8 @@ def make_private(
         print(f"dprmt: norms={norms!r} stands for {mechanism.norms!r}", file=sys.stderr)
     folder = None if ledger is None else Path(ledger)
     if folder is not None:
+        if folder.exists() and not folder.is_dir():
+            raise ParameterError("ledger", str(ledger), "a folder, which is made if it is not there")
         folder.mkdir(parents=True, exist_ok=True)
     return PrivateRun(
         plan,

@@ -72,7 +72,8 @@ OPTIMIZERS = Names(
         "grape": "dprmt.training.optimizers:DPGrape",
     },
 )
-"""``optimizer.name``: functions of the parameters and, by keyword, of those options of `make_optimizer` that they name.
+"""``optimizer.name``: functions of the parameters and, by keyword, of what they name of ``lr``, ``noise_variance``,
+``subspaces`` and the keys of the section.
 """
 
 DENOISERS = Names(
