@@ -1,4 +1,4 @@
-"""A model spread by ``fully_shard``: its clipped sums are those of one process, its noise is drawn once an entry."""
+"""A model spread by ``fully_shard``: its clipped sums are those of one process, or it is refused."""
 
 from __future__ import annotations
 
@@ -17,17 +17,12 @@ from audits.steps import Parts, make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import Units
-from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces
+from tests.training.clipping_table import CLIPPINGS
+from tests.training.norms_by_word import by_word
 from tests.training.sharded import TOKENS, in_processes, losses, network, whole
 
-WAYS: dict[str, Callable[[], Any]] = {
-    "exact": lambda: "exact",
-    "ghost": lambda: "ghost",
-    "hutchinson": lambda: HutchinsonEstimator(2, generator=ProbeGenerator(b"7" * 32)),
-    "hutch++": lambda: HutchPlusPlusEstimator(2, 1, generator=ProbeGenerator(b"7" * 32)),
-}
 BATCHES = ([0, 1], [5, 2, 0], [0, 1, 2, 3, 4, 5], [], [4])
 """Of logical steps: one sample in each of two processes first, then two and one; in the fourth nobody has anything."""
 
@@ -50,7 +45,7 @@ def take(step: Any, rows: list[int], number: int) -> None:
 def trained(rank: int, size: int, way: str, optimizer: Any = torch.optim.SGD) -> dict[str, torch.Tensor]:
     """Parameters after some logical steps without noise, in a process of so many; 0 for one that holds the model."""
     model = network(sharded=size > 0)
-    step = private(model, optimizer(model.parameters(), lr=0.1), norms=WAYS[way]())
+    step = private(model, optimizer(model.parameters(), lr=0.1), norms=by_word(way, 2, 1, seed=7))
     for number, batch in enumerate(BATCHES):
         share = batch[rank :: max(size, 1)]
         if batch:
@@ -77,7 +72,7 @@ def without_a_row(rank: int, size: int) -> dict[str, torch.Tensor]:
 
 
 def all_ways(rank: int, size: int) -> dict[str, Any]:
-    found = {way: trained(rank, size, way) for way in WAYS}
+    found = {way: trained(rank, size, way) for way in CLIPPINGS}
     found["adam"] = trained(rank, size, "ghost", torch.optim.Adam)
     if size < 3:
         found["left out"] = without_a_row(rank, size)
