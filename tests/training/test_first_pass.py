@@ -126,24 +126,11 @@ def accumulate(step: ClippedStep, x: torch.Tensor, *, as_function: bool = False)
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("DTensor", "sharded along rows by torch's fully_shard over all processes"),
-        ("FullyShardedDataParallel", "without FullyShardedDataParallel, whose flat parameters"),
-    ],
-)
-def test_sharded_parameters(kind: str, words: str) -> None:
+def test_flat_parameters() -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
-    mesh, model = init_device_mesh("cpu", (1,)), nn.Sequential(nn.Linear(WIDTH, WIDTH))
-    if kind == "DTensor":
-        for name, value in list(model[0].named_parameters()):
-            setattr(model[0], name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
-    else:
-        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
-    with pytest.raises(ParameterError, match=words):
+    model = FullyShardedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH)), device_id=torch.device("cpu"))
+    with pytest.raises(ParameterError, match="without FullyShardedDataParallel, whose flat parameters"):
         private_sgd(model)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Shard, distribute_module, distribute_tensor, init_device_mesh
 
 from audits.steps import Parts, make_private
 from dprmt import ParameterError, TrainingStateError
@@ -145,6 +145,16 @@ def sharded() -> nn.Module:
     return network(sharded=True)
 
 
+def by_hand() -> nn.Module:
+    """Along rows, but not by ``fully_shard``."""
+
+    def split(_: str, module: nn.Module, mesh: Any) -> None:
+        for name, value in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
+
+    return distribute_module(network(), init_device_mesh("cpu", (2,)), split)
+
+
 LEFT_OUT = "left out where parameters are sharded"
 REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "a weight used elsewhere": (
@@ -164,6 +174,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     ),
     "a layer sharded by itself": (lambda: spread(network(), "head", ""), {}, "sharded as part of a block"),
     "columns": (lambda: spread(network(8), "", shard_placement_fn=columns), {}, "sharded along rows"),
+    "by hand": (by_hand, {}, "sharded along rows"),
     "some of it": (lambda: spread(network(), "blocks.0"), {}, "freeze it, or shard it"),
     "units": (sharded, {"units": Units(2)}, LEFT_OUT),
     "whole": (sharded, {"whole": ["head"]}, LEFT_OUT),
