@@ -126,6 +126,8 @@ def test_ratios_below_all_of_the_law_are_charged_in_full() -> None:
     more, charged = opposite.opposite_curve(losses, x, mass, below, 32, 1.0, Q)
     assert more - plain == pytest.approx(Q * below, rel=1e-9)
     assert np.all(charged >= Q * below)
+    equal = opposite._EqualRatios.at(losses, 1.0 / np.sqrt(x), Q).height @ mass
+    assert more == pytest.approx(Q * equal + charged, rel=1e-12)
 
 
 @pytest.mark.parametrize("sigma", [0.45, 0.8, 1.0])
@@ -210,7 +212,8 @@ def curve_from_above(pair: opposite.AtomicPair, loss: float) -> float:
 @pytest.mark.parametrize(("sigma", "q", "probes"), [(1.0, Q, 32), (2.0, 0.01, 16), (0.7, 0.2, 64)])
 def test_no_spectra_exceed_it_and_equal_ones_attain_it(sigma: float, q: float, probes: int) -> None:
     """Gradients of drawn spectra, as nearly opposite as these allow, under one matrix of probes."""
-    above, below = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())[0].pairs(160, 1e-10)
+    step = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())[0]
+    (above, below), (coarse, _) = step.pairs(160, 1e-10), step.pairs(10, 1e-10)
     draw = np.random.default_rng(probes)
     for trial in range(8):
         chi = draw.chisquare(probes, (800, 3)) / probes
@@ -229,6 +232,7 @@ def test_no_spectra_exceed_it_and_equal_ones_attain_it(sigma: float, q: float, p
         value = float(np.trapezoid(density * drawn(a, a, math.exp(loss), q, 3000), x))
         assert curve_from_above(below, loss) <= value * (1 + 1e-3) + 1e-5 * q
         assert value <= curve_from_above(above, loss) + 1e-5 * q <= value * 1.01 + 2e-5 * q
+        assert value <= curve_from_above(coarse, loss) + 1e-5 * q
 
 
 @pytest.mark.parametrize(
