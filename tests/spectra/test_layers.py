@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dprmt import spectra
 from dprmt.spectra import LayerReport, bulk_edge, kappa_for
 from tests.spectra.simulation import SEEDS, denoise, denoise_layers, spiked
 
@@ -77,6 +78,15 @@ def test_sigma_and_kappa_by_layer():
     for name in "abc":
         assert close(denoised[name], denoise(layers[name], sigmas[name]))
         assert report[name].denoised
+    stack, levels = np.stack([layers[name] for name in "dabc"]), [sigmas[name] for name in "dabc"]
+    for one, name in zip(denoise(stack, levels), "dabc", strict=True):
+        assert close(one, denoised[name])
+    zeroed = (
+        spectra.denoise_layers(layers, sigmas, 1e9)[0],
+        dict(zip("dabc", spectra.denoise(stack, levels, 1e9), strict=True)),
+    )
+    for found in zeroed:  # nothing passes such a gate
+        assert [name for name in "abcd" if np.any(found[name])] == ["d"]
     assert denoised["d"] is layers["d"]
     assert report["d"] == LayerReport("d", (8, 60), math.inf, 8, denoised=False)
     layers["tall"] = layers["b"].T.copy()
