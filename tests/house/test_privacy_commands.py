@@ -221,7 +221,7 @@ def test_steps_that_are_left(ask: Ask, say: Say) -> None:
     assert epochs % 100 == 0
 
 
-def test_noise_for_what_an_attacker_may_reach(ask: Ask, tmp_path: Path) -> None:
+def test_noise_for_what_an_attacker_may_reach(ask: Ask, say: Say, tmp_path: Path) -> None:
     """Targets of :func:`calibrate`: met from above, nearly; the answer is a record that is met again."""
     for target, name, wanted in (
         ("--advantage 0.1", "advantage", 0.1),
@@ -230,5 +230,7 @@ def test_noise_for_what_an_attacker_may_reach(ask: Ask, tmp_path: Path) -> None:
         found = ask(f"noise {BATCHES} {AT} {target}")
         assert 0.998 * wanted <= found[name]["upper"] <= wanted
         assert found[f"target_{name}"] == wanted
+        noise, reached = (float(line.split()[-1]) for line in say(f"noise {BATCHES} {AT} {target}").splitlines()[:2])
+        assert (noise >= found["noise_multiplier"], reached >= found[name]["upper"]) == (True, True)
         (tmp_path / "noise.json").write_text(json.dumps(found))
         assert ask(f"noise --from-json {tmp_path / 'noise.json'}") == found
