@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ ENVELOPE = Hutchinson(16, secret=False, analysis="envelope")
         (PUBLIC, step(Hutchinson(16, secret=False)), "tight"),
         (SECRET, step(Hutchinson(16, secret=True)), "tight"),
         (f"{PUBLIC} --analysis envelope", step(ENVELOPE), "envelope"),
+        (f"{PUBLIC} --analysis envelope --rank 1", step(replace(ENVELOPE, rank=1)), "envelope"),
         (f"{PUBLIC} --sketch 16 --power-iteration", step(SKETCH), "tight"),
         (f"{RUN} --group 3", DPSGD(1.1, 0.02, neighbours=Group(3)), "exact"),
         (f"{RUN} --group 2 --neighbours replace-one", step(ExactNorms(), Group(2, ReplaceOne())), "exact"),
