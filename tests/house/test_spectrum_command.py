@@ -168,6 +168,9 @@ def test_csv_has_a_row_for_every_singular_value(ask: Ask, say: Say, refusal: Say
     signals = [spike["signal"] for matrix in document["matrices"] for spike in matrix["spikes"]]
     assert [float(row["signal"]) for row in rows if row["signal"]] == signals
     assert "--csv must be left out" in refusal("spectrum --csv --json", AT, path)
+    for word, column in (("energy", "energy_above_edge"), ("sigma", "estimated_sigma"), ("stable-rank", "stable_rank")):
+        order = [matrix[column] for matrix in ask("spectrum --sort", word, AT, path)["matrices"]]
+        assert order == sorted(order, reverse=True)
 
 
 def test_a_folder_is_read_in_its_best_format(ask: Ask, tmp_path: Path) -> None:
