@@ -115,6 +115,8 @@ def test_lines_round_outward_and_name_norms_sampling_and_direction(say: Say) -> 
     assert "16 public probes, a sketch of 16, tight analysis" in estimated
     assert "composed curves; zero-out, groups of 2" in say(f"epsilon {RUN} {AT} --probes 4 --secret-probes --group 2")
     replaced = say(f"epsilon {RUN} {AT} --neighbours replace-one --statement")
+    upper = step(ExactNorms(), ReplaceOne()).epsilon(steps=50, delta=1e-5).upper
+    assert upper <= float(replaced.partition("ε ≤ ")[2].split()[0]) < 1.001 * upper
     assert "decides" not in replaced  # one direction
     assert "  both " in replaced
 

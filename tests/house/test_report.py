@@ -128,6 +128,9 @@ def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
     assert published >= tight > secret > sketch > exact.epsilon["exact"].upper
     assert sketch == DPSGD(1.0, 0.05, HutchPlusPlus(8, 4, secret=True)).epsilon(steps=20, delta=1e-5).upper
     section = privacy_section(TWO_POINTS, [exact, row], privacy_curves(TWO_POINTS))
+    prices = [per_cent(row.epsilon[label].upper / exact.epsilon["exact"].upper - 1) for label in ANALYSES]
+    for words, price in zip(("published analysis adds", "tight one", "sample add", "products"), prices, strict=True):
+        assert f"{words} {price}" in section.sentences[0]
     assert "zero-out" in section.tables[0].caption
     assert section.numbers["neighbours"] == "zero-out"
     assert section.numbers["rows"][1]["epsilon"][ANALYSES[1]]["upper"] == tight

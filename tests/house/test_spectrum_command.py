@@ -273,11 +273,13 @@ def test_the_rate_and_what_is_to_be_expected_are_said(say: Say, tmp_path: Path) 
     assert "Nothing here can be told from noise." in strict
 
 
-def test_a_rate_above_that_of_the_edge_is_not_claimed(ask: Ask, tmp_path: Path) -> None:
+def test_a_rate_above_that_of_the_edge_is_not_claimed(ask: Ask, say: Say, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((16, 768)))
     (matrix,) = ask("spectrum --sigma 1 --false-alarm 0.9", tmp_path / "x.npy")["matrices"]
     assert matrix["gate"] == matrix["bulk_edge"]
     assert matrix["false_alarm"] == false_alarm_rate((16, 768), 1.0) < 0.2
+    expected = f"noise alone would give {matrix['false_alarm']:.2g} on average"
+    assert expected in say("spectrum --sigma 1 --false-alarm 0.9", tmp_path / "x.npy")
 
 
 def test_the_default_of_denoise_leaves_noise_alone() -> None:
