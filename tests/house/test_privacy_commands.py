@@ -137,6 +137,7 @@ def test_releases_beside_a_run(ask: Ask) -> None:
     found = ask(f"epsilon {RUN} {AT} --also laplace:4 --also laplace:4")
     assert found["epsilon"]["upper"] == compose([(step(), 50), (LaplaceRelease(4.0), 2)]).epsilon(1e-5).upper
     assert found["also"] == [{"kind": "laplace", "scale": 4.0, "rate": 1.0}] * 2
+    assert ask(f"epsilon {RUN} {AT} --also 2xlaplace:4") == found
 
 
 def test_a_delta_above_one_over_n_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
