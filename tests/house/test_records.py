@@ -49,6 +49,7 @@ public_probes = true
 def test_a_record_fed_back_gives_itself(ask: Ask, tmp_path: Path, words: str) -> None:
     first = ask(words)
     assert first["version"] == __version__
+    assert ("--layers" in words) == any(each["cost"] for each in first.get("choices", ()))
     (tmp_path / "answer.json").write_text(json.dumps(first), encoding="utf-8")
     assert ask(words.split()[0], "--from-json", tmp_path / "answer.json") == first
 
