@@ -112,6 +112,9 @@ def test_secret_probes_hold_for_two_spectra(sigma: float, q: float, probes: int,
             assert np.all(lower[:5] <= found[:5] * 1.03 + 4e-3 * q)
     assert np.all(lower <= bound * (1 + 1e-9))
     assert np.all(bound[:4] - lower[:4] <= width * bound[:4])
+    above, under = step.pairs(8, 1e-9)  # where it shows to which side the mass of a bin goes
+    assert np.all(lower <= curve_above(above.cells(nodes), nodes, LOSSES) * (1 + 1e-9))
+    assert np.all(curve_below(under.cells(nodes), LOSSES) <= bound * (1 + 1e-9))
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
