@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,8 +115,14 @@ def test_losses_beyond_all_windows_are_infinite_from_above() -> None:
     assert upper.delta_bounds(3.0)[1] == 1.0
     assert 0.0 <= lower.epsilon(1e-3, "lower") < math.inf
     assert 0.0 <= lower.delta_bounds(3.0)[0] <= 1.0
-    level.pairs["upper"] = [(AtomicPair(np.zeros(1), np.ones(1), 0.0, slack=1e-3), 2)]
-    assert level.beyond(level.farthest) == pytest.approx(2e-3)
+
+
+def test_a_slack_is_charged_in_both_directions() -> None:
+    pair = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1.0, slack=1e-3)
+    step: Any = SimpleNamespace(steps=1, is_exact=True, pairs=lambda bins, tail: (pair, pair))
+    for direction in ("remove", "add"):
+        level = Level([(step, 2)], Question(1e-5), direction, 0.0)
+        assert level.beyond(level.farthest) == pytest.approx(2e-3)
 
 
 @pytest.mark.parametrize("below", [0.0, 1e-6, 0.02, 0.05])
