@@ -33,6 +33,7 @@ from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.pairs import _pairs
 from dprmt.accounting.pairs._allocation import AllocationEpoch
 from dprmt.accounting.pairs._pairs import LossCells, LossPMF, PublicPair
+from dprmt.accounting.questions import _trade_off
 
 from .oracles.gaussian import gaussian_delta
 
@@ -178,6 +179,12 @@ def test_misplaced_mass_is_charged_wherever_it_lies(tilt, sign) -> None:
             assert low <= delta <= high
             below, above = curve.epsilon(delta, "lower"), curve.epsilon(delta, "upper")
             assert below <= epsilon * (1.0 + 1e-12) <= above * (1.0 + 1e-9)
+
+
+def test_an_infinite_loss_counts_in_a_trade_off() -> None:
+    loss = ComposedLoss(np.array([0.0, 1.0]), np.array([0.9, 0.0]), 0.0, 0.0, 0.1, 0.0)
+    for safe in (True, False):
+        assert _trade_off._beta(loss, np.array([0.2]), 0.0, safe=safe) == pytest.approx(0.7, abs=1e-9)
 
 
 def test_what_lies_outside_a_trade_off_s_window_is_charged(monkeypatch) -> None:

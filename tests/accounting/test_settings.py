@@ -117,12 +117,14 @@ def test_losses_beyond_all_windows_are_infinite_from_above() -> None:
     assert 0.0 <= lower.delta_bounds(3.0)[0] <= 1.0
 
 
-def test_a_slack_is_charged_in_both_directions() -> None:
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_a_slack_is_charged(direction: Any, steps: int) -> None:
     pair = AtomicPair(np.zeros(1), np.ones(1), 0.0, reach=1.0, slack=1e-3)
     step: Any = SimpleNamespace(steps=1, is_exact=True, pairs=lambda bins, tail: (pair, pair))
-    for direction in ("remove", "add"):
-        level = Level([(step, 2)], Question(1e-5), direction, 0.0)
-        assert level.beyond(level.farthest) == pytest.approx(2e-3)
+    level = Level([(step, steps)], Question(1e-5), direction, 0.0)
+    assert level.beyond(level.farthest) == pytest.approx(steps * 1e-3)
+    assert level.curve("upper").delta_bounds(0.5)[1] == pytest.approx(steps * 1e-3, rel=1e-2)
 
 
 @pytest.mark.parametrize("below", [0.0, 1e-6, 0.02, 0.05])
