@@ -255,8 +255,8 @@ def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_
     with contextlib.closing(RunFolder(tmp_path / "run", resume=False, config=settings)) as folder:
         folder.begin({})
     config = tmp_path / "run" / "config.toml"
-    config.write_text("\n".join(line for line in config.read_text().splitlines() if "backend" not in line))
+    config.write_text("\n".join(line for line in config.read_text().splitlines() if "kappa" not in line))
     RunFolder(tmp_path / "run", resume=True, config=settings).close()
-    for other in ({"privacy.clipping_norm": 7.0}, {"denoising.loss": "nuclear"}):
+    for other in ({"privacy.clipping_norm": 7.0}, {"denoising.kappa": 1.5}):
         with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
             RunFolder(tmp_path / "run", resume=True, config=settings.with_changes(other))

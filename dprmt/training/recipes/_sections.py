@@ -381,10 +381,6 @@ class DenoisingRecipe(Section):
         Probability in (0, 1) that a layer of pure noise passes the gate, from which ``kappa`` is computed per shape.
     norm_correction : bool or None
         Scale a denoised layer back to its noisy norm. By default True for "paper" and False for "shrink".
-    loss : {"frobenius", "operator", "nuclear"}
-        The loss that the shrinker of "shrink" and "paper" minimizes; Eq. 10 uses Frobenius.
-    backend : {"auto", "gram", "lanczos", "svd"}
-        Method by which "shrink" and "paper" compute singular values.
     exclude : sequence of str
         Name patterns (``*`` and ``?``) of parameters that are not denoised; by default the output layers of
         classifiers and language models.
@@ -400,8 +396,6 @@ class DenoisingRecipe(Section):
     kappa: Annotated[float, within(1.0, inf)] = 1.02
     false_alarm: Annotated[float, within(1e-30, 1 - 1e-6)] | None = None
     norm_correction: bool | None = None
-    loss: Literal["frobenius", "operator", "nuclear"] = "frobenius"
-    backend: Literal["auto", "gram", "lanczos", "svd"] = "auto"
     exclude: Texts = HEADS
 
     @property
