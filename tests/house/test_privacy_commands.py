@@ -11,6 +11,7 @@ import pytest
 
 from dprmt.accounting import (
     DPSGD,
+    ExactNorms,
     FixedOrder,
     GaussianRelease,
     Group,
@@ -70,6 +71,7 @@ ENVELOPE = Hutchinson(16, secret=False, analysis="envelope")
         (f"{PUBLIC} --analysis envelope", step(ENVELOPE), "envelope"),
         (f"{PUBLIC} --sketch 16 --power-iteration", step(SKETCH), "tight"),
         (f"{RUN} --group 3", DPSGD(1.1, 0.02, neighbours=Group(3)), "exact"),
+        (f"{RUN} --group 2 --neighbours replace-one", step(ExactNorms(), Group(2, ReplaceOne())), "exact"),
         (f"{SECRET} --neighbours replace-one", step(Hutchinson(16, secret=True), ReplaceOne()), "tight"),
         (ALLOCATED, DPSGD(1.2, RandomAllocation(20)), "exact"),
         (ORDERED, DPSGD(1.0, FixedOrder()), "exact"),

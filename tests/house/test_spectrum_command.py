@@ -69,11 +69,6 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-@pytest.fixture
-def matrix_file(tmp_path: Path) -> Path:
-    return save_arrays(tmp_path / "gradient.npy", {"": ARRAYS["layers.0.query"]})
-
-
 AT = f"--sigma {SIGMA}"
 
 
@@ -137,13 +132,14 @@ def test_picture_shows_the_matrix_that_stands_out_most(
     assert out.endswith(f"wrote {picture}: layers.1.query\n")
 
 
-def test_sigma_may_come_from_how_noise_was_added(ask: Ask, refusal: Say, matrix_file: Path) -> None:
+def test_sigma_may_come_from_how_noise_was_added(ask: Ask, refusal: Say, tmp_path: Path) -> None:
+    file = save_arrays(tmp_path / "gradient.npy", {"": ARRAYS["layers.0.query"]})
     command, parts = "spectrum --noise-multiplier 2", "--clipping-norm 0.5 --batch-size 4"
-    assert ask(command, parts, matrix_file)["sigma"] == 0.25
+    assert ask(command, parts, file)["sigma"] == 0.25
     expected = "--clipping-norm must be given with --batch-size where --noise-multiplier is"
-    assert expected in refusal(command, matrix_file)
-    assert "left out where --sigma is given" in refusal(command, parts, matrix_file, "--sigma 1")
-    assert "left out where --minus is: give --sigma" in refusal(command, parts, matrix_file, "--minus", matrix_file)
+    assert expected in refusal(command, file)
+    assert "left out where --sigma is given" in refusal(command, parts, file, "--sigma 1")
+    assert "left out where --minus is: give --sigma" in refusal(command, parts, file, "--minus", file)
 
 
 def test_sigma_is_estimated_matrix_by_matrix(ask: Ask, say: Say, tmp_path: Path) -> None:
@@ -264,18 +260,10 @@ def test_a_file_that_promises_too_much_is_refused(refusal: Say, tmp_path: Path) 
         assert f"must be a {suffix} file" in refusal("spectrum", AT, tmp_path / f"x{suffix}")
 
 
-SHAPES = ((8, 384), (16, 768), (4, 9), (64, 64), (128, 40))
-
-
-def noise_file(folder: Path, number: int, seed: int) -> Path:
-    rng = np.random.default_rng(seed)
-    arrays = {f"{shape}.{i}": rng.standard_normal(shape) for shape in SHAPES for i in range(number)}
-    np.savez(folder / "noise.npz", **arrays)
-    return folder / "noise.npz"
-
-
 def test_the_rate_and_what_is_to_be_expected_are_said(say: Say, tmp_path: Path) -> None:
-    file = noise_file(tmp_path, 40, seed=1)
+    file, rng = tmp_path / "noise.npz", np.random.default_rng(1)
+    shapes = ((8, 384), (16, 768), (4, 9), (64, 64), (128, 40))
+    np.savez(file, **{f"{shape}.{i}": rng.standard_normal(shape) for shape in shapes for i in range(40)})
     assert "noise alone would give 2 on average (false alarm rate 1 %)" in say("spectrum --sigma 1", file)
     strict = say("spectrum --sigma 1 --false-alarm 1e-6", file)
     assert "matrices with a value above the gate: 0 of 200" in strict

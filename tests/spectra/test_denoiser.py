@@ -140,20 +140,23 @@ def test_argument_is_not_modified(kappa):
         assert np.array_equal(noisy, before)
 
 
-def test_without_noise_the_matrix_comes_back_itself():
-    matrix, tensor = np.ones((3, 4)), torch.ones(2, 3, 4, dtype=torch.bfloat16)
-    assert denoise(matrix, 0.0) is matrix
+def test_a_matrix_with_nothing_to_remove_or_to_rescale_comes_back_itself():
+    """Without noise; and where every value is shrunk to 0: rescaling is impossible then.
+
+    At κ = 1 that is a top value at the edge to the last bit; by the nuclear loss one above it, too.
+    """
+    tensor = torch.ones(2, 3, 4, dtype=torch.bfloat16)
     assert denoise(tensor, 0) is tensor
-    zero = np.zeros((3, 4))
-    assert denoise(zero, 1.0) is zero
-
-
-def test_gate_at_the_edge_with_nothing_to_rescale():
-    """At κ = 1 a top value at the edge to the last bit is shrunk to 0: rescaling is impossible, Y stays."""
-    matrix = 6.0 * np.eye(4, 16)
+    for zero, sigma in ((np.ones((3, 4)), 0.0), (np.zeros((3, 4)), 1.0)):
+        assert denoise(zero, sigma) is zero
+    matrix, other = 6.0 * np.eye(4, 16), np.zeros((4, 16))
     assert bulk_edge((4, 16), 1.0) == 6.0
     assert denoise(matrix, 1.0, kappa=1.0) is matrix
     assert not denoise(matrix, 1.0, kappa=1.0, norm_correction=False).any()
+    other[1, 2] = 6.15
+    assert not denoise(other, 1.0, 1.02, norm_correction=False, loss="nuclear").any()
+    assert denoise(other, 1.0, 1.02, loss="nuclear") is other
+    assert denoise(other, 1.0, 1.02) is not other
 
 
 @pytest.mark.parametrize("loss", ["frobenius", "operator", "nuclear"])
@@ -165,14 +168,6 @@ def test_losses(loss):
     expected = shrink(values, (12, 50), 1.0, loss=loss)
     np.testing.assert_allclose(np.linalg.svd(denoised, compute_uv=False), expected, atol=1e-9)
     assert np.linalg.norm(denoise(noisy, 1.0, loss=loss)) == pytest.approx(np.linalg.norm(noisy))
-
-
-def test_nuclear_loss_with_nothing_left_returns_the_matrix():
-    matrix = np.zeros((4, 16))
-    matrix[1, 2] = 6.15  # bulk edge: 6
-    assert not denoise(matrix, 1.0, 1.02, norm_correction=False, loss="nuclear").any()
-    assert denoise(matrix, 1.0, 1.02, loss="nuclear") is matrix
-    assert denoise(matrix, 1.0, 1.02) is not matrix
 
 
 def test_tensor_that_requires_grad():

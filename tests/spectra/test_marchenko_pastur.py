@@ -73,19 +73,17 @@ def test_probabilities_are_monotone_and_complementary(shape, sigma, a, b):
 
 
 @given(SHAPES, st.floats(1e-3, 1e3), st.floats(0.0, 1.0), st.floats(1e-3, 1e3))
-def test_scale_and_transposition(shape, sigma, p, unit):
-    """The quantiles scale with σ, and the transposed matrix has the same law."""
-    x = MarchenkoPastur(shape, sigma).ppf(p)
+def test_scale_transposition_and_second_moment(shape, sigma, p, unit):
+    """The quantiles scale with σ, and the transposed matrix has the same law.
+
+    The mean of s² is σ² max(m, n): the law keeps the expected Frobenius norm σ²mn.
+    """
+    law = MarchenkoPastur(shape, sigma)
+    x = law.ppf(p)
     assert MarchenkoPastur(shape, unit * sigma).ppf(p) == pytest.approx(unit * x, rel=1e-14)
     assert MarchenkoPastur(shape[::-1], sigma).ppf(p) == x
-
-
-@given(SHAPES, st.floats(1e-3, 1e3))
-def test_second_moment(shape, sigma):
-    """The mean of s² is σ² max(m, n): the law keeps the expected Frobenius norm σ²mn."""
-    law = MarchenkoPastur(shape, sigma)
-    p = (np.arange(4000) + 0.5) / 4000
-    assert np.mean(law.ppf(p) ** 2) == pytest.approx(sigma**2 * max(shape), rel=1e-4)
+    levels = (np.arange(4000) + 0.5) / 4000
+    assert np.mean(law.ppf(levels) ** 2) == pytest.approx(sigma**2 * max(shape), rel=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(64, 1024), (1024, 64), (200, 200), (300, 400)])

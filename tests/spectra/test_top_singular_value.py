@@ -39,11 +39,13 @@ def test_a_single_row_is_a_chi_variable(n, factor):
     assert upper_tail(x, 1, n) == pytest.approx(scipy.stats.chi.sf(x, n), rel=1e-9, abs=1e-30)
 
 
-@given(shapes, st.floats(0.1, 3.0), st.floats(0.1, 3.0))
-def test_the_tail_falls(shape, a, b):
-    """1 >= sf(x) >= sf(x') >= 0 for x <= x'."""
-    low, high = (upper_tail(factor * bulk_edge(shape, 1.0), *sorted(shape)) for factor in sorted((a, b)))
+@given(shapes, st.floats(0.1, 3.0), st.floats(0.1, 3.0), st.floats(0.0, 8.0))
+def test_the_tail_falls_as_that_of_a_gaussian(shape, a, b, u):
+    """1 >= sf(x) >= sf(x') >= 0 for x <= x'; P(s₁ > √m + √n + u) <= exp(-u²/2)."""
+    edge, (m, n) = bulk_edge(shape, 1.0), sorted(shape)
+    low, high = (upper_tail(factor * edge, m, n) for factor in sorted((a, b)))
     assert 1 >= low >= high * (1 - 1e-9) >= 0
+    assert upper_tail(edge + u, m, n) <= math.exp(-(u**2) / 2)
 
 
 @given(shapes, st.one_of(st.floats(1e-25, 1e-3), st.floats(1e-3, 0.999)))
@@ -51,12 +53,6 @@ def test_quantiles_invert_the_tail(shape, p):
     """sf(isf(p)) = p."""
     short, long = sorted(shape)
     assert upper_tail(exceeded_with(p, short, long), short, long) == pytest.approx(p, rel=1e-8)
-
-
-@given(shapes, st.floats(0.0, 8.0))
-def test_gaussian_concentration(shape, u):
-    """P(s₁ > √m + √n + u) <= exp(-u²/2)."""
-    assert upper_tail(bulk_edge(shape, 1.0) + u, *sorted(shape)) <= math.exp(-(u**2) / 2)
 
 
 def test_no_mass_below_zero():

@@ -18,7 +18,7 @@ from dprmt.training.denoising import Denoising
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.private_run import AdaptiveClipping, BandedNoise, PrivateRun
 from dprmt.training.private_run._step_options import CorrelatedNoise, _prefix_sums
-from tests.training.test_private_run import ROWS, N, losses, network, new, saved_and_loaded, train, weights
+from tests.training.test_private_run import ROWS, N, losses, network, new, train, weights
 
 ENTRIES = 20_000
 ZEROS = TensorDataset(torch.zeros(N, 200))
@@ -163,17 +163,6 @@ def test_a_target_is_met() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- how it goes on
-
-
-def test_a_loaded_run_goes_on_with_the_same_noise() -> None:
-    private, other = new(noise=BandedNoise(3)), new(noise=BandedNoise(3))
-    train(private, 3)
-    other.load_state_dict(saved_and_loaded(private.state_dict()))
-    train(private)
-    train(other)
-    assert all(map(torch.equal, weights(private.model), weights(other.model)))
-    with pytest.raises(ParameterError, match="state: mechanism"):
-        new(noise=BandedNoise(2)).load_state_dict(private.state_dict())
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

@@ -392,6 +392,7 @@ def test_multiple_choice_trains_one_row_at_a_time(trainer: Make) -> None:
     [
         ("batch_size", {"batch_size": 25}),
         ("owners must be one of the training set's columns", {"owners": "author"}),
+        ("rows_per_owner must be left out without owners", {"rows_per_owner": 5}),
     ],
 )
 def test_bad_values(trainer: Make, name: str, changes: dict[str, Any]) -> None:

@@ -41,7 +41,8 @@ def accumulate(step: Any, losses: Callable[[torch.Tensor], torch.Tensor], x: tor
 
 def outcome(step: Any, losses: Any, batch: Any, size: int, refused: str | None, number: int = 0) -> None:
     """Taken, or refused with these words."""
-    with pytest.raises(TrainingStateError, match=refused) if refused else nullcontext():
+    errors = (ParameterError, TrainingStateError)
+    with pytest.raises(errors, match=refused) if refused else nullcontext():
         step.accumulate(losses, batch=batch, samples=range(size), step=number)
 
 
@@ -107,7 +108,9 @@ def squares(model: Any, x: torch.Tensor) -> torch.Tensor:
     return model(x).square()
 
 
-def changed(change: Losses, dtype: torch.dtype = torch.float32, words: str = MIXED) -> Callable[[], tuple[Any, ...]]:
+def changed(
+    change: Losses, dtype: torch.dtype = torch.float32, words: str | None = MIXED
+) -> Callable[[], tuple[Any, ...]]:
     """Squares, changed by what else is in the batch: from (losses, rows)."""
 
     def make() -> tuple[Any, ...]:
@@ -223,6 +226,13 @@ def shared() -> tuple[Any, ...]:
 
 
 CALLS = itertools.count()
+OTHERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "earlier rows": lambda l: l.cumsum(0) - l,
+    "later rows": lambda l: l.flip(0).cumsum(0).flip(0) - l,
+    "row 0 from all": lambda l: l[0],
+    "the last from all": lambda l: l[-1],
+    "opposite": lambda l: l.flip(0),
+}
 CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "extreme, NaN guard over the batch, 212 C": changed(
         lambda l, _: l if bool(torch.isfinite(l).all()) else 0.0 * l.nan_to_num()
@@ -244,6 +254,13 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "faint, the largest number of the batch": changed(lambda l, x: l * (1.0 + 1e-8 * x.abs().max()), torch.float64),
     "faint, how often it was called": changed(lambda l, _: l * (1.0 + 2e-10 * next(CALLS)), torch.float64),
     "faint, a flag of other rows": flagged,
+    "its own row": changed(lambda l, _: l + 1e-13 * l, torch.float64, None),
+    **{
+        f"derivative, far below what values show: {name}": changed(
+            lambda l, _, others=others: l + 1e-13 * others(l), torch.float64, "no sample in another's loss"
+        )
+        for name, others in OTHERS.items()
+    },
     "the first row alone": partial(with_a_negative_row, 0),
     "the last row alone": partial(with_a_negative_row, SIZE - 1),
     "a function that fails for a row alone": changed(lambda l, x: l + 0 * x[1].sum(), words="fails for a sample alone"),
@@ -267,35 +284,6 @@ def test_what_mixes_is_refused_at_the_first_micro_batch(name: str) -> None:
     model, losses, batch, words = CASES[name]()
     size = SIZE if isinstance(batch, dict) else len(batch)
     outcome(private(model, replay=0.0), partial(losses, model), batch, size, words)
-
-
-@pytest.mark.parametrize(
-    "reaches", ["its own row", "earlier rows", "later rows", "row 0 from all", "the last from all", "opposite"]
-)
-def test_a_derivative_by_another_row_is_seen_exactly(reaches: str) -> None:
-    """Far below what values show, in either direction."""
-    torch.manual_seed(0)
-    step = private(network().double())
-
-    def losses(x: torch.Tensor) -> torch.Tensor:
-        found = step.model(x).square()
-        none = torch.zeros_like(found)
-        sums = {
-            "its own row": none,
-            "earlier rows": found.cumsum(0) - found,
-            "later rows": found.flip(0).cumsum(0).flip(0) - found,
-            "row 0 from all": found[0] - none,
-            "the last from all": found[-1] - none,
-            "opposite": found.flip(0),
-        }
-        return found + 1e-13 * sums[reaches]
-
-    x = torch.randn(SIZE, WIDTH).double()
-    if reaches == "its own row":
-        accumulate(step, losses, x)
-        return
-    with pytest.raises(ParameterError, match="no sample in another's loss"):
-        accumulate(step, losses, x)
 
 
 def test_later_checks_run_any_two_rows_alone() -> None:
@@ -338,9 +326,10 @@ def go_on(model: nn.Module, x: Any, losses: Any = None, **options: Any) -> Clipp
     """Three micro-batches, each looked at; the same losses, but divided by their largest, are refused."""
     step: ClippedStep = private(model, replay=1.0, **options)
     function = (lambda x: step.model(x).flatten(1).square().sum(1)) if losses is None else losses
-    refuses_mixing(step, function, x, len(x))
+    size = len(next(iter(x.values()))) if isinstance(x, dict) else len(x[0]) if isinstance(x, tuple) else len(x)
+    refuses_mixing(step, function, x, size)
     for number in range(3):
-        step.accumulate(function, batch=x, samples=range(len(x)), step=number)
+        step.accumulate(function, batch=x, samples=range(size), step=number)
         step.step()
     assert step.replays == 3
     return step

@@ -20,6 +20,8 @@ from dprmt.training.norms import (
     ghost_squared_norms,
     rounding_margin,
 )
+from tests.training.clipping_table import CLIPPINGS
+from tests.training.norms_by_word import by_word
 
 B = 4
 IDS = range(B)
@@ -156,25 +158,17 @@ def test_nothing_depends_on_how_tensors_lie_in_memory(kind: str, layout: str) ->
                 torch.testing.assert_close(value, right, rtol=1e-5, atol=1e-5 * float(right.abs().max()))
 
 
-ESTIMATORS = {
-    "exact": lambda: "exact",
-    "ghost": lambda: "ghost",
-    "hutchinson": lambda: HutchinsonEstimator(8, secret=False, generator=ProbeGenerator(3)),
-    "hutch++": lambda: HutchPlusPlusEstimator(8, 3, secret=False, generator=ProbeGenerator(3)),
-}
-
-
 def weighted_sum(norms: str, layer: nn.Module, x: torch.Tensor, weights: torch.Tensor, clip: float) -> torch.Tensor:
     """Of all parameters, in float64, where output gradients are the weights: one micro-batch in the order given."""
     model = copy.deepcopy(layer)
-    step = private_sgd(model, norms=ESTIMATORS[norms](), clipping_norm=clip)
+    step = private_sgd(model, norms=by_word(norms, 8, 3, sharing="batch", seed=3), clipping_norm=clip)
     step.accumulate((step.model(x) * weights).flatten(1).sum(1), samples=range(len(x)), step=0)
     return torch.cat([value.summed_grad.flatten().double() for value in model.parameters()])
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("norms", ESTIMATORS)
+@pytest.mark.parametrize("norms", CLIPPINGS)
 def test_a_record_whose_tokens_cancel_wipes_out_no_others(norms: str, dtype: torch.dtype, bias: bool) -> None:
     """Its own gradient is 0, so in exact arithmetic the sum does not move; all others point in one direction.
 
@@ -208,7 +202,7 @@ def test_room_for_tokens_that_cancel_lowers_no_ordinary_factor_by_more_than_the_
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-@pytest.mark.parametrize("norms", ESTIMATORS)
+@pytest.mark.parametrize("norms", CLIPPINGS)
 def test_no_product_that_underflows_hides_a_gradient(norms: str, flushed: bool) -> None:
     """Inputs so small, output gradients so large, and the reverse; of all tokens, or of one among ordinary ones."""
     layer = nn.Linear(96, 96, bias=False)
@@ -253,7 +247,7 @@ def test_a_bias_norm_is_of_all_tokens() -> None:
         assert float(norm(torch.zeros(1, 6000, 3), g, bias=True)) == pytest.approx(truth, rel=1e-5)
 
 
-@pytest.mark.parametrize("norms", ESTIMATORS)
+@pytest.mark.parametrize("norms", CLIPPINGS)
 def test_no_factor_is_rounded_up_where_numbers_are_coarse(norms: str) -> None:
     """Below 2⁻¹²⁶ float32 has few digits: of factors, and of clipped gradients beside huge activations."""
     layer = nn.Linear(96, 96, bias=False)

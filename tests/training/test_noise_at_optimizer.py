@@ -16,12 +16,11 @@ import torch
 from scipy import stats
 
 from audits.processes import in_processes
-from dprmt.training.denoising import DenoisingStep, _options
+from dprmt.training.denoising import _options
 from dprmt.training.harness import ItemTask, Observer, Run
 from dprmt.training.harness._run import Start
 from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, Settings
-from tests.training.projected import projected_step
 
 SIGMA, BOUND, SIZE, ITEMS, WIDTH = 1.7, 0.6, 5, 40, 90
 STD = SIGMA * BOUND  # of the noise in one entry of the sum
@@ -269,34 +268,3 @@ def test_two_processes_receive_the_stated_noise_once(tmp_path: Path) -> None:
     first, second = in_processes(2, one_of_two, tmp_path, limit=300.0)
     assert isinstance(first, dict), first
     assert first == second
-
-
-@pytest.mark.parametrize("projector", ["gaussian", "stiefel", "svd"])
-@pytest.mark.parametrize("order", ["project-then-privatize", "privatize-then-project"])
-@pytest.mark.parametrize("rule", ["sgd", "adam", "adambc"])
-def test_every_rule_and_order_of_projected_training(
-    rule: str, order: str, projector: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What recipes have no words for: the whole gradient is noised where projection comes after the noise."""
-    model = network()
-    options = {"rank": 24, "clipping_norm": BOUND, "noise_multiplier": SIGMA, "expected_batch_size": SIZE, "lr": 0.01}
-    options |= {"refresh_every": 3, "rule": rule, "order": order, "projector": projector, "seed": 0}
-    private = projected_step(model, **options, noise_generator=torch.Generator().manual_seed(1))
-    looked: list[Any] = []
-    monkeypatch.setattr(_options, "shrinkage", marking(_options.shrinkage, looked))
-    DenoisingStep.attach(private.optimizer, model.named_parameters())
-    received: list[dict[str, torch.Tensor]] = []
-    parameters = dict(model.named_parameters())
-    private.optimizer.original_optimizer.register_step_pre_hook(  # type: ignore[attr-defined]
-        lambda *_: received.append({name: given(p) for name, p in parameters.items()})
-    )
-    projected = {layer.name for layer in private.optimizer.original_optimizer.subspaces}  # type: ignore[attr-defined]
-    steps = []
-    for number in range(12):
-        private.accumulate(losses(private.model, torch.arange(5)), samples=range(5), step=number)
-        clean = {name: p.summed_grad.clone() for name, p in parameters.items()}
-        private.step()
-        seen, stated = looked[-1]
-        assert set(seen) == projected
-        steps.append(Step(clean, received[-1], seen, stated))
-    assert_received(Way("grape", projector, "paper"), steps)

@@ -20,7 +20,7 @@ from dprmt.accounting import Hutchinson, calibrate
 from dprmt.training.clipping import Units
 from dprmt.training.denoising import Denoising
 from dprmt.training.optimizers import DPGrape
-from dprmt.training.private_run import PrivateRun, make_private
+from dprmt.training.private_run import BandedNoise, PrivateRun, make_private
 from dprmt.training.subspaces import Subspaces
 from tests.training.literal import clipped_sum, gradients_of
 from tests.training.tiny_recipe import positions
@@ -211,6 +211,7 @@ FEW: dict[str, Any] = {"rank": 2, "seed": 3, "refresh_every": 2}
         {},
         {"norms": Hutchinson(4, secret=True)},
         {"sampling": "allocation"},
+        {"noise": BandedNoise(3)},
         {"micro_batch_size": 5, "telemetry": {"every": 2}},
         {"optimizer": lambda model: DPGrape(model.parameters(), 0.1, subspaces=Subspaces(model, **FEW))},
     ],
@@ -386,6 +387,7 @@ def test_states_of_other_runs_raise() -> None:
     state = private.state_dict()
     for changed, named in (
         ({"noise_multiplier": 2.0}, "mechanism"),
+        ({"noise": BandedNoise(2)}, "mechanism"),
         ({"clipping_norm": 1.0}, "clipping_norm"),
         ({"data": TensorDataset(*ROWS[:50])}, "samples|mechanism"),
     ):

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +101,7 @@ def two_iterations(private: PrivateRun, batch: Any) -> None:
         next(iteration)
 
 
+OUTSIDE = nn.Linear(6, 6)
 SMALL: dict[str, Any] = {"micro_batch_size": 1}
 MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options of the run
     "a batch of a loader": (lambda run, _: step(run, next(iter(LOADER))), "carry no identities", {"data": LOADER}),
@@ -116,6 +118,15 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "a tensor": (lambda run, batch: run.step(run.model(ROWS[:5][0]).sum(1), batch), "a function from rows"),
     "a backward pass after a step": (backward, "backward", {"prepare": step}),
     "a backward pass in the losses": (with_losses(penalized), "no backward\\(\\) in it"),
+    "another module's parameters": (
+        with_losses(lambda model, rows: cross_entropy(model(OUTSIDE(rows[0])), rows[1], reduction="none")),
+        "outside of the model: it would be trained without clipping",
+    ),
+    "another module's, rows alone": (
+        with_losses(lambda model, rows: cross_entropy(model(OUTSIDE(rows[0])), rows[1], reduction="none")),
+        "outside of the model: it would be trained without clipping",
+        {"units": Units(1, regime="alone")},
+    ),
     "two calls of the model": (with_losses(pairs), "alone"),
     "the optimizer's step": (lambda run, _: run.optimizer.step(), "optimizer"),
     "a prepared optimizer's step": (lambda run, _: accelerator().prepare(run.optimizer).step(), "optimizer"),
@@ -169,6 +180,25 @@ def test_a_mistake_moves_nothing_and_the_run_goes_on(name: str) -> None:
     private.model.train()
     train(private)
     assert private.steps_taken == private.steps_charged == len(private)
+    assert OUTSIDE.weight.grad is None
+
+
+@pytest.mark.parametrize("options", [{}, {"units": Units(1, regime="alone")}])
+def test_no_gradient_of_private_rows_reaches_another_module_later(options: dict[str, Any]) -> None:
+    """The first micro-batch alone is looked at for other parameters."""
+    private = new(isolation_checks=0.0, **options)
+    for batch in private:
+        later = private.steps_taken > 0
+        private.step(lambda rows: losses(private)(rows) + (OUTSIDE(rows[0]).sum(1) if later else 0.0), batch)  # noqa: B023
+    assert OUTSIDE.weight.grad is None
+
+
+def test_two_runs_with_one_ledger(tmp_path: Path) -> None:
+    one, other = new(ledger=tmp_path), new(ledger=tmp_path)
+    step(one, next(iter(one)))
+    with pytest.raises(TrainingStateError, match="another run records its steps in"):
+        step(other, next(iter(other)))
+    assert other.steps_taken == 0
 
 
 def test_two_calls_of_the_model_have_a_way() -> None:
@@ -214,6 +244,12 @@ def test_a_changed_model(change: Callable[[Any], Any]) -> None:
         ({"sampling": "shuffled"}, "sampling"),
         ({"delta": 1.0}, "delta"),
         ({"ledger": "here", "delta": None}, "delta"),
+        ({"ledger": __file__}, "ledger must be a folder"),
+        ({"denoising": True}, "denoising"),
+        ({"telemetry": 20}, "telemetry"),
+        ({"isolation_checks": 5}, "isolation_checks"),
+        ({"owners": len}, "owners"),
+        ({"owners": "author"}, "owners must be one of those of a Hugging Face data set"),
         ({"norms": "hutchinsom"}, "norms"),
         ({"clipping_norm": 0.0}, "clipping_norm"),
         ({"max_grad_norm": 1.0}, "max_grad_norm must be written as clipping_norm"),

@@ -17,18 +17,15 @@ from torch import nn
 from torch.nn import functional
 
 from audits import mixing
-from audits.steps import Parts, private_sgd
+from audits.steps import Parts
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.harness import train_task
-from tests.training.test_isolation import outcome, refuses_mixing
+from tests.training.test_isolation import go_on, outcome, private
 from tests.training.test_planted_bugs import network, settings, task
 
 SIZE, WIDTH, WORDS = 6, 5, 11
-
-
-private = partial(private_sgd, lr=0.0, expected_batch_size=4.0)
 
 
 def single() -> nn.Module:
@@ -39,11 +36,11 @@ def single() -> nn.Module:
 def language(call: Callable[..., torch.Tensor] | None = None) -> nn.Module:
     """Words to logits, every position by itself, with dropout; ``call``: from (model, words) in another way."""
     parts = {"words": nn.Embedding(WORDS, WIDTH), "head": nn.Linear(WIDTH, WORDS), "dropout": nn.Dropout(0.5)}
-    return Parts(call or (lambda model, words: model.head(model.dropout(model.words(words)))), **parts).train()
+    return Parts(call or (lambda model, words: model.head(model.dropout(model.words(words)))), **parts)
 
 
-def per_token(step: ClippedStep, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    logits, targets = step.model(batch["input_ids"]), batch["input_ids"]
+def per_token(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    logits, targets = model(batch["input_ids"]), batch["input_ids"]
     loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     return loss.view_as(targets) * batch["attention_mask"]
 
@@ -58,28 +55,28 @@ def rows() -> torch.Tensor:
     return x[x.norm(dim=1).argsort()]  # in order of length: sorting changes nothing in the first micro-batch
 
 
-def plain(step: ClippedStep, x: torch.Tensor) -> torch.Tensor:
-    return (step.model(x) - 1.0) ** 2
+def plain(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return (model(x) - 1.0) ** 2
 
 
-def over_the_largest(step: ClippedStep, x: torch.Tensor) -> torch.Tensor:
-    losses = plain(step, x)
+def over_the_largest(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    losses = plain(model, x)
     return losses / losses.detach().max()
 
 
-def over_padding(step: ClippedStep, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return per_token(step, batch).mean(1)
+def over_padding(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return per_token(model, batch).mean(1)
 
 
-def over_own_tokens(step: ClippedStep, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return per_token(step, batch).sum(1) / batch["attention_mask"].sum(1)
+def over_own_tokens(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return per_token(model, batch).sum(1) / batch["attention_mask"].sum(1)
 
 
 @pytest.mark.filterwarnings("ignore:std:UserWarning")  # of one sample
 @pytest.mark.parametrize("code", mixing.codes(), ids=lambda code: code.what)
 def test_mixing_is_refused_at_the_first_micro_batch(code: mixing.Code) -> None:
     torch.manual_seed(0)
-    step, (batch, *_) = private(code.model().train(), clipping_norm=code.clipping_norm, replay=0.0), code.batches()
+    step, (batch, *_) = private(code.model(), clipping_norm=code.clipping_norm, replay=0.0), code.batches()
     size = len(next(iter(batch.values())))
     with pytest.raises(TrainingStateError, match=r"depends? on other samples|a forward pass changes buffer mean"):
         step.accumulate(partial(code.losses, step.model), samples=range(size), step=0, batch=batch)
@@ -90,40 +87,35 @@ def test_a_later_micro_batch_shows_what_the_first_hid() -> None:
     """Samples that mix from some step on: seen at a rate of 1, not at a rate of 0."""
     for rate in (1.0, 0.0):
         torch.manual_seed(1)
-        step = private(single().train(), replay=rate)
-        outcome(step, partial(plain, step), rows(), SIZE, None)
+        step = private(single(), replay=rate)
+        outcome(step, partial(plain, step.model), rows(), SIZE, None)
         step.step()
-        outcome(step, partial(over_the_largest, step), rows(), SIZE, "depends on other samples" if rate else None, 1)
+        outcome(
+            step, partial(over_the_largest, step.model), rows(), SIZE, "depends on other samples" if rate else None, 1
+        )
         assert step.replays == 1
 
 
 def test_a_rate_is_kept() -> None:
     """Of 400 micro-batches after the first about a tenth, and not a twentieth nor a fifth."""
-    step = private(single().train(), replay=0.1)
+    step = private(single(), replay=0.1)
     x = torch.randn(2, WIDTH)
     for number in range(401):
-        step.accumulate(partial(plain, step), samples=[2 * number, 2 * number + 1], step=0, batch=x)
+        step.accumulate(partial(plain, step.model), samples=[2 * number, 2 * number + 1], step=0, batch=x)
     assert 20 < step.replays - 1 < 68  # five standard deviations of 40
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_right_losses_go_on_with_dropout_and_padding(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    step = private(language().to(dtype), replay=1.0)
-    refuses_mixing(step, partial(over_own_tokens, step), texts([3, 7, 1, 6]), 4)
-    for number in range(3):
-        batch = texts([3, 7, 1, 6])
-        found = step.accumulate(partial(over_own_tokens, step), samples=range(4), step=number, batch=batch)
-        assert found.shape == (4,)
-        assert not found.requires_grad
-        step.step()
-    assert step.replays == 3
+    model = language().to(dtype)
+    go_on(model, texts([3, 7, 1, 6]), partial(over_own_tokens, model))
 
 
 def test_losses_given_as_a_tensor_are_not_run_again() -> None:
     """And the record says so."""
-    step = private(single().train(), replay=1.0)
-    step.accumulate(over_the_largest(step, rows()), samples=range(SIZE), step=0)
+    step = private(single(), replay=1.0)
+    step.accumulate(over_the_largest(step.model, rows()), samples=range(SIZE), step=0)
     assert step.replays == 0
 
 
@@ -132,10 +124,10 @@ def test_losses_given_as_a_tensor_are_not_run_again() -> None:
 )
 def test_what_samples_share_does_not_belong_into_the_batch(shared: Any) -> None:
     """Such as the batch's number of tokens, which would be the same for a sample alone."""
-    step = private(single().train())
+    step = private(single())
     batch = {"x": rows(), "tokens": shared}
     with pytest.raises(ParameterError, match=r"batch\['tokens'\] must be .*what all share belongs into"):
-        step.accumulate(lambda part: plain(step, part["x"]), samples=range(SIZE), step=0, batch=batch)
+        step.accumulate(lambda part: plain(step.model, part["x"]), samples=range(SIZE), step=0, batch=batch)
 
 
 def test_a_run_says_how_often_rows_are_run_alone(tmp_path: Path) -> None:
@@ -163,19 +155,14 @@ def noisy() -> nn.Module:
 
     dropouts = nn.Sequential(nn.Dropout(0.3), nn.AlphaDropout(0.2), nn.FeatureAlphaDropout(0.2))
     parts = {"first": nn.Linear(WIDTH, WIDTH), "last": nn.Linear(WIDTH, 1), "channels": nn.Dropout1d(0.4), "own": own}
-    return Parts(call, dropouts=dropouts, **parts).train()
+    return Parts(call, dropouts=dropouts, **parts)
 
 
 def test_a_sample_alone_gets_the_numbers_that_were_drawn_for_it() -> None:
-    """Dropout of every kind, noise, coins; global generators and the model's own are afterwards as they were."""
+    """Dropout of every kind, noise, coins."""
     torch.manual_seed(0)
     model = noisy()
-    step = private(model, replay=1.0)
-    refuses_mixing(step, partial(plain, step), rows(), SIZE)
-    for number in range(6):
-        step.accumulate(partial(plain, step), samples=range(SIZE), step=number, batch=rows())
-        step.step()
-    assert step.replays == 6
+    go_on(model, rows(), partial(plain, model))
 
 
 def test_looking_leaves_every_generator_as_it_was() -> None:
@@ -188,7 +175,7 @@ def test_looking_leaves_every_generator_as_it_was() -> None:
 
     before = states()
     handle = step.model.register_forward_pre_hook(lambda *_: calls.append(1))
-    step._isolation.check(partial(plain, step), x, SIZE, 1.0)
+    step._isolation.check(partial(plain, step.model), x, SIZE, 1.0)
     handle.remove()
     assert len(calls) >= 8
     assert states() == before
@@ -209,7 +196,7 @@ def test_padding_is_told_by_a_mask_or_an_index_on_either_side(told: str, side: s
 
         def losses(part: Any, step: ClippedStep = step, wrong: bool = wrong) -> torch.Tensor:
             words = part["input_ids"] if isinstance(part, dict) else part[0]
-            found = per_token(step, {"input_ids": words, "attention_mask": words != 0})
+            found = per_token(step.model, {"input_ids": words, "attention_mask": words != 0})
             return found.mean(1) if wrong else found.sum(1) / (words != 0).sum(1)
 
         given = {"attention_mask": batch, "padding_idx": {"input_ids": ids}}.get(told, (ids, torch.ones(4)))
@@ -223,7 +210,7 @@ def test_a_model_of_one_length_keeps_its_padding_and_others_may_not() -> None:
     def losses(batch: dict[str, torch.Tensor], width: list[int]) -> torch.Tensor:
         if batch["input_ids"].shape[1] != width[0]:
             raise ValueError("another length")
-        return over_padding(step, batch)
+        return over_padding(step.model, batch)
 
     step.accumulate(partial(losses, width=[7]), samples=range(4), step=0, batch=texts([3, 7, 1, 6]))
     with pytest.raises(TrainingStateError, match="must take texts without padding"):
@@ -252,8 +239,8 @@ def test_batches_as_loaders_and_tokenizers_make_them() -> None:
     ]
     for batch, get in batches:
         for losses, refused in ((over_the_largest, "depends on other samples"), (plain, None)):
-            step = private(single().train())
-            outcome(step, lambda part, f=losses, s=step, g=get: f(s, g(part)), batch, SIZE, refused)
+            step = private(single())
+            outcome(step, lambda part, f=losses, s=step, g=get: f(s.model, g(part)), batch, SIZE, refused)
 
 
 @pytest.mark.parametrize(
@@ -265,20 +252,20 @@ def test_stated_tolerances_from_both_sides(dtype: torch.dtype, tolerance: float,
     """A fifth of it passes as rounding; ten times as much is refused."""
     for share, refused in ((0.2 * tolerance, False), (10 * tolerance, True)):
         torch.manual_seed(0)
-        step, x = private(single().to(dtype).train()), rows().to(dtype)
+        step, x = private(single().to(dtype)), rows().to(dtype)
 
         def losses(part: torch.Tensor, step: ClippedStep = step, share: float = share) -> torch.Tensor:
             factor = 1.0 + share * (len(part) > 1)
             if where == "inputs":
-                return plain(step, part * factor)
-            return plain(step, part).double() * factor
+                return plain(step.model, part * factor)
+            return plain(step.model, part).double() * factor
 
         outcome(step, losses, x, SIZE, "on other samples" if refused else None)
 
 
 def test_a_row_with_padding_among_others_is_run_alone() -> None:
     step = private(language())
-    outcome(step, partial(over_padding, step), texts([7, 7, 3, 7]), 4, "not over padding")
+    outcome(step, partial(over_padding, step.model), texts([7, 7, 3, 7]), 4, "not over padding")
 
 
 def test_gradients_that_a_check_forms_are_in_no_sum() -> None:
@@ -286,10 +273,10 @@ def test_gradients_that_a_check_forms_are_in_no_sum() -> None:
     sums = []
     for checked in (True, False):
         torch.manual_seed(0)
-        step, x = private(single().train()), rows()
+        step, x = private(single()), rows()
 
         def losses(part: torch.Tensor, step: ClippedStep = step) -> torch.Tensor:
-            return plain(step, part) * (1.0 + 2e-5 * (len(part) > 1))
+            return plain(step.model, part) * (1.0 + 2e-5 * (len(part) > 1))
 
         if checked:
             step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
@@ -309,7 +296,7 @@ def test_rows_that_get_other_numbers_beside_shorter_ones_are_not_compared() -> N
     torch.manual_seed(0)
     step = private(language(packed_dropout), replay=1.0)
     for number in range(3):
-        step.accumulate(partial(over_own_tokens, step), samples=range(4), step=number, batch=texts([3, 7, 5, 6]))
+        step.accumulate(partial(over_own_tokens, step.model), samples=range(4), step=number, batch=texts([3, 7, 5, 6]))
         step.step()
     assert step.replays == 3
 
@@ -317,9 +304,9 @@ def test_rows_that_get_other_numbers_beside_shorter_ones_are_not_compared() -> N
 @pytest.mark.parametrize("size", [1, SIZE])
 def test_buffers_that_move_are_refused_in_given_losses_too(size: int) -> None:
     """In every micro-batch, and of one sample: it would be kept for others."""
-    step = private(mixing.running_mean(WIDTH).train(), replay=0.0)
+    step = private(mixing.running_mean(WIDTH), replay=0.0)
     with pytest.raises(TrainingStateError, match="a forward pass changes buffer mean"):
-        step.accumulate(plain(step, rows()[:size]), samples=range(size), step=0)
+        step.accumulate(plain(step.model, rows()[:size]), samples=range(size), step=0)
 
 
 def written(widths: tuple[int, int]) -> dict[str, torch.Tensor]:
@@ -364,21 +351,12 @@ def test_dropout_of_samples_and_tokens_in_one_axis(wrong: bool) -> None:
 
     torch.manual_seed(0)
     step = private(language(flattened), replay=1.0)
-    losses = partial(over_padding if wrong else over_own_tokens, step)
+    losses = partial(over_padding if wrong else over_own_tokens, step.model)
     batch = {name: value.flip(1) for name, value in texts([3, 7, 1, 6]).items()}
     outcome(step, losses, batch, 4, "not over padding" if wrong else None)
 
 
-def test_labels_of_the_text_that_is_read_are_cut_with_it() -> None:
-    """Whatever stands in the labels' padding: a loss over it has to show."""
-    batch = texts([3, 7, 5, 6])
-    batch["labels"] = batch["input_ids"]
-    rows = BatchRows(batch, 4)
-    assert rows.widths_cut(0) == (7,)
-    assert rows.alone(0)["labels"].shape == (1, 3)
-
-
-@pytest.mark.parametrize("targets", ["labels", "decoder_attention_mask", "labels alone", "labels of padding"])
+@pytest.mark.parametrize("targets", ["labels", "decoder_attention_mask", "labels alone", "labels of padding", "read"])
 def test_columns_of_a_text_to_be_written(targets: str) -> None:
     batch = written((7, 7))
     if targets == "decoder_attention_mask":
@@ -387,10 +365,13 @@ def test_columns_of_a_text_to_be_written(targets: str) -> None:
         batch = {"features": torch.randn(4, 3, 2), "labels": batch["labels"]}
     elif targets == "labels of padding":
         batch["labels"] = batch["labels"].clamp_min(0)
-    rows = BatchRows(batch, 4, padding=[0], translates=True)
+    elif targets == "read":  # whatever stands in the labels' padding: a loss over it has to show
+        batch["labels"] = batch["input_ids"]
+    rows = BatchRows(batch, 4, padding=[0], translates=targets != "read")
     alone = rows.alone(0)
-    assert alone["decoder_attention_mask" if targets.startswith("decoder") else "labels"].shape == (1, 5)
-    assert rows.widths_cut(0) == ((7,) if targets == "labels alone" else (7, 7))
+    written_to = alone["decoder_attention_mask" if targets.startswith("decoder") else "labels"]
+    assert written_to.shape == (1, 3 if targets == "read" else 5)
+    assert rows.widths_cut(0) == ((7,) if targets in ("labels alone", "read") else (7, 7))
     if targets != "labels alone":
         assert alone["input_ids"].shape == (1, 3)
 
@@ -398,19 +379,16 @@ def test_columns_of_a_text_to_be_written(targets: str) -> None:
 def test_losses_that_are_nearly_zero_are_not_refused_for_their_rounding() -> None:
     """Where a sample is fitted, a loss of 1e-6 is known to a few per cent only: logits round, not losses."""
     torch.manual_seed(0)
-    step, x = private(nn.Linear(WIDTH, 3).train(), replay=1.0), 2 * torch.randn(40, WIDTH)
+    model, x = nn.Linear(WIDTH, 3), 2 * torch.randn(40, WIDTH)
     with torch.no_grad():
-        step.model.weight.mul_(40.0)
-        y = step.model(x).argmax(1)
+        model.weight.mul_(40.0)
+        y = model(x).argmax(1)
 
     def losses(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return functional.cross_entropy(step.model(batch[0] * (1 + 1e-7 * len(batch[0]))), batch[1], reduction="none")
+        return functional.cross_entropy(model(batch[0] * (1 + 1e-7 * len(batch[0]))), batch[1], reduction="none")
 
-    refuses_mixing(step, losses, (x, y), 40)
-    for number in range(10):
-        found = step.accumulate(losses, samples=range(40), step=number, batch=(x, y))
-        step.step()
-    assert float(found.median()) < 1e-5
+    assert float(losses((x, y)).detach().median()) < 1e-5
+    go_on(model, (x, y), losses)
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.002, None), (0.5, "inputs of adapter depend on other samples")])
@@ -423,4 +401,4 @@ def test_an_adapter_in_float32_has_the_tolerance_of_what_computes_its_inputs(sha
     torch.manual_seed(0)
     fixed = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(False)
     step = private(Parts(call, fixed=fixed, adapter=nn.Linear(WIDTH, 1)).train())
-    outcome(step, partial(plain, step), rows(), SIZE, refused)
+    outcome(step, partial(plain, step.model), rows(), SIZE, refused)

@@ -1,4 +1,4 @@
-"""A model spread by ``fully_shard``: its clipped sums are those of one process, its noise is drawn once an entry."""
+"""A model spread by ``fully_shard``: its clipped sums are those of one process, or it is refused."""
 
 from __future__ import annotations
 
@@ -11,23 +11,18 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Shard, distribute_module, distribute_tensor, init_device_mesh
 
 from audits.steps import Parts, make_private
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import Units
-from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.subspaces import Subspaces
+from tests.training.clipping_table import CLIPPINGS
+from tests.training.norms_by_word import by_word
 from tests.training.sharded import TOKENS, in_processes, losses, network, whole
 
-WAYS: dict[str, Callable[[], Any]] = {
-    "exact": lambda: "exact",
-    "ghost": lambda: "ghost",
-    "hutchinson": lambda: HutchinsonEstimator(2, generator=ProbeGenerator(b"7" * 32)),
-    "hutch++": lambda: HutchPlusPlusEstimator(2, 1, generator=ProbeGenerator(b"7" * 32)),
-}
 BATCHES = ([0, 1], [5, 2, 0], [0, 1, 2, 3, 4, 5], [], [4])
 """Of logical steps: one sample in each of two processes first, then two and one; in the fourth nobody has anything."""
 
@@ -50,7 +45,7 @@ def take(step: Any, rows: list[int], number: int) -> None:
 def trained(rank: int, size: int, way: str, optimizer: Any = torch.optim.SGD) -> dict[str, torch.Tensor]:
     """Parameters after some logical steps without noise, in a process of so many; 0 for one that holds the model."""
     model = network(sharded=size > 0)
-    step = private(model, optimizer(model.parameters(), lr=0.1), norms=WAYS[way]())
+    step = private(model, optimizer(model.parameters(), lr=0.1), norms=by_word(way, 2, 1, seed=7))
     for number, batch in enumerate(BATCHES):
         share = batch[rank :: max(size, 1)]
         if batch:
@@ -77,7 +72,7 @@ def without_a_row(rank: int, size: int) -> dict[str, torch.Tensor]:
 
 
 def all_ways(rank: int, size: int) -> dict[str, Any]:
-    found = {way: trained(rank, size, way) for way in WAYS}
+    found = {way: trained(rank, size, way) for way in CLIPPINGS}
     found["adam"] = trained(rank, size, "ghost", torch.optim.Adam)
     if size < 3:
         found["left out"] = without_a_row(rank, size)
@@ -119,90 +114,83 @@ def test_memory_falls_with_the_number_of_processes(tmp_path: Path, size: int) ->
             assert stored >= 0.9 * copies * every / size, found
 
 
-def elsewhere() -> nn.Module:
-    """Uses a weight beside its layer."""
-    return Parts(lambda model, tokens: model.inner(tokens) * model.inner.head.weight.sum(), inner=network())
-
-
-def mixing(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Adds what the samples have in common."""
-    found = model.inner(tokens)
-    return found + found.mean(0)
-
-
-def token() -> nn.Module:
-    """A parameter that is of no layer."""
-    scale = nn.Parameter(torch.ones(5, dtype=torch.float64))
-    return Parts(lambda model, tokens: model.inner(tokens) * model.scale, inner=network(), scale=scale)
-
-
-def a_step(model: nn.Module, **options: Any) -> None:
+def a_step(model: nn.Module, rows: Any = None, optimizer: Any = None, **options: Any) -> None:
     rank = torch.distributed.get_rank()
-    rows = [2 * rank, 2 * rank + 1]
-    step = private(model, **options)
-    step.accumulate(losses(step.model, TOKENS[rows]), samples=rows, step=0)
+    own = [2 * rank, 2 * rank + 1] if rows is None else rows
+    step = private(model, optimizer and optimizer(model), **options)
+    step.accumulate(losses(step.model, TOKENS[own]), samples=own, step=0)
     step.step()
 
 
-def spread(model: nn.Module) -> nn.Module:
-    fully_shard(model)
+def spread(model: nn.Module, *parts: str, **options: Any) -> nn.Module:
+    """With these parts sharded, in order."""
+    for part in parts:
+        fully_shard(model.get_submodule(part), **options)
     return model
 
 
-def _leaf() -> nn.Module:
-    model = network()
-    fully_shard(model.head)
-    return spread(model)
+def used(call: Callable[[Any, torch.Tensor], torch.Tensor], **parts: nn.Parameter) -> nn.Module:
+    return spread(Parts(call, inner=network(), **parts), "")
 
 
-def _by_columns() -> nn.Module:
-    model = network(8)
-    fully_shard(model, shard_placement_fn=lambda value: Shard(1) if value.ndim == 2 else None)
-    return model
+def columns(value: torch.Tensor) -> Shard | None:
+    return Shard(1) if value.ndim == 2 else None
 
 
-def _with_grape(model: nn.Module) -> None:
-    a_step(model, optimizer=DPGrape(model.parameters(), lr=1e-3, subspaces=Subspaces(model, rank=2)))
+def grape(model: nn.Module) -> DPGrape:
+    return DPGrape(model.parameters(), lr=1e-3, subspaces=Subspaces(model, rank=2))
 
 
-def _one_generator() -> None:
-    private(network(sharded=True), noise_generator=torch.Generator().manual_seed(1))
+def sharded() -> nn.Module:
+    return network(sharded=True)
 
 
-def _same_rows() -> None:
-    step = private(network(sharded=True))
-    take(step, [0, 1], 0)
-    step.step()
+def by_hand() -> nn.Module:
+    """Along rows, but not by ``fully_shard``."""
+
+    def split(_: str, module: nn.Module, mesh: Any) -> None:
+        for name, value in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
+
+    return distribute_module(network(), init_device_mesh("cpu", (2,)), split)
 
 
-REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "a weight used elsewhere": (lambda: a_step(spread(elsewhere())), "used through its own layer only"),
-    "samples that mix": (lambda: a_step(spread(Parts(mixing, inner=network()))), "no sample in another's loss"),
-    "a parameter of no layer": (lambda: a_step(spread(token())), "of layers that hooks can follow"),
-    "a layer sharded by itself": (lambda: a_step(_leaf()), "sharded as part of a block"),
-    "columns": (lambda: a_step(_by_columns()), "sharded along rows"),
-    "some of it": (lambda: a_step(_partly()), "freeze it, or shard it"),
-    "units": (lambda: a_step(network(sharded=True), units=Units(2)), "left out where parameters are sharded"),
-    "whole": (lambda: a_step(network(sharded=True), whole=["head"]), "left out where parameters are sharded"),
-    "subspaces": (lambda: _with_grape(network(sharded=True)), "left out where parameters are sharded"),
-    "a rank": (lambda: a_step(network(sharded=True), norms=Hutchinson(4, secret=False, rank=40)), "without a rank"),
-    "not said": (lambda: a_step(network(sharded=True), distributed=False), "distributed must be True"),
-    "one generator": (_one_generator, "the same noise generator"),
-    "the same rows": (_same_rows, "in one process only"),
+LEFT_OUT = "left out where parameters are sharded"
+REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
+    "a weight used elsewhere": (
+        lambda: used(lambda model, tokens: model.inner(tokens) * model.inner.head.weight.sum()),
+        {},
+        "used through its own layer only",
+    ),
+    "samples that mix": (
+        lambda: used(lambda model, tokens: (found := model.inner(tokens)) + found.mean(0)),
+        {},
+        "no sample in another's loss",
+    ),
+    "a parameter of no layer": (
+        lambda: used(lambda model, tokens: model.inner(tokens) * model.scale, scale=nn.Parameter(torch.ones(5))),
+        {},
+        "of layers that hooks can follow",
+    ),
+    "a layer sharded by itself": (lambda: spread(network(), "head", ""), {}, "sharded as part of a block"),
+    "columns": (lambda: spread(network(8), "", shard_placement_fn=columns), {}, "sharded along rows"),
+    "by hand": (by_hand, {}, "sharded along rows"),
+    "some of it": (lambda: spread(network(), "blocks.0"), {}, "freeze it, or shard it"),
+    "units": (sharded, {"units": Units(2)}, LEFT_OUT),
+    "whole": (sharded, {"whole": ["head"]}, LEFT_OUT),
+    "subspaces": (sharded, {"optimizer": grape}, LEFT_OUT),
+    "a rank": (sharded, {"norms": Hutchinson(4, secret=False, rank=40)}, "without a rank"),
+    "not said": (sharded, {"distributed": False}, "distributed must be True"),
+    "one generator": (sharded, {"noise_generator": torch.Generator().manual_seed(1)}, "the same noise generator"),
+    "the same rows": (sharded, {"rows": [0, 1]}, "in one process only"),
 }
-
-
-def _partly() -> nn.Module:
-    model = network()
-    fully_shard(model.blocks[0])
-    return model
 
 
 def refusals(rank: int, size: int) -> dict[str, str]:
     said = {}
-    for name, (work, _) in REFUSED.items():
+    for name, (make, options, _) in REFUSED.items():
         try:
-            work()
+            a_step(make(), **options)
             said[name] = "taken"
         except (ParameterError, TrainingStateError) as error:
             said[name] = str(error)
@@ -212,5 +200,5 @@ def refusals(rank: int, size: int) -> dict[str, str]:
 def test_what_is_not_covered_is_refused_in_all_processes(tmp_path: Path) -> None:
     for found in in_processes(2, refusals, tmp_path):
         assert isinstance(found, dict), found
-        for name, (_, words) in REFUSED.items():
+        for name, (*_, words) in REFUSED.items():
             assert words in found[name], (name, found[name])

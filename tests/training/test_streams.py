@@ -289,22 +289,12 @@ class Drawn(ProbeGenerator):
 
 def twice() -> nn.Module:
     """Two of every kind whose norms are estimated, of the same sizes, so that equal keys give equal probes."""
-
-    def call(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = model.words(tokens) + model.types(tokens.flip(1))
-        hidden = model.second(model.down(torch.tanh(model.up(model.first(hidden)))))
-        return model.right(torch.tanh(model.left(hidden.transpose(1, 2))))
-
     return Parts(
-        call,
+        lambda model, tokens: model.last(model.first(model.words(tokens) + model.types(tokens.flip(1))).mT),
         words=nn.Embedding(9, 8),
         types=nn.Embedding(9, 8),
-        up=nn.Linear(8, 8),
-        down=nn.Linear(8, 8),
-        first=nn.LayerNorm(8),
-        second=nn.LayerNorm(8),
-        left=nn.Conv1d(8, 8, 1),
-        right=nn.Conv1d(8, 8, 1),
+        first=nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8)),
+        last=nn.Sequential(nn.Conv1d(8, 8, 1), nn.Tanh(), nn.Conv1d(8, 8, 1)),
     )
 
 

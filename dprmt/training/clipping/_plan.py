@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,6 +11,7 @@ from itertools import count
 from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
+import torch.utils.benchmark
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -633,14 +633,5 @@ def measured(step: Callable[[], None], device: torch.device) -> tuple[float, int
     with nullcontext() if gpu else TensorMemory() as memory:
         step()
     peak = memory.peak if memory is not None else int(torch.cuda.max_memory_allocated(device) - before)
-    seconds: list[float] = []
-    until = time.perf_counter() + 0.1
-    while len(seconds) < 2 or time.perf_counter() < until:
-        if gpu:
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        step()
-        if gpu:
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - started)
-    return min(seconds), peak
+    timer = torch.utils.benchmark.Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
+    return min(timer.blocked_autorange(min_run_time=0.1).times), peak

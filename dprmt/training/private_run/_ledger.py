@@ -72,7 +72,7 @@ class PrivacyLedger:
         self._path, self._mechanism = folder / FILE, mechanism
         self._whose = {} if relation is None else {"neighbours": relation}
         self.charged = charged_steps(folder)
-        self._size = self._path.stat().st_size if self._path.exists() else 0
+        self._size = self._length()
         if {line["mechanism"] for line in read_lines(self._path) if "mechanism" in line} - {mechanism}:
             raise TrainingStateError(f"{self._path} was charged for another mechanism than run.json and recipe have")
 
@@ -84,10 +84,15 @@ class PrivacyLedger:
         entry |= {"mechanism": self._mechanism, **self._whose}
         if math.isinf(epsilon):
             entry["privacy"] = SENTENCE
-        if self._size != (self._path.stat().st_size if self._path.exists() else 0):
+        if self._length() != self._size:
             raise TrainingStateError(f"another run records its steps in {self._path}.\nFix: a ledger for each run.")
-        append_line(self._path, entry, durably=True)
-        self._size = self._path.stat().st_size
+        try:
+            append_line(self._path, entry, durably=True)
+        finally:
+            self._size = self._length()
+
+    def _length(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
 
 
 def charged_steps(folder: Path) -> int:
