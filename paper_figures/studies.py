@@ -442,7 +442,8 @@ class _Records(Observer):
             self._record(run)
 
     def after_step(self, run: Any, record: StepRecord) -> None:
-        self._on_step(record.step, math.nan if record.loss is None else record.loss)
+        loss = record.private["loss"]
+        self._on_step(record.step, math.nan if loss is None else loss)
 
     def _see_all(self, run: Any) -> None:
         size, device = run.settings.training.micro_batch_size, next(run.model.parameters()).device

@@ -148,7 +148,7 @@ def signal_energy_over_steps(
 
     References
     ----------
-    ``docs/theory/telemetry.md``, T1, over steps.
+    ``docs/theory/telemetry.md``: theorem T1, over steps.
 
     Examples
     --------

@@ -53,15 +53,15 @@ def test_an_item_stops_between_steps_after_its_minutes(
 ) -> None:
     """The clock strikes within a step of the first run: the step is done, and the same command goes on after it."""
     monkeypatch.setitem(__import__("paper_figures.items").items.ITEMS, "toy", item(recipe))
-    real, struck = Run._accumulate, []
+    real, struck = Run._one_step, []
 
-    def accumulate(run: Run, batch: Any) -> Any:
-        if batch.step == 2 and not struck:
-            struck.append(batch.step)
+    def one_step(run: Run, step: int, batch: Any) -> Any:
+        if step == 3 and not struck:
+            struck.append(step)
             os.kill(os.getpid(), signal.SIGALRM)
-        return real(run, batch)
+        return real(run, step, batch)
 
-    monkeypatch.setattr(Run, "_accumulate", accumulate)
+    monkeypatch.setattr(Run, "_one_step", one_step)
     arguments = ["run", "toy", "--results", str(tmp_path), "--minutes", "60"]
     assert main(arguments) == 1
     said = capsys.readouterr().err.splitlines()[-1]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -49,17 +46,6 @@ def losses_of(model: nn.Module, data: Data) -> torch.Tensor:
     return scale * nn.functional.cross_entropy(model(data[0]).double(), data[1], reduction="none")
 
 
-def literal_gradients(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """Whole gradients, one dict per sample, by plain autograd on a copy without hooks."""
-    plain = copy.deepcopy(model)
-    result = []
-    for i in range(len(loss(plain))):
-        plain.zero_grad()
-        loss(plain)[i].backward()
-        result.append({name: p.grad.clone() for name, p in plain.named_parameters() if p.requires_grad})
-    return result
-
-
 def project(private: ClippedStep, name: str, gradient: torch.Tensor) -> torch.Tensor:
     """Pᵀ times the gradient, the longer side first; unprojected parameters as they are."""
     layers = {layer.name: layer for layer in private.optimizer.original_optimizer.subspaces}
@@ -76,17 +62,6 @@ def lift(private: ClippedStep, name: str, step: torch.Tensor, shape: torch.Size)
         return step
     matrix = private.optimizer.original_optimizer.subspaces.projector(layers[name].weight).to(step.dtype) @ step
     return matrix if shape[0] >= shape[1] else matrix.T
-
-
-def clipped_sum(samples: list[dict[str, torch.Tensor]], bound: float) -> dict[str, torch.Tensor]:
-    """Σ v min(1, (1 - 2⁻¹³)C/‖v‖), the norm taken over all parameters; 2⁻¹³ is the house's margin for rounding."""
-    bound *= 1 - 2.0**-13
-    total = {name: torch.zeros_like(value) for name, value in samples[0].items()}
-    for sample in samples:
-        norm = torch.sqrt(sum(value.square().sum() for value in sample.values()))
-        for name, value in sample.items():
-            total[name] += value * min(1.0, float(bound / norm))
-    return total
 
 
 class LiteralAdam:

@@ -193,7 +193,7 @@ def test_a_gradient_that_is_long_but_finite_counts() -> None:
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
-@pytest.mark.parametrize("trained", ["full", "lora"])
+@pytest.mark.parametrize("trained", TRAINED)
 def test_bfloat16_contributions_keep_their_bound(trained: str, clipping: str) -> None:
     """The float32 sum of one sample has norm at most C with exact norms; estimates keep factor and bound together."""
     way, bound = Way(trained, clipping, "sample", "sgd"), 1e-3

@@ -217,10 +217,6 @@ class Net(nn.Module):
         return self.use(self.second, torch.tanh(self.first(x)) + 0.0).square().sum(-1)
 
 
-def hooked(model: nn.Module) -> ClippedStep:
-    return private_sgd(model, norms="exact")
-
-
 def check_sum(step: ClippedStep, inputs: torch.Tensor) -> None:
     """Against the loop, once the hooks are off."""
     step.accumulate(step.model(inputs), samples=range(3), step=0)
@@ -249,7 +245,7 @@ def inputs_changed(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("use", [without_hooks, once_without_hooks, functionally])
 def test_what_is_not_captured_as_it_was_used_is_refused_by_name(use: Any) -> None:
-    step = hooked(Net(use))
+    step = private(Net(use), "exact")
     with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'second\.(weight|bias)'"):
         step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
     assert all(getattr(value, "summed_grad", None) is None for value in step.model.parameters())
@@ -257,14 +253,14 @@ def test_what_is_not_captured_as_it_was_used_is_refused_by_name(use: Any) -> Non
 
 def test_an_input_that_is_changed_in_place_afterwards_is_an_error_of_autograd() -> None:
     """The layer's sum would be of the changed input."""
-    step = hooked(Net(inputs_changed))
+    step = private(Net(inputs_changed), "exact")
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
 
 
 def test_a_single_use_beside_a_layer_is_refused_in_any_micro_batch() -> None:
     """Of one sample, and after the first micro-batch."""
-    step = hooked(Net(lambda layer, x: functionally(layer, x) if len(x) == 1 else layer(x)))
+    step = private(Net(lambda layer, x: functionally(layer, x) if len(x) == 1 else layer(x)), "exact")
     step.accumulate(step.model(torch.randn(3, 5)), samples=range(3), step=0)
     with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'second\.weight'"):
         step.accumulate(step.model(torch.randn(1, 5)), samples=[3], step=0)
@@ -280,7 +276,7 @@ def test_a_hook_that_changes_a_layers_output_comes_after_what_is_captured(when: 
 
     if when == "before":
         model.second.register_forward_hook(double)
-    step = hooked(model)
+    step = private(model, "exact")
     if when != "before":
         model.second.register_forward_hook(double, prepend=when == "prepended")
     if when == "prepended":
@@ -306,7 +302,7 @@ def for_nothing(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("use", [used_twice, twice_alike, for_nothing])
 def test_what_is_right_is_summed(use: Any) -> None:
     torch.manual_seed(0)
-    check_sum(hooked(Net(use).double()), torch.randn(3, 5).double())
+    check_sum(private(Net(use).double(), "exact"), torch.randn(3, 5).double())
 
 
 @pytest.mark.parametrize("where", ["class", "instance", "later"])
@@ -323,7 +319,7 @@ def test_a_forward_pass_that_was_replaced_is_run_sample_by_sample(where: str, mo
         monkeypatch.setattr(nn.Linear, "forward", forward)
     elif where == "instance":
         model.second.forward = forward.__get__(model.second)
-    step = hooked(model)
+    step = private(model, "exact")
     if where == "later":
         model.second.forward = forward.__get__(model.second)
         with pytest.raises(TrainingStateError, match="forward pass of a Linear was replaced"):

@@ -157,16 +157,14 @@ def rows_of(batch: dict[str, torch.Tensor], rows: list[int]) -> dict[str, torch.
 def private_sums(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:
     step = private_sgd(model, **{"norms": "exact", "clipping_norm": C, "whole": whole_modules(model)} | options)
     losses = partial(per_sample_losses, step.model)
-    size = len(next(iter(batch.values())))
-    try:
-        step.accumulate(losses, samples=range(size), step=0, batch=batch)
-        return {
-            name: torch.zeros_like(value) if value.summed_grad is None else value.summed_grad.clone()
-            for name, value in model.named_parameters()
-            if value.requires_grad
-        }
-    finally:
-        step.close()
+    step.accumulate(losses, samples=range(len(next(iter(batch.values())))), step=0, batch=batch)
+    found = {
+        name: torch.zeros_like(value) if value.summed_grad is None else value.summed_grad.clone()
+        for name, value in model.named_parameters()
+        if value.requires_grad
+    }
+    step.close()
+    return found
 
 
 def literal_sums(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], list[float]]:

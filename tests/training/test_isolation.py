@@ -402,28 +402,16 @@ def test_adapters_in_16_bits_are_taken(words: int) -> None:
     go_on(model, torch.randint(1, words, (SIZE, 9)), losses)
 
 
-class Frozen(nn.Module):
-    """Batch normalization in evaluation mode: a fixed map."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.head = nn.BatchNorm1d(WIDTH).requires_grad_(False), nn.Linear(WIDTH, 2)
-
-    def train(self, mode: bool = True) -> Frozen:
-        super().train(mode)
-        self.norm.eval()
-        return self
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(x))
-
-
 def test_frozen_batch_normalization_in_evaluation_mode_until_it_is_trained() -> None:
-    model = Frozen().train()
-    step = go_on(model, torch.randn(SIZE, WIDTH))
-    model.norm.train()
-    with pytest.raises(TrainingStateError, match="norm is in training mode"):
-        accumulate(step, lambda x: step.model(x).square().sum(1), torch.randn(SIZE, WIDTH), 3)
+    """There it is a fixed map."""
+    model, x = nn.Sequential(nn.BatchNorm1d(WIDTH).requires_grad_(False).eval(), nn.Linear(WIDTH, 2)), torch.randn(4, 5)
+    step = private_sgd(model)
+    refuses_mixing(step, lambda x: model(x).square().sum(1), x, 4)
+    accumulate(step, lambda x: model(x).square().sum(1), x)
+    step.step()
+    model[0].train()
+    with pytest.raises(TrainingStateError, match="0 is in training mode"):
+        accumulate(step, lambda x: model(x).square().sum(1), x, 1)
 
 
 def test_spectral_norm() -> None:

@@ -185,12 +185,6 @@ def test_one_process_adds_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch.equal(optimizer._noisy_sum(total), total)
 
 
-def test_a_seed_that_somebody_knows_is_no_secret(tmp_path: Path) -> None:
-    for name, seed in (("known", 5), ("secret", None)):
-        start(tmp_path / name, noise_seed=seed)
-        assert json.loads((tmp_path / name / "summary.json").read_text())["noise_is_secret"] is (seed is None)
-
-
 def test_a_run_with_a_known_seed_once_never_becomes_secret(tmp_path: Path) -> None:
     start(tmp_path / "run", noise_seed=5, observers=[StopAfter(2)])
     assert start(tmp_path / "run", resume=True).finished
@@ -198,11 +192,13 @@ def test_a_run_with_a_known_seed_once_never_becomes_secret(tmp_path: Path) -> No
         assert not json.loads((tmp_path / "run" / name).read_text())["noise_is_secret"]
 
 
-def test_a_run_in_pieces_with_a_known_seed_is_the_run_in_one(tmp_path: Path) -> None:
+def test_a_seed_that_somebody_knows_is_no_secret_and_gives_the_run_in_pieces(tmp_path: Path) -> None:
     for name, seed, stops in (("whole", 5, []), ("parts", 5, [StopAfter(2)]), ("unknown", None, [StopAfter(2)])):
         start(tmp_path / name, noise_seed=seed, observers=stops)
     found = ["secret" in load_checkpoint(tmp_path / name) for name in ("parts", "unknown")]
     assert found == [True, False]  # where nobody knows the seed, nor reads it there
+    said = [json.loads((tmp_path / name / "run.json").read_text())["noise_is_secret"] for name in ("parts", "unknown")]
+    assert said == [False, True]
     assert start(tmp_path / "parts", noise_seed=5, resume=True).charged == 4
     one, other = (load_checkpoint(tmp_path / name)["parameters"] for name in ("whole", "parts"))
     assert all(torch.equal(value, other[name]) for name, value in one.items())

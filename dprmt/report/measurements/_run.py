@@ -122,9 +122,9 @@ def private_gradients(
     settings, look = experiment.settings.with_changes(changes or {}), _CleanGradients()
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=[look]) as run:
         for record in itertools.islice(run.steps(), steps):
-            loss = math.nan if record.loss is None else record.loss
-            number, size = record.step - 1, record.batch_size
-            yield GradientStep(number, look.sigma, size, loss, look.clean, look.noisy, record.telemetry)
+            loss, size = record.private["loss"], record.private["batch_size"]
+            loss = math.nan if loss is None else loss
+            yield GradientStep(record.step - 1, look.sigma, size, loss, look.clean, look.noisy, record.telemetry)
 
 
 class _CleanGradients(Observer):

@@ -59,8 +59,6 @@ from dprmt.training.private_run._randomness import (
 from dprmt.training.recipes import OPTIMIZERS, Settings
 from dprmt.training.subspaces import Subspaces
 
-_RELEASED = ("step", "attempt", "epsilon", "learning_rate", "noisy_gradient_norm")
-
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -80,18 +78,14 @@ class StepRecord:
         Over all trainable parameters, before denoising.
     denoising : dict
         Number of replaced matrices, and of all; empty without a denoiser.
-    seconds : float
-        Duration, which grows with the drawn batch. **Private.**
-    loss : float or None
-        Mean over the batch; None if Poisson sampling drew no sample. **Private.**
-    batch_size : int
-        Size of the drawn batch. **Private.**
-    evaluation : dict or None
-        Scores after the step, if they were computed.
-    private_evaluation : dict or None
-        The same scores if ``evaluation.private_noise`` is given. **Private.**
     telemetry : dict
         Reading of `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
+    evaluation : dict or None
+        Scores after the step, if they were computed and may be shown.
+    private : dict
+        **Private**: ``loss``, the mean over the batch, or None if Poisson sampling drew no sample; ``batch_size``, the
+        size of the drawn batch; ``seconds``, which grow with it; and with ``evaluation.private_noise`` the
+        ``evaluation``.
     """
 
     step: int
@@ -99,25 +93,16 @@ class StepRecord:
     epsilon: float
     learning_rate: float
     noisy_gradient_norm: float
-    denoising: dict[str, Any]
-    seconds: float
-    loss: float | None
-    batch_size: int
-    evaluation: dict[str, Any] | None = None
-    private_evaluation: dict[str, Any] | None = None
-    telemetry: dict[str, Any] = field(default_factory=dict)
+    denoising: dict[str, int]
+    telemetry: dict[str, Any]
+    evaluation: dict[str, Any] | None
+    private: dict[str, Any]
 
     def entry(self) -> dict[str, Any]:
         """Return the record as a line of ``metrics.jsonl``."""
-        entry = {name: getattr(self, name) for name in _RELEASED} | self.denoising
-        private = {name: getattr(self, name) for name in ("loss", "batch_size", "seconds")}
-        if self.telemetry:
-            entry["telemetry"] = self.telemetry
-        if self.private_evaluation is not None:
-            private["evaluation"] = self.private_evaluation
-        if self.evaluation is not None:
-            entry["evaluation"] = self.evaluation
-        return entry | {"private": private}
+        entry = vars(self) | self.denoising
+        left_out = [name for name in ("telemetry", "evaluation") if not entry[name]]
+        return {name: value for name, value in entry.items() if name not in ("denoising", *left_out)}
 
 
 class Observer:
@@ -130,7 +115,7 @@ class Observer:
     ...         self.private_losses = []
     ...
     ...     def after_step(self, run, record):
-    ...         self.private_losses.append(record.loss)
+    ...         self.private_losses.append(record.private["loss"])
     """
 
     def start(self, run: Run) -> None:
@@ -478,9 +463,11 @@ class Run:
         finally:
             private.discard()  # of a step that was not taken
         every = settings.evaluation.every
+        found: dict[str, Any] = {"loss": losses / size if size else None, "batch_size": size}
         scored = every is not None and (step % every == 0 or step == self.total)
         scores = self.evaluate() if scored else None
-        exact = settings.evaluation.private_noise is None
+        if scored and settings.evaluation.private_noise is not None:
+            found["evaluation"], scores = scores, None
         report = None if private.denoising is None else private.denoising.last_report
         counts = {} if report is None else {"denoised_layers": len(report.replaced), "matrices": len(report.layers)}
         has_folder = self.start.folder is not None
@@ -492,11 +479,8 @@ class Run:
             noisy_gradient_norm=self._norm,
             denoising=counts,
             telemetry=private.telemetry.last if private.telemetry is not None else {},
-            seconds=time.perf_counter() - started,
-            loss=losses / size if size else None,
-            batch_size=size,
-            evaluation=scores if exact else None,
-            private_evaluation=None if exact else scores,
+            evaluation=scores,
+            private=found | {"seconds": time.perf_counter() - started},
         )
 
     def _look(self, kind: str, *_: object) -> None:
