@@ -160,9 +160,6 @@ class SummedStep(LogicalStep):
             sum_of(parameter).add_(sums[name])
         return found
 
-    def discard(self) -> None:
-        """Do nothing: no forward pass is kept."""
-
     def close(self) -> torch.nn.Module:
         """Forget what was added; nothing else was changed."""
         self._give_back()

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from dprmt.training.clipping import ClippedStep, ClippingPlan, plan_private
+from dprmt.training.clipping import ClippingPlan, plan_private
 from dprmt.training.clipping._formed_layers import NormPolicy
-from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.harness import ItemTask, run_in_memory
 from dprmt.training.norms import LayerRecord, NormRecord
 from dprmt.training.optimizers import DPGrape
@@ -52,7 +51,7 @@ class ProjectedPlan(ClippingPlan):
 
     def privatize(
         self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: Any = None
-    ) -> ClippedStep | UnitStep:
+    ) -> Any:
         """With an optimizer of its own, at the learning rate of the one that is given."""
         options = dict(self.options)
         order = options.pop("order", "project-then-privatize")
