@@ -150,8 +150,7 @@ class SummedStep(LogicalStep):
         self.record, self._sums = record, sums
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
-    def accumulate(self, losses: Any, *, samples: Any, step: int, batch: Any = None, units: Any = None) -> torch.Tensor:
-        """Add the caller's sums of a batch."""
+    def _add(self, losses: Any, samples: Any, step: int, batch: Any, units: Any) -> torch.Tensor:
         self._enter(samples, step)
         found, sums = self._sums(self.model, batch, self.optimizer.max_grad_norm)
         if sums.keys() != self._trained.keys():

@@ -73,21 +73,14 @@ class ShardedStep(ClippedStep):
         finally:
             self._stands_in = False
 
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: int,
-        batch: Any = None,
-        units: Identities | None = None,
+    def _add(
+        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
-        """See ``ClippedStep``."""
         self._calls += 1
         if self._stands_in:
             who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
             samples = [f"{who}, row {row}" for row in range(len(samples))]
-        return super().accumulate(losses, samples=samples, step=step, batch=batch)
+        return super()._add(losses, samples, step, batch, units)
 
     def step(self) -> None:
         """See ``ClippedStep``.

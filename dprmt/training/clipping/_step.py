@@ -115,6 +115,12 @@ class LogicalStep:
         The decision to stop and the layer named in the error depend on private data: see
         ``docs/theory/isolation_checks.md``.
         """
+        return self._add(losses, samples, step, batch, units)
+
+    def _add(
+        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
+    ) -> torch.Tensor:
+        """Add the clipped gradients of a micro-batch to the sum; arguments are those of :meth:`accumulate`."""
         raise NotImplementedError
 
     def step(self) -> None:
@@ -280,16 +286,9 @@ class ClippedStep(LogicalStep):
         """Micro-batches of which samples were run alone; 0 where every loss was given as a tensor."""
         return self._isolation.count
 
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: int,
-        batch: Any = None,
-        units: Identities | None = None,
+    def _add(
+        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
-        """Do as the base says."""
         given = (losses, samples, step, batch, units)
         try:
             return self._clipped(*given)

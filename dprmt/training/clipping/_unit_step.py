@@ -74,16 +74,9 @@ class UnitStep(LogicalStep):
         double = all(value.dtype == torch.float64 for value in self._trained)
         return rounding_margin(1, dtype=torch.float64 if double else torch.float32)
 
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: int,
-        batch: Any = None,
-        units: Identities | None = None,
+    def _add(
+        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
     ) -> torch.Tensor:
-        """Do as the base says, for losses that are a function."""
         assert callable(losses)
         assert units is not None
         size = len(samples)
