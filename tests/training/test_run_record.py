@@ -128,7 +128,7 @@ def test_more_items_under_the_same_name_are_refused(tmp_path: Path) -> None:
     write_data(tmp_path)
     killed_before_step(2, recipe(tmp_path), tmp_path / "run")
     write_rows(tmp_path / "train.csv", 120, 1)
-    with pytest.raises(ParameterError, match="as at the run's first start"):
+    with pytest.raises(ParameterError, match=r"first start \(step.sampling.rate: 0\.2\d* then, 0\.1\d* now\)"):
         train(recipe(tmp_path), tmp_path / "run", resume=True)
 
 

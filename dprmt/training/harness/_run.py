@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from dprmt import __version__
 from dprmt._files import append_line, replacing
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._validation import ParameterError, TrainingStateError, differences
 from dprmt.training.clipping import ClippingPlan
 from dprmt.training.denoising import Denoising
 from dprmt.training.denoising._options import matches
@@ -349,9 +349,9 @@ class Run:
         if not (former := self.start.former):
             return
         for key in ("noise_multiplier", "step", "samples", "labels", "score_release"):
-            if former.get(key) != self.record[key]:
-                allowed = f"as at the run's first start ({key}: {former.get(key)})"
-                raise ParameterError("data, model and version of dprmt", self.record[key], allowed)
+            if other := differences(former.get(key), self.record[key], key):
+                allowed = f"as at the run's first start ({other})"
+                raise ParameterError("data, model and version of dprmt", str(self.start.folder), allowed)
         if former.get("private", {}).get("data") not in (None, self.record["private"]["data"]):
             raise TrainingStateError("the training items or their order have changed since the run's first start")
 

@@ -23,7 +23,7 @@ from dprmt._files import (
     strict_json,
     write_whole,
 )
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, differences
 from dprmt.training.models import LoadedModel, load_model
 from dprmt.training.models._trainable import adapter_of, load_adapter, save_adapter
 from dprmt.training.private_run._ledger import SENTENCE
@@ -73,8 +73,9 @@ class RunFolder:
         links = [file.name for file in found if file.is_symlink()]
         if links:
             raise ParameterError("out", str(self.path), f"a folder without links in it, such as {links[0]}")
-        if self._resumes and _settings_in(config, type(self._config)) != self._config:
-            raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
+        if self._resumes and (first := _settings_in(config, type(self._config))) != self._config:
+            other = "see its config.toml" if first is None else differences(first.to_dict(), self._config.to_dict())
+            raise ParameterError("recipe", str(self.path), f"the recipe the run was started with ({other})")
 
     def _hold(self) -> None:
         try:
