@@ -145,13 +145,12 @@ def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) ->
 
 def _read_file(path: Path) -> list[dict[str, Any]]:
     kind = path.suffix.removeprefix(".")
-    if kind == "xml":
-        return read_dart_xml(path)
-    if kind not in ("csv", "tsv", "json", "jsonl"):
+    readers = {"csv": _table_rows, "tsv": _table_rows, "json": _json_rows, "jsonl": _json_rows, "xml": dart_xml_rows}
+    if kind not in readers:
         raise ParameterError("data file", str(path), "named *.csv, *.tsv, *.json, *.jsonl or *.xml")
     try:
-        rows = _json_rows(path) if kind in ("json", "jsonl") else _table_rows(path, kind)
-    except (OSError, ValueError, csv.Error) as error:
+        rows = readers[kind](path)
+    except (OSError, ValueError, csv.Error, ElementTree.ParseError) as error:
         raise ParameterError("data file", str(path), f"a readable {kind} file in UTF-8 ({error})") from error
     if not rows:
         raise ParameterError("data file", str(path), "a file with rows")
@@ -167,9 +166,9 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _table_rows(path: Path, kind: str) -> list[dict[str, Any]]:
+def _table_rows(path: Path) -> list[dict[str, Any]]:
     # Tab-separated text is not quoted: a lone quotation mark must not swallow the lines after it.
-    tabs: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == "tsv" else {}
+    tabs: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
     csv.field_size_limit(2**31 - 1)  # of documents
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file, strict=True, **tabs))
@@ -226,19 +225,12 @@ def as_references(value: Any) -> list[str]:
     raise ParameterError("data.target", type(value).__name__, "a column of strings, lists of strings or annotations")
 
 
-def read_dart_xml(path: Path) -> list[dict[str, Any]]:
+def dart_xml_rows(path: Path) -> list[dict[str, Any]]:
     """Return rows of DART's XML layout, in the shape of its JSON layout.
 
     ``path``: A file of ``entry`` elements with ``modifiedtripleset/mtriple`` and ``lex``.
     """
-    try:
-        entries = ElementTree.parse(path).getroot().iter("entry")
-        rows = [_row(entry) for entry in entries]
-    except ElementTree.ParseError as error:
-        raise ParameterError("data file", str(path), f"XML ({error})") from None
-    if not rows:
-        raise ParameterError("data file", str(path), "XML with entry elements")
-    return rows
+    return [_row(entry) for entry in ElementTree.parse(path).getroot().iter("entry")]
 
 
 def _row(entry: ElementTree.Element) -> dict[str, Any]:

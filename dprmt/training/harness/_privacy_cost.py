@@ -26,7 +26,7 @@ CARD = "privacy_card.json"
 FOR_READERS, SCORE = "privacy_card.md", "score.json"
 _RELEASED = (
     "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
-    "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
+    "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`",
 )
 _SCORES = "scores on validation or test data, which are about those data"
 _CHOICE = "the choice of this run, or of its recipe, among several on the same data"

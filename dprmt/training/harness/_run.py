@@ -9,22 +9,19 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from dprmt import __version__
-from dprmt._files import append_line, replacing
+from dprmt._files import append_line
 from dprmt._validation import ParameterError, TrainingStateError, differences
 from dprmt.training.clipping import ClippingPlan
 from dprmt.training.denoising import Denoising
-from dprmt.training.denoising._options import matches
 from dprmt.training.harness._checkpoint import (
     like,
     load_checkpoint,
@@ -34,7 +31,7 @@ from dprmt.training.harness._checkpoint import (
     squared_norm,
 )
 from dprmt.training.harness._privacy_cost import charged_releases, release_score, wanted_releases
-from dprmt.training.harness._run_folder import METRICS, SPECTRA
+from dprmt.training.harness._run_folder import METRICS
 from dprmt.training.harness._task import Task
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import released_gradient
@@ -150,13 +147,12 @@ def plan_step(
 
     Its σ is the one that the settings ask for, the one of an earlier start, or the smallest that keeps the target ε.
     """
-    privacy, optimizer, size = settings.privacy, settings.optimizer, settings.training.batch_size
+    privacy, optimizer, size, subspaces = settings.privacy, settings.optimizer, settings.training.batch_size, None
     if size > task.size:
         raise ParameterError("training.batch_size", size, f"at most the size of the training set, {task.size}")
-    options: dict[str, Any] = {} if task.units is None else {"units": task.units}
-    if optimizer.name == "grape":  # else a task's own plan may not know subspaces
+    if optimizer.name == "grape":
         drawn: dict[str, Any] = {"refresh_every": optimizer.refresh_every, "projector": optimizer.projector}
-        options["subspaces"] = Subspaces(model, rank=optimizer.rank, seed=settings.training.seed, **drawn)
+        subspaces = Subspaces(model, rank=optimizer.rank, seed=settings.training.seed, **drawn)
     plan = task.clipping_plan(
         model,
         norms=privacy.norms,
@@ -166,17 +162,17 @@ def plan_step(
         probe_generator=probes,
         distributed=processes > 1,
         replay=privacy.replay,
-        **options,
+        units=task.units,
+        subspaces=subspaces,
     )
     batches = scheme(privacy.sampling, size, task.size)
     if privacy.clip_only:
         return plan, ClippingOnly(batches)
-    if (sigma := privacy.noise_multiplier or sigma) is not None:
-        return plan, plan.record.mechanism(sigma, batches)
-    target, releases = privacy.target_epsilon, wanted_releases(settings)
-    assert target is not None  # there is exactly one of both
-    step = plan.record.mechanism(1.0, batches)
-    return plan, calibrated(step, settings.training.steps, target, privacy.delta, releases)
+    sigma, target = privacy.noise_multiplier or sigma, privacy.target_epsilon
+    mechanism = plan.record.mechanism(sigma or 1.0, batches)
+    if sigma is None and target is not None:  # one of both is given
+        mechanism = calibrated(mechanism, settings.training.steps, target, privacy.delta, wanted_releases(settings))
+    return plan, mechanism
 
 
 def source_of(task: Task, plan: ClippingPlan, micro_batch_size: int) -> Source:
@@ -293,8 +289,7 @@ class Run:
         self.scores: dict[str, Any] = {}
         self._scored: int | None = None  # the step after which the scores were taken
         self._norm = math.nan  # of the last noisy gradient over all trainable parameters, before denoising
-        self._spectra: dict[str, torch.Tensor] = {}  # in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``
-        optimizer.register_step_pre_hook(partial(self._look, "noisy"))
+        optimizer.register_step_pre_hook(self._look)
         denoising = settings.denoising
         options = vars(settings.telemetry).items()
         # Telemetry reads what is released, with noise, in a process that has all of it.
@@ -315,10 +310,6 @@ class Run:
             denoising=None if denoising.method == "none" else Denoising(**dataclasses.asdict(denoising)),
             telemetry={name: value for name, value in options if name != "on" and value is not None} if reads else None,
         )
-        if self.private.optimizer is not optimizer:  # the task's own plan has another one
-            self.private.optimizer.register_step_pre_hook(partial(self._look, "noisy"))
-        if training.spectra_every is not None:  # after all hooks that are registered already
-            self.private.optimizer.register_step_pre_hook(partial(self._look, "denoised"))
         self._restore()
         self._count_releases()
 
@@ -437,8 +428,7 @@ class Run:
             self._checkpoint()
 
     def _is_stopped(self) -> bool:
-        if self.start.processes > 1:
-            self.stopped = from_first(self.stopped)
+        self.stopped = from_first(self.stopped)
         return self.stopped
 
     def _one_step(self, step: int, batch: PrivateBatch) -> StepRecord | None:
@@ -483,19 +473,11 @@ class Run:
             private=found | {"seconds": time.perf_counter() - started},
         )
 
-    def _look(self, kind: str, *_: object) -> None:
+    def _look(self, *_: object) -> None:
         # Reads noisy gradients as they pass: they are released, so that this costs no privacy.
-        found = {name: released_gradient(value) for name, value in self.parameters.items()}
-        released = {name: value for name, value in found.items() if value is not None}
-        if kind == "noisy":
-            squares = [squared_norm(value) for value in released.values()]
-            self._norm = math.sqrt(float(sum(squares))) if squares else math.nan
-        step, wanted = self.private.steps_taken, self.settings.training
-        if wanted.spectra_every is not None and step % wanted.spectra_every == 0:
-            for name, gradient in released.items():
-                if self.parameters[name].ndim == 2 and matches(name, wanted.spectra_layers):
-                    values = torch.linalg.svdvals(gradient.detach().float())
-                    self._spectra[f"step{step:06d}/{kind}/{name}"] = values.cpu()
+        released = map(released_gradient, self.parameters.values())
+        squares = [squared_norm(gradient) for gradient in released if gradient is not None]
+        self._norm = math.sqrt(float(sum(squares))) if squares else math.nan
 
     def _checkpoint(self) -> None:
         folder, sharded = self.start.folder, self.settings.distributed.is_sharded
@@ -504,10 +486,6 @@ class Run:
         state = self.private.state_dict(secret=not self.start.randomness.is_secret)
         if self.private.steps_taken == self.total:
             state.pop("epoch", None)  # nobody goes on with its draws
-        if self._spectra:
-            state["spectra"] = self._spectra
-            with replacing(folder / SPECTRA) as fresh:
-                np.savez_compressed(fresh, **{name: value.numpy() for name, value in self._spectra.items()})
         save_checkpoint(folder, state)
 
     def _restore(self) -> None:
@@ -524,7 +502,6 @@ class Run:
         }
         state["optimizer"] = optimizer_state_like(state["optimizer"], self.private.optimizer)
         self.private.load_state_dict(state)
-        self._spectra = state.get("spectra", {})
 
     def _say(self, text: str) -> None:
         if self.start.progress and not rank():

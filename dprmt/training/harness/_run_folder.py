@@ -30,8 +30,7 @@ from dprmt.training.private_run._ledger import SENTENCE
 from dprmt.training.recipes import Settings, load_recipe
 from dprmt.training.recipes._fields import read_section
 
-CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
-SUMMARY, MODEL = "summary.json", "model"
+CONFIG, RUN, METRICS, SUMMARY, MODEL = "config.toml", "run.json", "metrics.jsonl", "summary.json", "model"
 _LOCK, _WEIGHTS = "lock", "model.safetensors"
 
 

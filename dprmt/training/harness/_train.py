@@ -21,7 +21,7 @@ from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.harness._checkpoint import whole_weights
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
-from dprmt.training.harness._recipe import load, recipe_run, usable_device, with_norms
+from dprmt.training.harness._recipe import RecipeTask, usable_device
 from dprmt.training.harness._run import Observer, Run, Start, StepRecord
 from dprmt.training.harness._run_folder import MODEL, SUMMARY, RunFolder, read_run, steps_seen
 from dprmt.training.harness._task import Task
@@ -149,10 +149,7 @@ def train(
     place = usable_device(device)
 
     def make(start: Start) -> Run:
-        loaded, data = load(recipe)
-        former = start.former.get("norms")
-        chosen = with_norms(recipe, loaded, data, place, processes=start.processes, former=former)
-        return recipe_run(chosen, loaded, data, place, start)
+        return RecipeTask(recipe, place).run(start, start.former.get("norms"))
 
     observers = [Events(Path(out))] if tensorboard else []
     return _in_folder(recipe, out, make, resume, noise_seed, observers, show_progress)

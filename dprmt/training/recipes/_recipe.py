@@ -70,9 +70,6 @@ class Settings(Section):
         if noise is not None and self.privacy.clip_only:
             fix = "remove evaluation.private_noise"
             self.evaluation.refuse("private_noise", "left out with privacy.clip_only", fix)
-        if self.distributed.is_sharded and self.training.spectra_every is not None:
-            allowed = "None with distributed.strategy = 'fsdp': no process has a gradient"
-            self.training.refuse("spectra_every", allowed)
         if denoising.method == "none":
             return
         if self.distributed.is_sharded:

@@ -425,10 +425,6 @@ class TrainingRecipe(Section):
         whether private randomness is seeded too.
     checkpoint_every : int
         Steps between checkpoints.
-    spectra_every : int or None
-        Steps between recorded spectra; none if absent.
-    spectra_layers : tuple of str
-        Name patterns (``*`` and ``?``) of the layers whose spectra are recorded.
 
     Raises
     ------
@@ -442,8 +438,6 @@ class TrainingRecipe(Section):
     micro_batch_size: Count = 16
     seed: Annotated[int, at_least(0)] = 0
     checkpoint_every: Count = 1
-    spectra_every: Count | None = None
-    spectra_layers: Texts = ("*",)
 
 
 @dataclass(frozen=True)
