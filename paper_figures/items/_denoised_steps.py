@@ -82,9 +82,8 @@ class Probe(Observer):
         # With and without norm correction.
         before = cosine_similarity(noisy, clean)
         found = []
-        for correction in (True, False):
-            options = Denoising("paper", kappa=kappa, norm_correction=correction, exclude=self._exclude)
-            denoised, _ = options.apply(noisy, sigma)
+        for method in ("paper", "shrink"):
+            denoised, _ = Denoising(method, kappa=kappa, exclude=self._exclude).apply(noisy, sigma)
             found.append(cosine_similarity(denoised, clean) - before)
         return found
 

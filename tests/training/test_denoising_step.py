@@ -91,7 +91,7 @@ def test_gradients_are_exactly_those_of_denoise_layers(
 ) -> None:
     named, grads = parameters(dtype), gradients(seed, sigma, strength, dtype)
     give(named, grads)
-    options = Denoising(kappa=kappa, norm_correction=norm_correction)
+    options = Denoising("paper" if norm_correction else "shrink", kappa=kappa)
     report = denoised(named, sigma, options)
     expected, layers = denoise_layers(grads, sigma, kappa, norm_correction)
     for name, p in named.items():
@@ -120,8 +120,7 @@ def test_options_reach_the_denoiser() -> None:
     for options, arguments in (
         (Denoising(false_alarm=1e-3), {"kappa": lambda shape: kappa_for(shape, 1e-3)}),
         (Denoising("paper"), {"norm_correction": True}),
-        (Denoising("paper", norm_correction=False), {}),
-        (Denoising(norm_correction=True), {"norm_correction": True}),
+        (Denoising(), {}),
     ):
         denoised, report = options.apply(grads, 1.0)
         expected, layers = denoise_layers(grads, 1.0, **({"kappa": 1.02, "norm_correction": False} | arguments))
@@ -145,7 +144,7 @@ def test_none_leaves_every_gradient_as_it_is() -> None:
 def test_finite_float16_in_finite_float16_out() -> None:
     half = (4000 * torch.randn(64, 64, generator=torch.Generator().manual_seed(0))).half()
     half[0, 0], half[0, 1] = 6e4, 5e4
-    found = Denoising(norm_correction=True).apply({"w": half}, 4000.0)[0]["w"]
+    found = Denoising("paper").apply({"w": half}, 4000.0)[0]["w"]
     assert found.dtype == torch.float16
     assert bool(torch.isfinite(found).all())
 
@@ -171,7 +170,6 @@ def test_parameters_without_gradient_are_skipped_and_nothing_changes_on_error() 
         {"kappa": math.nan},
         {"false_alarm": 0.0},
         {"false_alarm": 1.0},
-        {"norm_correction": 1},
         {"exclude": "head"},
     ],
 )
