@@ -243,40 +243,6 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, argumen
     assert not out.parent.exists()
 
 
-def test_tensorboard_gets_what_is_released_beside_what_is_private(folder, tmp_path, monkeypatch):
-    made = []
-
-    class SummaryWriter:
-        def __init__(self, folder: str) -> None:
-            made.append(Path(folder))
-            made[-1].mkdir()
-
-        def add_scalar(self, name: str, value: float, step: int) -> None:
-            made.append((name, step))
-
-        def close(self) -> None:
-            made.append("closed")
-
-    module = type(sys)("torch.utils.tensorboard")
-    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    changes = {"training.steps": 4, "telemetry.every": 2, "telemetry.window": 2}
-    train(recipe_in(folder, **changes), tmp_path / "run", tensorboard=True)
-    assert made[0] == tmp_path / "run" / "tensorboard"
-    assert {("epsilon", 1), ("private/batch_size", 1)} <= set(made[1:-1])
-    assert {("telemetry/z", 3), ("telemetry/signal/*/value", 4), ("telemetry/signal/*/low", 4)} <= set(made[1:-1])
-    assert not any("private/telemetry" in name for name, _ in made[1:-1])
-    assert made[-1] == "closed"
-
-
-def test_tensorboard_without_its_package_leaves_nothing_behind(folder, tmp_path, capsys, monkeypatch):
-    (tmp_path / "recipe.toml").write_text(recipe_in(folder).to_toml())
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    assert main(["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--tensorboard"]) == 2
-    assert "--tensorboard must be left out, or" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 IN_SUBSPACES = {**FULL, "optimizer.name": "grape", "optimizer.rank": 3}
 
 
