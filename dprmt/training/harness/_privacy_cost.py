@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 
 import torch
 
-from dprmt._files import parse_json, parse_toml, strict_json, write_whole
+from dprmt._files import parse_toml, strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, GaussianRelease, compose, release_from_dict
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
 from dprmt.statements._sentences import norms_label
 from dprmt.training.clipping import ClippingPlan
-from dprmt.training.harness._run_folder import CONFIG, read_run
+from dprmt.training.harness._run_folder import CONFIG, read_document, read_run
 from dprmt.training.private_run._ledger import FILE, charged_steps, whole_epochs
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.recipes import Settings
@@ -84,9 +83,8 @@ def release_score(
     disk before the noise is drawn; a value lost in a crash after that is not drawn again.
     """
     if (folder / SCORE).exists():
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            return dict(parse_json((folder / SCORE).read_bytes()).get("score", {}))
-        return {}  # a crash came between charge and score
+        score: dict[str, Any] = read_document(folder / SCORE).get("score", {})
+        return score  # empty: a crash came between charge and score
     sigma = release.noise_multiplier
     document: dict[str, Any] = {"charged": release.as_dict(), "rows": rows}
     write_whole(folder / SCORE, strict_json(document, indent=1) + "\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +25,6 @@ from dprmt._files import (
 from dprmt._validation import ParameterError, differences
 from dprmt.training.models import LoadedModel, load_model
 from dprmt.training.models._trainable import adapter_of, load_adapter, save_adapter
-from dprmt.training.private_run._ledger import SENTENCE
 from dprmt.training.recipes import Settings, load_recipe
 from dprmt.training.recipes._fields import read_section
 
@@ -176,37 +174,36 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     >>> read_summary("nowhere")
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: folder must be the folder of a finished run, got 'nowhere'
+    dprmt._validation.ParameterError: folder must be the folder of a finished run, whose summary.json can be ...
     """
-    path = Path(folder) / SUMMARY
-    if not path.exists():
-        raise ParameterError("folder", str(folder), "the folder of a finished run")
+    summary = read_document(Path(folder) / SUMMARY)
+    if not summary:
+        raise ParameterError("folder", str(folder), f"the folder of a finished run, whose {SUMMARY} can be read")
+    return summary
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """Read a JSON object; empty if there is no file, or no object in it."""
     with contextlib.suppress(OSError, ValueError):
-        if isinstance(summary := parse_json(path.read_bytes()), dict):
-            return summary
-    raise ParameterError("folder", str(folder), f"the folder of a finished run, whose {SUMMARY} can be read")
+        if isinstance(document := parse_json(file.read_bytes()), dict):
+            return document
+    return {}
 
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read ``run.json``; empty if there is none."""
     file = path / RUN
-    if not file.exists():
-        return {}
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        document: dict[str, Any] = parse_json(file.read_bytes())
-        starts, sigma = document["starts"], document["noise_multiplier"]
-        noise = sigma == 0 if document.get("privacy") == SENTENCE else 0 < sigma < math.inf
-        if noise and type(starts) is int and starts > 0 and isinstance(document.get("private", {}), dict):
-            return document
-    raise ParameterError("resume", str(file), "given for a run whose record can be read")
+    document = read_document(file)
+    known = isinstance(document.get("starts"), int) and isinstance(document.get("noise_multiplier"), int | float)
+    if file.exists() and not known:
+        raise ParameterError("resume", str(file), "given for a run whose record can be read")
+    return document
 
 
 def steps_seen(path: Path) -> int:
     """Count the steps in metrics and summary: each of them was recorded."""
-    steps = len(read_lines(path / METRICS))
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        steps = max(steps, int(parse_json((path / SUMMARY).read_bytes())["charged"]))
-    return steps
+    steps, charged = len(read_lines(path / METRICS)), read_document(path / SUMMARY).get("charged")
+    return max(steps, charged) if isinstance(charged, int) else steps
 
 
 def save_trained(loaded: LoadedModel, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
@@ -264,7 +261,7 @@ def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
     if not (path / SUMMARY).exists():  # written after the model
         raise ParameterError("run", str(run), "the folder of a finished run")
     recipe = load_recipe(path / CONFIG)
-    labels = parse_json((path / RUN).read_bytes())["labels"]
+    labels = read_run(path)["labels"]
     loaded = load_model(recipe.model, labels=None if labels is None else len(labels), seed=recipe.training.seed)
     if adapter_of(loaded.model) is not None:
         load_adapter(loaded.model, path / MODEL)
