@@ -130,13 +130,11 @@ class RecipeTask(ItemTask):
         if not len(self.data.validation):
             return {}
         wanted, model = self.recipe.evaluation, self.model
-        sizes: dict[str, Any] = {"batch_size": wanted.batch_size, "limit": wanted.limit}
         if self.data.task == "classification":
-            metrics = wanted.metrics or ("accuracy",)
-            return {**evaluate_classification(model, self.data, metrics=metrics, **sizes)}
+            return {**evaluate_classification(model, self.data, settings=wanted)}
         result = evaluate_generation(model, self.loaded.tokenizer, self.data, "validation", settings=wanted)
         skipped = {"skipped": result.skipped} if result.skipped else {}
-        return {"loss": generation_loss(model, self.data, **sizes), **result.scores, **skipped}
+        return {"loss": generation_loss(model, self.data, settings=wanted), **result.scores, **skipped}
 
 
 def usable_device(name: str | torch.device | None) -> torch.device:
