@@ -13,6 +13,7 @@ import datasets
 
 from dprmt._validation import ParameterError
 from dprmt.training.data._docstrings import docstrings, split_of, summaries
+from dprmt.training.private_run._batches import check_owners
 from dprmt.training.recipes import DataRecipe
 
 SPLITS = ("train", "validation", "test")
@@ -107,23 +108,15 @@ def _rows_of(table: Any, data: DataRecipe, task: str, part: str, unit: str | Non
     for key, column in wanted:
         if column is not None and column not in columns:
             raise ParameterError(key, column, "one of the columns " + ", ".join(columns))
-    units = [None] * len(table) if unit is None else _units(unit, [row.get(unit) for row in table])
+    units: list[Any] = [None if unit is None else row.get(unit) for row in table]
+    if unit is not None:
+        units = check_owners("data.unit", units, len(table))
     rows = []
     for row, whose in zip(table, units, strict=True):
         inputs, target = tuple(as_text(row.get(name)) for name in data.inputs), row.get(data.target)
         targets = [target] if task == "classification" else as_references(target)
         rows += [Row(inputs, each, part, whose) for each in targets]
     return rows
-
-
-def _units(column: str, values: Sequence[Any]) -> list[int | str]:
-    """Read the owner of each row, and raise an error for a row without one."""
-    holes = sum(value is None or value == "" or value != value for value in values)
-    if holes:
-        raise ParameterError("data.unit", column, f"a column without holes: {holes} of {len(values)} rows have none")
-    if odd := [value for value in values if isinstance(value, bool) or not isinstance(value, (int, str))]:
-        raise ParameterError("data.unit", column, f"a column of integers or strings, not of {type(odd[0]).__name__}")
-    return [*values]
 
 
 def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) -> tuple[Any, tuple[str, ...] | None]:

@@ -89,7 +89,8 @@ class RecipeTask(ItemTask):
     def costs(self) -> StepCosts:
         """Measure steps of one micro-batch of random tokens by every norm method."""
         training, tokens = self.recipe.training, self.recipe.data.max_tokens
-        plan, mechanism = plan_step(self.model, self, self.recipe, ProbeGenerator(), tokens=tokens)
+        start = Start(fresh_randomness(None, 1))
+        plan, mechanism = plan_step(self.model, self, self.recipe, start, ProbeGenerator(), tokens)
         samples = min(training.micro_batch_size, training.batch_size)
         return plan.costs(
             lambda: self.made_up_losses(samples, tokens),
@@ -198,7 +199,7 @@ class DryRun:
     trainable : dict of str to tuple of int
         Shapes of the trainable parameters.
     norms : str
-        Norm method, and whether all norms are exact although an estimate was requested.
+        Norm method, with the number of layers. Norms are exact where that is cheaper than the requested estimate.
     neighbours : str or None
         Neighbouring relation of every ε: "zero-out"; None with ``privacy.clip_only``.
     """
@@ -279,7 +280,7 @@ def dry_run(
         samples=run.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in run.parameters.items()},
-        norms=norms_sentence(run.settings.privacy.norms.kind, run.plan),
+        norms=norms_sentence(run.plan),
         neighbours=named_relation(mechanism),
     )
 

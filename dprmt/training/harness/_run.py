@@ -30,7 +30,7 @@ from dprmt.training.harness._checkpoint import (
     spread,
     squared_norm,
 )
-from dprmt.training.harness._privacy_cost import charged_releases, release_score, wanted_releases
+from dprmt.training.harness._privacy_cost import SCORE, release_score, wanted_releases
 from dprmt.training.harness._run_folder import METRICS
 from dprmt.training.harness._task import Task
 from dprmt.training.norms import ProbeGenerator
@@ -133,15 +133,26 @@ class Observer:
         """Handle the end of this start, also after an error."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """What one start of a run begins with; ``former`` is the record of earlier starts in ``folder``, its run.json."""
+
+    randomness: Randomness
+    folder: Path | None = None
+    former: Mapping[str, Any] = field(default_factory=dict)
+    progress: bool = False
+    processes: int = field(
+        default_factory=lambda: dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    )
+
+    @property
+    def number(self) -> int:
+        """Number of this start, from 1."""
+        return int(self.former.get("starts", 0)) + 1
+
+
 def plan_step(
-    model: torch.nn.Module,
-    task: Task,
-    settings: Settings,
-    probes: ProbeGenerator,
-    *,
-    processes: int = 1,
-    tokens: int | None = None,
-    sigma: float | None = None,
+    model: torch.nn.Module, task: Task, settings: Settings, start: Start, probes: ProbeGenerator, tokens: int | None
 ) -> tuple[ClippingPlan, Mechanism]:
     """Plan how gradients are clipped, and return one step as the accountant composes it.
 
@@ -160,7 +171,7 @@ def plan_step(
         expected_batch_size=size,
         tokens=tokens,
         probe_generator=probes,
-        distributed=processes > 1,
+        distributed=start.processes > 1,
         replay=privacy.replay,
         units=task.units,
         subspaces=subspaces,
@@ -168,37 +179,11 @@ def plan_step(
     batches = scheme(privacy.sampling, size, task.size)
     if privacy.clip_only:
         return plan, ClippingOnly(batches)
-    sigma, target = privacy.noise_multiplier or sigma, privacy.target_epsilon
+    sigma, target = privacy.noise_multiplier or start.former.get("noise_multiplier"), privacy.target_epsilon
     mechanism = plan.record.mechanism(sigma or 1.0, batches)
     if sigma is None and target is not None:  # one of both is given
         mechanism = calibrated(mechanism, settings.training.steps, target, privacy.delta, wanted_releases(settings))
     return plan, mechanism
-
-
-def source_of(task: Task, plan: ClippingPlan, micro_batch_size: int) -> Source:
-    """Return a task's rows for a private run, in micro-batches of so many."""
-    owners = task.owners_of_rows
-    if owners is not None:
-        owners = dataclasses.replace(owners, alone=plan.regime == "alone")
-    return Source(DataLoader(task.rows, collate_fn=task.batch_of), owners, micro_batch_size, task.length_at)
-
-
-@dataclass(frozen=True)
-class Start:
-    """What one start of a run begins with; ``former`` is the record of earlier starts in ``folder``, its run.json."""
-
-    randomness: Randomness
-    folder: Path | None = None
-    former: Mapping[str, Any] = field(default_factory=dict)
-    progress: bool = False
-    processes: int = field(
-        default_factory=lambda: dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    )
-
-    @property
-    def number(self) -> int:
-        """Number of this start, from 1."""
-        return int(self.former.get("starts", 0)) + 1
 
 
 class Run:
@@ -267,10 +252,7 @@ class Run:
             allowed = "'replicated' in one process: torchrun --nproc-per-node N -m dprmt train … starts several"
             raise ParameterError("distributed.strategy", "fsdp", allowed)
         probes = ProbeGenerator(start.randomness.derive("probes"))
-        sigma = start.former.get("noise_multiplier")
-        self.plan, mechanism = plan_step(
-            model, task, settings, probes, processes=start.processes, tokens=tokens, sigma=sigma
-        )
+        self.plan, mechanism = plan_step(model, task, settings, start, probes, tokens)
         self.parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self.record = self._described(mechanism)
         self._check_same()
@@ -290,7 +272,10 @@ class Run:
         self._scored: int | None = None  # the step after which the scores were taken
         self._norm = math.nan  # of the last noisy gradient over all trainable parameters, before denoising
         optimizer.register_step_pre_hook(self._look)
-        denoising = settings.denoising
+        denoising, owners = settings.denoising, task.owners_of_rows
+        if owners is not None:
+            owners = dataclasses.replace(owners, alone=self.plan.regime == "alone")
+        loader = DataLoader(task.rows, collate_fn=task.batch_of)
         options = vars(settings.telemetry).items()
         # Telemetry reads what is released, with noise, in a process that has all of it.
         reads = settings.telemetry.on and not (settings.privacy.clip_only or settings.distributed.is_sharded)
@@ -298,7 +283,7 @@ class Run:
             self.plan,
             probes,
             optimizer,
-            source_of(task, self.plan, training.micro_batch_size),
+            Source(loader, owners, training.micro_batch_size, task.length_at),
             mechanism=mechanism,
             steps=self.total,
             delta=settings.privacy.delta,
@@ -385,7 +370,8 @@ class Run:
         return from_first(found) or {}
 
     def _count_releases(self) -> None:
-        self.private.releases = from_first(charged_releases(self.start.folder, self.settings))
+        has_score = self.start.folder is not None and (self.start.folder / SCORE).exists()
+        self.private.releases = from_first(wanted_releases(self.settings) if has_score else ())
 
     def steps(self) -> Generator[StepRecord, None, None]:
         """Run the remaining steps, one for each item of the iterator.

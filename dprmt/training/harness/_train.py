@@ -266,7 +266,7 @@ def _result(run: Run, scores: dict[str, Any]) -> TrainingResult:
         charged=run.private.steps_charged,
         epsilon=run.epsilon(),
         evaluation=scores,
-        norms=norms_sentence(run.settings.privacy.norms.kind, run.plan),
+        norms=norms_sentence(run.plan),
         neighbours=named_relation(run.private.mechanism),
     )
 
