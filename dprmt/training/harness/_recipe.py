@@ -264,8 +264,6 @@ def dry_run(
     if out is not None:
         RunFolder(out, resume=resume, config=recipe).close()
         former = read_run(Path(out)).get("norms")
-    elif resume:
-        raise ParameterError("resume", True, "False without a folder")
     run = RecipeTask(recipe, place).run(Start(fresh_randomness(None, 1)), former)
     run.private.close()
     steps = recipe.training.steps

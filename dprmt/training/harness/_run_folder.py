@@ -60,13 +60,10 @@ class RunFolder:
         if not near.is_dir() or not os.access(near, os.W_OK):
             raise ParameterError("out", str(self.path), f"a folder that can be written to ({near})")
         config, found = self.path / CONFIG, list(self.path.iterdir()) if near == self.path else []
-        if config.exists() and not self._resumes:
-            allowed = "a folder without a run, or of a run to continue with --resume"
-            raise ParameterError("out", str(self.path), allowed)
         if self._resumes and not config.exists():
             raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")
         if not self._resumes and not all(file.name == _LOCK or file.match(LEFTOVERS) for file in found):
-            raise ParameterError("out", str(self.path), "a new or empty folder")
+            raise ParameterError("out", str(self.path), "a new or empty folder; --resume continues the run in a folder")
         links = [file.name for file in found if file.is_symlink()]
         if links:
             raise ParameterError("out", str(self.path), f"a folder without links in it, such as {links[0]}")
