@@ -30,7 +30,6 @@ import itertools
 import math
 import random
 import secrets
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -200,8 +199,8 @@ class Isolation:
         # In one thread, else a checkpoint's second run is not calm.
         with numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
             with passes.changed(len(few.order)):
-                options: dict[str, Any] = {"draws": Draws(numbers, calm=False), "scores": True, "apart": True}
-                together = passes.run(rows.picked(few.order), len(few.order), few.own, **options)
+                noted = Draws(numbers, calm=False)
+                together = passes.run(rows.picked(few.order), len(few.order), few.own, draws=noted, apart=True)
             if changed := self._restored(buffers):
                 raise TrainingStateError(changed_buffer(changed[0]))
             used = {value.dtype for uses in together.uses.values() for inputs, g in uses for value in (*inputs, g)}
@@ -223,8 +222,8 @@ class Isolation:
                 apart = (limits.loss, limits.gradient, 1e-3)
                 self._compare(self._alone(passes, rows, row, draws), 0, calm, place, apart)
             del calm
-            again = passes.beside(rows.picked(few.order), few, few.factors(math.nan), as_first=True)
-            again = again or passes.beside(rows.picked(few.order), few, few.factors(1.0), as_first=True)
+            again = passes.beside(rows.picked(few.order), few, few.factors(math.nan))
+            again = again or passes.beside(rows.picked(few.order), few, few.factors(1.0))
             if again is None or again.states != together.states:
                 raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
             self._compare_beside(together, again, limits)
@@ -379,14 +378,13 @@ class _Passes:
         own: list[int],
         *,
         draws: Draws | None = None,
-        scores: bool = False,
         cut: bool = False,
         apart: bool = False,
     ) -> _Pass:
         """Return results of rows at the places ``own``.
 
-        ``draws``: what becomes of draws. ``scores``: whether gradients of outputs are wanted. ``cut``: the graph begins
-        there. ``apart``: see `Capture.uses_of`.
+        ``draws``: what becomes of draws. ``cut``: the graph begins at the outputs. ``apart``: see `Capture.uses_of`;
+        gradients of outputs are noted, too.
         """
         uses: dict[Layer, list[Use]] = {}
         self._numbers.rewind()
@@ -399,8 +397,8 @@ class _Passes:
                 check_losses(found, size, needs_graph=False)
                 if not cut:
                     uses = self._capture.uses_of(found, own, apart=apart)
-            gradients = self._gradients if scores else {}  # of that backward pass
-            if scores and self._leaves and found.requires_grad:  # from where the graph begins
+            gradients = self._gradients if apart else {}  # of that backward pass
+            if cut and self._leaves and found.requires_grad:  # from where the graph begins
                 grown = torch.autograd.grad(found.sum(), [*self._leaves.values()], materialize_grads=True)
                 gradients = dict(zip(self._leaves, grown, strict=True))
             of_own = {place: value[own] for place, value in gradients.items()}
@@ -408,38 +406,23 @@ class _Passes:
         finally:
             self._capture.finish()
 
-    def beside(
-        self, batch: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, as_first: bool = False
-    ) -> _Pass | None:
+    def beside(self, batch: Any, where: _Neighbours, factors: list[float], *, cut: bool = True) -> _Pass | None:
         """Return results where outputs are multiplied by factors; None of code that takes no such rows."""
         try:
-            with self.changed(len(factors), factors, cut=cut, graph=as_first or not cut), warnings.catch_warnings():
-                # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
-                warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
-                return self.run(batch, len(factors), where.own, scores=cut, cut=cut)
+            with self.changed(len(factors), factors, cut=cut):
+                return self.run(batch, len(factors), where.own, cut=cut)
         except (ParameterError, TrainingStateError):
             raise
         except _FAILURES:
             return None
 
     @contextmanager
-    def changed(
-        self, size: int, factors: Sequence[float] | None = None, *, cut: bool = False, graph: bool = True
-    ) -> Iterator[None]:
-        """Note gradients of outputs of so many rows inside, or multiply rows by factors.
-
-        ``cut``: the graph begins there. ``graph``: whether the model itself has one: without, torch may choose another
-        kernel, which draws otherwise.
-        """
-        places, modes = itertools.count(), list[bool]()
+    def changed(self, size: int, factors: Sequence[float] | None = None, *, cut: bool = False) -> Iterator[None]:
+        """Note gradients of outputs of so many rows, or multiply rows by factors; ``cut``: the graph begins there."""
+        places = itertools.count()
         self._leaves, self._gradients = {}, {}
 
-        def begin(*_: Any) -> None:
-            modes.append(torch.is_grad_enabled())
-            torch.set_grad_enabled(modes[-1] and graph)
-
         def end(_: nn.Module, args: Any, output: Any) -> Any:
-            torch.set_grad_enabled(modes.pop())
             return tree_map_only(torch.Tensor, lambda value: change(value, next(places)), output)
 
         def change(value: torch.Tensor, place: int) -> torch.Tensor:
@@ -460,17 +443,11 @@ class _Passes:
                 return value
             return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
 
-        # First, so that hooks of layers see no graph where there is none.
-        handles = [
-            self._model.register_forward_pre_hook(torch.compiler.disable(begin), prepend=True),
-            self._model.register_forward_hook(torch.compiler.disable(end)),
-        ]
+        handle = self._model.register_forward_hook(torch.compiler.disable(end))
         try:
-            with torch.enable_grad():  # and as before, if the model fails
-                yield
+            yield
         finally:
-            for handle in handles:
-                handle.remove()
+            handle.remove()
 
     def _add(self, place: int, gradient: torch.Tensor) -> None:
         self._gradients[place] = self._gradients.get(place, 0.0) + gradient
