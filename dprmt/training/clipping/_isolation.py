@@ -196,8 +196,9 @@ class Isolation:
         few, many = (_Neighbours.of(chosen, others, most) for most in (_FEW, _MOST))
         numbers = RandomNumbers(self._devices, self.generators)
         passes = _Passes(self._capture, losses, numbers)
-        # In one thread, else a checkpoint's second run is not calm.
-        with numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
+        with numbers.again():
+            first = numbers.states()
+        with torch.autograd.set_multithreading_enabled(False):  # else a checkpoint's second run is not calm
             with passes.changed(len(few.order)):
                 noted = Draws(numbers, calm=False)
                 together = passes.run(rows.picked(few.order), len(few.order), few.own, draws=noted, apart=True)
@@ -205,7 +206,7 @@ class Isolation:
                 raise TrainingStateError(changed_buffer(changed[0]))
             used = {value.dtype for uses in together.uses.values() for inputs, g in uses for value in (*inputs, g)}
             limits = tolerance_of(used | self._dtypes | {together.losses.dtype}, together.losses.device)
-            has_draws = together.states != numbers.first
+            has_draws = together.states != first
             other = passes.beside(rows.opposite(few.order, few.own), few, few.factors(_LARGE), cut=False)
             self._compare_beside(together, other, limits)
             del other  # which may be large
@@ -386,23 +387,19 @@ class _Passes:
         ``draws``: what becomes of draws. ``cut``: the graph begins at the outputs. ``apart``: see `Capture.uses_of`;
         gradients of outputs are noted, too.
         """
-        uses: dict[Layer, list[Use]] = {}
-        self._numbers.rewind()
         self._capture.finish()
         try:
-            with nullcontext() if draws is None else draws:
+            with self._numbers.again(), draws or nullcontext():  # a checkpoint draws again in the backward pass
                 found = self._losses(batch)
-            # A checkpoint draws again in the backward pass, from generators that are known by then.
-            with draws if draws is not None and draws.calm else nullcontext():
                 check_losses(found, size, needs_graph=False)
-                if not cut:
-                    uses = self._capture.uses_of(found, own, apart=apart)
+                uses = {} if cut else self._capture.uses_of(found, own, apart=apart)
+                states = self._numbers.states()
             gradients = self._gradients if apart else {}  # of that backward pass
             if cut and self._leaves and found.requires_grad:  # from where the graph begins
                 grown = torch.autograd.grad(found.sum(), [*self._leaves.values()], materialize_grads=True)
                 gradients = dict(zip(self._leaves, grown, strict=True))
             of_own = {place: value[own] for place, value in gradients.items()}
-            return _Pass(found.detach()[own], uses, of_own, self._numbers.states())
+            return _Pass(found.detach()[own], uses, of_own, states)
         finally:
             self._capture.finish()
 
@@ -454,40 +451,28 @@ class _Passes:
 
 
 class RandomNumbers:
-    """Generators of a model, which begin every pass in one state and have their own states again afterwards.
+    """Draws of one check: the same in every pass, and generators have their own states again afterwards.
 
-    ``own``: those of no library, with their states before the first draw. ``first``: see :meth:`states`.
+    ``own``: generators of no library, with their states before the first draw.
     """
 
     def __init__(self, devices: Sequence[torch.device], own: Iterable[torch.Generator]) -> None:
-        self._devices, self._cuda = devices, [device for device in devices if device.type == "cuda"]
+        self._devices, self._secret = devices, secrets.token_bytes(32)
         self.own = {generator: generator.get_state() for generator in own}
 
     @contextmanager
-    def from_one_seed(self) -> Iterator[None]:
-        """Rewind to a new seed inside."""
-        with draws_from(secrets.token_bytes(32), self._devices):
-            self._torch, self._others = torch.get_rng_state(), (random.getstate(), np.random.get_state())  # noqa: NPY002
-            self._gpu = [torch.cuda.get_rng_state(device) for device in self._cuda]
-            self.first = self.states()
+    def again(self) -> Iterator[None]:
+        """Draw the same numbers inside as in other passes."""
+        with draws_from(self._secret, self._devices):
             try:
                 yield
             finally:
-                self.rewind()
-
-    def rewind(self) -> None:
-        """Begin again."""
-        torch.set_rng_state(self._torch)
-        random.setstate(self._others[0])
-        np.random.set_state(self._others[1])  # noqa: NPY002
-        for device, state in zip(self._cuda, self._gpu, strict=True):
-            torch.cuda.set_rng_state(state, device)
-        for generator, state in self.own.items():
-            generator.set_state(state)
+                for generator, state in self.own.items():
+                    generator.set_state(state)
 
     def states(self) -> list[Any]:
         """Return states of all generators that are known, to be compared."""
-        gpu = [torch.cuda.get_rng_state(device) for device in self._cuda]
+        gpu = [torch.cuda.get_rng_state(device) for device in self._devices if device.type == "cuda"]
         own = [generator.get_state() for generator in self.own]
         torches = [value.numpy().tobytes() for value in (torch.get_rng_state(), *gpu, *own)]
         numpy: Any = np.random.get_state()  # noqa: NPY002  (a model may draw from it)
